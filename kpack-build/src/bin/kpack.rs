@@ -1,0 +1,3 @@
+//! The helper command `kpack`.
+
+fn main() {}

@@ -1,0 +1,5 @@
+//! Takes the GPU code out of ROCm/HIP binaries at build and install time.
+
+#![forbid(unsafe_code)]
+
+pub mod elf;

@@ -1,0 +1,43 @@
+//! `.kpack`: the archive of code objects, one file for each module and target.
+
+mod codec;
+mod reader;
+mod toc;
+mod writer;
+
+pub use codec::{Encoded, Encoder};
+pub use reader::Archive;
+pub use toc::{Scheme, Toc, TocEntry};
+pub use writer::{ArchiveWriter, Written};
+
+/// Why bytes are no archive, or why one could not be written. Offsets are from the start of the
+/// file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// Reading or writing failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The bytes are not an archive; says where, what was expected and what was found.
+    #[error("at offset {offset:#x} of the archive: {reason}")]
+    Malformed {
+        /// Offset in bytes from the start of the file.
+        offset: u64,
+        /// What was expected and what was found.
+        reason: String,
+    },
+    /// A version of the format that this library does not read.
+    #[error("archive format version {found}; this program reads version 1")]
+    UnsupportedVersion {
+        /// The version in the header or the TOC.
+        found: u64,
+    },
+    /// No such kernel for that target.
+    #[error("the archive has no kernel `{kernel}` for {target}")]
+    NoSuchKernel {
+        /// Kernel name.
+        kernel: String,
+        /// Target ID.
+        target: String,
+    },
+}

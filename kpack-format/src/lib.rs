@@ -1,0 +1,22 @@
+//! The file formats of kpack: bytes to meaning and back.
+//!
+//! Nothing here walks a file system, starts a process or a thread: readers take anything that is
+//! [`Read`](std::io::Read) and [`Seek`](std::io::Seek), or a byte slice, and writers anything that
+//! is [`Write`](std::io::Write).
+//!
+//! No input makes these readers panic, read out of bounds, or allocate more than the input could
+//! hold: each size is checked against what is there first.
+
+#![forbid(unsafe_code)]
+
+pub mod archive;
+pub mod code_object;
+pub mod manifest;
+pub mod marker;
+pub mod offload_bundle;
+pub mod target_id;
+
+pub use target_id::TargetId;
+
+/// A SHA-256 digest.
+pub type Sha256 = [u8; 32];
