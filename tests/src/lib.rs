@@ -1,1 +1,3 @@
 //! Support for tests that cross crates.
+
+pub mod fixture;

@@ -1,0 +1,266 @@
+//! Small fat binaries, built on the spot by the C compiler that is installed.
+//!
+//! No HIP compiler is needed: the wrappers and the sections that clang would write come from
+//! assembly text, the code objects are synthetic, and everything else (program headers,
+//! relocations, symbol tables) is the real linker's work.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use kpack_tests::fixture::{FatLibrary, Storage, code_object};
+//!
+//! let library = FatLibrary::new()
+//!     .wrapper(Storage::Plain, [("gfx1100", code_object("gfx1100", b"vector_add")?)])
+//!     .wrapper(Storage::Zstd(2), [
+//!         ("gfx1100", code_object("gfx1100", b"vector_mul")?),
+//!         ("gfx90a:xnack+", code_object("gfx90a:xnack+", b"vector_mul")?),
+//!     ])
+//!     .build("prefix/lib/libvec.so".as_ref())?;
+//! # Ok(()) }
+//! ```
+
+mod bundle;
+mod code_object;
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+pub use bundle::{Storage, bundle};
+pub use code_object::code_object;
+
+/// What the linker makes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A shared object.
+    Shared,
+    /// A position-independent executable.
+    Pie,
+    /// An executable at a fixed address: its wrappers hold pointers, not relocations.
+    NoPie,
+    /// A relocatable object.
+    Object,
+    /// A static library of one object.
+    StaticLibrary,
+}
+
+/// A binary with device code, to be described and then built.
+#[derive(Debug, Clone)]
+pub struct FatLibrary {
+    kind: Kind,
+    compiler: OsString,
+    flags: Vec<OsString>,
+    red_zones: bool,
+    without_wrappers: bool,
+    wrappers: Vec<(Storage, Vec<(String, Vec<u8>)>)>,
+}
+
+impl Default for FatLibrary {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl FatLibrary {
+    /// A shared object without device code, to be built by `cc`.
+    pub fn new() -> Self {
+        Self {
+            kind: Kind::Shared,
+            compiler: "cc".into(),
+            flags: Vec::new(),
+            red_zones: false,
+            without_wrappers: false,
+            wrappers: Vec::new(),
+        }
+    }
+
+    /// Adds a wrapper with a bundle of its own; its position is its index.
+    pub fn wrapper<T: Into<String>>(
+        mut self,
+        storage: Storage,
+        code_objects: impl IntoIterator<Item = (T, Vec<u8>)>,
+    ) -> Self {
+        let entries = code_objects
+            .into_iter()
+            .map(|(target, bytes)| (target.into(), bytes));
+        self.wrappers.push((storage, entries.collect()));
+        self
+    }
+
+    /// What to build; a shared object where this is not called.
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Another compiler than `cc`, such as `clang-19`.
+    pub fn compiler(mut self, compiler: impl Into<OsString>) -> Self {
+        self.compiler = compiler.into();
+        self
+    }
+
+    /// Adds a flag for the compiler driver, such as `-Wl,-z,relro` or `-s`.
+    pub fn flag(mut self, flag: impl Into<OsString>) -> Self {
+        self.flags.push(flag.into());
+        self
+    }
+
+    /// Puts gaps between the wrappers, as AddressSanitizer does.
+    pub fn red_zones(mut self) -> Self {
+        self.red_zones = true;
+        self
+    }
+
+    /// Leaves the wrappers out, so that `.hip_fatbin` stands alone (as in rocSHMEM).
+    pub fn without_wrappers(mut self) -> Self {
+        self.without_wrappers = true;
+        self
+    }
+
+    /// The bytes of each wrapper's bundle.
+    ///
+    /// # Errors
+    /// As [`bundle`].
+    pub fn bundles(&self) -> Result<Vec<Vec<u8>>> {
+        self.wrappers
+            .iter()
+            .map(|(storage, entries)| bundle(*storage, entries))
+            .collect()
+    }
+
+    /// The code objects of each wrapper, by target.
+    pub fn code_objects(&self) -> impl Iterator<Item = &[(String, Vec<u8>)]> {
+        self.wrappers.iter().map(|(_, entries)| entries.as_slice())
+    }
+
+    /// Builds it as `output`, whose directory is made where it is missing. Sources stay in a
+    /// temporary directory.
+    ///
+    /// Executables print a line for each wrapper (magic and code object index) and a line that
+    /// host code computed.
+    ///
+    /// # Errors
+    /// A compiler that is missing or fails.
+    pub fn build(&self, output: &Path) -> Result<()> {
+        let scratch = tempfile::tempdir().context("temporary directory")?;
+        for (index, bytes) in self.bundles()?.iter().enumerate() {
+            fs::write(scratch.path().join(format!("bundle{index}.bin")), bytes)?;
+        }
+        fs::write(scratch.path().join("device.s"), self.assembly())?;
+        fs::write(scratch.path().join("host.c"), self.host_code())?;
+        let output = std::path::absolute(output)?;
+        if let Some(directory) = output.parent() {
+            fs::create_dir_all(directory)?;
+        }
+
+        let mode: &[&str] = match self.kind {
+            Kind::Shared => &["-shared", "-fPIC"],
+            Kind::Pie => &["-pie", "-fPIE"],
+            Kind::NoPie => &["-no-pie", "-fno-pie"],
+            Kind::Object | Kind::StaticLibrary => &["-r", "-nostdlib", "-fPIC"],
+        };
+        let target = match self.kind {
+            Kind::StaticLibrary => scratch.path().join("device.o"),
+            _ => output.clone(),
+        };
+        let mut command = Command::new(&self.compiler);
+        command
+            .current_dir(&scratch)
+            .args(mode)
+            .args(["-O1", "device.s", "host.c"]);
+        run(command.args(&self.flags).arg("-o").arg(&target))?;
+        if self.kind == Kind::StaticLibrary {
+            let _ = fs::remove_file(&output);
+            run(Command::new("ar").arg("rcsD").arg(&output).arg(&target))?;
+        }
+        Ok(())
+    }
+
+    fn assembly(&self) -> String {
+        let mut text = String::new();
+        if !self.wrappers.is_empty() {
+            text.push_str(".section .hip_fatbin,\"a\",@progbits\n");
+        }
+        for index in 0..self.wrappers.len() {
+            let _ = write!(
+                text,
+                ".p2align 12\n.Lbundle{index}: .incbin \"bundle{index}.bin\"\n"
+            );
+        }
+        if !self.wrappers.is_empty() && !self.without_wrappers {
+            text.push_str(".section .hipFatBinSegment,\"aw\",@progbits\n.p2align 3\n");
+            for index in 0..self.wrappers.len() {
+                let _ = write!(
+                    text,
+                    ".hidden wrapper{index}\n.globl wrapper{index}\nwrapper{index}:\n\
+                     .long 0x48495046, 1\n.quad .Lbundle{index}, 0\n"
+                );
+                if self.red_zones {
+                    text.push_str(".zero 40\n");
+                }
+            }
+        }
+        text.push_str(".section .note.GNU-stack,\"\",@progbits\n");
+        text
+    }
+
+    /// Host code with relocations into all kinds of sections, so that a host image that came out
+    /// wrong shows when it runs.
+    fn host_code(&self) -> String {
+        let count = if self.without_wrappers {
+            0
+        } else {
+            self.wrappers.len()
+        };
+        let mut declared = String::new();
+        let mut listed = String::new();
+        for index in 0..count {
+            let _ = writeln!(
+                declared,
+                "extern struct wrapper wrapper{index} __attribute__((visibility(\"hidden\")));"
+            );
+            let _ = write!(listed, "&wrapper{index}, ");
+        }
+        let main = match self.kind {
+            Kind::Pie | Kind::NoPie => {
+                "int main(void) {\n    fixture_report();\n    return 0;\n}\n"
+            }
+            _ => "",
+        };
+        format!(
+            r#"#include <stdio.h>
+struct wrapper {{ unsigned magic, version; const void *bundle; unsigned long long index; }};
+{declared}
+static struct wrapper *const wrappers[] = {{ {listed}0 }};
+static int twice(int n) {{ return 2 * n; }}
+static int square(int n) {{ return n * n; }}
+static int (*volatile operations[])(int) = {{ twice, square }};
+static int constructed;
+__attribute__((constructor)) static void construct(void) {{ constructed = operations[0](3); }}
+static _Thread_local int per_thread = 5;
+
+int fixture_host(int n) {{ return operations[1](n) + constructed + per_thread; }}
+
+void fixture_report(void) {{
+    for (int i = 0; wrappers[i]; i++)
+        printf("%.4s %llu\n", (const char *)&wrappers[i]->magic, wrappers[i]->index);
+    printf("host %d\n", fixture_host(4));
+}}
+{main}"#
+        )
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({})\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
