@@ -47,6 +47,9 @@ pub enum Kind {
     StaticLibrary,
 }
 
+/// A target ID and the code object for it.
+pub type TargetCode = (String, Vec<u8>);
+
 /// A binary with device code, to be described and then built.
 #[derive(Debug, Clone)]
 pub struct FatLibrary {
@@ -55,7 +58,7 @@ pub struct FatLibrary {
     flags: Vec<OsString>,
     red_zones: bool,
     without_wrappers: bool,
-    wrappers: Vec<(Storage, Vec<(String, Vec<u8>)>)>,
+    wrappers: Vec<(Storage, Vec<TargetCode>)>,
 }
 
 impl Default for FatLibrary {
@@ -132,7 +135,7 @@ impl FatLibrary {
     }
 
     /// The code objects of each wrapper, by target.
-    pub fn code_objects(&self) -> impl Iterator<Item = &[(String, Vec<u8>)]> {
+    pub fn code_objects(&self) -> impl Iterator<Item = &[TargetCode]> {
         self.wrappers.iter().map(|(_, entries)| entries.as_slice())
     }
 
