@@ -1,0 +1,557 @@
+//! The plan of a host binary: which addresses keep their bytes, what moves, what is cut.
+//!
+//! The program header table stays at the head of the file, where every tool expects it. It grows
+//! by one entry at most, since the segment around the device code falls in two, and the sections
+//! right behind it make room: they are found through program headers and dynamic tags, so they can
+//! move to where the device code was. `docs/elf-layout.md` has the whole story.
+
+use std::fmt;
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::dynamic::{Dynamic, is_address};
+use super::edits::{self, Edits};
+use super::error::refuse;
+use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
+use super::image::Image;
+use super::section_table::{self, SectionTable};
+use super::wrappers::{FAT_SECTION, FatBinary};
+use super::{ElfError, ReadAt};
+
+/// Smallest page that a host binary's layout is made for, in bytes.
+const MIN_PAGE: u64 = 4096;
+
+/// How a host binary is made of a fat one. A value: it can be printed, checked and refused before
+/// a byte changes.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub(crate) geometry: Geometry,
+    pub(crate) wrapper_count: usize,
+    /// Size of the input in bytes.
+    pub(crate) input_size: u64,
+    /// End of the input's bytes that are kept; what is behind is written anew in the tail.
+    pub(crate) kept_end: u64,
+    /// The new program headers.
+    pub(crate) segments: Vec<Segment>,
+    /// The new section headers.
+    pub(crate) sections: Vec<Section>,
+    /// Bytes that change, by offset in the output.
+    pub(crate) edits: Vec<(u64, Vec<u8>)>,
+    /// Offset of the tail in the output: section names and section headers.
+    pub(crate) tail_offset: u64,
+    pub(crate) tail: Vec<u8>,
+}
+
+/// Where things are put. Addresses, unless it says offsets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Index of the PT_LOAD that holds the device code.
+    pub(crate) load: usize,
+    /// The device code as it was, and its file offset.
+    pub(crate) fat: Range<u64>,
+    pub(crate) fat_offset: u64,
+    /// The marker, without the padding behind it.
+    pub(crate) marker: Range<u64>,
+    /// Section `.rocm_kpack_ref`: marker and padding.
+    pub(crate) marker_section: Range<u64>,
+    /// The sections that make room for a program header.
+    pub(crate) moved: Option<Moved>,
+    /// End of the kept bytes: from here on `.hip_fatbin` is NOBITS.
+    pub(crate) kept: u64,
+    /// What is left of `.hip_fatbin`, NOBITS.
+    pub(crate) nobits: Range<u64>,
+    /// Where the second part of the segment begins, if anything follows the device code in it.
+    pub(crate) resume: Option<u64>,
+    /// File offsets that are left out. A multiple of every segment's alignment.
+    pub(crate) cut: Option<Range<u64>>,
+}
+
+/// A run of sections that moves as one block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Their indices, in order of address.
+    pub(crate) sections: Vec<usize>,
+    pub(crate) from: Range<u64>,
+    pub(crate) from_offset: u64,
+    pub(crate) to: u64,
+}
+
+impl Moved {
+    /// The new address of what was at `address`, if it moves.
+    pub(crate) fn map(&self, address: u64) -> Option<u64> {
+        self.from
+            .contains(&address)
+            .then(|| self.to + (address - self.from.start))
+    }
+
+    fn size(&self) -> u64 {
+        self.from.end - self.from.start
+    }
+}
+
+impl Geometry {
+    /// The new address of what was at `address`, if it moves.
+    pub(crate) fn map(&self, address: u64) -> Option<u64> {
+        self.moved.as_ref().and_then(|moved| moved.map(address))
+    }
+
+    /// Input file offset of an address in the kept part of the device code's place.
+    pub(crate) fn kept_offset(&self, address: u64) -> u64 {
+        self.fat_offset + (address - self.fat.start)
+    }
+
+    /// Output offset of an input offset.
+    pub(crate) fn output_offset(&self, offset: u64) -> u64 {
+        match &self.cut {
+            Some(cut) if offset >= cut.end => offset - (cut.end - cut.start),
+            Some(cut) if offset > cut.start => cut.start,
+            _ => offset,
+        }
+    }
+}
+
+impl Plan {
+    /// Plans the host binary of `image`, whose device code is `fat`, with `marker` (at most
+    /// 64 KiB) in its place.
+    pub fn new<S: ReadAt>(
+        image: &Image<S>,
+        fat: &FatBinary,
+        marker: &[u8],
+    ) -> Result<Self, ElfError> {
+        image.validate()?;
+        let dynamic = Dynamic::read(image)?;
+        let geometry = Geometry::new(image, &dynamic, fat, marker)?;
+        check_overlaps(image, &geometry)?;
+
+        let table = SectionTable::new(image, &geometry)?;
+        let segments = new_segments(image, &geometry)?;
+
+        let mut edits = Edits::default();
+        edits::wrappers_and_relocations(image, &dynamic, fat, &geometry, &mut edits)?;
+        edits::dynamic_tags(&dynamic, &geometry, &mut edits);
+        edits::symbols(image, &geometry, &table, &mut edits)?;
+        edits::move_block(image, &geometry, &mut edits)?;
+        edits::device_code(&geometry, marker, &mut edits);
+
+        let kept_end = section_table::kept_end(image, &geometry);
+        if kept_end == image.size {
+            // The old tables stay in the middle of the file; leave no stale copy.
+            let size = SECTION_ENTRY * image.sections.len() as u64;
+            edits.zero(image.header.e_shoff.get(LE), size);
+        }
+        let names_offset = geometry.output_offset(kept_end);
+        let (sections, tail, headers_at) = table.finish(names_offset);
+
+        let mut header = image.header;
+        header.e_phnum.set(LE, segments.len() as u16);
+        header.e_shoff.set(LE, names_offset + headers_at);
+        header.e_shnum.set(LE, sections.len() as u16);
+        header
+            .e_shstrndx
+            .set(LE, elf::SymbolSection(table.names_index() as u16));
+        edits.write(0, object::pod::bytes_of(&header).to_vec());
+        let mut table_bytes = Vec::new();
+        segments
+            .iter()
+            .for_each(|segment| segment.write(&mut table_bytes));
+        edits.write(image.header.e_phoff.get(LE), table_bytes);
+
+        Ok(Self {
+            wrapper_count: fat.wrappers.len(),
+            input_size: image.size,
+            kept_end,
+            segments,
+            sections,
+            edits: edits.into_output(&geometry),
+            tail_offset: names_offset,
+            tail,
+            geometry,
+        })
+    }
+
+    /// Size of the host binary in bytes.
+    pub fn output_size(&self) -> u64 {
+        self.tail_offset + self.tail.len() as u64
+    }
+}
+
+impl Geometry {
+    fn new<S: ReadAt>(
+        image: &Image<S>,
+        dynamic: &Dynamic,
+        fat: &FatBinary,
+        marker: &[u8],
+    ) -> Result<Self, ElfError> {
+        let Range { start, end } = fat.addresses;
+        let marker_end = start + marker.len() as u64;
+        if marker_end > end {
+            refuse!(
+                "`{FAT_SECTION}` has {} bytes; the marker that takes its place needs {}",
+                end - start,
+                marker.len()
+            );
+        }
+        let Some((load, segment)) = image.load_of(&fat.addresses) else {
+            refuse!("`{FAT_SECTION}` is in no PT_LOAD");
+        };
+        let page = page_size(image);
+        let follows = segment.file_backed_end() > end;
+        let mut this = Self {
+            load,
+            fat: start..end,
+            fat_offset: fat.offset,
+            marker: start..marker_end,
+            marker_section: start..end,
+            moved: None,
+            kept: end,
+            nobits: end..end,
+            resume: None,
+            cut: None,
+        };
+
+        // Without a page to free, the marker goes in, the rest is zeroed, and nothing moves.
+        let Some(at_least) = freed(marker_end, end, page, follows) else {
+            return Ok(this);
+        };
+        let mut content_end = marker_end;
+        if follows {
+            let sections = room::sections_to_move(image, dynamic)?;
+            if let Some(moved) = room::place(image, sections, marker_end) {
+                content_end = moved.to + moved.size();
+                this.moved = Some(moved);
+            }
+        }
+        let freed = if this.moved.is_some() {
+            freed(content_end, end, page, follows)
+        } else {
+            Some(at_least)
+        };
+        let Some((kept, cut_size)) = freed else {
+            this.moved = None;
+            return Ok(this);
+        };
+        this.kept = kept;
+        this.marker_section.end = this.moved.as_ref().map_or(kept, |moved| moved.to);
+        let cut_start = fat.offset + (kept - start);
+        this.cut = Some(cut_start..cut_start + cut_size);
+        if follows {
+            let next = image.sections.iter().filter(|s| {
+                s.is_alloc() && s.size > 0 && s.addr >= end && s.addr < segment.file_backed_end()
+            });
+            this.resume = Some(next.map(|s| s.addr).min().unwrap_or(end));
+            this.nobits = kept..kept + cut_size;
+        } else {
+            this.nobits = kept..end;
+        }
+        Ok(this)
+    }
+}
+
+/// Where the kept bytes end when the content ends at `content_end`, and how many bytes of the file
+/// are freed behind; `None` if not a page is.
+fn freed(content_end: u64, end: u64, page: u64, follows: bool) -> Option<(u64, u64)> {
+    let kept = content_end.checked_next_multiple_of(page)?;
+    // What follows in the segment must keep its place within the page.
+    let limit = if follows { end - end % page } else { end };
+    let size = limit.checked_sub(kept)?;
+    let size = size - size % page;
+    (size > 0).then_some((kept, size))
+}
+
+/// The largest alignment of a PT_LOAD: what is cut out must be a multiple of it, so that offsets
+/// and addresses behind it stay congruent.
+fn page_size<S>(image: &Image<S>) -> u64 {
+    image
+        .segments
+        .iter()
+        .filter(|s| s.is_load())
+        .map(|s| s.align)
+        .fold(MIN_PAGE, u64::max)
+}
+
+/// Refuses what would be damaged by the cut: a section or segment whose bytes overlap it.
+fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError> {
+    let fat_size = geometry.fat.end - geometry.fat.start;
+    let fat_bytes = geometry.fat_offset..geometry.fat_offset + fat_size;
+    let overlaps = |offset: u64, end: u64| offset < fat_bytes.end && fat_bytes.start < end;
+    for section in &image.sections {
+        if section.has_bytes()
+            && section.name != FAT_SECTION
+            && overlaps(section.offset, section.file_end())
+        {
+            refuse!(
+                "section `{}` shares bytes of the file with `{FAT_SECTION}`",
+                section.name
+            );
+        }
+    }
+    for (index, segment) in image.segments.iter().enumerate() {
+        // RELRO is about memory protection; its size in the file means nothing.
+        let harmless = index == geometry.load || segment.kind == elf::PT_GNU_RELRO;
+        if !harmless && segment.filesz > 0 && overlaps(segment.offset, segment.file_end()) {
+            refuse!(
+                "program header {index} ({:?}) shares bytes of the file with `{FAT_SECTION}`",
+                segment.kind
+            );
+        }
+    }
+    let table = image.header.e_shoff.get(LE);
+    if overlaps(table, table + SECTION_ENTRY * image.sections.len() as u64) {
+        refuse!("the section header table shares bytes of the file with `{FAT_SECTION}`");
+    }
+    Ok(())
+}
+
+fn new_segments<S: ReadAt>(
+    image: &Image<S>,
+    geometry: &Geometry,
+) -> Result<Vec<Segment>, ElfError> {
+    let count = image.segments.len() as u64 + u64::from(geometry.resume.is_some());
+    let table_offset = image.header.e_phoff.get(LE);
+    let table_end = table_offset + count * SEGMENT_ENTRY;
+    let mut segments = Vec::with_capacity(count as usize);
+    for (index, old) in image.segments.iter().enumerate() {
+        let mut segment = *old;
+        if index == geometry.load {
+            segments.extend(split_segment(old, geometry));
+            continue;
+        }
+        if segment.kind == elf::PT_PHDR {
+            segment.filesz = count * SEGMENT_ENTRY;
+            segment.memsz = segment.filesz;
+        } else if let Some(to) = geometry
+            .map(segment.vaddr)
+            .filter(|_| !old.is_load() && old.memsz > 0)
+        {
+            segment.paddr = segment.paddr.wrapping_add(to.wrapping_sub(old.vaddr));
+            segment.vaddr = to;
+            segment.offset = geometry.kept_offset(to);
+        } else {
+            segment.offset = geometry.output_offset(segment.offset);
+        }
+        segments.push(segment);
+    }
+    // The table is mapped by the segment that maps the ELF header; where nothing followed the table
+    // in it, it grows with it.
+    let holder = segments
+        .iter()
+        .position(|s| s.is_load() && s.offset <= table_offset && table_offset < s.file_end());
+    if let Some(holder) = holder {
+        let missing = table_end.saturating_sub(segments[holder].file_end());
+        let free = segments[holder].filesz == segments[holder].memsz;
+        if missing > 0 && !free {
+            refuse!(
+                "there is no room for another program header behind the table at {table_offset:#x}"
+            );
+        }
+        segments[holder].filesz += missing;
+        segments[holder].memsz += missing;
+    }
+    Ok(segments)
+}
+
+/// The segment around the device code, in one part or two.
+fn split_segment(old: &Segment, geometry: &Geometry) -> Vec<Segment> {
+    if geometry.cut.is_none() {
+        return vec![*old];
+    }
+    let mut first = *old;
+    first.filesz = geometry.kept - old.vaddr;
+    let Some(resume) = geometry.resume else {
+        return vec![first];
+    };
+    let mut second = *old;
+    second.trim_start(resume - old.vaddr);
+    second.offset = geometry.output_offset(second.offset);
+    // The first part goes on, as zeroes, up to the page where the second begins.
+    first.memsz = (resume - resume % old.align.max(MIN_PAGE)) - old.vaddr;
+    vec![first, second]
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let geometry = &self.geometry;
+        let range = |r: &Range<u64>| format!("{:#x}..{:#x}", r.start, r.end);
+        writeln!(
+            f,
+            "{} bytes -> {} bytes",
+            self.input_size,
+            self.output_size()
+        )?;
+        writeln!(
+            f,
+            "device code at {}, {} wrappers",
+            range(&geometry.fat),
+            self.wrapper_count
+        )?;
+        writeln!(f, "marker at {}", range(&geometry.marker))?;
+        if let Some(moved) = &geometry.moved {
+            writeln!(f, "moved from {} to {:#x}", range(&moved.from), moved.to)?;
+        }
+        match &geometry.cut {
+            Some(cut) => writeln!(f, "file offsets {} are cut", range(cut))?,
+            None => writeln!(f, "nothing is cut: the device code frees no page")?,
+        }
+        writeln!(f, "program headers:")?;
+        for s in &self.segments {
+            writeln!(
+                f,
+                "  {:<16} offset {:#x} address {:#x} file {:#x} memory {:#x} align {:#x}",
+                s.kind.to_string(),
+                s.offset,
+                s.vaddr,
+                s.filesz,
+                s.memsz,
+                s.align
+            )?;
+        }
+        writeln!(f, "sections:")?;
+        for s in &self.sections {
+            writeln!(
+                f,
+                "  {:<24} {:<14} address {:#x} offset {:#x} size {:#x}",
+                s.name,
+                s.kind.to_string(),
+                s.addr,
+                s.offset,
+                s.size
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Room for one more program header.
+mod room {
+    use super::*;
+
+    /// The sections that must leave, so that the program header table can grow by one entry.
+    pub(super) fn sections_to_move<S: ReadAt>(
+        image: &Image<S>,
+        dynamic: &Dynamic,
+    ) -> Result<Vec<usize>, ElfError> {
+        let table_end = image.header.e_phoff.get(LE) + SEGMENT_ENTRY * image.segments.len() as u64;
+        let mut end = table_end + SEGMENT_ENTRY;
+        let mut chosen: Vec<usize> = Vec::new();
+        loop {
+            chosen.clear();
+            chosen.extend(
+                image
+                    .sections
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, s)| s.has_bytes())
+                    .filter_map(|(index, s)| {
+                        let inside = s.offset < end && s.file_end() > table_end;
+                        let empty =
+                            s.size == 0 && s.offset >= table_end && s.offset < end && s.is_alloc();
+                        (inside || empty).then_some(index)
+                    }),
+            );
+            // A program header that covers one of them (PT_NOTE, say) covers neighbours too, and
+            // they move together.
+            let covering = image.segments.iter().filter(|segment| {
+                !segment.is_load()
+                    && segment.filesz > 0
+                    && segment.kind != elf::PT_PHDR
+                    && chosen.iter().any(|index| {
+                        let section = &image.sections[*index];
+                        segment.offset < section.file_end() && section.offset < segment.file_end()
+                    })
+            });
+            let needed = covering.map(Segment::file_end).fold(end, u64::max);
+            if needed == end {
+                break;
+            }
+            end = needed;
+        }
+        chosen.sort_by_key(|index| (image.sections[*index].addr, *index));
+        for index in &chosen {
+            check_movable(image, dynamic, &image.sections[*index], table_end)?;
+        }
+        check_gaps(image, &chosen, table_end)?;
+        Ok(chosen)
+    }
+
+    /// Only what is found through program headers and dynamic tags may move: no code refers to it.
+    fn check_movable<S: ReadAt>(
+        image: &Image<S>,
+        dynamic: &Dynamic,
+        section: &Section,
+        table_end: u64,
+    ) -> Result<(), ElfError> {
+        let by_tag = dynamic
+            .entries
+            .iter()
+            .any(|(tag, value)| is_address(*tag) && *value == section.addr);
+        let movable = match section.kind {
+            elf::SHT_NOTE => true,
+            elf::SHT_HASH
+            | elf::SHT_GNU_HASH
+            | elf::SHT_DYNSYM
+            | elf::SHT_STRTAB
+            | elf::SHT_GNU_VERSYM
+            | elf::SHT_GNU_VERDEF
+            | elf::SHT_GNU_VERNEED
+            | elf::SHT_RELA
+            | elf::SHT_RELR => by_tag,
+            _ => image.segments.iter().any(|s| {
+                s.kind == elf::PT_INTERP && s.vaddr == section.addr && s.filesz == section.size
+            }),
+        };
+        if movable && section.is_alloc() && section.offset >= table_end {
+            return Ok(());
+        }
+        refuse!(
+            "there is no room for another program header: section `{}` ({:?}) at offset {:#x} is right behind the table, which ends at {table_end:#x}, and cannot be moved",
+            section.name,
+            section.kind,
+            section.offset
+        )
+    }
+
+    /// Bytes between the sections that move must be padding.
+    fn check_gaps<S: ReadAt>(
+        image: &Image<S>,
+        chosen: &[usize],
+        table_end: u64,
+    ) -> Result<(), ElfError> {
+        let mut at = table_end;
+        let stops = chosen.iter().map(|index| &image.sections[*index]);
+        let ends = stops.map(|s| (s.offset, s.file_end()));
+        for (start, end) in ends.chain([(table_end + SEGMENT_ENTRY, 0)]) {
+            if start > at {
+                let gap = image.bytes(at, start - at, "the gap behind the program headers")?;
+                if gap.iter().any(|byte| *byte != 0) {
+                    refuse!(
+                        "there is no room for another program header: offsets {at:#x}..{start:#x} hold data that is in no section"
+                    );
+                }
+            }
+            at = at.max(end);
+        }
+        Ok(())
+    }
+
+    /// Puts the chosen sections behind the marker, as one block.
+    pub(super) fn place<S>(image: &Image<S>, sections: Vec<usize>, behind: u64) -> Option<Moved> {
+        let first = &image.sections[*sections.first()?];
+        let end = sections
+            .iter()
+            .map(|index| image.sections[*index].addr_end())
+            .max()?;
+        let align = sections
+            .iter()
+            .map(|index| image.sections[*index].align)
+            .fold(8, u64::max);
+        let to = behind + (first.addr.wrapping_sub(behind)) % align;
+        Some(Moved {
+            from: first.addr..end,
+            from_offset: first.offset,
+            to,
+            sections,
+        })
+    }
+}
