@@ -3,3 +3,8 @@
 #![forbid(unsafe_code)]
 
 pub mod elf;
+mod error;
+pub mod inspect;
+pub mod verify;
+
+pub use error::Error;

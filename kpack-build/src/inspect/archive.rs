@@ -1,0 +1,125 @@
+//! Archives.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use kpack_format::archive::{self, ArchiveError, Scheme};
+use serde::Serialize;
+
+use crate::Error;
+
+/// A `.kpack` archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Archive {
+    /// Module and component, such as `rocblas_lib`.
+    pub group_name: String,
+    /// The archive's target ID.
+    pub target: String,
+    /// Every target ID in it.
+    pub targets: Vec<String>,
+    /// `none` or `zstd-per-kernel`.
+    pub compression_scheme: &'static str,
+    /// Whether it tells the checksums of its code objects.
+    pub checksums: bool,
+    /// Number of stored code objects.
+    pub stored_objects: usize,
+    /// Bytes of the stored code objects.
+    pub stored_size: u64,
+    /// Bytes of the code objects that the entries stand for, identical ones counted each time.
+    pub original_size: u64,
+    /// Its entries, binary by binary, by index.
+    pub kernels: Vec<Kernel>,
+}
+
+/// One entry of an archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kernel {
+    /// Path of the binary in the prefix, `#`, and the index of the code object.
+    pub name: String,
+    /// Target ID.
+    pub target: String,
+    /// Size of the code object in bytes.
+    pub original_size: u64,
+    /// Size as it is stored in bytes.
+    pub stored_size: u64,
+    /// Number of the stored code object.
+    pub ordinal: u32,
+    /// How many entries share the stored code object, this one included.
+    pub shared_by: usize,
+}
+
+/// Opens an archive. Damage is [`Error::Refused`].
+pub(crate) fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<File>>, Error> {
+    let file = super::open(path)?;
+    archive::Archive::open(BufReader::new(file)).map_err(|e| archive_error(path, e))
+}
+
+/// An archive's error, with the path that it lacks.
+pub(crate) fn archive_error(path: &Path, error: ArchiveError) -> Error {
+    match error {
+        ArchiveError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
+            Error::io(path, "read", e)
+        }
+        other => Error::refused(path, other.to_string()),
+    }
+}
+
+/// `lib/libx.so#10` as (`lib/libx.so`, 10), which sorts by number; a name without index sorts first.
+pub(crate) fn split_name(name: &str) -> (&str, Option<u32>) {
+    match name.rsplit_once('#') {
+        Some((binary, index)) => match index.parse() {
+            Ok(index) => (binary, Some(index)),
+            Err(_) => (name, None),
+        },
+        None => (name, None),
+    }
+}
+
+pub(super) fn inspect(path: &Path) -> Result<Archive, Error> {
+    let mut archive = open_archive(path)?;
+    let toc = archive.toc().clone();
+    let mut shared: BTreeMap<u32, usize> = BTreeMap::new();
+    for entry in toc.kernels.values().flat_map(BTreeMap::values) {
+        *shared.entry(entry.ordinal).or_default() += 1;
+    }
+    let mut stored = BTreeMap::new();
+    for &ordinal in shared.keys() {
+        let (_, size) = archive
+            .stored(ordinal)
+            .map_err(|e| archive_error(path, e))?;
+        stored.insert(ordinal, size);
+    }
+    let mut kernels = Vec::new();
+    for (name, targets) in &toc.kernels {
+        for (target, entry) in targets {
+            kernels.push(Kernel {
+                name: name.clone(),
+                target: target.clone(),
+                original_size: entry.original_size,
+                stored_size: stored[&entry.ordinal],
+                ordinal: entry.ordinal,
+                shared_by: shared[&entry.ordinal],
+            });
+        }
+    }
+    kernels.sort_by(|a, b| (split_name(&a.name), &a.target).cmp(&(split_name(&b.name), &b.target)));
+    Ok(Archive {
+        group_name: toc.group_name,
+        target: toc.gfx_arch_family,
+        targets: toc.gfx_arches,
+        compression_scheme: match toc.scheme {
+            Scheme::None => "none",
+            Scheme::ZstdPerKernel => "zstd-per-kernel",
+        },
+        checksums: toc.checksums.is_some(),
+        stored_objects: stored.len(),
+        stored_size: stored.values().sum(),
+        original_size: kernels
+            .iter()
+            .map(|k| k.original_size)
+            .fold(0, u64::saturating_add),
+        kernels,
+    })
+}

@@ -1,0 +1,87 @@
+//! Which of the known kinds a file is, from its first bytes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
+use object::elf;
+use serde::Serialize;
+
+use crate::Error;
+
+/// The kinds of files that have to do with device code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum FileKind {
+    /// An ELF file for a host that is not a relocatable object.
+    Linked,
+    /// A relocatable object for a host.
+    Object,
+    /// A static library.
+    StaticLibrary,
+    /// A `.kpack` archive.
+    Archive,
+    /// A `.kpm` manifest.
+    Manifest,
+    /// An offload bundle, plain or compressed.
+    Bundle,
+    /// An AMDGPU ELF file.
+    CodeObject,
+}
+
+/// Tells what `file`, found at `path`, is; `None` where it is nothing of the kind. Only its first
+/// bytes are looked at, and of a manifest, which has no magic, also its name.
+///
+/// # Errors
+/// [`Error::Io`] where it cannot be read.
+pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
+    let mut buffer = [0u8; 24];
+    let start = first_bytes(file, &mut buffer).map_err(|e| Error::io(path, "read", e))?;
+    Ok(if start.starts_with(&elf::ELFMAG) {
+        Some(elf_kind(start))
+    } else if start.starts_with(b"KPAK") {
+        Some(FileKind::Archive)
+    } else if start.starts_with(PLAIN_MAGIC) || start.starts_with(COMPRESSED_MAGIC) {
+        Some(FileKind::Bundle)
+    } else if start.starts_with(b"!<arch>\n") || start.starts_with(b"!<thin>\n") {
+        Some(FileKind::StaticLibrary)
+    } else if path.extension().is_some_and(|extension| extension == "kpm") {
+        Some(FileKind::Manifest)
+    } else {
+        None
+    })
+}
+
+/// `e_type` and `e_machine` are at the same place in every ELF class (gABI, "ELF Header").
+fn elf_kind(start: &[u8]) -> FileKind {
+    let half = |at: usize| {
+        let bytes = start
+            .get(at..at + 2)
+            .and_then(|b| b.try_into().ok())
+            .unwrap_or_default();
+        u16::from_le_bytes(bytes)
+    };
+    if half(18) == elf::EM_AMDGPU.0 {
+        FileKind::CodeObject
+    } else if half(16) == elf::ET_REL.0 {
+        FileKind::Object
+    } else {
+        FileKind::Linked
+    }
+}
+
+fn first_bytes<'a>(file: &File, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(&buffer[..filled])
+}

@@ -1,0 +1,205 @@
+//! Where a split binary's archives are: its marker's search paths, followed as the runtime
+//! follows them, and the manifests beside the archives.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::marker::{GFXARCH, Marker};
+use serde::Serialize;
+
+use crate::Error;
+
+/// The archives that a split binary's marker leads to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Kpacks {
+    /// By target, then in the order of the search paths.
+    pub files: Vec<Kpack>,
+    /// The manifests beside them that list archives of this binary's module.
+    pub manifests: Vec<PathBuf>,
+}
+
+/// An archive that a split binary's marker leads to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kpack {
+    /// Target ID.
+    pub target: String,
+    /// Where it is, or should be.
+    pub path: PathBuf,
+    /// Size in bytes; `None` where a manifest lists it and it is not there.
+    pub size: Option<u64>,
+    /// Whether the manifest lists it; `None` where there is no manifest.
+    pub listed: Option<bool>,
+}
+
+impl Kpacks {
+    /// The targets that a manifest promises or whose archives are there, each once.
+    pub fn targets(&self) -> impl Iterator<Item = &str> {
+        let mut last = None;
+        self.files
+            .iter()
+            .map(|kpack| kpack.target.as_str())
+            .filter(move |target| {
+                let new = last != Some(*target);
+                last = Some(*target);
+                new
+            })
+    }
+}
+
+/// Finds the archives of the split binary at `binary`. Symbolic links to the binary are followed
+/// first, as its search paths are relative to where it is.
+///
+/// A marker in the early plain-text form names directories, not files: nothing is found by it.
+///
+/// # Errors
+/// [`Error::Io`] where a directory is there and cannot be read.
+pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
+    let real = fs::canonicalize(binary).map_err(|e| Error::io(binary, "find", e))?;
+    let directory = real.parent().unwrap_or(Path::new("/"));
+    let mut found: BTreeMap<TargetId, Vec<Kpack>> = BTreeMap::new();
+    let mut manifests = Vec::new();
+    for search_path in &marker.kpack_search_paths {
+        let Some(pattern) = Pattern::new(directory, search_path) else {
+            continue;
+        };
+        let listed = pattern.manifest_targets()?;
+        for (target, path, size) in pattern.archives()? {
+            let name = target.to_string();
+            let listed = listed
+                .as_ref()
+                .map(|(_, targets)| targets.contains(&target));
+            found.entry(target).or_default().push(Kpack {
+                target: name,
+                path,
+                size: Some(size),
+                listed,
+            });
+        }
+        let Some((manifest, targets)) = listed else {
+            continue;
+        };
+        for target in targets {
+            let path = pattern.path_of(&target);
+            let places = found.entry(target.clone()).or_default();
+            if !places.iter().any(|kpack| kpack.path == path) {
+                let target = target.to_string();
+                places.push(Kpack {
+                    target,
+                    path,
+                    size: None,
+                    listed: Some(true),
+                });
+            }
+        }
+        if !manifests.contains(&manifest) {
+            manifests.push(manifest);
+        }
+    }
+    Ok(Kpacks {
+        files: found.into_values().flatten().collect(),
+        manifests,
+    })
+}
+
+/// A search path with the target's place in it.
+struct Pattern {
+    /// Up to the first component with the target in it.
+    directory: PathBuf,
+    /// That component, before and behind the target.
+    before: String,
+    behind: String,
+    /// The components that follow, which may name the target again.
+    rest: String,
+}
+
+impl Pattern {
+    fn new(directory: &Path, search_path: &str) -> Option<Self> {
+        let place = search_path.find(GFXARCH)?;
+        let start = search_path[..place].rfind('/').map_or(0, |slash| slash + 1);
+        let after = &search_path[place + GFXARCH.len()..];
+        let (behind, rest) = match after.find('/') {
+            Some(slash) => (&after[..slash], &after[slash + 1..]),
+            None => (after, ""),
+        };
+        let directory = directory.join(&search_path[..start]);
+        Some(Self {
+            // Without the `..` of the search path where the directory is there.
+            directory: fs::canonicalize(&directory).unwrap_or(directory),
+            before: search_path[start..place].to_owned(),
+            behind: behind.to_owned(),
+            rest: rest.to_owned(),
+        })
+    }
+
+    fn path_of(&self, target: &TargetId) -> PathBuf {
+        let target = target.to_string();
+        let name = format!(
+            "{}{target}{}",
+            self.before,
+            self.behind.replace(GFXARCH, &target)
+        );
+        let path = self.directory.join(name);
+        if self.rest.is_empty() {
+            path
+        } else {
+            path.join(self.rest.replace(GFXARCH, &target))
+        }
+    }
+
+    /// Every archive that is there.
+    fn archives(&self) -> Result<Vec<(TargetId, PathBuf, u64)>, Error> {
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(Error::io(&self.directory, "list", e)),
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|e| Error::io(&self.directory, "list", e))?;
+            let name = entry.file_name();
+            // Another module's name can have this one's as its start; what is between has to be
+            // a target ID.
+            let target = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(&self.before))
+                .and_then(|name| name.strip_suffix(&self.behind))
+                .and_then(|target| target.parse::<TargetId>().ok());
+            let Some(target) = target else { continue };
+            let path = self.path_of(&target);
+            if let Ok(metadata) = fs::metadata(&path)
+                && metadata.is_file()
+            {
+                found.push((target, path, metadata.len()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The manifest of the module, `<module>_<component>.kpm` beside
+    /// `<module>_<component>_<target>.kpack`, and the targets that it lists. A manifest that
+    /// cannot be read lists nothing here; verifying it says why.
+    fn manifest_targets(&self) -> Result<Option<(PathBuf, Vec<TargetId>)>, Error> {
+        let Some(name) = self.before.strip_suffix('_') else {
+            return Ok(None);
+        };
+        if !self.rest.is_empty() || name.is_empty() {
+            return Ok(None);
+        }
+        let path = self.directory.join(format!("{name}.kpm"));
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let targets = match super::read_manifest(&path) {
+            Ok(manifest) => manifest
+                .kpack_files
+                .keys()
+                .filter_map(|t| t.parse().ok())
+                .collect(),
+            Err(Error::Refused { .. }) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Some((path, targets)))
+    }
+}

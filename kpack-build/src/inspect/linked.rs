@@ -1,0 +1,275 @@
+//! Executables and shared objects: fat, split, or without device code.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::marker::{self, Marker};
+use serde::Serialize;
+
+use super::{Bundle, Content, Kpacks, archive, find_kpacks, unlinked};
+use crate::Error;
+use crate::elf::{self, DeviceCode, ElfError, Image, ReadAt};
+
+/// A binary with its device code in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FatBinary {
+    /// Size of `.hip_fatbin` in bytes.
+    pub section_size: u64,
+    /// Its wrappers, in order: the position is the code object index.
+    pub wrappers: Vec<FatWrapper>,
+    /// What there is for each target.
+    pub targets: Vec<TargetTotal>,
+}
+
+/// A wrapper and its bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FatWrapper {
+    /// Code object index.
+    pub index: usize,
+    /// File offset of its bundle.
+    pub bundle_offset: u64,
+    /// Its bundle.
+    pub bundle: Bundle,
+}
+
+/// The code objects for one target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TargetTotal {
+    /// Target ID.
+    pub target: String,
+    /// How many there are.
+    pub code_objects: usize,
+    /// Their sizes together, in bytes.
+    pub size: u64,
+}
+
+/// A binary whose device code is in kpacks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SplitBinary {
+    /// Its path in the install prefix; the early plain-text marker does not tell it.
+    pub kernel_name: Option<String>,
+    /// The marker's search paths.
+    pub kpack_search_paths: Vec<String>,
+    /// The install prefix, where the binary stands at its `kernel_name` in one.
+    pub prefix: Option<PathBuf>,
+    /// Its wrappers, in order.
+    pub wrappers: Vec<SplitWrapper>,
+    /// The archives that its marker leads to.
+    #[serde(flatten)]
+    pub kpacks: Kpacks,
+    /// How many of its code objects each archive that is there has, in the order of the archives.
+    /// 0 for one that is missing or cannot be read.
+    pub code_objects: Vec<usize>,
+}
+
+/// A wrapper of a split binary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SplitWrapper {
+    /// Code object index.
+    pub index: u32,
+    /// Address of the wrapper.
+    pub address: u64,
+}
+
+/// Why a binary has no device code that could be split off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NoDeviceCode {
+    /// `absent`, `debug-file`, `no-wrappers` or `unsupported`.
+    pub reason: &'static str,
+    /// What that means.
+    pub explanation: String,
+}
+
+pub(super) fn inspect(path: &Path, file: File) -> Result<Content, Error> {
+    let image = match Image::read(file) {
+        Ok(image) => image,
+        Err(ElfError::Relocatable) => {
+            return Ok(Content::Unlinked(unlinked::inspect(
+                path,
+                super::open(path)?,
+            )?));
+        }
+        Err(error) => return Err(elf_error(path, error)),
+    };
+    Ok(match image.device_code().map_err(|e| elf_error(path, e))? {
+        DeviceCode::Fat(fat) => Content::FatBinary(fat_binary(path, &image, &fat)?),
+        DeviceCode::Split(split) => Content::SplitBinary(split_binary(path, &image, &split)?),
+        DeviceCode::None(reason) => Content::HostBinary(no_device_code(reason)),
+    })
+}
+
+/// An ELF error, with the path that it lacks.
+pub(crate) fn elf_error(path: &Path, error: ElfError) -> Error {
+    match error {
+        ElfError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
+            Error::io(path, "read", e)
+        }
+        other => Error::refused(path, other.to_string()),
+    }
+}
+
+/// Why there is no device code, in words.
+pub(crate) fn no_device_code(reason: elf::NoDeviceCode) -> NoDeviceCode {
+    let (reason, explanation) = match reason {
+        elf::NoDeviceCode::Absent => ("absent", "no device code"),
+        elf::NoDeviceCode::DebugFile => (
+            "debug-file",
+            "a separated debug file: it names sections of device code that it lacks",
+        ),
+        elf::NoDeviceCode::NoWrappers => (
+            "no-wrappers",
+            "`.hip_fatbin` without wrappers: the program loads its device code by other means, so \
+             it stays where it is",
+        ),
+    };
+    NoDeviceCode {
+        reason,
+        explanation: explanation.to_owned(),
+    }
+}
+
+fn fat_binary(path: &Path, image: &Image<File>, fat: &elf::FatBinary) -> Result<FatBinary, Error> {
+    let mut reader = BufReader::new(image.source());
+    let mut wrappers = Vec::new();
+    let mut totals: BTreeMap<TargetId, (usize, u64)> = BTreeMap::new();
+    for (index, wrapper) in fat.wrappers.iter().enumerate() {
+        let bundle = open_bundle(&mut reader, wrapper).map_err(|e| {
+            let offset = wrapper.bundle_offset;
+            Error::refused(
+                path,
+                format!("wrapper {index}, bundle at file offset {offset:#x}: {e}"),
+            )
+        })?;
+        for entry in &bundle.entries {
+            if let Some(target) = entry.id.target() {
+                let total = totals.entry(target.clone()).or_default();
+                *total = (total.0 + 1, total.1.saturating_add(entry.size));
+            }
+        }
+        wrappers.push(FatWrapper {
+            index,
+            bundle_offset: wrapper.bundle_offset,
+            bundle: Bundle::from(&bundle),
+        });
+    }
+    let total = |(target, (code_objects, size)): (TargetId, _)| TargetTotal {
+        target: target.to_string(),
+        code_objects,
+        size,
+    };
+    Ok(FatBinary {
+        section_size: fat.addresses.end - fat.addresses.start,
+        wrappers,
+        targets: totals.into_iter().map(total).collect(),
+    })
+}
+
+/// Reads the table of a wrapper's bundle.
+pub(crate) fn open_bundle<R: Read + Seek>(
+    reader: &mut R,
+    wrapper: &elf::Wrapper,
+) -> Result<kpack_format::offload_bundle::Bundle, kpack_format::offload_bundle::BundleError> {
+    reader.seek(SeekFrom::Start(wrapper.bundle_offset))?;
+    kpack_format::offload_bundle::Bundle::read(reader, wrapper.bundle_available)
+}
+
+fn split_binary(
+    path: &Path,
+    image: &Image<File>,
+    split: &elf::SplitBinary,
+) -> Result<SplitBinary, Error> {
+    let marker = read_marker(path, image, split)?;
+    let kpacks = find_kpacks(path, &marker)?;
+    let mut code_objects = Vec::new();
+    for kpack in &kpacks.files {
+        code_objects.push(match archive::open_archive(&kpack.path) {
+            Ok(archive) => archive
+                .toc()
+                .kernels
+                .iter()
+                .filter(|(name, targets)| {
+                    Some(archive::split_name(name).0) == marker.kernel_name.as_deref()
+                        && targets.contains_key(&kpack.target)
+                })
+                .count(),
+            Err(_) => 0,
+        });
+    }
+    let wrapper = |wrapper: &elf::SplitWrapper| SplitWrapper {
+        index: wrapper.co_index,
+        address: wrapper.address,
+    };
+    Ok(SplitBinary {
+        prefix: marker
+            .kernel_name
+            .as_deref()
+            .and_then(|name| prefix_of(path, name)),
+        kernel_name: marker.kernel_name,
+        kpack_search_paths: marker.kpack_search_paths,
+        wrappers: split.wrappers.iter().map(wrapper).collect(),
+        kpacks,
+        code_objects,
+    })
+}
+
+/// The marker that all wrappers of a split binary point to.
+pub(crate) fn read_marker<S: ReadAt>(
+    path: &Path,
+    image: &Image<S>,
+    split: &elf::SplitBinary,
+) -> Result<Marker, Error> {
+    let mut found: Option<(u64, Marker)> = None;
+    for wrapper in &split.wrappers {
+        let at = wrapper.marker_offset;
+        if found.as_ref().is_some_and(|(offset, _)| *offset == at) {
+            continue;
+        }
+        let available = usize::try_from(wrapper.marker_available).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; available.min(marker::MAX_SIZE)];
+        image
+            .source()
+            .read_exact_at(at, &mut bytes)
+            .map_err(|e| elf_error(path, e.into()))?;
+        let (marker, _) = Marker::read(&bytes).map_err(|e| {
+            Error::refused(
+                path,
+                format!(
+                    "marker of wrapper {} at file offset {at:#x}: {e}",
+                    wrapper.co_index
+                ),
+            )
+        })?;
+        match &found {
+            None => found = Some((at, marker)),
+            Some((_, first)) if *first == marker => {}
+            Some((offset, _)) => {
+                return Err(Error::refused(
+                    path,
+                    format!(
+                        "its wrappers point to different markers, at file offsets {offset:#x} and \
+                         {at:#x}; a split binary has one"
+                    ),
+                ));
+            }
+        }
+    }
+    match found {
+        Some((_, marker)) => Ok(marker),
+        None => Err(Error::refused(path, "a split binary without wrappers")),
+    }
+}
+
+/// The install prefix of a binary that stands at `kernel_name` in one: its path without
+/// `kernel_name`. `None` for a binary that was moved or renamed.
+pub(crate) fn prefix_of(binary: &Path, kernel_name: &str) -> Option<PathBuf> {
+    let real = std::fs::canonicalize(binary).ok()?;
+    if !real.ends_with(kernel_name) {
+        return None;
+    }
+    real.ancestors()
+        .nth(Path::new(kernel_name).components().count())
+        .map(Path::to_owned)
+}

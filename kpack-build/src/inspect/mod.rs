@@ -1,0 +1,113 @@
+//! What a file is, as data: fat or split binary, archive, manifest, bundle, code object.
+//!
+//! Headers and tables are read, and one code object at a time where a table is compressed; a
+//! binary of a gigabyte costs no gigabyte of memory.
+
+mod archive;
+mod bundle;
+mod identify;
+mod kpacks;
+mod linked;
+mod manifest;
+mod unlinked;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::Error;
+
+pub use archive::{Archive, Kernel};
+pub use bundle::{Bundle, BundleEntry, CodeObject};
+pub use identify::{FileKind, identify};
+pub use kpacks::{Kpack, Kpacks, find_kpacks};
+pub use linked::{FatBinary, FatWrapper, NoDeviceCode, SplitBinary, SplitWrapper, TargetTotal};
+pub use manifest::{Manifest, ManifestEntry};
+pub use unlinked::{DeviceObject, Unlinked};
+
+pub(crate) use archive::{open_archive, split_name};
+pub(crate) use linked::{elf_error, no_device_code, open_bundle, prefix_of, read_marker};
+pub(crate) use manifest::read_manifest;
+
+/// A file and what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Inspection {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+    /// What it is.
+    #[serde(flatten)]
+    pub content: Content,
+}
+
+/// What a file is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Content {
+    /// An executable or shared object with its device code in it.
+    FatBinary(FatBinary),
+    /// An executable or shared object whose device code is in kpacks.
+    SplitBinary(SplitBinary),
+    /// An executable or shared object without device code that could be split off.
+    HostBinary(NoDeviceCode),
+    /// A relocatable object or static library.
+    Unlinked(Unlinked),
+    /// A `.kpack` archive.
+    Archive(Archive),
+    /// A `.kpm` manifest.
+    Manifest(Manifest),
+    /// An offload bundle in a file of its own.
+    Bundle(Bundle),
+    /// A code object in a file of its own.
+    CodeObject(CodeObject),
+}
+
+/// Finds out what `path` is.
+///
+/// # Errors
+/// [`Error::Io`] where it cannot be read, [`Error::Refused`] where it is nothing that is known
+/// here or is damaged.
+pub fn inspect(path: &Path) -> Result<Inspection, Error> {
+    let file = open(path)?;
+    let size = file
+        .metadata()
+        .map_err(|e| Error::io(path, "read", e))?
+        .len();
+    let content = match identify(path, &file)? {
+        Some(FileKind::Linked) => linked::inspect(path, file)?,
+        Some(FileKind::Object | FileKind::StaticLibrary) => {
+            Content::Unlinked(unlinked::inspect(path, file)?)
+        }
+        Some(FileKind::Archive) => Content::Archive(archive::inspect(path)?),
+        Some(FileKind::Manifest) => Content::Manifest(manifest::inspect(path)?),
+        Some(FileKind::Bundle) => Content::Bundle(bundle::inspect(path, file, size)?),
+        Some(FileKind::CodeObject) => {
+            Content::CodeObject(bundle::inspect_code_object(path, file, size)?)
+        }
+        None => {
+            return Err(Error::refused(
+                path,
+                "not recognised: expected an ELF file, a static library, a .kpack archive, a .kpm \
+                 manifest or an offload bundle",
+            ));
+        }
+    };
+    Ok(Inspection {
+        path: path.to_owned(),
+        size,
+        content,
+    })
+}
+
+/// Opens a regular file for reading.
+pub(crate) fn open(path: &Path) -> Result<File, Error> {
+    let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+    let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+    if !metadata.is_file() {
+        return Err(Error::refused(path, "not a regular file"));
+    }
+    Ok(file)
+}

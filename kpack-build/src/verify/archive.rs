@@ -1,0 +1,115 @@
+//! An archive, whole: header and table, and each stored code object once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Cursor;
+use std::path::Path;
+
+use kpack_format::TargetId;
+use kpack_format::code_object::CodeObject;
+
+use super::{Report, Subject};
+use crate::Error;
+use crate::inspect::open_archive;
+
+/// Verifies the archive at `path`; tells whether it is whole.
+pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
+    let faults = report.count(super::Outcome::Fault);
+    let mut archive = match open_archive(path) {
+        Ok(archive) => archive,
+        Err(Error::Refused { reason, .. }) => {
+            report.fault(Subject::Archive, path, reason.to_string());
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    };
+    let toc = archive.toc().clone();
+
+    let expected = format!("{}_{}.kpack", toc.group_name, toc.gfx_arch_family);
+    if path
+        .file_name()
+        .is_none_or(|name| name != expected.as_str())
+    {
+        let text = format!("holds `{expected}` under another name");
+        report.note(Subject::Archive, path, text);
+    }
+    let entries: usize = toc.kernels.values().map(BTreeMap::len).sum();
+    if entries == 0 {
+        report.note(Subject::Archive, path, "is empty");
+    }
+
+    let mut seen = BTreeSet::new();
+    for (kernel, targets) in &toc.kernels {
+        for (target, entry) in targets {
+            if !toc.gfx_arches.contains(target) {
+                let listed = toc.gfx_arches.join(", ");
+                let text = format!("`{kernel}` is for {target}, but `gfx_arches` lists {listed}");
+                report.fault(Subject::Archive, path, text);
+            }
+            // An identical code object is for the same target, or the same header is wrong twice.
+            if !seen.insert((entry.ordinal, target)) {
+                continue;
+            }
+            let bytes = match archive.read(kernel, target) {
+                Ok(bytes) => bytes,
+                Err(e) => {
+                    let text = format!("`{kernel}` for {target}: {e}");
+                    report.fault(Subject::Archive, path, text);
+                    continue;
+                }
+            };
+            if let Err(reason) = agrees(&bytes, target) {
+                let text = format!("`{kernel}` for {target}: {reason}");
+                report.fault(Subject::Archive, path, text);
+            }
+        }
+    }
+
+    let holds = report.count(super::Outcome::Fault) == faults;
+    if holds {
+        let what = if toc.checksums.is_some() {
+            "sizes, checksums"
+        } else {
+            "sizes"
+        };
+        let text = format!(
+            "{} for {}, {} stored: {what} and targets hold",
+            counted(entries, "kernel"),
+            toc.gfx_arch_family,
+            seen.iter()
+                .map(|(ordinal, _)| ordinal)
+                .collect::<BTreeSet<_>>()
+                .len(),
+        );
+        report.ok(Subject::Archive, path, text);
+    }
+    Ok(holds)
+}
+
+/// Whether a code object is for `target`, by what its own header says.
+pub(super) fn agrees(code_object: &[u8], target: &str) -> Result<(), String> {
+    let target: TargetId = target.parse().map_err(|e| format!("{e}"))?;
+    // SPIR-V is compiled further by the runtime and is no AMDGPU ELF file.
+    if !target.processor().starts_with("gfx") {
+        return Ok(());
+    }
+    let size = code_object.len() as u64;
+    let header =
+        CodeObject::read(&mut Cursor::new(code_object), size).map_err(|e| e.to_string())?;
+    match header.target {
+        Some(own) if own != target => Err(format!(
+            "its ELF header says that it is for {own} (e_flags {:#x})",
+            header.flags
+        )),
+        // A processor newer than this program: nothing to compare with.
+        _ => Ok(()),
+    }
+}
+
+/// `1 kernel`, `2 kernels`.
+pub(super) fn counted(number: usize, noun: &str) -> String {
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{number} {noun}s")
+    }
+}

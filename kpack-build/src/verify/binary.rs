@@ -1,0 +1,327 @@
+//! A split binary: its sections, wrappers and marker, and whether each of its code objects can be
+//! had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Component, Path, PathBuf};
+
+use kpack_format::marker::{GFXARCH, Marker};
+
+use super::archive::{agrees, counted};
+use super::resolver::Resolver;
+use super::{Options, Outcome, Report, Subject};
+use crate::Error;
+use crate::elf::{DeviceCode, Image, SplitBinary};
+use crate::inspect::{elf_error, no_device_code, open, prefix_of, read_marker};
+
+/// Verifies a binary that the caller named: anything that cannot be read is an error. Archives in
+/// `whole` were verified already.
+pub(super) fn verify(
+    path: &Path,
+    options: &Options,
+    whole: &BTreeSet<PathBuf>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let image = Image::read(open(path)?).map_err(|e| elf_error(path, e))?;
+    match image.device_code().map_err(|e| elf_error(path, e))? {
+        DeviceCode::Split(split) => {
+            return check(path, &image, &split, options, whole, report);
+        }
+        DeviceCode::Fat(fat) => not_split(path, fat.wrappers.len(), report),
+        DeviceCode::None(reason) => {
+            report.note(Subject::File, path, no_device_code(reason).explanation);
+        }
+    }
+    Ok(())
+}
+
+/// Verifies a binary that was found in a directory: most of these have nothing to do with device
+/// code.
+pub(super) fn verify_found(
+    path: &Path,
+    options: &Options,
+    whole: &BTreeSet<PathBuf>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    // Hosts that this program does not rewrite, and files without section headers.
+    let Ok(image) = Image::read(open(path)?) else {
+        return Ok(());
+    };
+    match image.device_code().map_err(|e| elf_error(path, e))? {
+        DeviceCode::Split(split) => check(path, &image, &split, options, whole, report)?,
+        DeviceCode::Fat(fat) => not_split(path, fat.wrappers.len(), report),
+        DeviceCode::None(_) => {}
+    }
+    Ok(())
+}
+
+fn not_split(path: &Path, wrappers: usize, report: &mut Report) {
+    let text = format!(
+        "not split: a fat binary with {}",
+        counted(wrappers, "wrapper")
+    );
+    report.note(Subject::File, path, text);
+}
+
+fn check(
+    path: &Path,
+    image: &Image<File>,
+    split: &SplitBinary,
+    options: &Options,
+    whole: &BTreeSet<PathBuf>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let faults = report.count(Outcome::Fault);
+    if let Some((_, section)) = image
+        .section(".hip_fatbin")
+        .map_err(|e| elf_error(path, e))?
+        && section.has_bytes()
+        && section.size > 0
+    {
+        let text = format!(
+            "`.hip_fatbin` still has {} bytes in the file; expected none (NOBITS)",
+            section.size
+        );
+        report.fault(Subject::Marker, path, text);
+    }
+    let marker = match read_marker(path, image, split) {
+        Ok(marker) => marker,
+        Err(Error::Refused { reason, .. }) => {
+            report.fault(Subject::Marker, path, reason.to_string());
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut indices = BTreeSet::new();
+    for wrapper in &split.wrappers {
+        if !indices.insert(wrapper.co_index) {
+            let text = format!(
+                "two wrappers have the code object index {}",
+                wrapper.co_index
+            );
+            report.fault(Subject::Marker, path, text);
+        }
+    }
+    let Some(kernel_name) = marker.kernel_name.clone() else {
+        let text = "its marker is in the early plain-text form, which names directories and no \
+                    kernels: what it resolves to cannot be told";
+        report.note(Subject::Marker, path, text);
+        return Ok(());
+    };
+    search_paths_hold(path, &marker, &kernel_name, report);
+    if prefix_of(path, &kernel_name).is_none() {
+        let text = format!(
+            "does not stand at `{kernel_name}` of an install prefix; it resolves by its relative \
+             search paths alone"
+        );
+        report.note(Subject::Marker, path, text);
+    }
+    if report.count(Outcome::Fault) == faults {
+        let text = format!("`{kernel_name}`, {}", counted(indices.len(), "wrapper"));
+        report.ok(Subject::Marker, path, text);
+    }
+    resolves(
+        path,
+        &marker,
+        &kernel_name,
+        &indices,
+        options,
+        whole,
+        report,
+    )
+}
+
+/// Search paths that are relative, stay in the install prefix, and name the target.
+fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &mut Report) {
+    if !stays_inside(Path::new(""), Path::new(kernel_name)) {
+        let text = format!("the kernel name `{kernel_name}` is no path in an install prefix");
+        report.fault(Subject::Marker, path, text);
+        return;
+    }
+    let directory = Path::new(kernel_name).parent().unwrap_or(Path::new(""));
+    for search_path in &marker.kpack_search_paths {
+        if !search_path.contains(GFXARCH) {
+            let text = format!("search path `{search_path}` does not name the target ({GFXARCH})");
+            report.fault(Subject::Marker, path, text);
+        } else if Path::new(search_path).is_absolute() {
+            let text = format!("search path `{search_path}` is absolute: the prefix cannot move");
+            report.note(Subject::Marker, path, text);
+        } else if !stays_inside(directory, Path::new(search_path)) {
+            let text = format!("search path `{search_path}` leaves the install prefix");
+            report.fault(Subject::Marker, path, text);
+        }
+    }
+}
+
+/// Whether `path`, followed from `directory` of a prefix, is relative and never leaves the prefix.
+fn stays_inside(directory: &Path, path: &Path) -> bool {
+    let mut depth = directory.components().count();
+    for component in path.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir => match depth.checked_sub(1) {
+                Some(up) => depth = up,
+                None => return false,
+            },
+            Component::RootDir | Component::Prefix(_) => return false,
+        }
+    }
+    true
+}
+
+fn resolves(
+    path: &Path,
+    marker: &Marker,
+    kernel_name: &str,
+    indices: &BTreeSet<u32>,
+    options: &Options,
+    whole: &BTreeSet<PathBuf>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let faults = report.count(Outcome::Fault);
+    let mut resolver = Resolver::open(path, marker, kernel_name)?;
+    for (archive, reason) in &resolver.damaged {
+        let text = format!("`{}` is damaged: {reason}", archive.display());
+        report.fault(Subject::Resolution, path, text);
+    }
+    required_are_there(path, marker, &resolver, options, report);
+    let targets: Vec<String> = resolver
+        .targets()
+        .into_iter()
+        .filter(|target| options.wants(target))
+        .collect();
+
+    // What each target lacks, and how much there is for each index.
+    let mut count_by_index: BTreeMap<u32, usize> = indices.iter().map(|i| (*i, 0)).collect();
+    let mut places = BTreeMap::new();
+    for target in &targets {
+        let mut absent = Vec::new();
+        for &index in indices {
+            match resolver.find(index, target) {
+                Some(place) => {
+                    *count_by_index.entry(index).or_default() += 1;
+                    places.entry(place).or_insert((index, target));
+                }
+                None => absent.push(index.to_string()),
+            }
+        }
+        if absent.len() == indices.len() {
+            let text = format!("the kpack for {target} has no code object of this binary");
+            report.note(Subject::Resolution, path, text);
+        } else if !absent.is_empty() {
+            let text = format!("no code object for {target} at index {}", absent.join(", "));
+            report.note(Subject::Resolution, path, text);
+        }
+    }
+    let nowhere: Vec<String> = count_by_index
+        .iter()
+        .filter(|(_, n)| **n == 0)
+        .map(|(i, _)| i.to_string())
+        .collect();
+    if !nowhere.is_empty() && !targets.is_empty() {
+        let text = format!("no kpack has a code object at index {}", nowhere.join(", "));
+        // Asked for some targets only, the code object can be in another's archive.
+        let outcome = if options.targets.is_empty() {
+            Outcome::Fault
+        } else {
+            Outcome::Note
+        };
+        report.add(outcome, Subject::Resolution, path, text);
+    }
+    let stale: BTreeSet<String> = resolver
+        .entries()
+        .into_iter()
+        .filter(|(index, _)| !indices.contains(index))
+        .map(|(index, _)| index.to_string())
+        .collect();
+    if !stale.is_empty() {
+        let text = format!(
+            "the kpacks have entries at index {} that no wrapper asks for",
+            Vec::from_iter(stale).join(", ")
+        );
+        report.note(Subject::Resolution, path, text);
+    }
+
+    for (&place, &(index, target)) in &places {
+        if resolver
+            .path(place)
+            .canonicalize()
+            .is_ok_and(|real| whole.contains(&real))
+        {
+            continue;
+        }
+        let result = resolver
+            .read(place, index, target)
+            .map_err(|e| e.to_string())
+            .and_then(|bytes| agrees(&bytes, target));
+        if let Err(reason) = result {
+            let archive = resolver.path(place).display();
+            let text = format!("`{kernel_name}#{index}` for {target} in `{archive}`: {reason}");
+            report.fault(Subject::Resolution, path, text);
+        }
+    }
+    if report.count(Outcome::Fault) == faults {
+        let found: usize = count_by_index.values().sum();
+        let text = format!(
+            "{} for {}",
+            counted(found, "code object"),
+            targets.join(", ")
+        );
+        report.ok(Subject::Resolution, path, text);
+    }
+    Ok(())
+}
+
+/// Whether each target that is promised, or that the caller asks for, has an archive.
+fn required_are_there(
+    path: &Path,
+    marker: &Marker,
+    resolver: &Resolver,
+    options: &Options,
+    report: &mut Report,
+) {
+    let damaged = |target: &str| {
+        let mut files = resolver
+            .kpacks
+            .files
+            .iter()
+            .filter(|kpack| kpack.target == target);
+        files.any(|kpack| {
+            resolver
+                .damaged
+                .iter()
+                .any(|(damaged, _)| *damaged == kpack.path)
+        })
+    };
+    let required: Vec<String> = if options.targets.is_empty() {
+        resolver.kpacks.targets().map(str::to_owned).collect()
+    } else {
+        options.targets.iter().map(ToString::to_string).collect()
+    };
+    if required.is_empty() {
+        let text = format!(
+            "no kpack is there; its search path is `{}`",
+            marker.kpack_search_paths.join("`, `")
+        );
+        report.fault(Subject::Resolution, path, text);
+    }
+    for target in required {
+        if resolver.has_archive(&target) || damaged(&target) {
+            continue;
+        }
+        let promised = resolver
+            .kpacks
+            .files
+            .iter()
+            .find(|kpack| kpack.target == target);
+        let text = match promised {
+            Some(kpack) => format!(
+                "the manifest promises a kpack for {target}, but `{}` is not there",
+                kpack.path.display()
+            ),
+            None => format!("there is no kpack for {target}"),
+        };
+        report.fault(Subject::Resolution, path, text);
+    }
+}

@@ -1,0 +1,193 @@
+//! Whether split binaries, archives and manifests are what they claim to be.
+//!
+//! What is found goes into a [`Report`]; an error is only what kept the verification itself from
+//! being made. One code object is held at a time (two where an original is compared).
+
+mod archive;
+mod binary;
+mod manifest;
+mod original;
+mod report;
+mod resolver;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use walkdir::WalkDir;
+
+use crate::Error;
+use crate::inspect::{self, FileKind};
+
+pub use report::{Check, Outcome, Report, Subject};
+
+/// What to verify, and how.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The unsplit original of the only path: its code objects and host code are compared.
+    pub against: Option<PathBuf>,
+    /// The targets that have to be there; where empty, those that the manifests promise.
+    pub targets: Vec<TargetId>,
+}
+
+impl Options {
+    fn wants(&self, target: &str) -> bool {
+        self.targets.is_empty()
+            || self
+                .targets
+                .iter()
+                .any(|wanted| wanted.to_string() == target)
+    }
+}
+
+/// Verifies files and install prefixes. `on_file` is called with each file before it is read, its
+/// position, and the number of files.
+///
+/// # Errors
+/// [`Error::Io`] for one of `paths` that cannot be read, [`Error::Refused`] for one that is nothing
+/// that could be verified, [`Error::Usage`] where `against` comes with other than one binary.
+pub fn verify(
+    paths: &[PathBuf],
+    options: &Options,
+    on_file: &mut dyn FnMut(&Path, usize, usize),
+) -> Result<Report, Error> {
+    let mut report = Report::default();
+    if let Some(original) = &options.against {
+        let [path] = paths else {
+            return Err(Error::usage(
+                "an original is compared with one binary, not with several",
+            ));
+        };
+        if path.is_dir() {
+            return Err(Error::usage(
+                "an original is compared with a binary, not with a directory",
+            ));
+        }
+        on_file(path, 0, 1);
+        binary::verify(path, options, &BTreeSet::new(), &mut report)?;
+        original::compare(path, original, options, &mut report)?;
+        return Ok(report);
+    }
+
+    let mut files = Vec::new();
+    for path in paths {
+        let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+        if metadata.is_dir() {
+            collect(path, &mut files, &mut report)?;
+        } else {
+            let file = inspect::open(path)?;
+            let kind = inspect::identify(path, &file)?;
+            let file = Work {
+                path: path.clone(),
+                kind: verifiable(path, kind)?,
+                asked_for: true,
+            };
+            files.push(file);
+        }
+    }
+    // Archives first: a binary's code objects need not be read again out of an archive that is
+    // whole.
+    files.sort_by_key(|file| match file.kind {
+        FileKind::Archive => 0,
+        FileKind::Manifest => 1,
+        _ => 2,
+    });
+
+    let mut whole = BTreeSet::new();
+    let total = files.len();
+    for (position, file) in files.iter().enumerate() {
+        on_file(&file.path, position, total);
+        let result = match file.kind {
+            FileKind::Archive => archive::verify(&file.path, &mut report).map(|holds| {
+                if holds && let Ok(real) = file.path.canonicalize() {
+                    whole.insert(real);
+                }
+            }),
+            FileKind::Manifest => manifest::verify(&file.path, options, &mut report),
+            _ if file.asked_for => binary::verify(&file.path, options, &whole, &mut report),
+            _ => binary::verify_found(&file.path, options, &whole, &mut report),
+        };
+        match result {
+            Err(error) if file.asked_for => return Err(error),
+            Err(error) => report.fault(Subject::File, &file.path, in_one_line(&error)),
+            Ok(()) => {}
+        }
+    }
+    Ok(report)
+}
+
+/// A file to verify.
+struct Work {
+    path: PathBuf,
+    kind: FileKind,
+    /// Given by the caller, not found in a directory.
+    asked_for: bool,
+}
+
+/// The files below `root` that can be verified, in order of path; symbolic links are not followed.
+fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
+    for entry in WalkDir::new(root)
+        .follow_root_links(true)
+        .sort_by_file_name()
+    {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) if error.depth() == 0 => return Err(Error::io(root, "list", error.into())),
+            Err(error) => {
+                let path = error.path().unwrap_or(root).to_owned();
+                report.fault(Subject::File, &path, format!("cannot be read: {error}"));
+                continue;
+            }
+        };
+        if !entry.file_type().is_file() {
+            continue;
+        }
+        let found =
+            inspect::open(entry.path()).and_then(|file| inspect::identify(entry.path(), &file));
+        match found {
+            Ok(Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest))) => {
+                files.push(Work {
+                    path: entry.into_path(),
+                    kind,
+                    asked_for: false,
+                });
+            }
+            Ok(_) => {}
+            Err(error) => report.fault(Subject::File, entry.path(), in_one_line(&error)),
+        }
+    }
+    Ok(())
+}
+
+fn verifiable(path: &Path, kind: Option<FileKind>) -> Result<FileKind, Error> {
+    match kind {
+        Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest)) => Ok(kind),
+        Some(FileKind::Object | FileKind::StaticLibrary) => Err(Error::refused(
+            path,
+            "an object or static library; what can be verified is a linked binary, a .kpack \
+             archive, a .kpm manifest, or a directory",
+        )),
+        Some(FileKind::Bundle | FileKind::CodeObject) => Err(Error::refused(
+            path,
+            "device code in a file of its own, to which nothing can be compared; what can be \
+             verified is a linked binary, a .kpack archive, a .kpm manifest, or a directory",
+        )),
+        None => Err(Error::refused(
+            path,
+            "not recognised: expected a linked ELF binary, a .kpack archive, a .kpm manifest, or a \
+             directory",
+        )),
+    }
+}
+
+/// An error and its sources.
+fn in_one_line(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,130 @@
+//! From a split binary's wrapper and a target to the code object, the way its marker leads.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use kpack_format::archive::{Archive, ArchiveError};
+use kpack_format::marker::Marker;
+
+use crate::Error;
+use crate::inspect::{Kpacks, find_kpacks, open_archive, split_name};
+
+/// The archives of a split binary, open.
+pub(super) struct Resolver {
+    kernel_name: String,
+    /// In the order of the search paths for each target.
+    archives: Vec<Opened>,
+    /// Archives that could not be opened, and why.
+    pub(super) damaged: Vec<(PathBuf, String)>,
+    /// What the marker leads to, there or not.
+    pub(super) kpacks: Kpacks,
+}
+
+struct Opened {
+    target: String,
+    path: PathBuf,
+    archive: Archive<BufReader<File>>,
+}
+
+/// Where a code object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    archive: usize,
+    pub(super) ordinal: u32,
+}
+
+impl Resolver {
+    /// Opens the archives that `marker` of the binary at `binary` leads to. `kernel_name` is the
+    /// marker's.
+    pub(super) fn open(binary: &Path, marker: &Marker, kernel_name: &str) -> Result<Self, Error> {
+        let kpacks = find_kpacks(binary, marker)?;
+        let mut archives = Vec::new();
+        let mut damaged = Vec::new();
+        for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
+            let (target, path) = (kpack.target.clone(), kpack.path.clone());
+            match open_archive(&path) {
+                Ok(archive) => archives.push(Opened {
+                    target,
+                    path,
+                    archive,
+                }),
+                Err(Error::Refused { reason, .. }) => damaged.push((path, reason.to_string())),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self {
+            kernel_name: kernel_name.to_owned(),
+            archives,
+            damaged,
+            kpacks,
+        })
+    }
+
+    /// Where the code object of wrapper `index` for `target` is.
+    pub(super) fn find(&self, index: u32, target: &str) -> Option<Place> {
+        let kernel = self.kernel(index);
+        self.archives
+            .iter()
+            .enumerate()
+            .find_map(|(archive, opened)| {
+                let found = opened.archive.toc().kernels.get(&kernel)?.get(target)?;
+                (opened.target == target).then_some(Place {
+                    archive,
+                    ordinal: found.ordinal,
+                })
+            })
+    }
+
+    /// Path of the archive of a place.
+    pub(super) fn path(&self, place: Place) -> &Path {
+        &self.archives[place.archive].path
+    }
+
+    /// Reads the code object of wrapper `index` for `target`, which is at `place`.
+    pub(super) fn read(
+        &mut self,
+        place: Place,
+        index: u32,
+        target: &str,
+    ) -> Result<Vec<u8>, ArchiveError> {
+        let kernel = self.kernel(index);
+        self.archives[place.archive].archive.read(&kernel, target)
+    }
+
+    /// Whether an archive for `target` is open.
+    pub(super) fn has_archive(&self, target: &str) -> bool {
+        self.archives.iter().any(|opened| opened.target == target)
+    }
+
+    /// Targets with an open archive, in order, each once.
+    pub(super) fn targets(&self) -> Vec<String> {
+        let mut targets: Vec<String> = Vec::new();
+        for opened in &self.archives {
+            if targets.last() != Some(&opened.target) {
+                targets.push(opened.target.clone());
+            }
+        }
+        targets
+    }
+
+    /// Every entry of this binary: index and target.
+    pub(super) fn entries(&self) -> BTreeSet<(u32, String)> {
+        let mut found = BTreeSet::new();
+        for opened in &self.archives {
+            for (name, targets) in &opened.archive.toc().kernels {
+                if let (binary, Some(index)) = split_name(name)
+                    && binary == self.kernel_name
+                {
+                    found.extend(targets.keys().map(|target| (index, target.clone())));
+                }
+            }
+        }
+        found
+    }
+
+    fn kernel(&self, index: u32) -> String {
+        format!("{}#{index}", self.kernel_name)
+    }
+}
