@@ -1,6 +1,26 @@
 //! Comparing the host code of a fat binary with that of the binary split from it.
+//!
+//! Sections are matched by name and compared as the loader would see them. Splitting changes the
+//! wrappers, and words that name a moved section; each difference must be explained by one of
+//! these, or it is reported.
 
-use super::{ElfError, Image, ReadAt};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use kpack_format::marker;
+
+use super::headers::{Section, Segment};
+use super::image::pods;
+use super::wrappers::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE};
+use super::{DeviceCode, ElfError, Image, ReadAt};
+
+/// How many bytes are compared at a time.
+const CHUNK: u64 = 1 << 20;
+/// Differences of one section that are reported before it says "and more".
+const MOST: usize = 4;
 
 /// What differs between the host code of a fat binary and the binary split from it, beyond what
 /// splitting changes. Empty where they agree. Only what is loaded is compared, so both may have
@@ -9,6 +29,206 @@ pub fn compare<A: ReadAt, B: ReadAt>(
     original: &Image<A>,
     split: &Image<B>,
 ) -> Result<Vec<String>, ElfError> {
-    let _ = (original, split);
-    todo!()
+    let mut differences = headers(original, split);
+    let pairs = match_sections(original, split, &mut differences);
+    let explained = Explained::new(original, split, &pairs)?;
+    for (old, new) in pairs {
+        if old.kind != new.kind || old.size != new.size || old.flags != new.flags {
+            differences.push(format!(
+                "section `{}`: {:?} of {:#x} bytes, flags {}, became {:?} of {:#x} bytes, flags {}",
+                old.name, old.kind, old.size, old.flags, new.kind, new.size, new.flags
+            ));
+        } else if old.addr != new.addr && !explained.may_move(old, new) {
+            differences.push(format!(
+                "section `{}` was at address {:#x} and is at {:#x}",
+                old.name, old.addr, new.addr
+            ));
+        } else if old.has_bytes() {
+            contents((original, old), (split, new), &explained, &mut differences)?;
+        }
+    }
+    Ok(differences)
+}
+
+/// Loaded sections of both by name, device code excepted.
+fn match_sections<'a, A, B>(
+    original: &'a Image<A>,
+    split: &'a Image<B>,
+    differences: &mut Vec<String>,
+) -> Vec<(&'a Section, &'a Section)> {
+    let own = |s: &&Section| s.is_alloc() && s.name != FAT_SECTION && s.name != marker::SECTION_NAME;
+    let mut by_name: BTreeMap<&str, Vec<&Section>> = BTreeMap::new();
+    for section in split.sections.iter().filter(own) {
+        by_name.entry(&section.name).or_default().push(section);
+    }
+    let mut pairs = Vec::new();
+    for old in original.sections.iter().filter(own) {
+        match by_name.get_mut(old.name.as_str()).filter(|same| !same.is_empty()) {
+            Some(same) => pairs.push((old, same.remove(0))),
+            None => differences.push(format!("section `{}` is gone", old.name)),
+        }
+    }
+    let added = by_name.into_values().flatten();
+    differences.extend(added.map(|s| format!("section `{}` was not there", s.name)));
+    pairs
+}
+
+/// Entry point, and what the segments map.
+fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
+    let mut differences = Vec::new();
+    let identity = |header: &elf::FileHeader64<LE>| {
+        (header.e_type.get(LE), header.e_machine.get(LE), header.e_entry.get(LE), header.e_flags.get(LE))
+    };
+    if identity(&original.header) != identity(&split.header) {
+        differences.push("type, machine, entry point or flags in the ELF header differ".to_owned());
+    }
+    for old in original.segments.iter().filter(|s| s.memsz > 0) {
+        let kept = match old.kind {
+            elf::PT_LOAD => covered(old, &split.segments),
+            // These keep their addresses; others may belong to a section that moves.
+            elf::PT_TLS | elf::PT_GNU_RELRO | elf::PT_DYNAMIC => split.segments.iter().any(|new| {
+                (new.kind, new.vaddr, new.memsz) == (old.kind, old.vaddr, old.memsz)
+            }),
+            _ => split.segments.iter().any(|new| new.kind == old.kind),
+        };
+        if !kept {
+            differences.push(format!(
+                "no segment does for {:#x}..{:#x} what the original's {:?} did ({})",
+                old.vaddr,
+                old.vaddr.saturating_add(old.memsz),
+                old.kind,
+                old.flags
+            ));
+        }
+    }
+    let stack = |segments: &[Segment]| segments.iter().find(|s| s.kind == elf::PT_GNU_STACK).map(|s| s.flags);
+    if stack(&original.segments) != stack(&split.segments) {
+        differences.push("PT_GNU_STACK differs".to_owned());
+    }
+    differences
+}
+
+/// Whether PT_LOADs with the same flags cover the memory of `old`, page by page.
+fn covered(old: &Segment, segments: &[Segment]) -> bool {
+    let page = old.align.max(1);
+    let end = old.vaddr.saturating_add(old.memsz);
+    let mut at = old.vaddr;
+    for new in segments.iter().filter(|s| s.is_load() && s.flags == old.flags) {
+        if new.vaddr - new.vaddr % page <= at {
+            at = at.max(new.vaddr.saturating_add(new.memsz));
+        }
+    }
+    at >= end
+}
+
+/// The differences that splitting makes.
+struct Explained {
+    /// Where the device code was: what moves goes there.
+    fat: Range<u64>,
+    /// Old addresses of sections that moved, and the new address of their start.
+    moved: Vec<(Range<u64>, u64)>,
+    /// The wrappers' addresses, in order.
+    wrappers: Vec<u64>,
+    /// Address of the marker.
+    marker: u64,
+}
+
+impl Explained {
+    fn new<A: ReadAt, B: ReadAt>(
+        original: &Image<A>,
+        split: &Image<B>,
+        pairs: &[(&Section, &Section)],
+    ) -> Result<Self, ElfError> {
+        let moved = pairs.iter().filter(|(old, new)| old.addr != new.addr);
+        let moved = moved.map(|(old, new)| (old.addr..old.addr_end(), new.addr)).collect();
+        let (fat, wrappers) = match original.device_code()? {
+            DeviceCode::Fat(fat) => (fat.addresses, fat.wrappers.iter().map(|w| w.address).collect()),
+            _ => (0..0, Vec::new()),
+        };
+        let marker = match split.device_code()? {
+            DeviceCode::Split(split) => split.wrappers.first().map_or(0, |w| w.marker_address),
+            _ => 0,
+        };
+        Ok(Self { fat, moved, wrappers, marker })
+    }
+
+    /// Whether the section is one that can be found again, and went to where the device code was.
+    fn may_move(&self, old: &Section, new: &Section) -> bool {
+        let inside = self.fat.start <= new.addr && new.addr_end() <= self.fat.end;
+        inside && (old.kind != elf::SHT_PROGBITS || old.name == ".interp")
+    }
+
+    fn follows(&self, old: u64, new: u64) -> bool {
+        let map = |(from, to): &(Range<u64>, u64)| from.contains(&old).then(|| to + (old - from.start));
+        self.moved.iter().filter_map(map).any(|mapped| mapped == new)
+    }
+
+    /// Whether the word at `address` of `section` may have become `new`. `entry` is the record that
+    /// it is in, as it is now.
+    fn word(&self, section: &Section, address: u64, old: u64, new: u64, entry: &[u8]) -> bool {
+        if self.follows(old, new) {
+            return true;
+        }
+        let wrapper = self.wrappers.partition_point(|start| *start <= address);
+        if let Some(index) = wrapper.checked_sub(1) {
+            let inside = address - self.wrappers[index];
+            if inside < WRAPPER_SIZE {
+                return match inside {
+                    0 => new == 1 << 32 | u64::from(MAGIC_SPLIT),
+                    POINTER => new == self.marker,
+                    _ => new == index as u64,
+                };
+            }
+        }
+        match section.kind {
+            // The section index, in the record's first word.
+            elf::SHT_DYNSYM => (address - section.addr) % 24 == 0 && (old ^ new) >> 48 << 48 == old ^ new,
+            elf::SHT_RELA => pods::<elf::Rela64<LE>>(entry).first().is_some_and(|rela| {
+                let pointer = rela.r_offset.get(LE).wrapping_sub(POINTER);
+                self.wrappers.binary_search(&pointer).is_ok() && rela.r_addend.get(LE) as u64 == self.marker
+            }),
+            _ => false,
+        }
+    }
+}
+
+fn contents<A: ReadAt, B: ReadAt>(
+    (original, old): (&Image<A>, &Section),
+    (split, new): (&Image<B>, &Section),
+    explained: &Explained,
+    differences: &mut Vec<String>,
+) -> Result<(), ElfError> {
+    let mut found = 0;
+    let entsize = old.entsize.clamp(8, 4096).next_multiple_of(8);
+    let chunk = CHUNK - CHUNK % entsize;
+    for start in (0..old.size).step_by(chunk as usize) {
+        let size = chunk.min(old.size - start);
+        let a = original.bytes(old.offset + start, size, &old.name)?;
+        let b = split.bytes(new.offset + start, size, &new.name)?;
+        if a == b {
+            continue;
+        }
+        for at in (0..a.len()).step_by(8) {
+            let end = (at + 8).min(a.len());
+            let (x, y) = (&a[at..end], &b[at..end]);
+            let entry = at - at % entsize as usize;
+            let address = old.addr + start + at as u64;
+            if x == y || explained.word(old, address, word(x), word(y), &b[entry..]) {
+                continue;
+            }
+            found += 1;
+            if found <= MOST {
+                differences.push(format!("section `{}` at {address:#x}: {x:02x?} became {y:02x?}", old.name));
+            }
+        }
+    }
+    if found > MOST {
+        differences.push(format!("section `{}`: {} more words differ", old.name, found - MOST));
+    }
+    Ok(())
+}
+
+/// The word that `bytes`, at most eight of them, begin.
+fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
