@@ -56,14 +56,18 @@ fn match_sections<'a, A, B>(
     split: &'a Image<B>,
     differences: &mut Vec<String>,
 ) -> Vec<(&'a Section, &'a Section)> {
-    let own = |s: &&Section| s.is_alloc() && s.name != FAT_SECTION && s.name != marker::SECTION_NAME;
+    let own =
+        |s: &&Section| s.is_alloc() && s.name != FAT_SECTION && s.name != marker::SECTION_NAME;
     let mut by_name: BTreeMap<&str, Vec<&Section>> = BTreeMap::new();
     for section in split.sections.iter().filter(own) {
         by_name.entry(&section.name).or_default().push(section);
     }
     let mut pairs = Vec::new();
     for old in original.sections.iter().filter(own) {
-        match by_name.get_mut(old.name.as_str()).filter(|same| !same.is_empty()) {
+        match by_name
+            .get_mut(old.name.as_str())
+            .filter(|same| !same.is_empty())
+        {
             Some(same) => pairs.push((old, same.remove(0))),
             None => differences.push(format!("section `{}` is gone", old.name)),
         }
@@ -77,7 +81,12 @@ fn match_sections<'a, A, B>(
 fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
     let mut differences = Vec::new();
     let identity = |header: &elf::FileHeader64<LE>| {
-        (header.e_type.get(LE), header.e_machine.get(LE), header.e_entry.get(LE), header.e_flags.get(LE))
+        (
+            header.e_type.get(LE),
+            header.e_machine.get(LE),
+            header.e_entry.get(LE),
+            header.e_flags.get(LE),
+        )
     };
     if identity(&original.header) != identity(&split.header) {
         differences.push("type, machine, entry point or flags in the ELF header differ".to_owned());
@@ -86,9 +95,10 @@ fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
         let kept = match old.kind {
             elf::PT_LOAD => covered(old, &split.segments),
             // These keep their addresses; others may belong to a section that moves.
-            elf::PT_TLS | elf::PT_GNU_RELRO | elf::PT_DYNAMIC => split.segments.iter().any(|new| {
-                (new.kind, new.vaddr, new.memsz) == (old.kind, old.vaddr, old.memsz)
-            }),
+            elf::PT_TLS | elf::PT_GNU_RELRO | elf::PT_DYNAMIC => split
+                .segments
+                .iter()
+                .any(|new| (new.kind, new.vaddr, new.memsz) == (old.kind, old.vaddr, old.memsz)),
             _ => split.segments.iter().any(|new| new.kind == old.kind),
         };
         if !kept {
@@ -101,7 +111,12 @@ fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
             ));
         }
     }
-    let stack = |segments: &[Segment]| segments.iter().find(|s| s.kind == elf::PT_GNU_STACK).map(|s| s.flags);
+    let stack = |segments: &[Segment]| {
+        segments
+            .iter()
+            .find(|s| s.kind == elf::PT_GNU_STACK)
+            .map(|s| s.flags)
+    };
     if stack(&original.segments) != stack(&split.segments) {
         differences.push("PT_GNU_STACK differs".to_owned());
     }
@@ -113,7 +128,10 @@ fn covered(old: &Segment, segments: &[Segment]) -> bool {
     let page = old.align.max(1);
     let end = old.vaddr.saturating_add(old.memsz);
     let mut at = old.vaddr;
-    for new in segments.iter().filter(|s| s.is_load() && s.flags == old.flags) {
+    for new in segments
+        .iter()
+        .filter(|s| s.is_load() && s.flags == old.flags)
+    {
         if new.vaddr - new.vaddr % page <= at {
             at = at.max(new.vaddr.saturating_add(new.memsz));
         }
@@ -140,16 +158,26 @@ impl Explained {
         pairs: &[(&Section, &Section)],
     ) -> Result<Self, ElfError> {
         let moved = pairs.iter().filter(|(old, new)| old.addr != new.addr);
-        let moved = moved.map(|(old, new)| (old.addr..old.addr_end(), new.addr)).collect();
+        let moved = moved
+            .map(|(old, new)| (old.addr..old.addr_end(), new.addr))
+            .collect();
         let (fat, wrappers) = match original.device_code()? {
-            DeviceCode::Fat(fat) => (fat.addresses, fat.wrappers.iter().map(|w| w.address).collect()),
+            DeviceCode::Fat(fat) => (
+                fat.addresses,
+                fat.wrappers.iter().map(|w| w.address).collect(),
+            ),
             _ => (0..0, Vec::new()),
         };
         let marker = match split.device_code()? {
             DeviceCode::Split(split) => split.wrappers.first().map_or(0, |w| w.marker_address),
             _ => 0,
         };
-        Ok(Self { fat, moved, wrappers, marker })
+        Ok(Self {
+            fat,
+            moved,
+            wrappers,
+            marker,
+        })
     }
 
     /// Whether the section is one that can be found again, and went to where the device code was.
@@ -159,8 +187,12 @@ impl Explained {
     }
 
     fn follows(&self, old: u64, new: u64) -> bool {
-        let map = |(from, to): &(Range<u64>, u64)| from.contains(&old).then(|| to + (old - from.start));
-        self.moved.iter().filter_map(map).any(|mapped| mapped == new)
+        let map =
+            |(from, to): &(Range<u64>, u64)| from.contains(&old).then(|| to + (old - from.start));
+        self.moved
+            .iter()
+            .filter_map(map)
+            .any(|mapped| mapped == new)
     }
 
     /// Whether the word at `address` of `section` may have become `new`. `entry` is the record that
@@ -182,10 +214,13 @@ impl Explained {
         }
         match section.kind {
             // The section index, in the record's first word.
-            elf::SHT_DYNSYM => (address - section.addr) % 24 == 0 && (old ^ new) >> 48 << 48 == old ^ new,
+            elf::SHT_DYNSYM => {
+                (address - section.addr) % 24 == 0 && (old ^ new) >> 48 << 48 == old ^ new
+            }
             elf::SHT_RELA => pods::<elf::Rela64<LE>>(entry).first().is_some_and(|rela| {
                 let pointer = rela.r_offset.get(LE).wrapping_sub(POINTER);
-                self.wrappers.binary_search(&pointer).is_ok() && rela.r_addend.get(LE) as u64 == self.marker
+                self.wrappers.binary_search(&pointer).is_ok()
+                    && rela.r_addend.get(LE) as u64 == self.marker
             }),
             _ => false,
         }
@@ -218,17 +253,27 @@ fn contents<A: ReadAt, B: ReadAt>(
             }
             found += 1;
             if found <= MOST {
-                differences.push(format!("section `{}` at {address:#x}: {x:02x?} became {y:02x?}", old.name));
+                differences.push(format!(
+                    "section `{}` at {address:#x}: {x:02x?} became {y:02x?}",
+                    old.name
+                ));
             }
         }
     }
     if found > MOST {
-        differences.push(format!("section `{}`: {} more words differ", old.name, found - MOST));
+        differences.push(format!(
+            "section `{}`: {} more words differ",
+            old.name,
+            found - MOST
+        ));
     }
     Ok(())
 }
 
 /// The word that `bytes`, at most eight of them, begin.
 fn word(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

@@ -1,0 +1,153 @@
+//! Installing the tools that the tests and the end-to-end run need, with Debian's apt-get.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use xshell::{Shell, cmd};
+
+use crate::{process, repository};
+
+/// A thing that is needed, how its presence is seen, and the Debian package that has it.
+struct Tool {
+    needed: Needed,
+    package: &'static str,
+    purpose: &'static str,
+}
+
+enum Needed {
+    Program(&'static str),
+    /// One of these files or directories.
+    File(&'static [&'static str]),
+}
+
+const fn program(name: &'static str, package: &'static str, purpose: &'static str) -> Tool {
+    Tool {
+        needed: Needed::Program(name),
+        package,
+        purpose,
+    }
+}
+
+/// Named for Debian 12.
+const TOOLS: &[Tool] = &[
+    program("cc", "gcc", "links fixtures and the stub HIP runtime"),
+    program("g++", "g++", "C++ standard library of the HIP project"),
+    program("make", "make", "a CMake generator under test"),
+    program("cmake", "cmake", "configures the HIP project"),
+    program("ninja", "ninja-build", "builds the HIP project"),
+    program("clang++-19", "clang-19", "the HIP compiler"),
+    program(
+        "clang-offload-bundler-19",
+        "clang-tools-19",
+        "compresses bundles; the reference for what a bundle holds",
+    ),
+    program("ld.lld-19", "lld-19", "links device code"),
+    program("llvm-strip-19", "llvm-19", "a strip under test"),
+    Tool {
+        needed: Needed::File(&[
+            "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-x86_64.a",
+            "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-aarch64.a",
+        ]),
+        package: "libclang-rt-19-dev",
+        purpose: "AddressSanitizer",
+    },
+    program("strip", "binutils", "GNU strip, objcopy, ld and gold"),
+    program("eu-strip", "elfutils", "a strip and a linter under test"),
+    program("patchelf", "patchelf", "changes RPATH after the split"),
+    program("mold", "mold", "a linker under test"),
+    program("gdb", "gdb", "finds separate debug files"),
+    program("zstd", "zstd", "the reference of `cargo xtask bench split`"),
+    program("file", "file", "CPack's DEB generator"),
+    program("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
+    program("python3", "python3", "unpacks Python wheels"),
+    program("pip3", "python3-pip", "downloads Python wheels"),
+    Tool {
+        needed: Needed::File(&[
+            "/usr/share/rocm/cmake/ROCMConfig.cmake",
+            "/usr/share/rocmcmakebuildtools/cmake/ROCmCMakeBuildToolsConfig.cmake",
+        ]),
+        package: "rocm-cmake",
+        purpose: "the install functions of ROCm's own libraries",
+    },
+];
+
+impl Tool {
+    fn is_there(&self) -> bool {
+        match self.needed {
+            Needed::Program(name) => process::find_program(name).is_some(),
+            Needed::File(paths) => paths.iter().any(|path| Path::new(path).exists()),
+        }
+    }
+}
+
+/// Installs what is missing, and says what that is.
+///
+/// # Errors
+/// Without apt-get, or without the right to use it; packages that cannot be installed.
+pub(crate) fn install_missing() -> Result<()> {
+    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !tool.is_there()).collect();
+    if missing.is_empty() {
+        process::step("All tools are installed");
+        return Ok(());
+    }
+    process::step("Installing what is missing with apt-get:");
+    for tool in &missing {
+        println!("   {:<20} {}", tool.package, tool.purpose);
+    }
+    let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
+    ensure!(
+        process::find_program("apt-get").is_some(),
+        "there is no apt-get here; install by other means what these Debian packages have: {}",
+        packages.join(" ")
+    );
+    let shell = repository::shell()?;
+    // A third-party archive that does not answer need not stop us: what matters is whether the
+    // packages can then be installed.
+    if let Err(error) = apt_get(&shell, &["update"]) {
+        println!("   apt-get update failed, going on with the lists that are there: {error:#}");
+    }
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(&packages);
+    apt_get(&shell, &arguments)?;
+
+    let still: Vec<&str> = missing
+        .iter()
+        .filter(|tool| !tool.is_there())
+        .map(|tool| tool.package)
+        .collect();
+    if !still.is_empty() {
+        bail!(
+            "apt-get installed {} but what was looked for is still not there",
+            still.join(" ")
+        );
+    }
+    Ok(())
+}
+
+/// Runs apt-get as root, through sudo where we are not. The variable goes through `env` since sudo
+/// drops the environment.
+fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
+    let sudo: &[&str] = if is_root(shell)? {
+        &[]
+    } else {
+        ensure!(
+            process::find_program("sudo").is_some(),
+            "apt-get needs root, and there is no sudo: run `apt-get {}` as root",
+            arguments.join(" ")
+        );
+        &["sudo"]
+    };
+    let command: Vec<&str> = sudo
+        .iter()
+        .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"])
+        .chain(arguments)
+        .copied()
+        .collect();
+    let (first, rest) = command.split_first().context("a command is never empty")?;
+    cmd!(shell, "{first} {rest...}").run()?;
+    Ok(())
+}
+
+fn is_root(shell: &Shell) -> Result<bool> {
+    Ok(process::output(cmd!(shell, "id -u"))?.trim() == "0")
+}

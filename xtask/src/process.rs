@@ -1,0 +1,44 @@
+//! Running other programs, and saying so.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use xshell::Cmd;
+
+/// Says what is done next.
+pub(crate) fn step(what: &str) {
+    println!("\n== {what}");
+}
+
+/// Runs a command silently and returns what it printed on stdout.
+///
+/// # Errors
+/// A command that cannot be run or fails; the error has the command and everything it printed.
+pub(crate) fn output(command: Cmd<'_>) -> Result<String> {
+    let shown = command.to_string();
+    let output = command
+        .quiet()
+        .ignore_status()
+        .output()
+        .with_context(|| format!("`{shown}` cannot be run"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        bail!(
+            "`{shown}` failed ({}):\n{stdout}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(stdout)
+}
+
+/// Where a program is: in `PATH`, or among the programs that Debian installs for LLVM 19 without
+/// a version in the name.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(["/usr/lib/llvm-19/bin".into()])
+        .map(|directory| directory.join(name))
+        .find(|program| program.is_file())
+}

@@ -1,0 +1,42 @@
+//! Where things are in this repository.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use xshell::{Shell, cmd};
+
+use crate::process;
+
+/// The root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is a directory of the repository")
+}
+
+/// Where cargo builds.
+pub(crate) fn target_directory() -> PathBuf {
+    match env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => root().join(directory),
+        None => root().join("target"),
+    }
+}
+
+/// A shell whose current directory is the root.
+pub(crate) fn shell() -> Result<Shell> {
+    let shell = Shell::new()?;
+    shell.change_dir(root());
+    Ok(shell)
+}
+
+/// Builds the helper binary `kpack` optimised, and returns its path.
+pub(crate) fn build_helper(shell: &Shell) -> Result<PathBuf> {
+    process::step("Building the helper binary `kpack` (release)");
+    cmd!(
+        shell,
+        "cargo build --release --locked --package kpack-build --features cli --bin kpack"
+    )
+    .run()?;
+    Ok(target_directory().join("release/kpack"))
+}
