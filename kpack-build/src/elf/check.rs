@@ -5,6 +5,7 @@ use std::fs::File;
 
 use super::dynamic::{Dynamic, is_address};
 use super::error::refuse;
+use super::headers::Section;
 use super::image::Image;
 use super::{DeviceCode, ElfError, Plan};
 
@@ -20,21 +21,17 @@ pub(crate) fn host_binary(output: &File, plan: &Plan) -> Result<(), ElfError> {
     wrappers(&image, plan)
 }
 
+/// What is loaded from the file. What is not in the file stays where it was, right or wrong.
 fn sections_in_segments(image: &Image<&File>) -> Result<(), ElfError> {
-    for section in image.sections.iter().filter(|s| s.is_alloc() && s.size > 0) {
-        let tls_bss = section.flags.0 & object::elf::SHF_TLS.0 != 0 && !section.has_bytes();
+    let loaded = |s: &&Section| s.is_alloc() && s.has_bytes() && s.size > 0;
+    for section in image.sections.iter().filter(loaded) {
         let mapped = image.segments.iter().any(|s| {
-            let end = if section.has_bytes() {
-                s.file_backed_end()
-            } else {
-                s.vaddr + s.memsz
-            };
             s.is_load()
                 && s.vaddr <= section.addr
-                && section.addr_end() <= end
-                && (!section.has_bytes() || section.offset - s.offset == section.addr - s.vaddr)
+                && section.addr_end() <= s.file_backed_end()
+                && section.offset.wrapping_sub(s.offset) == section.addr - s.vaddr
         });
-        if !mapped && !tls_bss {
+        if !mapped {
             refuse!(
                 "section `{}` of the host binary, at address {:#x} and offset {:#x}, is not where a PT_LOAD maps it",
                 section.name,
@@ -48,8 +45,7 @@ fn sections_in_segments(image: &Image<&File>) -> Result<(), ElfError> {
 
 fn dynamic_addresses(image: &Image<&File>) -> Result<(), ElfError> {
     for (tag, value) in Dynamic::read(image)?.entries {
-        let known =
-            |s: &super::headers::Section| s.is_alloc() && (s.addr..=s.addr_end()).contains(&value);
+        let known = |s: &Section| s.is_alloc() && (s.addr..=s.addr_end()).contains(&value);
         if is_address(tag) && value != 0 && !image.sections.iter().any(known) {
             refuse!("{tag:?} of the host binary is {value:#x}, which is in no section");
         }

@@ -43,6 +43,17 @@ pub fn compare<A: ReadAt, B: ReadAt>(
                 "section `{}` was at address {:#x} and is at {:#x}",
                 old.name, old.addr, new.addr
             ));
+        } else if old.addr == new.addr && !same_access((original, old), (split, new)) {
+            let flags = |access: Option<elf::ProgramFlags>| match access {
+                Some(flags) => format!("mapped with flags {flags}"),
+                None => "not mapped".to_owned(),
+            };
+            differences.push(format!(
+                "section `{}` was {} and is {}",
+                old.name,
+                flags(access(original, old)),
+                flags(access(split, new))
+            ));
         } else if old.has_bytes() {
             contents((original, old), (split, new), &explained, &mut differences)?;
         }
@@ -93,7 +104,8 @@ fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
     }
     for old in original.segments.iter().filter(|s| s.memsz > 0) {
         let kept = match old.kind {
-            elf::PT_LOAD => covered(old, &split.segments),
+            // Its sections are compared.
+            elf::PT_LOAD => true,
             // These keep their addresses; others may belong to a section that moves.
             elf::PT_TLS | elf::PT_GNU_RELRO | elf::PT_DYNAMIC => split
                 .segments
@@ -123,20 +135,24 @@ fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
     differences
 }
 
-/// Whether PT_LOADs with the same flags cover the memory of `old`, page by page.
-fn covered(old: &Segment, segments: &[Segment]) -> bool {
-    let page = old.align.max(1);
-    let end = old.vaddr.saturating_add(old.memsz);
-    let mut at = old.vaddr;
-    for new in segments
-        .iter()
-        .filter(|s| s.is_load() && s.flags == old.flags)
-    {
-        if new.vaddr - new.vaddr % page <= at {
-            at = at.max(new.vaddr.saturating_add(new.memsz));
-        }
-    }
-    at >= end
+/// The flags of the PT_LOAD that maps the section.
+fn access<S>(image: &Image<S>, section: &Section) -> Option<elf::ProgramFlags> {
+    let maps = |s: &&Segment| {
+        let end = s.vaddr.saturating_add(s.memsz);
+        s.is_load() && s.vaddr <= section.addr && section.addr_end() <= end
+    };
+    image.segments.iter().find(maps).map(|s| s.flags)
+}
+
+/// Whether the section may be used as before. What holds no code need not be executable any more.
+fn same_access<A, B>(
+    (original, old): (&Image<A>, &Section),
+    (split, new): (&Image<B>, &Section),
+) -> bool {
+    let (before, after) = (access(original, old), access(split, new));
+    let code = old.flags.0 & elf::SHF_EXECINSTR.0 != 0;
+    let without_code = |flags: elf::ProgramFlags| flags.0 & !elf::PF_X.0;
+    before == after || !code && before.map(without_code) == after.map(without_code)
 }
 
 /// The differences that splitting makes.
@@ -215,7 +231,7 @@ impl Explained {
         match section.kind {
             // The section index, in the record's first word.
             elf::SHT_DYNSYM => {
-                (address - section.addr) % 24 == 0 && (old ^ new) >> 48 << 48 == old ^ new
+                (address - section.addr).is_multiple_of(24) && (old ^ new) >> 48 << 48 == old ^ new
             }
             elf::SHT_RELA => pods::<elf::Rela64<LE>>(entry).first().is_some_and(|rela| {
                 let pointer = rela.r_offset.get(LE).wrapping_sub(POINTER);

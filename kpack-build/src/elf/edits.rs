@@ -80,6 +80,14 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
             );
         }
         let target = relocations.target(&relocation, pods(&symbols));
+        let touched = [Some(relocation.address), target];
+        let in_the_way = |a: &u64| geometry.grown.contains(a) && geometry.map(*a).is_none();
+        if let Some(address) = touched.into_iter().flatten().find(in_the_way) {
+            refuse!(
+                "there is no room for another program header: a relocation ({:?}) names address {address:#x}, right behind the table, in no section",
+                relocation.kind
+            );
+        }
         if let Some(in_place) = pointers.get_mut(&relocation.address) {
             match relocation.entry {
                 None => *in_place = true,

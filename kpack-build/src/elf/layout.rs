@@ -11,11 +11,12 @@ use std::ops::Range;
 use object::LittleEndian as LE;
 use object::elf;
 
-use super::dynamic::{Dynamic, is_address};
+use super::dynamic::Dynamic;
 use super::edits::{self, Edits};
 use super::error::refuse;
 use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
+use super::room::{self, Moved, Room};
 use super::section_table::{self, SectionTable};
 use super::wrappers::{FAT_SECTION, FatBinary};
 use super::{ElfError, ReadAt};
@@ -58,6 +59,10 @@ pub(crate) struct Geometry {
     pub(crate) marker_section: Range<u64>,
     /// The sections that make room for a program header.
     pub(crate) moved: Option<Moved>,
+    /// Index of the PT_PHDR that gives up its entry in the program header table to another.
+    pub(crate) given_up: Option<usize>,
+    /// Where the program header table grows.
+    pub(crate) grown: Range<u64>,
     /// End of the kept bytes: from here on `.hip_fatbin` is NOBITS.
     pub(crate) kept: u64,
     /// What is left of `.hip_fatbin`, NOBITS.
@@ -66,29 +71,6 @@ pub(crate) struct Geometry {
     pub(crate) resume: Option<u64>,
     /// File offsets that are left out. A multiple of every segment's alignment.
     pub(crate) cut: Option<Range<u64>>,
-}
-
-/// A run of sections that moves as one block.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Moved {
-    /// Their indices, in order of address.
-    pub(crate) sections: Vec<usize>,
-    pub(crate) from: Range<u64>,
-    pub(crate) from_offset: u64,
-    pub(crate) to: u64,
-}
-
-impl Moved {
-    /// The new address of what was at `address`, if it moves.
-    pub(crate) fn map(&self, address: u64) -> Option<u64> {
-        self.from
-            .contains(&address)
-            .then(|| self.to + (address - self.from.start))
-    }
-
-    fn size(&self) -> u64 {
-        self.from.end - self.from.start
-    }
 }
 
 impl Geometry {
@@ -198,13 +180,15 @@ impl Geometry {
         };
         let page = page_size(image);
         let follows = segment.file_backed_end() > end;
-        let mut this = Self {
+        let this = Self {
             load,
             fat: start..end,
             fat_offset: fat.offset,
             marker: start..marker_end,
             marker_section: start..end,
             moved: None,
+            given_up: None,
+            grown: 0..0,
             kept: end,
             nobits: end..end,
             resume: None,
@@ -212,40 +196,49 @@ impl Geometry {
         };
 
         // Without a page to free, the marker goes in, the rest is zeroed, and nothing moves.
-        let Some(at_least) = freed(marker_end, end, page, follows) else {
+        if freed(marker_end, end, page, follows).is_none() {
             return Ok(this);
-        };
+        }
+        let mut split = this.clone();
         let mut content_end = marker_end;
         if follows {
-            let sections = room::sections_to_move(image, dynamic)?;
-            if let Some(moved) = room::place(image, sections, marker_end) {
-                content_end = moved.to + moved.size();
-                this.moved = Some(moved);
+            match room::make(image, dynamic, marker_end)? {
+                Room::Moved(moved) => {
+                    content_end = moved.to + moved.size();
+                    split.marker_section.end = moved.to;
+                    split.grown = room::growth(image);
+                    split.moved = Some(moved);
+                }
+                Room::Instead(index) => {
+                    // What is left of `.hip_fatbin` is behind the marker, and within the segment.
+                    content_end += 1;
+                    split.marker_section.end = marker_end;
+                    split.given_up = Some(index);
+                }
             }
         }
-        let freed = if this.moved.is_some() {
-            freed(content_end, end, page, follows)
-        } else {
-            Some(at_least)
-        };
-        let Some((kept, cut_size)) = freed else {
-            this.moved = None;
+        let Some((kept, cut_size)) = freed(content_end, end, page, follows) else {
             return Ok(this);
         };
-        this.kept = kept;
-        this.marker_section.end = this.moved.as_ref().map_or(kept, |moved| moved.to);
+        split.kept = kept;
         let cut_start = fat.offset + (kept - start);
-        this.cut = Some(cut_start..cut_start + cut_size);
+        split.cut = Some(cut_start..cut_start + cut_size);
         if follows {
             let next = image.sections.iter().filter(|s| {
                 s.is_alloc() && s.size > 0 && s.addr >= end && s.addr < segment.file_backed_end()
             });
-            this.resume = Some(next.map(|s| s.addr).min().unwrap_or(end));
-            this.nobits = kept..kept + cut_size;
+            split.resume = Some(next.map(|s| s.addr).min().unwrap_or(end));
+            split.nobits = split.marker_section.end..split.marker_section.end;
         } else {
-            this.nobits = kept..end;
+            split.marker_section.end = kept;
+            split.nobits = kept..end;
         }
-        Ok(this)
+        Ok(split)
+    }
+
+    /// Whether nothing is mapped where the device code was, but for what is kept.
+    pub(crate) fn is_unmapped(&self) -> bool {
+        self.cut.is_some() && self.resume.is_some()
     }
 }
 
@@ -308,14 +301,18 @@ fn new_segments<S: ReadAt>(
     image: &Image<S>,
     geometry: &Geometry,
 ) -> Result<Vec<Segment>, ElfError> {
-    let count = image.segments.len() as u64 + u64::from(geometry.resume.is_some());
+    let added = u64::from(geometry.resume.is_some()) - u64::from(geometry.given_up.is_some());
+    let count = image.segments.len() as u64 + added;
     let table_offset = image.header.e_phoff.get(LE);
     let table_end = table_offset + count * SEGMENT_ENTRY;
     let mut segments = Vec::with_capacity(count as usize);
     for (index, old) in image.segments.iter().enumerate() {
         let mut segment = *old;
+        if Some(index) == geometry.given_up {
+            continue;
+        }
         if index == geometry.load {
-            segments.extend(split_segment(old, geometry));
+            segments.extend(split_segment(image, old, geometry));
             continue;
         }
         if segment.kind == elf::PT_PHDR {
@@ -353,7 +350,7 @@ fn new_segments<S: ReadAt>(
 }
 
 /// The segment around the device code, in one part or two.
-fn split_segment(old: &Segment, geometry: &Geometry) -> Vec<Segment> {
+fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec<Segment> {
     if geometry.cut.is_none() {
         return vec![*old];
     }
@@ -365,8 +362,24 @@ fn split_segment(old: &Segment, geometry: &Geometry) -> Vec<Segment> {
     let mut second = *old;
     second.trim_start(resume - old.vaddr);
     second.offset = geometry.output_offset(second.offset);
-    // The first part goes on, as zeroes, up to the page where the second begins.
-    first.memsz = (resume - resume % old.align.max(MIN_PAGE)) - old.vaddr;
+    // What is between is not mapped.
+    first.memsz = first.filesz;
+    // Linkers give PF_X to what holds executable sections, and checkers expect just that.
+    let executable = |addresses: Range<u64>| {
+        image.sections.iter().any(|s| {
+            s.is_alloc()
+                && s.flags.0 & elf::SHF_EXECINSTR.0 != 0
+                && addresses.contains(&s.addr)
+                && s.size > 0
+        })
+    };
+    if executable(old.vaddr..old.vaddr + old.memsz) {
+        for part in [&mut first, &mut second] {
+            if !executable(part.vaddr..part.vaddr + part.memsz) {
+                part.flags.0 &= !elf::PF_X.0;
+            }
+        }
+    }
     vec![first, second]
 }
 
@@ -420,138 +433,5 @@ impl fmt::Display for Plan {
             )?;
         }
         Ok(())
-    }
-}
-
-/// Room for one more program header.
-mod room {
-    use super::*;
-
-    /// The sections that must leave, so that the program header table can grow by one entry.
-    pub(super) fn sections_to_move<S: ReadAt>(
-        image: &Image<S>,
-        dynamic: &Dynamic,
-    ) -> Result<Vec<usize>, ElfError> {
-        let table_end = image.header.e_phoff.get(LE) + SEGMENT_ENTRY * image.segments.len() as u64;
-        let mut end = table_end + SEGMENT_ENTRY;
-        let mut chosen: Vec<usize> = Vec::new();
-        loop {
-            chosen.clear();
-            chosen.extend(
-                image
-                    .sections
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, s)| s.has_bytes())
-                    .filter_map(|(index, s)| {
-                        let inside = s.offset < end && s.file_end() > table_end;
-                        let empty =
-                            s.size == 0 && s.offset >= table_end && s.offset < end && s.is_alloc();
-                        (inside || empty).then_some(index)
-                    }),
-            );
-            // A program header that covers one of them (PT_NOTE, say) covers neighbours too, and
-            // they move together.
-            let covering = image.segments.iter().filter(|segment| {
-                !segment.is_load()
-                    && segment.filesz > 0
-                    && segment.kind != elf::PT_PHDR
-                    && chosen.iter().any(|index| {
-                        let section = &image.sections[*index];
-                        segment.offset < section.file_end() && section.offset < segment.file_end()
-                    })
-            });
-            let needed = covering.map(Segment::file_end).fold(end, u64::max);
-            if needed == end {
-                break;
-            }
-            end = needed;
-        }
-        chosen.sort_by_key(|index| (image.sections[*index].addr, *index));
-        for index in &chosen {
-            check_movable(image, dynamic, &image.sections[*index], table_end)?;
-        }
-        check_gaps(image, &chosen, table_end)?;
-        Ok(chosen)
-    }
-
-    /// Only what is found through program headers and dynamic tags may move: no code refers to it.
-    fn check_movable<S: ReadAt>(
-        image: &Image<S>,
-        dynamic: &Dynamic,
-        section: &Section,
-        table_end: u64,
-    ) -> Result<(), ElfError> {
-        let by_tag = dynamic
-            .entries
-            .iter()
-            .any(|(tag, value)| is_address(*tag) && *value == section.addr);
-        let movable = match section.kind {
-            elf::SHT_NOTE => true,
-            elf::SHT_HASH
-            | elf::SHT_GNU_HASH
-            | elf::SHT_DYNSYM
-            | elf::SHT_STRTAB
-            | elf::SHT_GNU_VERSYM
-            | elf::SHT_GNU_VERDEF
-            | elf::SHT_GNU_VERNEED
-            | elf::SHT_RELA
-            | elf::SHT_RELR => by_tag,
-            _ => image.segments.iter().any(|s| {
-                s.kind == elf::PT_INTERP && s.vaddr == section.addr && s.filesz == section.size
-            }),
-        };
-        if movable && section.is_alloc() && section.offset >= table_end {
-            return Ok(());
-        }
-        refuse!(
-            "there is no room for another program header: section `{}` ({:?}) at offset {:#x} is right behind the table, which ends at {table_end:#x}, and cannot be moved",
-            section.name,
-            section.kind,
-            section.offset
-        )
-    }
-
-    /// Bytes between the sections that move must be padding.
-    fn check_gaps<S: ReadAt>(
-        image: &Image<S>,
-        chosen: &[usize],
-        table_end: u64,
-    ) -> Result<(), ElfError> {
-        let mut at = table_end;
-        let stops = chosen.iter().map(|index| &image.sections[*index]);
-        let ends = stops.map(|s| (s.offset, s.file_end()));
-        for (start, end) in ends.chain([(table_end + SEGMENT_ENTRY, 0)]) {
-            if start > at {
-                let gap = image.bytes(at, start - at, "the gap behind the program headers")?;
-                if gap.iter().any(|byte| *byte != 0) {
-                    refuse!(
-                        "there is no room for another program header: offsets {at:#x}..{start:#x} hold data that is in no section"
-                    );
-                }
-            }
-            at = at.max(end);
-        }
-        Ok(())
-    }
-
-    /// Puts the chosen sections behind the marker, as one block.
-    pub(super) fn place<S>(image: &Image<S>, sections: Vec<usize>, behind: u64) -> Option<Moved> {
-        let first = &image.sections[*sections.first()?];
-        let end = sections
-            .iter()
-            .map(|index| image.sections[*index].addr_end())
-            .max()?;
-        let align = sections
-            .iter()
-            .map(|index| image.sections[*index].align)
-            .fold(8, u64::max);
-        let to = behind + (first.addr.wrapping_sub(behind)) % align;
-        Some(Moved {
-            from: first.addr..end,
-            from_offset: first.offset,
-            to,
-            sections,
-        })
     }
 }

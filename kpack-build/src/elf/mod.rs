@@ -13,6 +13,7 @@ mod image;
 mod layout;
 mod read_at;
 mod rewrite;
+mod room;
 mod section_table;
 mod wrappers;
 

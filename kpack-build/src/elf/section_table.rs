@@ -62,15 +62,22 @@ impl SectionTable {
             entsize: 0,
         };
 
-        // Sections stay in order of address: marker, moved sections, what is left of the device code.
+        // Sections stay in order of address.
         let moved: &[usize] = geometry.moved.as_ref().map_or(&[], |moved| &moved.sections);
         let mut order: Vec<Option<usize>> = Vec::with_capacity(count);
         for index in (0..image.sections.len()).filter(|index| !moved.contains(index)) {
-            if image.sections[index].name == FAT_SECTION {
+            let fat = image.sections[index].name == FAT_SECTION;
+            if fat {
                 order.push(None);
+                // What is left of the device code is empty, or behind everything.
+                if geometry.is_unmapped() {
+                    order.push(Some(index));
+                }
                 order.extend(moved.iter().copied().map(Some));
             }
-            order.push(Some(index));
+            if !fat || !geometry.is_unmapped() {
+                order.push(Some(index));
+            }
         }
         let mut renumbered = vec![0; image.sections.len()];
         for (new, old) in order.iter().enumerate() {
@@ -115,8 +122,8 @@ impl SectionTable {
             section.kind = elf::SHT_NOBITS;
             section.addr = geometry.nobits.start;
             section.size = geometry.nobits.end - geometry.nobits.start;
-            section.offset = geometry.output_offset(geometry.kept_offset(geometry.kept));
-            if section.align > 1 && section.addr % section.align != 0 {
+            section.offset = geometry.output_offset(geometry.kept_offset(geometry.nobits.start));
+            if section.align > 1 && !section.addr.is_multiple_of(section.align) {
                 section.align = 1;
             }
         } else if let Some(to) = geometry.map(section.addr).filter(|_| section.is_alloc()) {
