@@ -126,7 +126,7 @@ pub(crate) fn install_missing() -> Result<()> {
 
 /// Runs apt-get as root, through sudo where we are not. The variable goes through `env` since sudo
 /// drops the environment.
-fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
+pub(crate) fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
     let sudo: &[&str] = if is_root(shell)? {
         &[]
     } else {

@@ -1,12 +1,16 @@
 //! Development tasks: `cargo xtask <task>`.
 
+mod bench;
 mod bootstrap;
+mod corpus;
 mod dist;
+mod e2e;
 mod process;
 mod repository;
 mod test;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -21,6 +25,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Build a real HIP project, install, split, strip and run it, and compare everything.
+    E2e(e2e::Options),
     /// Run all tests of the workspace.
     Test {
         /// First install the tools that the tests run, with apt-get; then none may be missing.
@@ -30,6 +36,11 @@ enum Task {
         #[arg(last = true)]
         rest: Vec<String>,
     },
+    /// Fetch real libraries with device code, by package name, into `target/corpus`.
+    Corpus,
+    /// Measure.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
     /// Put the helper, the CMake package and the documents into an install prefix.
@@ -40,9 +51,22 @@ enum Task {
     },
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     match Arguments::parse().task {
+        Task::E2e(options) => e2e::run(&options),
         Task::Test { bootstrap, rest } => test::run(bootstrap, &rest),
+        Task::Corpus => corpus::run(),
+        Task::Bench(bench) => bench::run(&bench),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::Dist { prefix } => dist::install(&prefix),
     }

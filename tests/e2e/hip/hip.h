@@ -1,0 +1,26 @@
+// What of HIP's headers this project needs, so that clang builds it without ROCm.
+#pragma once
+
+#include <cstddef>
+
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+using hipError_t = int;
+using hipStream_t = struct ihipStream_t *;
+
+// What clang's code for `kernel<<<grid, block>>>(…)` calls.
+extern "C" {
+hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared = 0,
+                                      hipStream_t stream = nullptr);
+hipError_t __hipPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, hipStream_t *stream);
+hipError_t hipLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
+                           size_t shared, hipStream_t stream);
+}
+
+static inline __device__ unsigned thread_index() { return __builtin_amdgcn_workitem_id_x(); }

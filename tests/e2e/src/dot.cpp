@@ -1,0 +1,24 @@
+#include "hip.h"
+#include "vec.h"
+
+__device__ float scale = 2.0f;
+
+__global__ void dot(float *result, const float *a, const float *b) {
+    result[thread_index()] = scale * a[thread_index()] * b[thread_index()];
+}
+
+__global__ void clear(float *result) { result[thread_index()] = 0; }
+
+// Dynamic initialisation and a thread-local variable, both of which go through the loader.
+struct Counter {
+    int value;
+    Counter() : value(7) {}
+};
+static Counter counter;
+static thread_local int calls;
+
+int vec_dot(float *result, const float *a, const float *b, int n) {
+    clear<<<1, n>>>(result);
+    dot<<<1, n>>>(result, a, b);
+    return counter.value * n + ++calls;
+}

@@ -1,0 +1,408 @@
+/* A stub HIP runtime: takes what the real one takes from a HIP program's start-up code, and reports
+ * it instead of using a GPU.
+ *
+ *   STUB_HIP_REPORT  file to append the report to (without it nothing is reported)
+ *   STUB_HIP_DUMP    directory to put the bundle of each fat wrapper into, as found in memory
+ *   STUB_HIP_AGENT   target ID of the pretended GPU: its code object's archive is looked for
+ *
+ * One line for each event, fields separated by tabs. WRAPPER is the wrapper's address relative to
+ * where BINARY was loaded, in hexadecimal.
+ *
+ *   fat       BINARY WRAPPER [DUMPED-FILE]
+ *   split     BINARY WRAPPER CO_INDEX KERNEL_NAME SEARCH_PATH...
+ *   archive   BINARY WRAPPER TARGET FILE        the first archive that exists for the agent
+ *   function  BINARY WRAPPER DEVICE_NAME
+ *   launch    BINARY WRAPPER DEVICE_NAME
+ *
+ * Like the real runtime it reads of a wrapper and of what it points to only what they say they have.
+ * Anything unexpected ends the process with a message.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct wrapper {
+    uint32_t magic;
+    uint32_t version;
+    const void *binary;
+    uint64_t co_index;
+};
+
+struct module {
+    const struct wrapper *wrapper;
+    char *binary;
+    uintptr_t offset;
+    struct module *next;
+};
+
+struct function {
+    const void *host;
+    const struct module *module;
+    const char *device_name;
+    struct function *next;
+};
+
+struct dim3 {
+    uint32_t x, y, z;
+};
+
+static const uint32_t HIPF = 0x48495046, HIPK = 0x4B504948;
+static struct module *modules;
+static struct function *functions;
+
+static _Noreturn void die(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("stub HIP runtime: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    abort();
+}
+
+static void *allocate(size_t size) {
+    void *memory = calloc(1, size);
+    if (!memory)
+        die("out of memory");
+    return memory;
+}
+
+/* The report, opened for each line: several processes may append to one. */
+static FILE *report(const char *event, const struct module *module) {
+    const char *path = getenv("STUB_HIP_REPORT");
+    if (!path)
+        return NULL;
+    FILE *file = fopen(path, "a");
+    if (!file)
+        die("cannot append to STUB_HIP_REPORT=%s", path);
+    fprintf(file, "%s\t%s\t%jx", event, module->binary, (uintmax_t)module->offset);
+    return file;
+}
+
+static void end(FILE *file) {
+    fputc('\n', file);
+    if (fclose(file))
+        die("cannot write the report");
+}
+
+/* ---- fat ---- */
+
+static uint64_t little_endian(const unsigned char *bytes, int size) {
+    uint64_t value = 0;
+    while (size-- > 0)
+        value = value << 8 | bytes[size];
+    return value;
+}
+
+/* Size of the bundle, from its own header. */
+static uint64_t bundle_size(const unsigned char *bundle) {
+    if (!memcmp(bundle, "__CLANG_OFFLOAD_BUNDLE__", 24)) {
+        uint64_t count = little_endian(bundle + 24, 8), size = 32;
+        const unsigned char *entry = bundle + 32;
+        for (; count > 0; count--) {
+            uint64_t last = little_endian(entry, 8) + little_endian(entry + 8, 8);
+            if (last > size)
+                size = last;
+            entry += 24 + little_endian(entry + 16, 8);
+        }
+        return size > (uint64_t)(entry - bundle) ? size : (uint64_t)(entry - bundle);
+    }
+    if (!memcmp(bundle, "CCOB", 4)) {
+        switch (little_endian(bundle + 4, 2)) {
+        case 2:
+            return little_endian(bundle + 8, 4);
+        case 3:
+            return little_endian(bundle + 8, 8);
+        default:
+            die("a CCOB header of version %d does not tell its size",
+                (int)little_endian(bundle + 4, 2));
+        }
+    }
+    die("no offload bundle: starts with %02x %02x %02x %02x", bundle[0], bundle[1], bundle[2],
+        bundle[3]);
+}
+
+static void report_fat(const struct module *module) {
+    static int dumped;
+    const char *directory = getenv("STUB_HIP_DUMP");
+    uint64_t size = bundle_size(module->wrapper->binary);
+    FILE *file = report("fat", module);
+    if (!file)
+        return;
+    if (directory) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%ld-%d.bundle", directory, (long)getpid(), dumped++);
+        FILE *dump = fopen(path, "wb");
+        if (!dump || fwrite(module->wrapper->binary, 1, size, dump) != size || fclose(dump))
+            die("cannot write %s", path);
+        fprintf(file, "\t%s", path);
+    }
+    end(file);
+}
+
+/* ---- split: the marker is a MessagePack map of strings and arrays of strings ---- */
+
+static uint64_t big_endian(const unsigned char **at, int size) {
+    uint64_t value = 0;
+    while (size-- > 0)
+        value = value << 8 | *(*at)++;
+    return value;
+}
+
+static uint64_t header(const unsigned char **at, const char *what, unsigned fixed, unsigned mask,
+                       unsigned first_long) {
+    unsigned byte = *(*at)++;
+    if ((byte & ~mask) == fixed)
+        return byte & mask;
+    /* str: 8, 16, 32 bits; array and map: 16, 32 bits */
+    int shortest = first_long == 0xd9 ? 1 : 2;
+    for (int size = shortest; size <= 4; size *= 2, first_long++)
+        if (byte == first_long)
+            return big_endian(at, size);
+    die("the marker has %#x where a %s was expected", byte, what);
+}
+
+static char *read_string(const unsigned char **at) {
+    uint64_t length = header(at, "string", 0xa0, 0x1f, 0xd9);
+    if (length > 4096)
+        die("a string of %ju bytes in the marker", (uintmax_t)length);
+    char *text = allocate(length + 1);
+    memcpy(text, *at, length);
+    *at += length;
+    return text;
+}
+
+struct marker {
+    char *kernel_name;
+    char **search_paths;
+    size_t path_count;
+};
+
+static struct marker read_marker(const unsigned char *at) {
+    struct marker marker = {0};
+    uint64_t keys = header(&at, "map", 0x80, 0x0f, 0xde);
+    while (keys-- > 0) {
+        char *key = read_string(&at);
+        if (!strcmp(key, "kernel_name")) {
+            marker.kernel_name = read_string(&at);
+        } else if (!strcmp(key, "kpack_search_paths")) {
+            marker.path_count = header(&at, "array", 0x90, 0x0f, 0xdc);
+            if (marker.path_count > 1024)
+                die("%zu search paths in the marker", marker.path_count);
+            marker.search_paths = allocate((marker.path_count + 1) * sizeof(char *));
+            for (size_t i = 0; i < marker.path_count; i++)
+                marker.search_paths[i] = read_string(&at);
+        } else {
+            die("unknown key `%s` in the marker", key);
+        }
+        free(key);
+    }
+    if (!marker.kernel_name || !marker.path_count)
+        die("the marker lacks kernel_name or kpack_search_paths");
+    return marker;
+}
+
+/* `path` with @GFXARCH@ replaced, made absolute from the directory of `binary`. */
+static void expand(char *out, size_t size, const char *path, const char *target,
+                   const char *binary) {
+    static const char variable[] = "@GFXARCH@";
+    size_t used = 0;
+    out[0] = 0;
+    if (path[0] != '/')
+        used = (size_t)snprintf(out, size, "%.*s", (int)(strrchr(binary, '/') + 1 - binary), binary);
+    while (*path && used + strlen(target) + 2 < size) {
+        if (!strncmp(path, variable, sizeof variable - 1)) {
+            used += (size_t)snprintf(out + used, size - used, "%s", target);
+            path += sizeof variable - 1;
+        } else {
+            out[used++] = *path++;
+            out[used] = 0;
+        }
+    }
+    if (*path)
+        die("a search path in the marker is too long");
+}
+
+/* The targets that run on an agent, most specific first: every subset of its features, earlier
+ * features being dropped last. */
+static void report_archive(const struct module *module, const struct marker *marker,
+                           const char *agent) {
+    char *copy = strdup(agent), *features[8], *rest = copy;
+    const char *processor = strsep(&rest, ":");
+    int count = 0;
+    while (rest && count < 8)
+        features[count++] = strsep(&rest, ":");
+    for (int size = count; size >= 0; size--) {
+        for (int mask = (1 << count) - 1; mask >= 0; mask--) {
+            if (__builtin_popcount((unsigned)mask) != size)
+                continue;
+            char target[256];
+            size_t used = (size_t)snprintf(target, sizeof target, "%s", processor);
+            for (int i = 0; i < count; i++)
+                if (mask >> (count - 1 - i) & 1)
+                    used += (size_t)snprintf(target + used, sizeof target - used, ":%s", features[i]);
+            for (size_t i = 0; i < marker->path_count; i++) {
+                char path[8192];
+                expand(path, sizeof path, marker->search_paths[i], target, module->binary);
+                if (access(path, R_OK))
+                    continue;
+                FILE *file = report("archive", module);
+                if (file) {
+                    fprintf(file, "\t%s\t%s", target, path);
+                    end(file);
+                }
+                free(copy);
+                return;
+            }
+        }
+    }
+    free(copy);
+}
+
+static void report_split(const struct module *module) {
+    const struct wrapper *wrapper = module->wrapper;
+    const char *agent = getenv("STUB_HIP_AGENT");
+    struct marker marker = read_marker(wrapper->binary);
+    FILE *file = report("split", module);
+    if (file) {
+        fprintf(file, "\t%u\t%s", (uint32_t)wrapper->co_index, marker.kernel_name);
+        for (size_t i = 0; i < marker.path_count; i++)
+            fprintf(file, "\t%s", marker.search_paths[i]);
+        end(file);
+    }
+    if (agent)
+        report_archive(module, &marker, agent);
+    for (size_t i = 0; i < marker.path_count; i++)
+        free(marker.search_paths[i]);
+    free(marker.search_paths);
+    free(marker.kernel_name);
+}
+
+/* ---- what clang's start-up code calls ---- */
+
+EXPORT void **__hipRegisterFatBinary(const void *data) {
+    const struct wrapper *wrapper = data;
+    Dl_info self, pointed;
+    if (wrapper->version != 1)
+        die("wrapper version %u, expected 1", wrapper->version);
+    if (!dladdr(wrapper, &self))
+        die("the wrapper at %p is in no binary", data);
+    if (!dladdr(wrapper->binary, &pointed) || pointed.dli_fbase != self.dli_fbase)
+        die("%s: the wrapper at %p points to %p, outside its binary", self.dli_fname, data,
+            wrapper->binary);
+    struct module *module = allocate(sizeof *module);
+    module->wrapper = wrapper;
+    /* Where the marker is, not where the wrapper is: the search starts beside that binary. */
+    module->binary = realpath(pointed.dli_fname, NULL);
+    if (!module->binary)
+        die("no file %s", pointed.dli_fname);
+    module->offset = (uintptr_t)data - (uintptr_t)self.dli_fbase;
+    module->next = modules;
+    modules = module;
+    if (wrapper->magic == HIPF)
+        report_fat(module);
+    else if (wrapper->magic == HIPK)
+        report_split(module);
+    else
+        die("%s: wrapper magic %#x, expected HIPF or HIPK", module->binary, wrapper->magic);
+    return (void **)module;
+}
+
+EXPORT void __hipUnregisterFatBinary(void **handle) {
+    struct module **link = &modules;
+    while (*link && *link != (struct module *)handle)
+        link = &(*link)->next;
+    if (!*link)
+        die("a module is unregistered that was not registered");
+    *link = (*link)->next;
+    struct function **function = &functions;
+    while (*function) {
+        struct function *this = *function;
+        if (this->module == (struct module *)handle) {
+            *function = this->next;
+            free(this);
+        } else {
+            function = &this->next;
+        }
+    }
+    free(((struct module *)handle)->binary);
+    free(handle);
+}
+
+EXPORT void __hipRegisterFunction(void **handle, const void *host_function, char *device_function,
+                                  const char *device_name, unsigned thread_limit, void *tid,
+                                  void *bid, void *block, void *grid, int *warp_size) {
+    (void)device_function, (void)thread_limit, (void)tid, (void)bid, (void)block, (void)grid,
+        (void)warp_size;
+    struct function *function = allocate(sizeof *function);
+    function->host = host_function;
+    function->module = (struct module *)handle;
+    function->device_name = device_name;
+    function->next = functions;
+    functions = function;
+    FILE *file = report("function", function->module);
+    if (file) {
+        fprintf(file, "\t%s", device_name);
+        end(file);
+    }
+}
+
+EXPORT void __hipRegisterVar(void **handle, void *variable, char *host_name, char *device_name,
+                             int external, size_t size, int constant, int global) {
+    (void)handle, (void)variable, (void)host_name, (void)device_name, (void)external, (void)size,
+        (void)constant, (void)global;
+}
+
+EXPORT void __hipRegisterManagedVar(void *handle, void **pointer, void *initial, const char *name,
+                                    size_t size, unsigned alignment) {
+    (void)handle, (void)name, (void)alignment;
+    *pointer = allocate(size);
+    memcpy(*pointer, initial, size);
+}
+
+static _Thread_local struct {
+    struct dim3 grid, block;
+    size_t shared;
+    void *stream;
+} configuration;
+
+EXPORT int __hipPushCallConfiguration(struct dim3 grid, struct dim3 block, size_t shared,
+                                      void *stream) {
+    configuration.grid = grid;
+    configuration.block = block;
+    configuration.shared = shared;
+    configuration.stream = stream;
+    return 0;
+}
+
+EXPORT int __hipPopCallConfiguration(struct dim3 *grid, struct dim3 *block, size_t *shared,
+                                     void **stream) {
+    *grid = configuration.grid;
+    *block = configuration.block;
+    *shared = configuration.shared;
+    *stream = configuration.stream;
+    return 0;
+}
+
+EXPORT int hipLaunchKernel(const void *host_function, struct dim3 grid, struct dim3 block,
+                           void **arguments, size_t shared, void *stream) {
+    (void)grid, (void)block, (void)arguments, (void)shared, (void)stream;
+    for (struct function *function = functions; function; function = function->next) {
+        if (function->host != host_function)
+            continue;
+        FILE *file = report("launch", function->module);
+        if (file) {
+            fprintf(file, "\t%s", function->device_name);
+            end(file);
+        }
+        return 0;
+    }
+    die("a kernel is launched that was not registered");
+}

@@ -1,0 +1,146 @@
+//! `cargo xtask bench`: what splitting costs, measured against a yardstick in the same run.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand};
+use wait4::Wait4;
+
+use crate::{corpus, process, repository};
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Split librocsparse0's library (1.3 GB), compared with `zstd -3 -T2` on the same file.
+    Split(Split),
+}
+
+/// How to measure.
+#[derive(Debug, Args)]
+pub(crate) struct Split {
+    /// How often each of the two runs, alternately.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+}
+
+/// Measures.
+///
+/// # Errors
+/// A command that fails, a corpus that cannot be fetched.
+pub(crate) fn run(bench: &Bench) -> Result<()> {
+    match bench {
+        Bench::Split(options) => split(options),
+    }
+}
+
+/// One run of a program.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    wall: Duration,
+    /// Peak resident memory, in bytes.
+    memory: u64,
+}
+
+fn split(options: &Split) -> Result<()> {
+    let libraries = corpus::libraries()?;
+    let library = libraries
+        .iter()
+        .find(|library| library.package == corpus::LARGEST)
+        .with_context(|| format!("{} is not in the corpus", corpus::LARGEST))?;
+    let helper = repository::build_helper(&repository::shell()?)?;
+    let work = repository::target_directory().join("bench");
+
+    process::step(&format!(
+        "zstd -3 -T2 and kpack install on {}, {} rounds",
+        library.name(),
+        options.rounds
+    ));
+    let file = Path::new("lib").join(library.name());
+    let (mut zstd, mut kpack) = (Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        // Each round starts with a fresh copy, which both find in the page cache alike.
+        let prefix = work.join("prefix");
+        let _ = fs::remove_dir_all(&work);
+        fs::create_dir_all(prefix.join("lib"))?;
+        let copy = prefix.join(&file);
+        fs::copy(&library.path, &copy).with_context(|| copy.display().to_string())?;
+
+        let mut command = Command::new("zstd");
+        command.args(["-3", "-T2", "-q", "-f", "-o"]);
+        command.arg(work.join("reference.zst")).arg(&copy);
+        zstd.push(measure(&mut command)?);
+        fs::remove_file(work.join("reference.zst"))?;
+
+        let mut command = Command::new(&helper);
+        command.args(["install", "--module", "rocsparse", "--prefix"]);
+        command.arg(&prefix).arg(&file);
+        kpack.push(measure(&mut command)?);
+    }
+    let _ = fs::remove_dir_all(&work);
+
+    println!("\n{:<14} {:>10} {:>14}", "", "seconds", "peak MB");
+    let print = |name: &str, costs: &[Cost]| {
+        for cost in costs {
+            println!(
+                "{name:<14} {:>10.2} {:>14.1}",
+                cost.wall.as_secs_f64(),
+                megabytes(cost.memory)
+            );
+        }
+    };
+    print("zstd -3 -T2", &zstd);
+    print("kpack install", &kpack);
+    let (zstd, kpack) = (typical(&mut zstd), typical(&mut kpack));
+    println!(
+        "{:<14} {:>10.2} {:>14.2}   (medians; kpack install over zstd)",
+        "ratio",
+        kpack.wall.as_secs_f64() / zstd.wall.as_secs_f64(),
+        kpack.memory as f64 / zstd.memory as f64
+    );
+    println!(
+        "Bounds: a ratio of wall time of at most 2: {}; less than 400 MB: {}",
+        verdict(kpack.wall <= 2 * zstd.wall),
+        verdict(kpack.memory < 400_000_000)
+    );
+    Ok(())
+}
+
+/// Median of the times, and the highest peak.
+fn typical(costs: &mut [Cost]) -> Cost {
+    costs.sort_by_key(|cost| cost.wall);
+    Cost {
+        wall: costs[costs.len() / 2].wall,
+        memory: costs.iter().map(|cost| cost.memory).max().unwrap_or(0),
+    }
+}
+
+fn measure(command: &mut Command) -> Result<Cost> {
+    let shown = format!("{command:?}");
+    println!("$ {shown}");
+    let start = Instant::now();
+    let used = command
+        .stdin(std::process::Stdio::null())
+        .spawn()
+        .and_then(|mut child| child.wait4())
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => anyhow::anyhow!("{shown}: not installed"),
+            _ => error.into(),
+        })?;
+    ensure!(used.status.success(), "{shown} failed ({})", used.status);
+    Ok(Cost {
+        wall: start.elapsed(),
+        memory: used.rusage.maxrss,
+    })
+}
+
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+fn verdict(holds: bool) -> &'static str {
+    if holds { "holds" } else { "DOES NOT HOLD" }
+}

@@ -1,0 +1,168 @@
+//! `cargo xtask corpus`: real libraries with device code, fetched by package name.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use object::read::{ObjectSection, ReadCache};
+use object::{Object, ObjectKind};
+use xshell::{Shell, cmd};
+
+use crate::{bootstrap, process, repository};
+
+/// A library with device code.
+#[derive(Debug)]
+pub(crate) struct Library {
+    /// The package that it is from.
+    pub(crate) package: &'static str,
+    /// The file.
+    pub(crate) path: PathBuf,
+}
+
+impl Library {
+    /// The name of the file.
+    pub(crate) fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+}
+
+/// The package whose library is the largest: 1.3 GB, of which 95 % is device code.
+pub(crate) const LARGEST: &str = "librocsparse0";
+
+enum Source {
+    Debian,
+    PythonIndex,
+}
+
+const PACKAGES: [(&str, Source); 3] = [
+    ("librocrand1", Source::Debian),
+    (LARGEST, Source::Debian),
+    ("bitsandbytes", Source::PythonIndex),
+];
+
+/// Fetches every package, and says what is in it.
+///
+/// # Errors
+/// A package that cannot be fetched or that has no device code.
+pub(crate) fn run() -> Result<()> {
+    for library in libraries()? {
+        let size = fs::metadata(&library.path)?.len();
+        println!(
+            "   {:<16} {:>7.1} MB  {}",
+            library.package,
+            size as f64 / 1e6,
+            library.path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Every library with device code in the corpus; packages that are there already are not fetched
+/// again.
+///
+/// # Errors
+/// A package that cannot be fetched or that has no device code.
+pub(crate) fn libraries() -> Result<Vec<Library>> {
+    let shell = repository::shell()?;
+    let corpus = repository::target_directory().join("corpus");
+    fs::create_dir_all(&corpus).with_context(|| corpus.display().to_string())?;
+    let mut libraries = Vec::new();
+    for (package, source) in &PACKAGES {
+        let directory = corpus.join(package);
+        if directory.exists() {
+            process::step(&format!("{package} is in {}", directory.display()));
+        } else {
+            process::step(&format!("Fetching {package}"));
+            // Only a complete package gets the name that is looked for.
+            let partial = corpus.join(format!("{package}.partial"));
+            let _ = fs::remove_dir_all(&partial);
+            fs::create_dir_all(&partial)?;
+            match source {
+                Source::Debian => debian(&shell, package, &partial),
+                Source::PythonIndex => python_index(&shell, package, &partial),
+            }
+            .with_context(|| format!("{package} could not be fetched"))?;
+            fs::rename(&partial, &directory)?;
+        }
+        let mut found = Vec::new();
+        collect(&directory, &mut found)?;
+        ensure!(
+            !found.is_empty(),
+            "{} has no library with device code; remove it to fetch it again",
+            directory.display()
+        );
+        found.sort();
+        libraries.extend(found.into_iter().map(|path| Library { package, path }));
+    }
+    Ok(libraries)
+}
+
+/// Downloads a Debian package, the newest of the configured archive, and unpacks it.
+fn debian(shell: &Shell, package: &str, directory: &Path) -> Result<()> {
+    let _directory = shell.push_dir(directory);
+    // As root, apt would download as its own user, who may not write here.
+    let download = || {
+        process::output(cmd!(
+            shell,
+            "apt-get -o APT::Sandbox::User=root download {package}"
+        ))
+    };
+    if let Err(error) = download() {
+        println!("   {error:#}\n   Updating apt's lists and trying again");
+        bootstrap::apt_get(shell, &["update"])?;
+        download()?;
+    }
+    let file = only_file(directory, "deb")?;
+    process::output(cmd!(shell, "dpkg-deb -x {file} ."))?;
+    fs::remove_file(file)?;
+    Ok(())
+}
+
+/// Downloads a wheel and unpacks it.
+fn python_index(shell: &Shell, package: &str, directory: &Path) -> Result<()> {
+    let _directory = shell.push_dir(directory);
+    process::output(cmd!(
+        shell,
+        "python3 -m pip download --quiet --no-deps --only-binary=:all: {package}"
+    ))?;
+    let file = only_file(directory, "whl")?;
+    process::output(cmd!(shell, "python3 -m zipfile -e {file} ."))?;
+    fs::remove_file(file)?;
+    Ok(())
+}
+
+fn only_file(directory: &Path, extension: &str) -> Result<PathBuf> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|found| found == extension) {
+            return Ok(path);
+        }
+    }
+    bail!("no .{extension} file was downloaded")
+}
+
+/// Finds the shared objects with device code in a tree; links are not followed.
+fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            collect(&entry.path(), found)?;
+        } else if kind.is_file() && has_device_code(&entry.path())? {
+            found.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn has_device_code(path: &Path) -> Result<bool> {
+    let cache = ReadCache::new(File::open(path)?);
+    let Ok(file) = object::File::parse(&cache) else {
+        return Ok(false);
+    };
+    Ok(file.kind() == ObjectKind::Dynamic
+        && file
+            .sections()
+            .any(|section| section.name() == Ok(".hip_fatbin")))
+}

@@ -1,0 +1,196 @@
+//! The real HIP project: built by clang through CMake, split by `kpack_install`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use xshell::{Shell, cmd};
+
+use super::project::Project;
+use super::reference::{Reference, unbundle};
+use super::runtime::{Program, Runtime};
+use crate::{process, repository};
+
+/// The programs that build it.
+#[derive(Debug)]
+pub(super) struct HipTools {
+    compiler: PathBuf,
+    bundler: PathBuf,
+    cmake: PathBuf,
+    generator: &'static str,
+}
+
+/// Linkers that the library is linked with, and the program that says that one is there.
+const LINKERS: [(&str, &str); 4] = [
+    ("bfd", "ld.bfd"),
+    ("gold", "ld.gold"),
+    ("lld", "ld.lld-19|ld.lld"),
+    ("mold", "mold"),
+];
+
+impl HipTools {
+    /// Finds a HIP compiler and CMake.
+    ///
+    /// # Errors
+    /// What is not installed.
+    pub(super) fn find() -> Result<Self> {
+        let program = |names: &str| {
+            names
+                .split('|')
+                .find_map(process::find_program)
+                .with_context(|| format!("{} is not installed", names.replace('|', " or ")))
+        };
+        program("ld.lld-19|ld.lld").context("clang links device code with lld")?;
+        Ok(Self {
+            compiler: program("clang++-19|clang++")?,
+            bundler: program("clang-offload-bundler-19|clang-offload-bundler")?,
+            cmake: program("cmake")?,
+            generator: match process::find_program("ninja") {
+                Some(_) => "Ninja",
+                None => {
+                    program("make")?;
+                    "Unix Makefiles"
+                }
+            },
+        })
+    }
+
+    /// clang-offload-bundler.
+    pub(super) fn bundler(&self) -> &Path {
+        &self.bundler
+    }
+
+    /// Builds and installs the project below `work`: unsplit, then split through the CMake
+    /// package in the prefix `kpack`.
+    ///
+    /// # Errors
+    /// A build that fails, with its output; an unsplit program that does not run.
+    pub(super) fn build(
+        &self,
+        shell: &Shell,
+        runtime: &Runtime,
+        kpack: &Path,
+        work: &Path,
+    ) -> Result<Project> {
+        let linkers: Vec<&str> = LINKERS
+            .iter()
+            .filter(|(_, programs)| {
+                programs
+                    .split('|')
+                    .any(|p| process::find_program(p).is_some())
+            })
+            .map(|(linker, _)| *linker)
+            .collect();
+        process::step(&format!(
+            "Building a HIP project with {} (linkers: {})",
+            self.compiler.display(),
+            linkers.join(", ")
+        ));
+        let fat = work.join("fat");
+        self.configure(shell, runtime, kpack, work, &linkers, "OFF")?;
+        self.cmake(shell, &["--build", "build", "--parallel"], work)?;
+        self.install(shell, work, &fat, &[])?;
+
+        process::step("Running it unsplit, and extracting its device code with clang's bundler");
+        let programs = programs(&linkers);
+        let mut reference = Reference::default();
+        for program in &programs {
+            let scratch = work.join("fat-run");
+            let observation = runtime.run(shell, &fat, program, "gfx1100", &scratch)?;
+            println!(
+                "   {}: {}",
+                program.executable.display(),
+                observation.stdout.trim()
+            );
+            reference.add(&observation, |_, bundle| {
+                unbundle(shell, &self.bundler, bundle, &scratch)
+            })?;
+        }
+
+        process::step("Installing the same build through kpack_install");
+        let split = work.join("split");
+        self.configure(shell, runtime, kpack, work, &linkers, "ON")?;
+        self.cmake(shell, &["--build", "build", "--parallel"], work)?;
+        self.install(shell, work, &split, &[])?;
+        Ok(Project {
+            fat,
+            split,
+            split_by: "kpack_install",
+            programs,
+            reference,
+            debugged: (library(linkers[0]), "vec_add"),
+        })
+    }
+
+    /// Installs the configured build, with further arguments for `cmake --install`.
+    ///
+    /// # Errors
+    /// An install that fails, with its output.
+    pub(super) fn install(
+        &self,
+        shell: &Shell,
+        work: &Path,
+        prefix: &Path,
+        arguments: &[&str],
+    ) -> Result<()> {
+        let prefix = prefix.to_str().context("a path that is no UTF-8")?;
+        let command = [&["--install", "build", "--prefix", prefix], arguments].concat();
+        self.cmake(shell, &command, work)
+    }
+
+    fn configure(
+        &self,
+        shell: &Shell,
+        runtime: &Runtime,
+        kpack: &Path,
+        work: &Path,
+        linkers: &[&str],
+        split: &str,
+    ) -> Result<()> {
+        let source = repository::root().join("tests/e2e");
+        let compiler = self.compiler.display();
+        let prefixes = format!("{};{}", kpack.display(), runtime.prefix.display());
+        let arguments = [
+            "-S".to_owned(),
+            source.display().to_string(),
+            "-B".to_owned(),
+            "build".to_owned(),
+            "-G".to_owned(),
+            self.generator.to_owned(),
+            "-DCMAKE_BUILD_TYPE=RelWithDebInfo".to_owned(),
+            format!("-DCMAKE_CXX_COMPILER={compiler}"),
+            format!("-DCMAKE_PREFIX_PATH={prefixes}"),
+            format!("-DLINKERS={}", linkers.join(";")),
+            format!("-DSPLIT={split}"),
+        ];
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.cmake(shell, &arguments, work)
+    }
+
+    fn cmake(&self, shell: &Shell, arguments: &[&str], work: &Path) -> Result<()> {
+        std::fs::create_dir_all(work)?;
+        let _directory = shell.push_dir(work);
+        let cmake = &self.cmake;
+        let command = cmd!(shell, "{cmake} {arguments...}");
+        println!("$ {command}");
+        process::output(command)?;
+        Ok(())
+    }
+}
+
+fn library(name: &str) -> PathBuf {
+    format!("lib/libvec_{name}.so.1.2").into()
+}
+
+/// Every executable, the ones without AddressSanitizer loading each library that has none.
+fn programs(linkers: &[&str]) -> Vec<Program> {
+    let libraries: Vec<PathBuf> = linkers.iter().map(|linker| library(linker)).collect();
+    let program = |name: &str, libraries: &[PathBuf]| Program {
+        executable: format!("bin/{name}").into(),
+        libraries: libraries.to_vec(),
+    };
+    vec![
+        program("vecapp", &libraries),
+        program("vecapp_nopie", &libraries),
+        program("vecapp_asan", &[library("asan")]),
+    ]
+}

@@ -1,0 +1,90 @@
+//! What eu-elflint says of a binary, so that it can be compared with what it says of another.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use xshell::{Shell, cmd};
+
+use crate::process;
+
+/// The linter's messages, numbers left out: addresses and indices differ between two binaries.
+pub(super) type Messages = BTreeSet<String>;
+
+/// Whether there is a linter.
+pub(super) fn is_available() -> bool {
+    process::find_program("eu-elflint").is_some()
+}
+
+/// Lints `file`.
+///
+/// # Errors
+/// A linter that cannot be run.
+pub(super) fn lint(shell: &Shell, file: &Path) -> Result<Messages> {
+    let command = cmd!(shell, "eu-elflint --gnu-ld {file}");
+    let shown = command.to_string();
+    // It exits with 1 when it has anything to say.
+    let output = command
+        .quiet()
+        .ignore_status()
+        .output()
+        .with_context(|| format!("`{shown}` cannot be run"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        matches!(output.status.code(), Some(0 | 1)) && !text.is_empty(),
+        "`{shown}` failed ({}):\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(text
+        .lines()
+        .filter(|line| *line != "No errors")
+        .map(without_numbers)
+        .collect())
+}
+
+/// # Errors
+/// Messages in `found` that are not in `known`.
+pub(super) fn nothing_new(file: &Path, found: &Messages, known: &Messages) -> Result<()> {
+    let new: Vec<&str> = found.difference(known).map(String::as_str).collect();
+    ensure!(
+        new.is_empty(),
+        "eu-elflint --gnu-ld says of {} what it does not say of the unsplit file:\n{}",
+        file.display(),
+        new.join("\n")
+    );
+    Ok(())
+}
+
+/// Leaves out digits, and hexadecimal numbers as a whole.
+fn without_numbers(line: &str) -> String {
+    let mut text = String::new();
+    let mut rest = line;
+    while let Some(character) = rest.chars().next() {
+        if let Some(number) = rest.strip_prefix("0x") {
+            rest = number.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+        } else {
+            if !character.is_ascii_digit() {
+                text.push(character);
+            }
+            rest = &rest[character.len_utf8()..];
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_numbers;
+
+    #[test]
+    fn messages_about_different_places_are_the_same_message() {
+        let here = "section [12] '.dynsym': symbol 3: value 0x1af0 out of range";
+        let there = "section [7] '.dynsym': symbol 11: value 0xbeef out of range";
+        assert_eq!(without_numbers(here), without_numbers(there));
+        assert_ne!(
+            without_numbers(here),
+            without_numbers("section [12] '.dynstr': not zero-terminated")
+        );
+    }
+}

@@ -1,0 +1,317 @@
+//! `cargo xtask e2e`: the whole way on a real project, compared at every step with the unsplit
+//! build.
+
+mod check;
+mod embedded;
+mod hip_project;
+mod lint;
+mod project;
+mod real_libraries;
+mod reference;
+mod runtime;
+mod stub_libraries;
+mod table;
+mod treatment;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use xshell::{Shell, cmd};
+
+use crate::{bootstrap, corpus, dist, process, repository};
+use check::{Checker, Counts};
+use hip_project::HipTools;
+use project::{MODULE, Project};
+use runtime::Runtime;
+use table::Table;
+use treatment::{Treatment, copy_tree, debugger_finds};
+
+/// What to do besides.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// First install the tools that are missing, with apt-get (as root, or through sudo).
+    #[arg(long)]
+    bootstrap: bool,
+    /// Fail where there is no HIP compiler or no CMake, instead of running on embedded fixtures.
+    #[arg(long)]
+    require_hip: bool,
+    /// Also split and verify the real libraries of `cargo xtask corpus`.
+    #[arg(long)]
+    corpus: bool,
+}
+
+/// Runs it all and prints a table of what was checked.
+///
+/// # Errors
+/// Anything that did not hold.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.bootstrap {
+        bootstrap::install_missing()?;
+    }
+    let tools = match HipTools::find() {
+        Ok(tools) => Some(tools),
+        Err(error) if options.require_hip => {
+            return Err(error.context("a HIP compiler and CMake are required"));
+        }
+        Err(error) => {
+            println!("No HIP project can be built here: {error:#}.");
+            println!(
+                "Going on with embedded fixtures, linked by cc; --bootstrap installs the rest."
+            );
+            None
+        }
+    };
+    let shell = repository::shell()?;
+    let work = repository::target_directory().join("e2e");
+    let _ = fs::remove_dir_all(&work);
+    fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
+
+    let helper = repository::build_helper(&shell)?;
+    let kpack = work.join("kpack");
+    dist::fill(&kpack, &helper)?;
+    let helper = kpack.join("bin/kpack");
+    let runtime = Runtime::build(&shell, &work.join("hip"))?;
+    let project = match &tools {
+        Some(tools) => tools.build(&shell, &runtime, &kpack, &work)?,
+        None => embedded::build(&shell, &runtime, &helper, &work)?,
+    };
+
+    let mut table = Table::default();
+    let run = Run {
+        shell: &shell,
+        project: &project,
+        work: &work,
+        checker: Checker {
+            shell: &shell,
+            runtime: &runtime,
+            helper: &helper,
+            programs: &project.programs,
+            reference: &project.reference,
+            scratch: &work.join("scratch"),
+        },
+    };
+    run.split_as_built(&mut table);
+    if let Some(tools) = &tools {
+        run.strip_by_cmake(tools, &mut table);
+    }
+    for treatment in Treatment::ALL {
+        match treatment.missing_program() {
+            Some(program) => {
+                table.not_checked(treatment.name(), format!("{program} is not installed"));
+            }
+            None => {
+                run.treated_after(treatment, &mut table);
+                run.treated_before(treatment, &mut table);
+            }
+        }
+    }
+    if options.corpus {
+        let tools = tools
+            .as_ref()
+            .context("--corpus compares with clang-offload-bundler, which is not installed")?;
+        for library in corpus::libraries()? {
+            let work = work.join("corpus");
+            real_libraries::check(&shell, tools, &helper, &library, &work, &mut table)?;
+        }
+    }
+    table.finish()
+}
+
+/// What all the checks share.
+struct Run<'a> {
+    shell: &'a Shell,
+    project: &'a Project,
+    work: &'a Path,
+    checker: Checker<'a>,
+}
+
+impl Run<'_> {
+    /// What the project's own build installed: that it works, that a second run changes nothing,
+    /// and that the helper alone makes the same files.
+    fn split_as_built(&self, table: &mut Table) {
+        let by = self.project.split_by;
+        process::step(&format!("Checking what {by} installed"));
+        table.add(
+            format!("split by {by}"),
+            self.check_all(&self.project.split, &self.project.fat, None),
+        );
+        table.add("split again", self.idempotent());
+        if by != "kpack install" {
+            table.add("split by kpack install", self.same_by_helper());
+        }
+    }
+
+    /// `cmake --install --strip`, which strips before the split.
+    fn strip_by_cmake(&self, tools: &HipTools, table: &mut Table) {
+        process::step("Checking cmake --install --strip");
+        let prefix = self.work.join("cmake-strip");
+        let outcome = tools
+            .install(self.shell, self.work, &prefix, &["--strip"])
+            .and_then(|()| Ok(counted(self.checker.check(&prefix)?)));
+        table.add("cmake --install --strip", outcome);
+    }
+
+    fn treated_after(&self, treatment: Treatment, table: &mut Table) {
+        let name = treatment.name();
+        process::step(&format!("Checking {name} after the split"));
+        let outcome = self
+            .treated_copy(&self.project.split, treatment, "after")
+            .and_then(|split| {
+                let fat = self.treated_copy(&self.project.fat, treatment, "fat")?;
+                let mut held = counted(self.checker.check(&split)?);
+                held += &self.lint(&split, &[&fat, &self.project.fat])?;
+                held += &self.debugger(treatment, &split)?;
+                Ok(held)
+            });
+        table.add(format!("split, then {name}"), outcome);
+    }
+
+    fn treated_before(&self, treatment: Treatment, table: &mut Table) {
+        let name = treatment.name();
+        process::step(&format!("Checking {name} before the split"));
+        let outcome = self
+            .treated_copy(&self.project.fat, treatment, "fat")
+            .and_then(|fat| {
+                let split = self.work.join("before");
+                copy_tree(self.shell, &fat, &split)?;
+                self.install(&split)?;
+                self.check_all(&split, &fat, Some(treatment))
+            });
+        table.add(format!("{name}, then split"), outcome);
+    }
+
+    /// Runs, resolution, verification against the unsplit files, lint, debugger.
+    fn check_all(&self, split: &Path, fat: &Path, treatment: Option<Treatment>) -> Result<String> {
+        let mut held = counted(self.checker.check(split)?);
+        for binary in self.project.reference.binaries() {
+            self.checker
+                .verify(&split.join(binary), &fat.join(binary))?;
+        }
+        held += ", verified against the unsplit";
+        held += &self.lint(split, &[fat])?;
+        if let Some(treatment) = treatment {
+            held += &self.debugger(treatment, split)?;
+        }
+        Ok(held)
+    }
+
+    fn lint(&self, split: &Path, fat: &[&Path]) -> Result<String> {
+        if !lint::is_available() {
+            return Ok(String::new());
+        }
+        for binary in self.project.reference.binaries() {
+            let mut known = lint::Messages::new();
+            for fat in fat {
+                known.extend(lint::lint(self.shell, &fat.join(binary))?);
+            }
+            let file = split.join(binary);
+            lint::nothing_new(&file, &lint::lint(self.shell, &file)?, &known)?;
+        }
+        Ok(", lint".to_owned())
+    }
+
+    fn debugger(&self, treatment: Treatment, prefix: &Path) -> Result<String> {
+        if !treatment.separates_debug_information() {
+            return Ok(String::new());
+        }
+        let (binary, function) = &self.project.debugged;
+        Ok(
+            match debugger_finds(self.shell, &prefix.join(binary), function)? {
+                Some(()) => ", debug file found by gdb".to_owned(),
+                None => ", debug file NOT CHECKED (no gdb)".to_owned(),
+            },
+        )
+    }
+
+    /// A copy of `prefix` with `treatment` applied to every binary that has device code.
+    fn treated_copy(&self, prefix: &Path, treatment: Treatment, name: &str) -> Result<PathBuf> {
+        let copy = self.work.join(format!("treated-{name}"));
+        copy_tree(self.shell, prefix, &copy)?;
+        for binary in self.project.reference.binaries() {
+            treatment.apply(self.shell, &copy.join(binary))?;
+        }
+        Ok(copy)
+    }
+
+    /// `kpack install` of every binary of `prefix`.
+    fn install(&self, prefix: &Path) -> Result<()> {
+        let files = self.project.reference.binaries();
+        install(self.shell, self.checker.helper, prefix, files)
+    }
+
+    fn idempotent(&self) -> Result<String> {
+        let before = contents(&self.project.split)?;
+        self.install(&self.project.split)?;
+        same_files(&before, &contents(&self.project.split)?)?;
+        Ok(format!("{} files unchanged", before.len()))
+    }
+
+    fn same_by_helper(&self) -> Result<String> {
+        let prefix = self.work.join("by-helper");
+        copy_tree(self.shell, &self.project.fat, &prefix)?;
+        self.install(&prefix)?;
+        let files = contents(&prefix)?;
+        same_files(&contents(&self.project.split)?, &files)?;
+        Ok(format!("{} files, the same bytes", files.len()))
+    }
+}
+
+/// Runs `kpack install` for files of a prefix.
+fn install<'a>(
+    shell: &Shell,
+    helper: &Path,
+    prefix: &Path,
+    files: impl IntoIterator<Item = &'a Path>,
+) -> Result<()> {
+    let files: Vec<&Path> = files.into_iter().collect();
+    process::output(cmd!(
+        shell,
+        "{helper} install --prefix {prefix} --module {MODULE} {files...}"
+    ))?;
+    Ok(())
+}
+
+fn counted(counts: Counts) -> String {
+    format!(
+        "{} programs ran, {} wrappers, {} code objects equal",
+        counts.programs, counts.wrappers, counts.code_objects
+    )
+}
+
+/// Every regular file of a tree, by path, with what it holds.
+fn contents(prefix: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    let mut directories = vec![prefix.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let path = entry?.path();
+            let kind = path.symlink_metadata()?.file_type();
+            if kind.is_dir() {
+                directories.push(path);
+            } else if kind.is_file() {
+                files.insert(path.strip_prefix(prefix)?.to_owned(), fs::read(&path)?);
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn same_files(
+    expected: &BTreeMap<PathBuf, Vec<u8>>,
+    found: &BTreeMap<PathBuf, Vec<u8>>,
+) -> Result<()> {
+    let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+    ensure!(
+        expected.len() == found.len() && expected.keys().eq(found.keys()),
+        "expected the files {:?}, found {:?}",
+        names(expected),
+        names(found)
+    );
+    for (path, bytes) in expected {
+        ensure!(found[path] == *bytes, "{} differs", path.display());
+    }
+    Ok(())
+}

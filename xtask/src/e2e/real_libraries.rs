@@ -1,0 +1,137 @@
+//! Splitting the libraries of the corpus: real ones, from other people's compilers and linkers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use xshell::{Shell, cmd};
+
+use super::check::Checker;
+use super::hip_project::HipTools;
+use super::reference::{Reference, unbundle};
+use super::runtime::Program;
+use super::table::Table;
+use super::treatment::{Treatment, copy_tree};
+use super::{counted, install, lint, stub_libraries};
+use crate::corpus::Library;
+use crate::process;
+
+/// One library, unsplit and split.
+struct Case<'a> {
+    shell: &'a Shell,
+    /// Path in the prefixes.
+    file: PathBuf,
+    fat: PathBuf,
+    split: PathBuf,
+    /// What the linter says of the unsplit library.
+    known: lint::Messages,
+    checker: Checker<'a>,
+}
+
+/// Splits `library` below `work`, and checks the result as it is and after each treatment.
+///
+/// # Errors
+/// Where not even the unsplit library loads.
+pub(super) fn check(
+    shell: &Shell,
+    tools: &HipTools,
+    helper: &Path,
+    library: &Library,
+    work: &Path,
+    table: &mut Table,
+) -> Result<()> {
+    let name = library.name();
+    process::step(&format!("Splitting {name} of {}", library.package));
+    let _ = fs::remove_dir_all(work);
+    let file = Path::new("lib").join(&name);
+    let (fat, split) = (work.join("fat"), work.join("split"));
+    for prefix in [&fat, &split] {
+        fs::create_dir_all(prefix.join("lib"))?;
+        fs::create_dir_all(prefix.join("bin"))?;
+        fs::copy(&library.path, prefix.join(&file))
+            .with_context(|| format!("copying {}", library.path.display()))?;
+        build_loader(shell, &prefix.join("bin/load"))?;
+    }
+    let runtime = stub_libraries::build(shell, &library.path, &work.join("stubs"))?;
+    let programs = [Program {
+        executable: "bin/load".into(),
+        libraries: vec![file.clone()],
+    }];
+    let scratch = work.join("scratch");
+    let mut reference = Reference::default();
+    let observation = runtime.run(shell, &fat, &programs[0], "gfx90a", &scratch)?;
+    reference.add(&observation, |_, bundle| {
+        let code_objects = unbundle(shell, tools.bundler(), bundle, &scratch)?;
+        fs::remove_file(bundle)?;
+        Ok(code_objects)
+    })?;
+
+    let case = Case {
+        shell,
+        known: lint::lint(shell, &fat.join(&file))?,
+        file,
+        fat,
+        split,
+        checker: Checker {
+            shell,
+            runtime: &runtime,
+            helper,
+            programs: &programs,
+            reference: &reference,
+            scratch: &scratch,
+        },
+    };
+    let split = case.check_split(helper);
+    let is_split = split.is_ok();
+    table.add(name.clone(), split);
+    if is_split {
+        for treatment in Treatment::ALL {
+            let what = format!("{name}, then {}", treatment.name());
+            match treatment.missing_program() {
+                Some(program) => table.not_checked(what, format!("{program} is not installed")),
+                None => table.add(what, case.check_treated(treatment)),
+            }
+        }
+    }
+    fs::remove_dir_all(work)?;
+    Ok(())
+}
+
+impl Case<'_> {
+    fn check_split(&self, helper: &Path) -> Result<String> {
+        install(self.shell, helper, &self.split, [self.file.as_path()])?;
+        let file = self.split.join(&self.file);
+        self.checker.verify(&file, &self.fat.join(&self.file))?;
+        lint::nothing_new(&file, &lint::lint(self.shell, &file)?, &self.known)?;
+        let counts = self.checker.check(&self.split)?;
+        Ok(counted(counts) + ", verified against the unsplit, lint")
+    }
+
+    fn check_treated(&self, treatment: Treatment) -> Result<String> {
+        let copy = self.split.with_file_name("treated");
+        copy_tree(self.shell, &self.split, &copy)?;
+        let file = copy.join(&self.file);
+        treatment.apply(self.shell, &file)?;
+        let messages = lint::lint(self.shell, &file)?;
+        if !messages.is_subset(&self.known) {
+            // What the tool does to the unsplit library is not the split's fault. It is large,
+            // so this is found out only where it matters.
+            let fat = self.split.with_file_name("treated-fat");
+            copy_tree(self.shell, &self.fat, &fat)?;
+            treatment.apply(self.shell, &fat.join(&self.file))?;
+            let mut known = lint::lint(self.shell, &fat.join(&self.file))?;
+            fs::remove_dir_all(&fat)?;
+            known.extend(self.known.iter().cloned());
+            lint::nothing_new(&file, &messages, &known)?;
+        }
+        let wrappers = self.checker.observe(&copy)?.len();
+        fs::remove_dir_all(&copy)?;
+        Ok(format!("loads, {wrappers} wrappers, lint"))
+    }
+}
+
+fn build_loader(shell: &Shell, output: &Path) -> Result<()> {
+    let source = crate::repository::root().join("tests/e2e/load.c");
+    process::output(cmd!(shell, "cc -O2 -o {output} {source} -ldl"))?;
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! What the unsplit build has: the measure for every split one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+use xshell::{Shell, cmd};
+
+use super::runtime::{Event, Kind, Observation};
+use crate::process;
+
+/// A wrapper: its binary as a path in the prefix, and its index among the binary's wrappers.
+pub(super) type Wrapper = (PathBuf, u32);
+
+/// Code objects by target ID.
+pub(super) type CodeObjects = BTreeMap<String, CodeObject>;
+
+/// Stands for the bytes of a code object; all those of a large library need not be held at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CodeObject {
+    size: usize,
+    sha256: [u8; 32],
+}
+
+impl CodeObject {
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        Self {
+            size: bytes.len(),
+            sha256: Sha256::digest(bytes).into(),
+        }
+    }
+}
+
+impl fmt::Display for CodeObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.sha256;
+        write!(
+            f,
+            "a code object of {} bytes, SHA-256 {a:02x}{b:02x}{c:02x}{d:02x}…",
+            self.size
+        )
+    }
+}
+
+/// What was seen of the unsplit build.
+#[derive(Debug, Default)]
+pub(super) struct Reference {
+    /// What each program printed and did, in the order of the programs.
+    pub(super) programs: Vec<Behaviour>,
+    /// What each wrapper's bundle holds.
+    pub(super) wrappers: BTreeMap<Wrapper, CodeObjects>,
+}
+
+/// What a program does, as far as splitting must not change it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Behaviour {
+    pub(super) stdout: String,
+    /// Kernels as they are registered and launched.
+    pub(super) kernels: Vec<(Wrapper, Kind)>,
+}
+
+/// The index of each wrapper: wrappers are an array, so the order of addresses counts.
+pub(super) fn indices(events: &[Event]) -> BTreeMap<(&Path, u64), u32> {
+    let mut addresses: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
+    for event in events {
+        addresses
+            .entry(&event.binary)
+            .or_default()
+            .insert(event.wrapper);
+    }
+    addresses
+        .into_iter()
+        .flat_map(|(binary, addresses)| {
+            (0..)
+                .zip(addresses)
+                .map(move |(i, address)| ((binary, address), i))
+        })
+        .collect()
+}
+
+impl Behaviour {
+    pub(super) fn of(observation: &Observation) -> Self {
+        let indices = indices(&observation.events);
+        let kernels = observation
+            .events
+            .iter()
+            .filter(|event| matches!(event.kind, Kind::Function(_) | Kind::Launch(_)))
+            .map(|event| {
+                let index = indices[&(event.binary.as_path(), event.wrapper)];
+                ((event.binary.clone(), index), event.kind.clone())
+            })
+            .collect();
+        Self {
+            stdout: observation.stdout.clone(),
+            kernels,
+        }
+    }
+
+    /// Where `found` differs from this, in words.
+    pub(super) fn difference(&self, found: &Self) -> String {
+        if self.stdout != found.stdout {
+            return format!("it printed\n{}instead of\n{}", found.stdout, self.stdout);
+        }
+        let (before, after) = (&self.kernels, &found.kernels);
+        let place = before.iter().zip(after).take_while(|(b, a)| b == a).count();
+        format!(
+            "event {place} of {} is {:?} instead of {:?}",
+            before.len(),
+            after.get(place),
+            before.get(place)
+        )
+    }
+}
+
+impl Reference {
+    /// Adds what a program of the unsplit build did; `unbundle` takes a bundle apart.
+    ///
+    /// # Errors
+    /// A wrapper that is split already, or one whose bundle differs from an earlier run.
+    pub(super) fn add(
+        &mut self,
+        observation: &Observation,
+        unbundle: impl Fn(&Wrapper, &Path) -> Result<CodeObjects>,
+    ) -> Result<()> {
+        let indices = indices(&observation.events);
+        for event in &observation.events {
+            let index = indices[&(event.binary.as_path(), event.wrapper)];
+            let wrapper = (event.binary.clone(), index);
+            match &event.kind {
+                Kind::Fat { bundle } if !self.wrappers.contains_key(&wrapper) => {
+                    let code_objects = unbundle(&wrapper, bundle)?;
+                    ensure!(
+                        !code_objects.is_empty(),
+                        "{}: wrapper {index} has a bundle without device code",
+                        event.binary.display()
+                    );
+                    self.wrappers.insert(wrapper, code_objects);
+                }
+                Kind::Split { .. } => bail!(
+                    "{}: the wrapper at {:#x} of an unsplit binary is split",
+                    event.binary.display(),
+                    event.wrapper
+                ),
+                _ => {}
+            }
+        }
+        self.programs.push(Behaviour::of(observation));
+        Ok(())
+    }
+
+    /// Every target that any wrapper has.
+    pub(super) fn targets(&self) -> BTreeSet<&str> {
+        self.wrappers
+            .values()
+            .flat_map(|code_objects| code_objects.keys().map(String::as_str))
+            .collect()
+    }
+
+    /// The binaries with device code, as paths in the prefix.
+    pub(super) fn binaries(&self) -> BTreeSet<&Path> {
+        self.wrappers
+            .keys()
+            .map(|(binary, _)| binary.as_path())
+            .collect()
+    }
+}
+
+/// Takes a bundle apart with `bundler`, clang's own tool.
+///
+/// # Errors
+/// A bundle that the tool does not read.
+pub(super) fn unbundle(
+    shell: &Shell,
+    bundler: &Path,
+    bundle: &Path,
+    scratch: &Path,
+) -> Result<CodeObjects> {
+    let list = process::output(cmd!(shell, "{bundler} --list --type=o --input={bundle}"))?;
+    let mut code_objects = CodeObjects::new();
+    for entry in list.lines().filter(|entry| !entry.starts_with("host-")) {
+        let output = scratch.join("code-object");
+        process::output(cmd!(
+            shell,
+            "{bundler} --unbundle --type=o --targets={entry} --input={bundle} --output={output}"
+        ))?;
+        let (_, target) = entry
+            .rsplit_once("--")
+            .with_context(|| format!("no target in the bundle entry ID `{entry}`"))?;
+        let bytes = fs::read(&output)?;
+        ensure!(
+            bytes.starts_with(b"\x7fELF"),
+            "{}: {} extracted no ELF file for {entry}",
+            bundle.display(),
+            bundler.display()
+        );
+        code_objects.insert(target.to_owned(), CodeObject::of(&bytes));
+    }
+    Ok(code_objects)
+}

@@ -1,0 +1,170 @@
+//! The stub HIP runtime: built by the C compiler, run under a program, its report read back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use xshell::{Shell, cmd};
+
+use crate::{process, repository};
+
+/// The stub's `libamdhip64.so`, ready to be linked with and loaded.
+#[derive(Debug)]
+pub(super) struct Runtime {
+    /// The prefix whose `lib` has it.
+    pub(super) prefix: PathBuf,
+}
+
+/// One execution of a program of a prefix.
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    /// Path in the prefix.
+    pub(super) executable: PathBuf,
+    /// Paths in the prefix of libraries that it is told to load.
+    pub(super) libraries: Vec<PathBuf>,
+}
+
+/// What a program printed, and what it told the runtime.
+#[derive(Debug)]
+pub(super) struct Observation {
+    pub(super) stdout: String,
+    pub(super) events: Vec<Event>,
+}
+
+/// One line of the report.
+#[derive(Debug, Clone)]
+pub(super) struct Event {
+    /// The binary, as a path in the prefix.
+    pub(super) binary: PathBuf,
+    /// Address of the wrapper, relative to where the binary is loaded.
+    pub(super) wrapper: u64,
+    pub(super) kind: Kind,
+}
+
+/// What the program told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A fat wrapper; the bundle that it points to was copied to this file.
+    Fat { bundle: PathBuf },
+    /// A split wrapper, and the marker that it points to.
+    Split {
+        co_index: u32,
+        kernel_name: String,
+        search_paths: Vec<String>,
+    },
+    /// The archive that the runtime would open for the pretended GPU.
+    Archive { target: String, file: PathBuf },
+    /// A kernel is registered.
+    Function(String),
+    /// A kernel is launched.
+    Launch(String),
+}
+
+impl Runtime {
+    /// Builds it into `prefix`.
+    pub(super) fn build(shell: &Shell, prefix: &Path) -> Result<Self> {
+        process::step("Building the stub HIP runtime, libamdhip64.so");
+        let library = prefix.join("lib");
+        fs::create_dir_all(&library)?;
+        let source = source();
+        let file = library.join("libamdhip64.so.6");
+        cmd!(
+            shell,
+            "cc -std=c11 -Wall -Wextra -O2 -fPIC -shared -Wl,-soname,libamdhip64.so.6 -o {file} {source} -ldl"
+        )
+        .run()?;
+        let link = library.join("libamdhip64.so");
+        if !link.exists() {
+            std::os::unix::fs::symlink("libamdhip64.so.6", link)?;
+        }
+        Ok(Self {
+            prefix: prefix.to_owned(),
+        })
+    }
+
+    /// Runs `program` of `prefix` for the GPU `agent`. Bundles of fat wrappers are copied into
+    /// `scratch`.
+    ///
+    /// # Errors
+    /// A program that fails, with what it printed; a report that cannot be read.
+    pub(super) fn run(
+        &self,
+        shell: &Shell,
+        prefix: &Path,
+        program: &Program,
+        agent: &str,
+        scratch: &Path,
+    ) -> Result<Observation> {
+        let prefix = prefix
+            .canonicalize()
+            .with_context(|| prefix.display().to_string())?;
+        fs::create_dir_all(scratch)?;
+        let report = scratch.join("report.txt");
+        let _ = fs::remove_file(&report);
+        let executable = prefix.join(&program.executable);
+        let libraries: Vec<PathBuf> = program.libraries.iter().map(|l| prefix.join(l)).collect();
+        let stdout = process::output(
+            cmd!(shell, "{executable} {libraries...}")
+                .env("LD_LIBRARY_PATH", self.prefix.join("lib"))
+                .env("LD_BIND_NOW", "1")
+                .env("STUB_HIP_REPORT", &report)
+                .env("STUB_HIP_DUMP", scratch)
+                .env("STUB_HIP_AGENT", agent)
+                // What is checked is that the program runs; leaks of the stub are not looked for.
+                .env("ASAN_OPTIONS", "detect_leaks=0"),
+        )?;
+        let text = fs::read_to_string(&report).with_context(|| {
+            format!(
+                "{} registered nothing with the runtime",
+                executable.display()
+            )
+        })?;
+        let events = text
+            .lines()
+            .map(|line| parse(line, &prefix))
+            .collect::<Result<_>>()?;
+        Ok(Observation { stdout, events })
+    }
+}
+
+/// The stub's source.
+pub(super) fn source() -> PathBuf {
+    repository::root().join("tests/stub-hip/amdhip64.c")
+}
+
+fn parse(line: &str, prefix: &Path) -> Result<Event> {
+    let unknown = || anyhow!("the stub HIP runtime reported an unknown line: {line}");
+    let fields: Vec<&str> = line.split('\t').collect();
+    let [event, binary, wrapper, rest @ ..] = fields.as_slice() else {
+        return Err(unknown());
+    };
+    let kind = match (*event, rest) {
+        ("fat", [bundle]) => Kind::Fat {
+            bundle: bundle.into(),
+        },
+        ("split", [co_index, kernel_name, search_paths @ ..]) => Kind::Split {
+            co_index: co_index.parse()?,
+            kernel_name: (*kernel_name).to_owned(),
+            search_paths: search_paths.iter().map(|&path| path.to_owned()).collect(),
+        },
+        ("archive", [target, file]) => Kind::Archive {
+            target: (*target).to_owned(),
+            file: file.into(),
+        },
+        ("function", [name]) => Kind::Function((*name).to_owned()),
+        ("launch", [name]) => Kind::Launch((*name).to_owned()),
+        _ => return Err(unknown()),
+    };
+    let binary = Path::new(binary);
+    ensure!(
+        binary.starts_with(prefix),
+        "the program loaded {}, which is not in {}",
+        binary.display(),
+        prefix.display()
+    );
+    Ok(Event {
+        binary: binary.strip_prefix(prefix)?.to_owned(),
+        wrapper: u64::from_str_radix(wrapper, 16)?,
+        kind,
+    })
+}

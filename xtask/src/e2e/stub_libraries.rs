@@ -1,0 +1,129 @@
+//! Stand-ins for the libraries that a real library needs and that are not installed: each has the
+//! symbols that are asked of it, in their versions, and libamdhip64 is the stub HIP runtime.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use object::read::ReadCache;
+use object::read::elf::{ElfFile64, FileHeader, Sym};
+use object::{Endianness, elf};
+use xshell::{Shell, cmd};
+
+use super::runtime::{self, Runtime};
+use crate::process;
+
+/// What a library asks of the libraries that it needs.
+#[derive(Debug, Default)]
+struct Needs {
+    /// Their names (DT_NEEDED).
+    libraries: Vec<String>,
+    /// By library, or `None` where no version says which: symbol and version.
+    symbols: BTreeMap<Option<String>, BTreeSet<(String, String)>>,
+}
+
+/// Builds stand-ins for what `library` needs and the C compiler does not find, into `prefix`.
+///
+/// # Errors
+/// A library that cannot be read, a compiler that fails.
+pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path) -> Result<Runtime> {
+    let directory = prefix.join("lib");
+    fs::create_dir_all(&directory)?;
+    let needs = Needs::of(library).with_context(|| library.display().to_string())?;
+    for name in &needs.libraries {
+        let found = process::output(cmd!(shell, "cc -print-file-name={name}"))?;
+        if Path::new(found.trim()).is_absolute() {
+            continue;
+        }
+        let (code, versions) = needs.stand_in(name);
+        let code_file = prefix.join("stand-in.c");
+        let versions_file = prefix.join("stand-in.map");
+        fs::write(&code_file, code)?;
+        fs::write(&versions_file, &versions)?;
+        let mut sources = vec![code_file];
+        if name.starts_with("libamdhip64.so") {
+            sources.push(runtime::source());
+        }
+        let mut flags = vec![format!("-Wl,-soname,{name}")];
+        if !versions.is_empty() {
+            flags.push(format!("-Wl,--version-script={}", versions_file.display()));
+        }
+        let output = directory.join(name);
+        process::output(cmd!(
+            shell,
+            "cc -w -fno-builtin -shared -fPIC {flags...} -o {output} {sources...} -ldl"
+        ))?;
+    }
+    Ok(Runtime {
+        prefix: prefix.to_owned(),
+    })
+}
+
+impl Needs {
+    fn of(library: &Path) -> Result<Self> {
+        let cache = ReadCache::new(File::open(library)?);
+        let data = &cache;
+        let file = ElfFile64::<Endianness, _>::parse(data)?;
+        let endian = file.endian();
+        let sections = file.elf_header().sections(endian, data)?;
+        let mut needs = Self::default();
+
+        let dynamic = sections.dynamic_table(endian, data)?;
+        for entry in dynamic.iter() {
+            if entry.tag == elf::DT_NEEDED {
+                needs.libraries.push(text(dynamic.string(entry)?));
+            }
+        }
+        let symbols = sections.symbols(endian, data, elf::SHT_DYNSYM)?;
+        let versions = sections.versions(endian, data)?;
+        for (index, symbol) in symbols.enumerate() {
+            let defined_elsewhere =
+                symbol.st_shndx(endian) == elf::SHN_UNDEF && symbol.st_bind() == elf::STB_GLOBAL;
+            if !defined_elsewhere {
+                continue;
+            }
+            let name = text(symbols.symbol_name(endian, symbol)?);
+            let version = match &versions {
+                Some(table) => table.version(table.version_index(endian, index).index())?,
+                None => None,
+            };
+            let (library, version) = match version {
+                Some(version) => (version.file().map(text), text(version.name())),
+                None => (None, String::new()),
+            };
+            needs
+                .symbols
+                .entry(library)
+                .or_default()
+                .insert((name, version));
+        }
+        Ok(needs)
+    }
+
+    /// C code and version script of a stand-in for `name`.
+    fn stand_in(&self, name: &str) -> (String, String) {
+        let mut code = String::new();
+        let mut by_version: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let of_this = self.symbols.get(&Some(name.to_owned()));
+        let of_any = self.symbols.get(&None);
+        for (symbol, version) in of_this.into_iter().chain(of_any).flatten() {
+            // Weak, so that what the stub HIP runtime defines comes first.
+            let _ = writeln!(
+                code,
+                "__attribute__((weak)) long {symbol}(void) {{ return 0; }}"
+            );
+            by_version.entry(version).or_default().push(symbol);
+        }
+        let mut script = String::new();
+        for (version, symbols) in by_version.iter().filter(|(version, _)| !version.is_empty()) {
+            let _ = writeln!(script, "{version} {{ global: {}; }};", symbols.join("; "));
+        }
+        (code, script)
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,157 @@
+//! What packagers do to binaries, before or after the split.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use xshell::{Shell, cmd};
+
+use crate::process;
+
+/// One thing that is done to a binary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Treatment {
+    /// As by Debian's dh_strip.
+    GnuStrip,
+    LlvmStrip,
+    /// As by RPM's find-debuginfo: symbols go to a debug file.
+    EuStrip,
+    /// Debug file by objcopy, with a debug link.
+    DebugLink,
+    /// A run path that is longer than the one that is there.
+    Patchelf,
+}
+
+/// A run path that no binary has room for. The directories that matter come first.
+const LONG_RUN_PATH: &str = "$ORIGIN/../lib:$ORIGIN:/opt/a/directory/that/is/long/enough/to/need/\
+room/that/the/string/table/does/not/have/and/then/some/more/of/it/to/be/quite/sure";
+
+impl Treatment {
+    pub(super) const ALL: [Self; 5] = [
+        Self::GnuStrip,
+        Self::LlvmStrip,
+        Self::EuStrip,
+        Self::DebugLink,
+        Self::Patchelf,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::GnuStrip => "strip",
+            Self::LlvmStrip => "llvm-strip",
+            Self::EuStrip => "eu-strip -f",
+            Self::DebugLink => "objcopy, debug link",
+            Self::Patchelf => "patchelf --set-rpath",
+        }
+    }
+
+    /// The programs that it runs, and that are to be had; `Err` has the name of a missing one.
+    fn programs(self) -> Result<Vec<PathBuf>, &'static str> {
+        let names: &[&str] = match self {
+            Self::GnuStrip => &["strip"],
+            Self::LlvmStrip => &["llvm-strip-19|llvm-strip"],
+            Self::EuStrip => &["eu-strip"],
+            Self::DebugLink => &["objcopy"],
+            Self::Patchelf => &["patchelf"],
+        };
+        names
+            .iter()
+            .map(|&names| {
+                names
+                    .split('|')
+                    .find_map(process::find_program)
+                    .ok_or(names)
+            })
+            .collect()
+    }
+
+    /// The name of a program that it needs and that is not installed.
+    pub(super) fn missing_program(self) -> Option<&'static str> {
+        self.programs().err()
+    }
+
+    /// Does it to `file`, in place. Debug files go beside it, as `<file>.debug`.
+    ///
+    /// # Errors
+    /// A tool that fails, with what it printed.
+    pub(super) fn apply(self, shell: &Shell, file: &Path) -> Result<()> {
+        let programs = self
+            .programs()
+            .map_err(|name| anyhow::anyhow!("{name} is not installed"))?;
+        let program = &programs[0];
+        let debug = debug_file(file);
+        match self {
+            Self::GnuStrip => {
+                process::output(cmd!(
+                    shell,
+                    "{program} --strip-unneeded --remove-section=.comment --remove-section=.note {file}"
+                ))?;
+            }
+            Self::LlvmStrip => {
+                process::output(cmd!(shell, "{program} {file}"))?;
+            }
+            Self::EuStrip => {
+                process::output(cmd!(shell, "{program} --remove-comment -f {debug} {file}"))?;
+            }
+            Self::DebugLink => {
+                process::output(cmd!(shell, "{program} --only-keep-debug {file} {debug}"))?;
+                process::output(cmd!(
+                    shell,
+                    "{program} --strip-debug --add-gnu-debuglink={debug} {file}"
+                ))?;
+            }
+            Self::Patchelf => {
+                process::output(cmd!(shell, "{program} --set-rpath {LONG_RUN_PATH} {file}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether [`apply`](Self::apply) leaves a debug file.
+    pub(super) fn separates_debug_information(self) -> bool {
+        matches!(self, Self::EuStrip | Self::DebugLink)
+    }
+}
+
+/// Where a debug file goes.
+fn debug_file(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".debug");
+    name.into()
+}
+
+/// Whether gdb finds the line of `function` in `file`'s separate debug file; `None` without gdb.
+///
+/// # Errors
+/// A debug file that is not there or does not match.
+pub(super) fn debugger_finds(shell: &Shell, file: &Path, function: &str) -> Result<Option<()>> {
+    let Some(gdb) = process::find_program("gdb") else {
+        return Ok(None);
+    };
+    ensure!(
+        debug_file(file).exists(),
+        "{} has no debug file",
+        file.display()
+    );
+    let question = format!("info line {function}");
+    let answer = process::output(cmd!(shell, "{gdb} -nx -batch -ex {question} {file}"))?;
+    ensure!(
+        answer.lines().any(|line| line.starts_with("Line ")),
+        "gdb finds no debug information for {function} of {}; it said:\n{answer}",
+        file.display()
+    );
+    Ok(Some(()))
+}
+
+/// Copies a tree with its links, modes and times.
+///
+/// # Errors
+/// What cp says.
+pub(super) fn copy_tree(shell: &Shell, from: &Path, to: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(to);
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+    }
+    process::output(cmd!(shell, "cp -a {from} {to}"))?;
+    Ok(())
+}
