@@ -1,8 +1,15 @@
 //! What an AMDGPU code object says of itself: target and extent.
 
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, SeekFrom};
+
+use object::LittleEndian as LE;
+use object::elf;
+use object::pod;
 
 use crate::TargetId;
+
+/// The most section and program headers that a code object is read with; real ones have dozens.
+const MOST_HEADERS: u64 = 65_535;
 
 /// The facts of a code object that its ELF header tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +40,189 @@ impl CodeObject {
     /// Reads the headers of the code object at the current position of `source`, of which
     /// `available` bytes may be used.
     pub fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Self, CodeObjectError> {
-        let _ = (source, available);
-        todo!()
+        let start = source.stream_position()?;
+        if available < HEADER_SIZE {
+            return malformed(format!(
+                "it has {available} bytes; an ELF header has {HEADER_SIZE}"
+            ));
+        }
+        let mut bytes = [0; HEADER_SIZE as usize];
+        source.read_exact(&mut bytes)?;
+        let header = match pod::from_bytes::<elf::FileHeader64<LE>>(&bytes) {
+            Ok((header, _)) => header,
+            Err(()) => return malformed("its header cannot be read"),
+        };
+        if header.e_ident.magic != elf::ELFMAG {
+            return malformed(format!(
+                "it starts with {:02x?}; expected 7f 45 4c 46",
+                header.e_ident.magic
+            ));
+        }
+        let (class, data) = (header.e_ident.class, header.e_ident.data);
+        if class != elf::ELFCLASS64 || data != elf::ELFDATA2LSB {
+            return malformed(format!(
+                "expected a 64-bit little-endian ELF file (class 2, data 1), found class {}, data {}",
+                class.0, data.0
+            ));
+        }
+        let machine = header.e_machine.get(LE);
+        if machine != elf::EM_AMDGPU {
+            return malformed(format!(
+                "expected machine EM_AMDGPU (224), found {}",
+                machine.0
+            ));
+        }
+        let flags = header.e_flags.get(LE).0;
+        let abi_version = header.e_ident.abi_version;
+        Ok(Self {
+            target: target(flags, abi_version),
+            flags,
+            abi_version,
+            size: extent(source, start, available, header)?,
+        })
+    }
+
+    /// Whether this can be what `expected` stands for: equal processors, and no feature with
+    /// another sign. `true` where the processor is unknown.
+    pub fn agrees_with(&self, expected: &TargetId) -> bool {
+        self.target.as_ref().is_none_or(|own| {
+            let same_sign = |(name, on): (&str, bool)| {
+                expected
+                    .features()
+                    .all(|(other, sign)| name != other || sign == on)
+            };
+            own.processor() == expected.processor() && own.features().all(same_sign)
+        })
     }
 }
+
+const HEADER_SIZE: u64 = size_of::<elf::FileHeader64<LE>>() as u64;
+
+fn malformed<T>(reason: impl Into<String>) -> Result<T, CodeObjectError> {
+    Err(CodeObjectError::Malformed(reason.into()))
+}
+
+/// Where the file ends: the last of its header tables, sections and segments.
+fn extent<R: Read + Seek>(
+    source: &mut R,
+    start: u64,
+    available: u64,
+    header: &elf::FileHeader64<LE>,
+) -> Result<u64, CodeObjectError> {
+    let mut end = u64::from(header.e_ehsize.get(LE)).max(HEADER_SIZE);
+    let tables = [
+        (
+            "section header",
+            header.e_shoff.get(LE),
+            header.e_shnum.get(LE),
+            header.e_shentsize.get(LE),
+            64,
+        ),
+        (
+            "program header",
+            header.e_phoff.get(LE),
+            header.e_phnum.get(LE),
+            header.e_phentsize.get(LE),
+            56,
+        ),
+    ];
+    for (what, offset, count, entry, expected) in tables {
+        if offset == 0 || count == 0 {
+            continue;
+        }
+        if entry != expected {
+            return malformed(format!(
+                "its {what}s have {entry} bytes each; expected {expected}"
+            ));
+        }
+        let size = u64::from(count).min(MOST_HEADERS) * u64::from(entry);
+        let table_end = within(available, offset, size, &format!("{what} table"))?;
+        source.seek(SeekFrom::Start(start + offset))?;
+        let mut table = vec![0; size as usize];
+        source.read_exact(&mut table)?;
+        end = end.max(table_end);
+        for (index, record) in table.chunks_exact(usize::from(entry)).enumerate() {
+            let (offset, size) = if expected == 64 {
+                section_extent(record)
+            } else {
+                segment_extent(record)
+            };
+            if size > 0 {
+                end = end.max(within(
+                    available,
+                    offset,
+                    size,
+                    &format!("content of {what} {index}"),
+                )?);
+            }
+        }
+    }
+    Ok(end)
+}
+
+fn within(available: u64, offset: u64, size: u64, what: &str) -> Result<u64, CodeObjectError> {
+    match offset.checked_add(size).filter(|end| *end <= available) {
+        Some(end) => Ok(end),
+        None => malformed(format!(
+            "its {what} has {size:#x} bytes at offset {offset:#x}, but only {available:#x} are there"
+        )),
+    }
+}
+
+/// Offset and size in the file.
+fn section_extent(record: &[u8]) -> (u64, u64) {
+    pod::from_bytes::<elf::SectionHeader64<LE>>(record).map_or((0, 0), |(section, _)| {
+        let has_bytes = !matches!(section.sh_type.get(LE), elf::SHT_NOBITS | elf::SHT_NULL);
+        (
+            section.sh_offset.get(LE),
+            if has_bytes {
+                section.sh_size.get(LE)
+            } else {
+                0
+            },
+        )
+    })
+}
+
+/// Offset and size in the file.
+fn segment_extent(record: &[u8]) -> (u64, u64) {
+    pod::from_bytes::<elf::ProgramHeader64<LE>>(record).map_or((0, 0), |(segment, _)| {
+        (segment.p_offset.get(LE), segment.p_filesz.get(LE))
+    })
+}
+
+/// The target in `e_flags` (LLVM, "User Guide for AMDGPU Backend", "ELF Header").
+fn target(flags: u32, abi_version: u8) -> Option<TargetId> {
+    let mach = flags & 0xff;
+    let (_, processor) = PROCESSORS.iter().find(|(value, _)| *value == mach)?;
+    let mut features = Vec::new();
+    // Two bits each from code object v4 on: 0 unsupported, 1 any, 2 off, 3 on. v3 has a bit each,
+    // which does not tell off from any.
+    if abi_version >= 2 {
+        for (name, shift) in [("sramecc", 10), ("xnack", 8)] {
+            match flags >> shift & 3 {
+                2 => features.push((name, false)),
+                3 => features.push((name, true)),
+                _ => {}
+            }
+        }
+    }
+    Some(TargetId::new(processor, &features))
+}
+
+/// `EF_AMDGPU_MACH`, by value (LLVM, "User Guide for AMDGPU Backend", "AMDGPU ELF Header e_flags").
+#[rustfmt::skip]
+const PROCESSORS: &[(u32, &str)] = &[
+    (0x20, "gfx600"), (0x21, "gfx601"), (0x22, "gfx700"), (0x23, "gfx701"), (0x24, "gfx702"),
+    (0x25, "gfx703"), (0x26, "gfx704"), (0x28, "gfx801"), (0x29, "gfx802"), (0x2a, "gfx803"),
+    (0x2b, "gfx810"), (0x2c, "gfx900"), (0x2d, "gfx902"), (0x2e, "gfx904"), (0x2f, "gfx906"),
+    (0x30, "gfx908"), (0x31, "gfx909"), (0x32, "gfx90c"), (0x33, "gfx1010"), (0x34, "gfx1011"),
+    (0x35, "gfx1012"), (0x36, "gfx1030"), (0x37, "gfx1031"), (0x38, "gfx1032"), (0x39, "gfx1033"),
+    (0x3a, "gfx602"), (0x3b, "gfx705"), (0x3c, "gfx805"), (0x3d, "gfx1035"), (0x3e, "gfx1034"),
+    (0x3f, "gfx90a"), (0x40, "gfx940"), (0x41, "gfx1100"), (0x42, "gfx1013"), (0x43, "gfx1150"),
+    (0x44, "gfx1103"), (0x45, "gfx1036"), (0x46, "gfx1101"), (0x47, "gfx1102"), (0x48, "gfx1200"),
+    (0x49, "gfx1250"), (0x4a, "gfx1151"), (0x4b, "gfx941"), (0x4c, "gfx942"), (0x4e, "gfx1201"),
+    (0x4f, "gfx950"), (0x51, "gfx9-generic"), (0x52, "gfx10-1-generic"),
+    (0x53, "gfx10-3-generic"), (0x54, "gfx11-generic"), (0x55, "gfx1152"), (0x58, "gfx1153"),
+    (0x59, "gfx12-generic"), (0x5a, "gfx1251"), (0x5f, "gfx9-4-generic"),
+];

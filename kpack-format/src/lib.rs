@@ -11,8 +11,10 @@
 
 pub mod archive;
 pub mod code_object;
+mod digest;
 pub mod manifest;
 pub mod marker;
+mod message_pack;
 pub mod offload_bundle;
 pub mod target_id;
 

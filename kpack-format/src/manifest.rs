@@ -2,7 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::Sha256;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::{Sha256, message_pack};
+
+/// The version of the format.
+const FORMAT_VERSION: u32 = 1;
 
 /// A module's manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,15 +41,85 @@ pub struct KpackFile {
 #[error("not a kpack manifest: {0}")]
 pub struct ManifestError(pub(crate) String);
 
+/// The manifest as it stands in the file.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    format_version: u32,
+    component_name: String,
+    prefix: String,
+    kpack_files: BTreeMap<String, WireFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireFile {
+    architecture: String,
+    filename: String,
+    size: u64,
+    kernel_count: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksum: Option<Digest>,
+}
+
 impl Manifest {
     /// The MessagePack form.
     pub fn to_bytes(&self) -> Vec<u8> {
-        todo!()
+        let file = |file: &KpackFile| WireFile {
+            architecture: file.architecture.clone(),
+            filename: file.filename.clone(),
+            size: file.size,
+            kernel_count: file.kernel_count,
+            checksum: file.checksum.map(Digest),
+        };
+        let files = self.kpack_files.iter();
+        message_pack::to_bytes(&Wire {
+            format_version: FORMAT_VERSION,
+            component_name: self.component_name.clone(),
+            prefix: self.prefix.clone(),
+            kpack_files: files.map(|(target, f)| (target.clone(), file(f))).collect(),
+        })
     }
 
-    /// Reads a manifest that fills `bytes`.
+    /// Reads a manifest that fills `bytes`. Keys that are not known are ignored.
+    ///
+    /// # Errors
+    /// Bytes that are no manifest, another version, bytes behind it, and an archive's name that
+    /// is no plain file name.
     pub fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let _ = bytes;
-        todo!()
+        let (wire, size): (Wire, _) =
+            message_pack::read(bytes).map_err(|error| ManifestError(error.to_string()))?;
+        if wire.format_version != FORMAT_VERSION {
+            return Err(ManifestError(format!(
+                "format version {}; this program reads version {FORMAT_VERSION}",
+                wire.format_version
+            )));
+        }
+        if size != bytes.len() {
+            return Err(ManifestError(format!(
+                "{} bytes follow the manifest, which ends at {size:#x}",
+                bytes.len() - size
+            )));
+        }
+        let mut kpack_files = BTreeMap::new();
+        for (target, file) in wire.kpack_files {
+            let name = file.filename.as_str();
+            if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+                return Err(ManifestError(format!(
+                    "the archive of {target} is named {name:?}; expected a file name without directory"
+                )));
+            }
+            let file = KpackFile {
+                architecture: file.architecture,
+                filename: file.filename,
+                size: file.size,
+                kernel_count: file.kernel_count,
+                checksum: file.checksum.map(|digest| digest.0),
+            };
+            kpack_files.insert(target, file);
+        }
+        Ok(Self {
+            component_name: wire.component_name,
+            prefix: wire.prefix,
+            kpack_files,
+        })
     }
 }

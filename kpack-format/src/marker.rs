@@ -1,5 +1,9 @@
 //! `.rocm_kpack_ref`: what a split binary keeps in place of its device code.
 
+use serde::{Deserialize, Serialize};
+
+use crate::message_pack;
+
 /// The name of the section that holds the marker.
 pub const SECTION_NAME: &str = ".rocm_kpack_ref";
 /// A marker is never longer than this, in bytes.
@@ -23,16 +27,65 @@ pub struct Marker {
 #[error("not a kpack marker: {0}")]
 pub struct MarkerError(pub(crate) String);
 
+/// The marker as it stands in the file.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    kpack_search_paths: Vec<String>,
+    kernel_name: String,
+}
+
 impl Marker {
-    /// The MessagePack form.
+    /// The MessagePack form; a marker without kernel name gets an empty one.
     pub fn to_bytes(&self) -> Vec<u8> {
-        todo!()
+        message_pack::to_bytes(&Wire {
+            kpack_search_paths: self.kpack_search_paths.clone(),
+            kernel_name: self.kernel_name.clone().unwrap_or_default(),
+        })
     }
 
     /// Reads a marker of either form at the start of `bytes`; also tells how many bytes it
     /// occupies. What follows it is not looked at.
+    ///
+    /// # Errors
+    /// Bytes that are neither a MessagePack map with the marker's keys nor text.
     pub fn read(bytes: &[u8]) -> Result<(Self, usize), MarkerError> {
-        let _ = bytes;
-        todo!()
+        let bytes = &bytes[..bytes.len().min(MAX_SIZE)];
+        match bytes.first() {
+            // The first byte of a MessagePack map: fixmap, map 16, map 32.
+            Some(0x80..=0x8f | 0xde | 0xdf) => {
+                let (wire, size): (Wire, _) =
+                    message_pack::read(bytes).map_err(|error| MarkerError(error.to_string()))?;
+                let marker = Self {
+                    kernel_name: Some(wire.kernel_name),
+                    kpack_search_paths: wire.kpack_search_paths,
+                };
+                Ok((marker, size))
+            }
+            Some(_) => plain_text(bytes),
+            None => Err(MarkerError("it is empty".to_owned())),
+        }
     }
+}
+
+/// A list of directories with colons between them, up to a NUL or the end.
+fn plain_text(bytes: &[u8]) -> Result<(Marker, usize), MarkerError> {
+    let size = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
+    let text = std::str::from_utf8(&bytes[..size])
+        .ok()
+        .filter(|text| !text.is_empty() && !text.contains(|c: char| c.is_control()));
+    let Some(text) = text else {
+        let start = &bytes[..bytes.len().min(8)];
+        return Err(MarkerError(format!(
+            "expected a MessagePack map or a list of paths, found {start:02x?}"
+        )));
+    };
+    let paths = text.split(':').filter(|path| !path.is_empty());
+    let marker = Marker {
+        kernel_name: None,
+        kpack_search_paths: paths.map(str::to_owned).collect(),
+    };
+    Ok((marker, size))
 }

@@ -32,22 +32,112 @@ impl TargetId {
         self.features.iter().map(|(name, on)| (name.as_str(), *on))
     }
 
-    /// Whether a code object for this target runs on an agent with the ISA `agent`.
+    /// Whether a code object for this target runs on an agent with the ISA `agent`: the processors
+    /// are equal, and the agent has each feature that is set here, with the same sign.
     pub fn runs_on(&self, agent: &TargetId) -> bool {
-        todo!("{agent}")
+        self.processor == agent.processor
+            && self
+                .features
+                .iter()
+                .all(|feature| agent.features.contains(feature))
     }
 
-    /// Every target whose code objects run on this agent, most specific first.
+    /// Every target whose code objects run on this agent, most specific first: for
+    /// `gfx942:sramecc+:xnack-` itself, `gfx942:sramecc+`, `gfx942:xnack-`, `gfx942`.
     pub fn compatible(&self) -> Vec<TargetId> {
-        todo!()
+        // A bit for each feature, the first feature's the highest, so that larger numbers of
+        // equally many bits come first.
+        let count = self.features.len();
+        let mut sets: Vec<u32> = (0..1 << count).collect();
+        sets.sort_by_key(|set: &u32| {
+            (std::cmp::Reverse(set.count_ones()), std::cmp::Reverse(*set))
+        });
+        let subset = |set: u32| {
+            let chosen = self.features.iter().enumerate();
+            chosen
+                .filter(|(index, _)| set >> (count - 1 - index) & 1 == 1)
+                .map(|(_, feature)| feature.clone())
+                .collect()
+        };
+        sets.into_iter()
+            .map(|set| TargetId {
+                processor: self.processor.clone(),
+                features: subset(set),
+            })
+            .collect()
+    }
+
+    /// A target of known parts.
+    pub(crate) fn new(processor: &str, features: &[(&str, bool)]) -> Self {
+        let mut features: Vec<_> = features
+            .iter()
+            .map(|(name, on)| ((*name).to_owned(), *on))
+            .collect();
+        features.sort();
+        Self {
+            processor: processor.to_owned(),
+            features,
+        }
     }
 }
+
+/// More features than any target has; what is compatible with an agent grows as their power set.
+const MOST_FEATURES: usize = 4;
+/// The longest ID that is read, in bytes. It becomes a part of file names.
+const MAX_LENGTH: usize = 100;
 
 impl FromStr for TargetId {
     type Err = ParseTargetIdError;
 
+    /// Reads an ID, with or without the triple `amdgcn-amd-amdhsa--` in front. What could not be a
+    /// part of a file name is refused.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        todo!("{text}")
+        let refuse = |reason| {
+            Err(ParseTargetIdError {
+                text: text.chars().take(MAX_LENGTH).collect(),
+                reason,
+            })
+        };
+        if text.len() > MAX_LENGTH {
+            return refuse("it is longer than 100 bytes");
+        }
+        let id = text.strip_prefix("amdgcn-amd-amdhsa--").unwrap_or(text);
+        let mut parts = id.split(':');
+        let processor = parts.next().unwrap_or_default();
+        let is_name = |name: &str| {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+            name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.bytes().all(plain)
+        };
+        if !is_name(processor) {
+            return refuse(
+                "expected a processor, such as gfx1100, of letters, digits, `-` and `_`",
+            );
+        }
+        let mut features: Vec<(String, bool)> = Vec::new();
+        for part in parts {
+            let (name, on) = match (part.strip_suffix('+'), part.strip_suffix('-')) {
+                (Some(name), _) => (name, true),
+                (None, Some(name)) => (name, false),
+                (None, None) => return refuse("expected `+` or `-` behind each feature"),
+            };
+            if !is_name(name) {
+                return refuse(
+                    "expected a feature, such as xnack, of letters, digits, `-` and `_`",
+                );
+            }
+            if features.iter().any(|(known, _)| known == name) {
+                return refuse("it names a feature twice");
+            }
+            features.push((name.to_owned(), on));
+        }
+        if features.len() > MOST_FEATURES {
+            return refuse("it names more than 4 features");
+        }
+        features.sort();
+        Ok(Self {
+            processor: processor.to_owned(),
+            features,
+        })
     }
 }
 

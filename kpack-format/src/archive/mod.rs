@@ -10,6 +10,11 @@ pub use reader::Archive;
 pub use toc::{Scheme, Toc, TocEntry};
 pub use writer::{ArchiveWriter, Written};
 
+/// The first bytes of an archive.
+pub const MAGIC: [u8; 4] = *b"KPAK";
+/// Where data starts: the size of the header, in bytes.
+const DATA_OFFSET: u64 = 64;
+
 /// Why bytes are no archive, or why one could not be written. Offsets are from the start of the
 /// file.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +36,22 @@ pub enum ArchiveError {
     UnsupportedVersion {
         /// The version in the header or the TOC.
         found: u64,
+    },
+    /// The kernel is there already, with another code object.
+    #[error("kernel `{kernel}` for {target} is there already, with another code object")]
+    Conflict {
+        /// Kernel name.
+        kernel: String,
+        /// Target ID.
+        target: String,
+    },
+    /// More than a frame's size can say.
+    #[error("kernel `{kernel}` has {size} bytes compressed; a frame has less than 4 GiB")]
+    TooLarge {
+        /// Kernel name.
+        kernel: String,
+        /// Compressed size in bytes.
+        size: u64,
     },
     /// No such kernel for that target.
     #[error("the archive has no kernel `{kernel}` for {target}")]

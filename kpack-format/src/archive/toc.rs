@@ -2,7 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::Sha256;
+use serde::{Deserialize, Serialize};
+
+use super::ArchiveError;
+use crate::digest::Digest;
+use crate::{Sha256, message_pack};
+
+/// The version of the format, in the header and in the TOC.
+pub(super) const FORMAT_VERSION: u32 = 1;
+/// The type of every entry.
+const HSACO: &str = "hsaco";
 
 /// How code objects are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -11,6 +20,16 @@ pub enum Scheme {
     None,
     /// A Zstandard frame each.
     ZstdPerKernel,
+}
+
+impl Scheme {
+    /// The name in the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::ZstdPerKernel => "zstd-per-kernel",
+        }
+    }
 }
 
 /// The table of contents of an archive.
@@ -37,4 +56,181 @@ pub struct TocEntry {
     pub ordinal: u32,
     /// Size of the code object in bytes.
     pub original_size: u64,
+}
+
+/// Where the code objects are stored, as the TOC tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// Offset and size of each, by ordinal.
+    Blobs(Vec<(u64, u64)>),
+    /// The area that begins with the number of frames, and the offset of each frame.
+    Frames {
+        offset: u64,
+        size: u64,
+        frame_offsets: Option<Vec<u64>>,
+    },
+}
+
+/// The TOC as it stands in the file.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    format_version: u32,
+    group_name: String,
+    gfx_arch_family: String,
+    gfx_arches: Vec<String>,
+    compression_scheme: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    blobs: Option<Vec<WireBlob>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    zstd_offset: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    zstd_size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    frame_offsets: Option<Vec<u64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksums: Option<Vec<Digest>>,
+    toc: BTreeMap<String, BTreeMap<String, WireEntry>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireBlob {
+    offset: u64,
+    size: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireEntry {
+    #[serde(rename = "type")]
+    kind: String,
+    ordinal: u32,
+    original_size: u64,
+}
+
+impl Toc {
+    pub(super) fn to_bytes(&self, storage: &Storage) -> Vec<u8> {
+        let entry = |entry: &TocEntry| WireEntry {
+            kind: HSACO.to_owned(),
+            ordinal: entry.ordinal,
+            original_size: entry.original_size,
+        };
+        let targets = |targets: &BTreeMap<String, TocEntry>| {
+            targets
+                .iter()
+                .map(|(target, e)| (target.clone(), entry(e)))
+                .collect()
+        };
+        let mut wire = Wire {
+            format_version: FORMAT_VERSION,
+            group_name: self.group_name.clone(),
+            gfx_arch_family: self.gfx_arch_family.clone(),
+            gfx_arches: self.gfx_arches.clone(),
+            compression_scheme: self.scheme.as_str().to_owned(),
+            blobs: None,
+            zstd_offset: None,
+            zstd_size: None,
+            frame_offsets: None,
+            checksums: self
+                .checksums
+                .as_ref()
+                .map(|all| all.iter().copied().map(Digest).collect()),
+            toc: self
+                .kernels
+                .iter()
+                .map(|(name, t)| (name.clone(), targets(t)))
+                .collect(),
+        };
+        match storage {
+            Storage::Blobs(blobs) => {
+                let blob = |(offset, size): &(u64, u64)| WireBlob {
+                    offset: *offset,
+                    size: *size,
+                };
+                wire.blobs = Some(blobs.iter().map(blob).collect());
+            }
+            Storage::Frames {
+                offset,
+                size,
+                frame_offsets,
+            } => {
+                wire.zstd_offset = Some(*offset);
+                wire.zstd_size = Some(*size);
+                wire.frame_offsets.clone_from(frame_offsets);
+            }
+        }
+        message_pack::to_bytes(&wire)
+    }
+
+    /// Reads the TOC that fills `bytes`, which are at `offset` of the file.
+    pub(super) fn read(bytes: &[u8], offset: u64) -> Result<(Self, Storage), ArchiveError> {
+        let malformed = |reason: String| ArchiveError::Malformed { offset, reason };
+        let (wire, _): (Wire, _) = message_pack::read(bytes)
+            .map_err(|error| malformed(format!("the TOC cannot be read: {error}")))?;
+        if wire.format_version != FORMAT_VERSION {
+            return Err(ArchiveError::UnsupportedVersion {
+                found: u64::from(wire.format_version),
+            });
+        }
+        let missing = |key: &str| {
+            malformed(format!(
+                "the TOC has no `{key}`, which scheme `{}` needs",
+                wire.compression_scheme
+            ))
+        };
+        let (scheme, storage) = match wire.compression_scheme.as_str() {
+            "none" => {
+                let blobs = wire.blobs.as_ref().ok_or_else(|| missing("blobs"))?;
+                let blobs = blobs.iter().map(|blob| (blob.offset, blob.size)).collect();
+                (Scheme::None, Storage::Blobs(blobs))
+            }
+            "zstd-per-kernel" => {
+                let frames = Storage::Frames {
+                    offset: wire.zstd_offset.ok_or_else(|| missing("zstd_offset"))?,
+                    size: wire.zstd_size.ok_or_else(|| missing("zstd_size"))?,
+                    frame_offsets: wire.frame_offsets,
+                };
+                (Scheme::ZstdPerKernel, frames)
+            }
+            other => {
+                return Err(malformed(format!(
+                    "compression scheme `{other}`; expected `none` or `zstd-per-kernel`"
+                )));
+            }
+        };
+        let mut kernels = BTreeMap::new();
+        for (name, targets) in wire.toc {
+            let mut entries = BTreeMap::new();
+            for (target, entry) in targets {
+                if entry.kind != HSACO {
+                    return Err(malformed(format!(
+                        "kernel `{name}` for {target} has type `{}`; expected `{HSACO}`",
+                        entry.kind
+                    )));
+                }
+                let WireEntry {
+                    ordinal,
+                    original_size,
+                    ..
+                } = entry;
+                entries.insert(
+                    target,
+                    TocEntry {
+                        ordinal,
+                        original_size,
+                    },
+                );
+            }
+            kernels.insert(name, entries);
+        }
+        let toc = Self {
+            group_name: wire.group_name,
+            gfx_arch_family: wire.gfx_arch_family,
+            gfx_arches: wire.gfx_arches,
+            scheme,
+            kernels,
+            checksums: wire
+                .checksums
+                .map(|all| all.into_iter().map(|digest| digest.0).collect()),
+        };
+        Ok((toc, storage))
+    }
 }

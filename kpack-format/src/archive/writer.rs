@@ -1,17 +1,41 @@
 //! Writing and merging archives.
 
-use std::io::{Read, Seek, Write};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use super::{Archive, ArchiveError, Encoded, Scheme};
+use sha2::{Digest as _, Sha256 as Hasher};
+
+use super::reader::malformed;
+use super::toc::{FORMAT_VERSION, Storage};
+use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Toc, TocEntry};
 use crate::{Sha256, TargetId};
+
+/// zstd's own default level.
+const DEFAULT_LEVEL: i32 = 3;
 
 /// Collects code objects for one archive. Stored bytes go to the spool as they come and only the
 /// TOC is held; [`finish`](Self::finish) puts them in their canonical order, so that the same
 /// entries give the same file whatever the order in which they came.
-#[derive(Debug)]
 pub struct ArchiveWriter<S> {
-    #[allow(dead_code)]
     spool: S,
+    spool_size: u64,
+    group_name: String,
+    target: String,
+    scheme: Scheme,
+    level: i32,
+    stored: Vec<Stored>,
+    by_checksum: HashMap<Sha256, usize>,
+    /// Index in `stored`.
+    kernels: BTreeMap<KernelOrder, usize>,
+}
+
+/// A code object in the spool.
+struct Stored {
+    offset: u64,
+    size: u64,
+    original_size: u64,
+    checksum: Sha256,
 }
 
 /// What [`ArchiveWriter::finish`] wrote.
@@ -25,51 +49,326 @@ pub struct Written {
     pub checksum: Sha256,
 }
 
+/// A kernel name; ordered by the path in front of `#`, then by the index behind it as a number.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct KernelOrder {
+    path: String,
+    index: Option<u64>,
+    name: String,
+}
+
+impl KernelOrder {
+    fn new(name: &str) -> Self {
+        let (path, index) = match name.rsplit_once('#') {
+            Some((path, index)) => (path, index.parse().ok()),
+            None => (name, None),
+        };
+        Self {
+            path: path.to_owned(),
+            index,
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl<S> fmt::Debug for ArchiveWriter<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArchiveWriter")
+            .field("group_name", &self.group_name)
+            .field("target", &self.target)
+            .field("kernels", &self.kernels.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// `group_name` is module and component (`rocblas_lib`); `spool` an empty scratch file.
     pub fn new(spool: S, group_name: &str, target: &TargetId, scheme: Scheme) -> Self {
-        let _ = (group_name, target, scheme);
-        Self { spool }
+        Self {
+            spool,
+            spool_size: 0,
+            group_name: group_name.to_owned(),
+            target: target.to_string(),
+            scheme,
+            level: DEFAULT_LEVEL,
+            stored: Vec::new(),
+            by_checksum: HashMap::new(),
+            kernels: BTreeMap::new(),
+        }
+    }
+
+    /// The Zstandard level for what [`merge`](Self::merge) has to compress anew; 3 where this is
+    /// not called.
+    pub fn level(mut self, level: i32) -> Self {
+        self.level = level;
+        self
     }
 
     /// Whether a code object with this checksum is stored already.
     pub fn contains(&self, checksum: &Sha256) -> bool {
-        let _ = checksum;
-        todo!()
+        self.by_checksum.contains_key(checksum)
     }
 
     /// Adds `kernel` with a code object that [`contains`](Self::contains) knows.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Conflict`] where the kernel is there with other content;
+    /// [`ArchiveError::Malformed`] where no such code object is stored.
     pub fn add_stored(&mut self, kernel: &str, checksum: &Sha256) -> Result<(), ArchiveError> {
-        let _ = (kernel, checksum);
-        todo!()
+        match self.by_checksum.get(checksum).copied() {
+            Some(index) => self.enter(kernel, index),
+            None => malformed(
+                0,
+                format!("no code object is stored that kernel `{kernel}` could share"),
+            ),
+        }
     }
 
-    /// Adds `kernel`. A code object that is stored already is not stored again. A kernel that is
-    /// there already with other content is an error.
+    /// Adds `kernel`. A code object that is stored already is not stored again.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Conflict`] where the kernel is there with other content;
+    /// [`ArchiveError::TooLarge`], [`ArchiveError::Io`].
     pub fn add(&mut self, kernel: &str, code_object: &Encoded) -> Result<(), ArchiveError> {
-        let _ = (kernel, code_object);
-        todo!()
+        let index = match self.by_checksum.get(&code_object.checksum) {
+            Some(index) => *index,
+            None => self.store(
+                kernel,
+                &code_object.bytes,
+                code_object.original_size,
+                code_object.checksum,
+            )?,
+        };
+        self.enter(kernel, index)
     }
 
     /// Takes over the entries of `old` whose kernel name `keep` accepts, stored bytes as they are.
-    /// Where the schemes differ, code objects are stored anew with `encoder`.
+    /// Where the schemes differ, code objects are stored anew.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add); [`ArchiveError::Malformed`] for an archive that cannot be read, or
+    /// that has entries for another target.
     pub fn merge<R: Read + Seek>(
         &mut self,
         old: &mut Archive<R>,
         keep: impl Fn(&str) -> bool,
     ) -> Result<(), ArchiveError> {
-        let _ = (old, &keep);
-        todo!()
+        let toc = old.toc().clone();
+        let mut encoder = None;
+        // Where it is here, by its ordinal there.
+        let mut known: HashMap<u32, usize> = HashMap::new();
+        for (kernel, targets) in toc.kernels.iter().filter(|(kernel, _)| keep(kernel)) {
+            for (target, entry) in targets {
+                if *target != self.target {
+                    return malformed(
+                        0,
+                        format!(
+                            "it holds kernel `{kernel}` for {target}; expected only {}",
+                            self.target
+                        ),
+                    );
+                }
+                let index = match known.get(&entry.ordinal) {
+                    Some(index) => *index,
+                    None => {
+                        let index = self.take_over(old, kernel, target, entry, &mut encoder)?;
+                        known.insert(entry.ordinal, index);
+                        index
+                    }
+                };
+                self.enter(kernel, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_over<R: Read + Seek>(
+        &mut self,
+        old: &mut Archive<R>,
+        kernel: &str,
+        target: &str,
+        entry: &TocEntry,
+        encoder: &mut Option<Encoder>,
+    ) -> Result<usize, ArchiveError> {
+        let same_scheme = old.toc().scheme == self.scheme;
+        let told = old
+            .toc()
+            .checksums
+            .as_ref()
+            .and_then(|all| all.get(entry.ordinal as usize))
+            .copied();
+        let plain = match told {
+            Some(_) if same_scheme => None,
+            _ => Some(old.read_entry(kernel, target, entry)?),
+        };
+        let checksum = match (told, &plain) {
+            (Some(checksum), _) => checksum,
+            (None, plain) => Hasher::digest(plain.as_deref().unwrap_or_default()).into(),
+        };
+        if let Some(index) = self.by_checksum.get(&checksum) {
+            return Ok(*index);
+        }
+        let bytes = match &plain {
+            Some(plain) if !same_scheme => {
+                let encoder = match encoder {
+                    Some(encoder) => encoder,
+                    None => encoder.insert(Encoder::new(self.scheme, self.level)?),
+                };
+                encoder.encode(plain, checksum)?.bytes
+            }
+            _ => old.stored_bytes(entry.ordinal)?,
+        };
+        self.store(kernel, &bytes, entry.original_size, checksum)
+    }
+
+    fn store(
+        &mut self,
+        kernel: &str,
+        bytes: &[u8],
+        original_size: u64,
+        checksum: Sha256,
+    ) -> Result<usize, ArchiveError> {
+        let size = bytes.len() as u64;
+        if self.scheme == Scheme::ZstdPerKernel && u32::try_from(size).is_err() {
+            return Err(ArchiveError::TooLarge {
+                kernel: kernel.to_owned(),
+                size,
+            });
+        }
+        self.spool.seek(SeekFrom::Start(self.spool_size))?;
+        self.spool.write_all(bytes)?;
+        let index = self.stored.len();
+        self.stored.push(Stored {
+            offset: self.spool_size,
+            size,
+            original_size,
+            checksum,
+        });
+        self.by_checksum.insert(checksum, index);
+        self.spool_size += size;
+        Ok(index)
+    }
+
+    fn enter(&mut self, kernel: &str, index: usize) -> Result<(), ArchiveError> {
+        match self.kernels.insert(KernelOrder::new(kernel), index) {
+            Some(old) if old != index => Err(ArchiveError::Conflict {
+                kernel: kernel.to_owned(),
+                target: self.target.clone(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
-        todo!()
+        self.kernels.is_empty()
     }
 
     /// Writes the archive. `out` is written from its current position and not flushed to disk.
-    pub fn finish<W: Write>(self, out: W) -> Result<Written, ArchiveError> {
-        let _ = out;
-        todo!()
+    ///
+    /// # Errors
+    /// [`ArchiveError::Io`].
+    pub fn finish<W: Write>(mut self, out: W) -> Result<Written, ArchiveError> {
+        let mut kernels: BTreeMap<String, BTreeMap<String, TocEntry>> = BTreeMap::new();
+        // Ordinals in the order in which the kernels name them.
+        let mut ordinals: HashMap<usize, u32> = HashMap::new();
+        let mut in_order: Vec<&Stored> = Vec::new();
+        for (kernel, index) in &self.kernels {
+            let stored = &self.stored[*index];
+            let ordinal = *ordinals.entry(*index).or_insert_with(|| {
+                in_order.push(stored);
+                in_order.len() as u32 - 1
+            });
+            let entry = TocEntry {
+                ordinal,
+                original_size: stored.original_size,
+            };
+            kernels
+                .entry(kernel.name.clone())
+                .or_default()
+                .insert(self.target.clone(), entry);
+        }
+        let toc = Toc {
+            group_name: self.group_name.clone(),
+            gfx_arch_family: self.target.clone(),
+            gfx_arches: vec![self.target.clone()],
+            scheme: self.scheme,
+            kernels,
+            checksums: Some(in_order.iter().map(|stored| stored.checksum).collect()),
+        };
+
+        let mut out = Hashing {
+            out,
+            hasher: Hasher::new(),
+            size: 0,
+        };
+        let prefix = match self.scheme {
+            Scheme::None => 0,
+            Scheme::ZstdPerKernel => 4,
+        };
+        let mut at = DATA_OFFSET + prefix;
+        let places: Vec<(u64, u64)> = in_order
+            .iter()
+            .map(|stored| {
+                let offset = at + prefix;
+                at = offset + stored.size;
+                (offset, stored.size)
+            })
+            .collect();
+        let storage = match self.scheme {
+            Scheme::None => Storage::Blobs(places),
+            Scheme::ZstdPerKernel => Storage::Frames {
+                offset: DATA_OFFSET,
+                size: at - DATA_OFFSET,
+                frame_offsets: Some(places.into_iter().map(|(offset, _)| offset).collect()),
+            },
+        };
+        let mut header = [0; DATA_OFFSET as usize];
+        header[..4].copy_from_slice(&MAGIC);
+        header[4..8].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        header[8..16].copy_from_slice(&at.to_le_bytes());
+        out.write_all(&header)?;
+        if self.scheme == Scheme::ZstdPerKernel {
+            out.write_all(&(in_order.len() as u32).to_le_bytes())?;
+        }
+        for stored in &in_order {
+            if self.scheme == Scheme::ZstdPerKernel {
+                out.write_all(&(stored.size as u32).to_le_bytes())?;
+            }
+            self.spool.seek(SeekFrom::Start(stored.offset))?;
+            let copied = io::copy(
+                &mut Read::by_ref(&mut self.spool).take(stored.size),
+                &mut out,
+            )?;
+            if copied != stored.size {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+        out.write_all(&toc.to_bytes(&storage))?;
+        Ok(Written {
+            size: out.size,
+            kernel_count: self.kernels.len() as u64,
+            checksum: out.hasher.finalize().into(),
+        })
+    }
+}
+
+/// Hashes what is written.
+struct Hashing<W> {
+    out: W,
+    hasher: Hasher,
+    size: u64,
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        self.size += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }

@@ -1,0 +1,54 @@
+//! SHA-256 digests in MessagePack: a byte string of 32 bytes.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+
+use crate::Sha256;
+
+/// A digest as it stands in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Digest(pub(crate) Sha256);
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_bytes(DigestVisitor).map(Self)
+    }
+}
+
+struct DigestVisitor;
+
+impl<'de> Visitor<'de> for DigestVisitor {
+    type Value = Sha256;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a SHA-256 of 32 bytes")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Sha256, E> {
+        bytes
+            .try_into()
+            .map_err(|_| E::invalid_length(bytes.len(), &self))
+    }
+
+    // Some writers know no byte strings.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<Sha256, A::Error> {
+        let mut digest = [0; 32];
+        for (index, byte) in digest.iter_mut().enumerate() {
+            *byte = bytes
+                .next_element()?
+                .ok_or_else(|| de::Error::invalid_length(index, &self))?;
+        }
+        match bytes.next_element::<de::IgnoredAny>()? {
+            None => Ok(digest),
+            Some(_) => Err(de::Error::invalid_length(33, &self)),
+        }
+    }
+}

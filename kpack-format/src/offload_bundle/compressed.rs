@@ -1,0 +1,240 @@
+//! Compressed bundles, `CCOB`: a header, and a plain bundle compressed as a whole.
+
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Take};
+
+use flate2::bufread::ZlibDecoder;
+use zstd::stream::read::Decoder as ZstdDecoder;
+
+use super::{Bundle, BundleError, Format, Method, malformed, table};
+
+/// The largest header, version 3's, in bytes.
+const MAX_HEADER: u64 = 32;
+/// zstd reads windows of 128 MiB without being asked; clang compresses with up to that.
+const WINDOW_LOG: (u32, u32) = (10, 27);
+
+/// A CCOB header (LLVM, "Clang Offload Bundler", "Compressed Bundle Header").
+struct Header {
+    version: u16,
+    method: Method,
+    /// Size of the header in bytes.
+    size: u64,
+    /// Size of header and compressed data; version 1 does not tell.
+    total_size: Option<u64>,
+    uncompressed_size: u64,
+}
+
+impl Header {
+    fn read<R: Read>(source: &mut R, available: u64) -> Result<Self, BundleError> {
+        let bytes = super::read_exactly(source, available.min(MAX_HEADER))?;
+        let field = |offset: usize, size: usize| -> Result<u64, BundleError> {
+            match bytes.get(offset..offset + size) {
+                Some(field) => Ok(field
+                    .iter()
+                    .rev()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte))),
+                None => malformed(
+                    offset as u64,
+                    "the header of a compressed bundle is cut off",
+                ),
+            }
+        };
+        let version = field(4, 2)? as u16;
+        let method = match field(6, 2)? {
+            0 => Method::Zlib,
+            1 => Method::Zstd,
+            other => {
+                return malformed(
+                    6,
+                    format!("compression method {other}; expected 0 (zlib) or 1 (zstd)"),
+                );
+            }
+        };
+        let (size, total_size, uncompressed_size) = match version {
+            1 => (20, None, field(8, 4)?),
+            2 => (24, Some(field(8, 4)?), field(12, 4)?),
+            3 => (32, Some(field(8, 8)?), field(16, 8)?),
+            other => {
+                return malformed(
+                    4,
+                    format!("version {other} of the compressed bundle; this program reads 1 to 3"),
+                );
+            }
+        };
+        // The last field, a hash that only the compiler's own cache looks at.
+        field(size - 8, 8)?;
+        let size = size as u64;
+        if let Some(total) = total_size
+            && !(size..=available).contains(&total)
+        {
+            return malformed(
+                8,
+                format!(
+                    "the bundle has {total:#x} bytes by its header, but {available:#x} are there: is it cut off?"
+                ),
+            );
+        }
+        Ok(Self {
+            version,
+            method,
+            size,
+            total_size,
+            uncompressed_size,
+        })
+    }
+}
+
+/// Reads the table of the bundle at the current position of `source`.
+pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bundle, BundleError> {
+    let start = source.stream_position()?;
+    let header = Header::read(source, available)?;
+    source.seek(SeekFrom::Start(start + header.size))?;
+    let limit = header.total_size.unwrap_or(available);
+    let mut stream = Stream::new(&mut *source, &header, limit)?;
+    let (entries, end) = table::read(&mut stream, header.uncompressed_size)?;
+    let _ = end;
+    let size = match header.total_size {
+        Some(total) => total,
+        None => header.size + stream.finish()?,
+    };
+    let format = Format::Compressed {
+        version: header.version,
+        method: header.method,
+        uncompressed_size: header.uncompressed_size,
+    };
+    Ok(Bundle {
+        format,
+        size,
+        entries,
+    })
+}
+
+/// What a failure of a decompressor at decompressed offset `at` means: damaged data, where it was
+/// not the system that failed.
+pub(super) fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError> {
+    move |error| match error.raw_os_error() {
+        Some(_) => Err(BundleError::Io(error)),
+        None => malformed(at, format!("it cannot be decompressed: {error}")),
+    }
+}
+
+/// The plain bundle inside, from its start to its end.
+pub(super) struct Stream<R: Read> {
+    decoder: Decoder<R>,
+    /// Decompressed bytes so far.
+    at: u64,
+    uncompressed_size: u64,
+    /// Compressed bytes that there may be.
+    limit: u64,
+    /// Whether these must be all used.
+    exact: bool,
+}
+
+enum Decoder<R: Read> {
+    Zlib(ZlibDecoder<BufReader<Take<R>>>),
+    Zstd(ZstdDecoder<'static, BufReader<Take<R>>>),
+}
+
+impl<R: Read> Stream<R> {
+    fn new(source: R, header: &Header, limit: u64) -> Result<Self, BundleError> {
+        let limit = limit - header.size;
+        let source = BufReader::with_capacity(64 << 10, source.take(limit));
+        let decoder = match header.method {
+            Method::Zlib => Decoder::Zlib(ZlibDecoder::new(source)),
+            Method::Zstd => {
+                let log = 64 - header.uncompressed_size.leading_zeros();
+                let mut decoder = ZstdDecoder::with_buffer(source)?;
+                decoder.window_log_max(log.clamp(WINDOW_LOG.0, WINDOW_LOG.1))?;
+                Decoder::Zstd(decoder.single_frame())
+            }
+        };
+        Ok(Self {
+            decoder,
+            at: 0,
+            uncompressed_size: header.uncompressed_size,
+            limit,
+            exact: header.total_size.is_some(),
+        })
+    }
+
+    /// The entry of `size` bytes at `offset`, which is not before what was read last.
+    pub(super) fn read_at(&mut self, offset: u64, size: u64) -> Result<Vec<u8>, BundleError> {
+        let Some(skip) = offset.checked_sub(self.at) else {
+            return malformed(
+                offset,
+                format!(
+                    "an entry overlaps the one before it, which ends at {:#x}",
+                    self.at
+                ),
+            );
+        };
+        let at = self.at;
+        io::copy(&mut self.by_ref().take(skip), &mut io::sink()).or_else(failed(at))?;
+        super::read_exactly(self, size).or_else(failed(offset))
+    }
+
+    /// Decompresses the rest. Tells how many compressed bytes there were.
+    pub(super) fn finish(mut self) -> Result<u64, BundleError> {
+        io::copy(&mut self, &mut io::sink()).or_else(failed(self.at))?;
+        if self.at != self.uncompressed_size {
+            return malformed(
+                self.at,
+                format!(
+                    "it decompresses to {} bytes; its header says {}",
+                    self.at, self.uncompressed_size
+                ),
+            );
+        }
+        let source = match self.decoder {
+            Decoder::Zlib(decoder) => decoder.into_inner(),
+            Decoder::Zstd(decoder) => decoder.finish(),
+        };
+        let unused = source.get_ref().limit() + source.buffer().len() as u64;
+        if self.exact && unused > 0 {
+            return malformed(
+                self.limit - unused,
+                format!(
+                    "{unused} bytes follow its compressed data, within the size that its header says"
+                ),
+            );
+        }
+        Ok(self.limit - unused)
+    }
+}
+
+impl<R: Read + Seek> Stream<R> {
+    /// Of `bundle`, which begins at the current position of `source`.
+    pub(super) fn open(mut source: R, bundle: &Bundle) -> Result<Self, BundleError> {
+        let start = source.stream_position()?;
+        let header = Header::read(&mut source, bundle.size)?;
+        source.seek(SeekFrom::Start(start + header.size))?;
+        Self::new(source, &header, bundle.size)
+    }
+}
+
+impl<R: Read> Read for Stream<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = match &mut self.decoder {
+            Decoder::Zlib(decoder) => decoder.read(buffer)?,
+            Decoder::Zstd(decoder) => decoder.read(buffer)?,
+        };
+        self.at += read as u64;
+        if self.at > self.uncompressed_size {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "it holds more than the {} bytes that its header says",
+                    self.uncompressed_size
+                ),
+            ));
+        }
+        Ok(read)
+    }
+}
+
+impl<R: Read> std::fmt::Debug for Stream<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}

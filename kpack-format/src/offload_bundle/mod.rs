@@ -1,0 +1,280 @@
+//! Clang offload bundles: plain, compressed (CCOB), and the bare code object that can stand where
+//! a bundle could.
+
+mod compressed;
+mod entry_id;
+mod table;
+
+use std::io::{Read, Seek, SeekFrom};
+
+use crate::TargetId;
+use crate::code_object::{CodeObject, CodeObjectError};
+
+pub use entry_id::EntryId;
+
+/// The first bytes of a plain bundle.
+pub const PLAIN_MAGIC: &[u8; 24] = b"__CLANG_OFFLOAD_BUNDLE__";
+/// The first bytes of a compressed bundle.
+pub const COMPRESSED_MAGIC: &[u8; 4] = b"CCOB";
+
+/// A bundle's table of contents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bundle {
+    /// How it is stored.
+    pub format: Format,
+    /// How many bytes of the source it occupies, header included and padding behind it excluded.
+    pub size: u64,
+    /// Its entries, in the order of the table.
+    pub entries: Vec<Entry>,
+}
+
+/// How a bundle is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// As it is.
+    Plain,
+    /// CCOB.
+    Compressed {
+        /// Header version, 1 to 3.
+        version: u16,
+        /// Compression method.
+        method: Method,
+        /// Declared size of the plain bundle inside, in bytes.
+        uncompressed_size: u64,
+    },
+    /// A single code object with no bundle around it.
+    CodeObject,
+}
+
+/// Compression method of a CCOB bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// zlib (RFC 1950).
+    Zlib,
+    /// Zstandard (RFC 8878).
+    Zstd,
+}
+
+/// One entry of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// For whom it is.
+    pub id: EntryId,
+    /// Offset from the start of the (uncompressed) bundle, in bytes.
+    pub offset: u64,
+    /// Size in bytes; 0 for the host's entry.
+    pub size: u64,
+}
+
+/// Why bytes are no bundle. Offsets are from the start of the bundle.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// Reading failed.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The bytes are not a bundle; says where, what was expected and what was found.
+    #[error("at offset {offset:#x} of the bundle: {reason}")]
+    Malformed {
+        /// Offset in bytes from the start of the bundle.
+        offset: u64,
+        /// What was expected and what was found.
+        reason: String,
+    },
+}
+
+impl Bundle {
+    /// Reads the table of the bundle at the current position of `source`, of which `available`
+    /// bytes may be used. Of a compressed bundle only as much is decompressed as the table needs;
+    /// of one of version 1, which does not store its own size, everything.
+    ///
+    /// # Errors
+    /// [`BundleError::Malformed`] for what is no bundle, or has sizes that do not fit what is
+    /// there; [`BundleError::Io`].
+    pub fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Self, BundleError> {
+        let start = source.stream_position()?;
+        let mut magic = Vec::new();
+        source
+            .take(available.min(PLAIN_MAGIC.len() as u64))
+            .read_to_end(&mut magic)?;
+        source.seek(SeekFrom::Start(start))?;
+        if magic == PLAIN_MAGIC {
+            let (entries, size) = table::read(&mut source.take(available), available)?;
+            return Ok(Self {
+                format: Format::Plain,
+                size,
+                entries,
+            });
+        }
+        if magic.starts_with(COMPRESSED_MAGIC) {
+            return compressed::read(source, available);
+        }
+        if magic.starts_with(&object::elf::ELFMAG) {
+            return bare(source, available);
+        }
+        malformed(
+            0,
+            format!(
+                "expected the magic of an offload bundle (`__CLANG_OFFLOAD_BUNDLE__` or `CCOB`) or of an ELF file, found {:02x?}",
+                &magic[..magic.len().min(8)]
+            ),
+        )
+    }
+
+    /// The device code of this bundle, entry by entry in order of offset. `source` is at the
+    /// start of the bundle, as it was for [`Bundle::read`]. Holds one code object at a time, and
+    /// a decompression window; `wanted` says which entries are to be returned.
+    ///
+    /// After the last entry of a compressed bundle the rest is decompressed too, so that an error
+    /// anywhere in it is found.
+    ///
+    /// # Errors
+    /// [`BundleError::Io`] where the source cannot be read; the iterator gives what else is wrong,
+    /// and ends behind it.
+    pub fn code_objects<R: Read + Seek>(
+        &self,
+        mut source: R,
+        wanted: impl Fn(&TargetId) -> bool,
+    ) -> Result<impl Iterator<Item = Result<DeviceCode, BundleError>>, BundleError> {
+        let start = source.stream_position()?;
+        let mut entries: Vec<(TargetId, u64, u64)> = self
+            .entries
+            .iter()
+            .filter(|entry| entry.size > 0)
+            .filter_map(|entry| Some((entry.id.target()?.clone(), entry.offset, entry.size)))
+            .filter(|(target, ..)| wanted(target))
+            .collect();
+        entries.sort_by_key(|(_, offset, size)| (*offset, *size));
+        let content = match self.format {
+            Format::Plain | Format::CodeObject => Content::Plain { source, start },
+            Format::Compressed { .. } => {
+                Content::Compressed(Box::new(compressed::Stream::open(source, self)?))
+            }
+        };
+        Ok(CodeObjects {
+            entries: entries.into_iter(),
+            content: Some(content),
+            last: None,
+        })
+    }
+}
+
+/// Where code objects are read from.
+enum Content<R: Read> {
+    Plain { source: R, start: u64 },
+    Compressed(Box<compressed::Stream<R>>),
+}
+
+struct CodeObjects<R: Read> {
+    entries: std::vec::IntoIter<(TargetId, u64, u64)>,
+    /// `None` behind the end or an error.
+    content: Option<Content<R>>,
+    /// Range and bytes of the last one, for an entry that names the same.
+    last: Option<(u64, u64, Vec<u8>)>,
+}
+
+impl<R: Read + Seek> CodeObjects<R> {
+    fn read(&mut self, offset: u64, size: u64) -> Result<Vec<u8>, BundleError> {
+        if let Some((last_offset, last_size, bytes)) = &self.last
+            && (*last_offset, *last_size) == (offset, size)
+        {
+            return Ok(bytes.clone());
+        }
+        let bytes = match &mut self.content {
+            None => Vec::new(),
+            Some(Content::Plain { source, start }) => {
+                source.seek(SeekFrom::Start(*start + offset))?;
+                read_exactly(source, size)?
+            }
+            Some(Content::Compressed(stream)) => stream.read_at(offset, size)?,
+        };
+        if bytes.len() as u64 != size {
+            return malformed(
+                offset,
+                format!("an entry of {size} bytes ends after {}", bytes.len()),
+            );
+        }
+        let again = self.entries.as_slice().first();
+        if again.is_some_and(|(_, next, length)| (*next, *length) == (offset, size)) {
+            self.last = Some((offset, size, bytes.clone()));
+        }
+        Ok(bytes)
+    }
+}
+
+impl<R: Read + Seek> Iterator for CodeObjects<R> {
+    type Item = Result<DeviceCode, BundleError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.content.as_ref()?;
+        let Some((target, offset, size)) = self.entries.next() else {
+            let end = match self.content.take() {
+                Some(Content::Compressed(stream)) => stream.finish().map(|_| ()),
+                _ => Ok(()),
+            };
+            return end.err().map(Err);
+        };
+        match self.read(offset, size) {
+            Ok(bytes) => Some(Ok(DeviceCode { target, bytes })),
+            Err(error) => {
+                self.content = None;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+/// How much is reserved on a bundle's word alone, in bytes.
+const TRUSTED_SIZE: u64 = 16 << 20;
+
+/// Up to `size` bytes; fewer where the source ends.
+fn read_exactly<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, std::io::Error> {
+    let mut bytes = Vec::with_capacity(size.min(TRUSTED_SIZE) as usize);
+    source.take(size).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn malformed<T>(offset: u64, reason: impl Into<String>) -> Result<T, BundleError> {
+    Err(BundleError::Malformed {
+        offset,
+        reason: reason.into(),
+    })
+}
+
+/// A code object with no bundle around it, as a bundle of one entry.
+fn bare<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bundle, BundleError> {
+    let code_object = match CodeObject::read(source, available) {
+        Ok(code_object) => code_object,
+        Err(CodeObjectError::Io(error)) => return Err(error.into()),
+        Err(error) => return malformed(0, error.to_string()),
+    };
+    let Some(target) = code_object.target else {
+        return malformed(
+            0x30,
+            format!(
+                "a code object whose e_flags, {:#x}, name no processor that this program knows",
+                code_object.flags
+            ),
+        );
+    };
+    let size = code_object.size;
+    let entry = Entry {
+        id: EntryId::of(target),
+        offset: 0,
+        size,
+    };
+    Ok(Bundle {
+        format: Format::CodeObject,
+        size,
+        entries: vec![entry],
+    })
+}
+
+/// A code object taken out of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceCode {
+    /// What it was compiled for, from the entry's ID (or, of a bare code object, its own header).
+    pub target: TargetId,
+    /// The code object.
+    pub bytes: Vec<u8>,
+}

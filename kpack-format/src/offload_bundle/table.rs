@@ -1,0 +1,113 @@
+//! The table of a plain bundle: magic, number of entries, entries.
+
+use std::io::Read;
+
+use super::{BundleError, Entry, EntryId, PLAIN_MAGIC, malformed};
+
+/// More entries than any bundle has.
+const MOST_ENTRIES: u64 = 4096;
+/// The longest entry ID that is read, in bytes.
+const MAX_ID: u64 = 256;
+
+/// Reads the table at the start of `source`, a bundle of which `size` bytes are there. Also tells
+/// where its last entry ends.
+pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u64), BundleError> {
+    let mut table = Table { source, at: 0 };
+    let magic = table.bytes(PLAIN_MAGIC.len() as u64, "the magic")?;
+    if magic != PLAIN_MAGIC {
+        return malformed(
+            0,
+            format!("expected the magic `__CLANG_OFFLOAD_BUNDLE__`, found {magic:02x?}"),
+        );
+    }
+    let count_at = table.at;
+    let count = table.word("the number of entries")?;
+    if count > MOST_ENTRIES {
+        return malformed(
+            count_at,
+            format!("{count} entries; at most {MOST_ENTRIES} are read"),
+        );
+    }
+    let mut entries = Vec::new();
+    let mut end = 0;
+    for index in 0..count {
+        let at = table.at;
+        let offset = table.word("an entry's offset")?;
+        let length = table.word("an entry's size")?;
+        let id_length = table.word("the length of an entry ID")?;
+        if id_length > MAX_ID {
+            return malformed(
+                at + 16,
+                format!("the ID of entry {index} has {id_length} bytes; at most {MAX_ID} are read"),
+            );
+        }
+        let id_at = table.at;
+        let id = table.bytes(id_length, "an entry ID")?;
+        let text = String::from_utf8_lossy(&id);
+        let id = match EntryId::read(&text) {
+            Ok(id) => id,
+            Err(reason) => {
+                return malformed(
+                    id_at,
+                    format!("entry ID {text:?} of entry {index}: {reason}"),
+                );
+            }
+        };
+        match offset.checked_add(length).filter(|end| *end <= size) {
+            Some(own_end) => end = end.max(own_end),
+            None => {
+                return malformed(
+                    at,
+                    format!(
+                        "entry {index}, {id}, has {length:#x} bytes at offset {offset:#x}, but the bundle has {size:#x}: is it cut off?"
+                    ),
+                );
+            }
+        }
+        entries.push(Entry {
+            id,
+            offset,
+            size: length,
+        });
+    }
+    let table_end = table.at;
+    let inside = |entry: &&Entry| entry.size > 0 && entry.offset < table_end;
+    if let Some(entry) = entries.iter().find(inside) {
+        return malformed(
+            entry.offset,
+            format!(
+                "entry {} begins within the table, which ends at {table_end:#x}",
+                entry.id
+            ),
+        );
+    }
+    Ok((entries, end.max(table_end)))
+}
+
+struct Table<'a, R> {
+    source: &'a mut R,
+    at: u64,
+}
+
+impl<R: Read> Table<'_, R> {
+    fn bytes(&mut self, size: u64, what: &str) -> Result<Vec<u8>, BundleError> {
+        let bytes =
+            super::read_exactly(self.source, size).or_else(super::compressed::failed(self.at))?;
+        if bytes.len() as u64 != size {
+            return malformed(
+                self.at,
+                format!("{what} is not there: the bundle ends, is it cut off?"),
+            );
+        }
+        self.at += size;
+        Ok(bytes)
+    }
+
+    fn word(&mut self, what: &str) -> Result<u64, BundleError> {
+        let bytes = self.bytes(8, what)?;
+        Ok(bytes
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte)))
+    }
+}
