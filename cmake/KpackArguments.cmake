@@ -1,0 +1,210 @@
+# The arguments of kpack_install() and kpack_split_installed(): ours taken out, those of
+# install(TARGETS) kept in order, and read as far as the hook must agree with them.
+
+include_guard(GLOBAL)
+cmake_policy(PUSH)
+cmake_policy(VERSION 3.22...3.31)
+
+# Ends the configuration with an error that names the call.
+function(_kpack_fail command)
+  list(JOIN ARGN "" text)
+  message(FATAL_ERROR "${command}(): ${text}")
+endfunction()
+
+# Reads ARGN, and sets in the caller's scope:
+#   kpack_TARGETS kpack_MODULE kpack_KPACK_COMPONENT kpack_ARCHITECTURES kpack_KPACK_DESTINATION
+#   kpack_DEVICE_COMPONENTS kpack_UNEXPECTED kpack_COMPRESSION kpack_LEVEL
+#   kpack_FORWARDED     the arguments that are install(TARGETS)'s own, in the order given
+#   kpack_UNKNOWN       words that follow no keyword that takes them
+#   kpack_<KIND>_<KEY>  for each artifact kind, or GENERAL for what stands before the first kind
+function(_kpack_read_arguments command)
+  # The kinds of artifacts that group what follows them (CMake manual, install(TARGETS)).
+  set(kinds ARCHIVE LIBRARY RUNTIME OBJECTS FRAMEWORK BUNDLE PRIVATE_HEADER PUBLIC_HEADER RESOURCE
+    FILE_SET CXX_MODULES_BMI INCLUDES)
+  set(own_single MODULE KPACK_COMPONENT KPACK_DESTINATION UNEXPECTED COMPRESSION LEVEL)
+  set(own_multiple TARGETS ARCHITECTURES)
+  set(own_flags DEVICE_COMPONENTS)
+  set(install_single DESTINATION COMPONENT NAMELINK_COMPONENT EXPORT RUNTIME_DEPENDENCY_SET)
+  set(install_multiple PERMISSIONS CONFIGURATIONS RUNTIME_DEPENDENCIES DIRECTORIES
+    PRE_INCLUDE_REGEXES PRE_EXCLUDE_REGEXES POST_INCLUDE_REGEXES POST_EXCLUDE_REGEXES
+    POST_INCLUDE_FILES POST_EXCLUDE_FILES)
+  set(install_flags OPTIONAL EXCLUDE_FROM_ALL NAMELINK_ONLY NAMELINK_SKIP)
+  set(keywords ${kinds} ${own_single} ${own_multiple} ${own_flags}
+    ${install_single} ${install_multiple} ${install_flags})
+
+  set(kpack_FORWARDED "")
+  set(kpack_UNKNOWN "")
+  foreach(name IN LISTS own_single own_multiple own_flags)
+    set(kpack_${name} "")
+  endforeach()
+  set(read "")
+  set(kind GENERAL)
+  # The keyword whose values are expected, and how many of them.
+  set(keyword "")
+  set(expects none)
+  foreach(word IN LISTS ARGN)
+    if(word IN_LIST keywords)
+      if(expects STREQUAL "one")
+        _kpack_fail(${command} "${keyword} needs a value, but is followed by ${word}.")
+      endif()
+      set(keyword "${word}")
+      set(expects none)
+    endif()
+
+    if(NOT word IN_LIST keywords)
+      if(keyword IN_LIST own_single OR keyword IN_LIST own_multiple)
+        list(APPEND kpack_${keyword} "${word}")
+        if(keyword IN_LIST own_single)
+          set(keyword "")
+        endif()
+      else()
+        list(APPEND kpack_FORWARDED "${word}")
+        if(keyword IN_LIST install_single OR keyword IN_LIST install_multiple)
+          list(APPEND kpack_${kind}_${keyword} "${word}")
+          list(APPEND read ${kind}_${keyword})
+        elseif(NOT keyword STREQUAL "FILE_SET")
+          list(APPEND kpack_UNKNOWN "${word}")
+        endif()
+        # INCLUDES DESTINATION alone takes several.
+        if(expects STREQUAL "one" AND NOT kind STREQUAL "INCLUDES")
+          set(keyword "")
+        endif()
+      endif()
+      set(expects none)
+    elseif(word IN_LIST own_flags)
+      set(kpack_${word} TRUE)
+    elseif(word IN_LIST own_single)
+      if(NOT kpack_${word} STREQUAL "")
+        _kpack_fail(${command} "${word} is given twice.")
+      endif()
+      set(expects one)
+    elseif(word IN_LIST own_multiple)
+      # Values follow.
+    else()
+      list(APPEND kpack_FORWARDED "${word}")
+      if(word IN_LIST kinds)
+        set(kind ${word})
+      elseif(word IN_LIST install_flags)
+        set(kpack_${kind}_${word} TRUE)
+        list(APPEND read ${kind}_${word})
+      elseif(word IN_LIST install_single)
+        set(expects one)
+      endif()
+    endif()
+  endforeach()
+  if(expects STREQUAL "one")
+    _kpack_fail(${command} "${keyword} needs a value.")
+  endif()
+
+  foreach(name IN LISTS own_single own_multiple own_flags read ITEMS FORWARDED UNKNOWN)
+    set(kpack_${name} "${kpack_${name}}" PARENT_SCOPE)
+  endforeach()
+endfunction()
+
+# Stops at words that no keyword takes.
+function(_kpack_refuse_unknown command)
+  if(NOT kpack_UNKNOWN STREQUAL "")
+    list(JOIN kpack_UNKNOWN " " words)
+    _kpack_fail(${command} "does not know what to do with \"${words}\".")
+  endif()
+endfunction()
+
+# Sets <output> to what install(TARGETS) takes as <key> for an artifact of <kind>: its own, or
+# what was given before the first kind.
+function(_kpack_artifact_argument output kind key)
+  if(NOT "${kpack_${kind}_${key}}" STREQUAL "")
+    set(${output} "${kpack_${kind}_${key}}" PARENT_SCOPE)
+  else()
+    set(${output} "${kpack_GENERAL_${key}}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Checks what does not depend on targets: names, target IDs, destinations, choices.
+# Sets kpack_ARCHITECTURES in the caller's scope to canonical target IDs without repetitions.
+function(_kpack_check_arguments command)
+  if(kpack_TARGETS STREQUAL "")
+    _kpack_fail(${command} "TARGETS is missing: which targets are to be split?")
+  endif()
+  if(kpack_MODULE STREQUAL "")
+    _kpack_fail(${command} "MODULE is missing: its name begins the names of the kpacks, "
+      "as in lib/.kpack/<module>_lib_gfx1100.kpack.")
+  endif()
+  foreach(keyword MODULE KPACK_COMPONENT)
+    if(NOT kpack_${keyword} STREQUAL "")
+      _kpack_check_name(${command} ${keyword} "${kpack_${keyword}}")
+    endif()
+  endforeach()
+  if(NOT kpack_UNEXPECTED MATCHES "^(|drop|error|keep)$")
+    _kpack_fail(${command} "UNEXPECTED is \"${kpack_UNEXPECTED}\"; it can be drop, error or keep.")
+  endif()
+  if(NOT kpack_UNEXPECTED STREQUAL "" AND kpack_ARCHITECTURES STREQUAL "")
+    _kpack_fail(${command} "UNEXPECTED needs ARCHITECTURES: without them every target is expected.")
+  endif()
+  if(NOT kpack_COMPRESSION MATCHES "^(|zstd|none)$")
+    _kpack_fail(${command} "COMPRESSION is \"${kpack_COMPRESSION}\"; it can be zstd or none.")
+  endif()
+  if(NOT kpack_LEVEL MATCHES "^(-?[0-9]+)?$")
+    _kpack_fail(${command} "LEVEL is \"${kpack_LEVEL}\", which is not a number.")
+  endif()
+  if(kpack_DEVICE_COMPONENTS)
+    if(kpack_ARCHITECTURES STREQUAL "")
+      set(hint "")
+      if(CMAKE_HIP_ARCHITECTURES)
+        set(hint " (CMAKE_HIP_ARCHITECTURES is \"${CMAKE_HIP_ARCHITECTURES}\")")
+      endif()
+      _kpack_fail(${command} "DEVICE_COMPONENTS needs ARCHITECTURES: "
+        "there is one install component for each of them${hint}.")
+    endif()
+    if(kpack_UNEXPECTED STREQUAL "keep")
+      _kpack_fail(${command} "UNEXPECTED keep cannot be combined with DEVICE_COMPONENTS: "
+        "no component would hold the code of a target that ARCHITECTURES does not name.")
+    endif()
+  endif()
+  _kpack_check_destination(${command} KPACK_DESTINATION "${kpack_KPACK_DESTINATION}")
+
+  set(canonical "")
+  foreach(target IN LISTS kpack_ARCHITECTURES)
+    if(NOT target MATCHES "^[a-z0-9]+(-[a-z0-9]+)*(:[a-z0-9]+[+-])*$"
+       OR target MATCHES "^(all|all-major|native|off|default)$")
+      _kpack_fail(${command} "ARCHITECTURES has \"${target}\", which is not a target ID "
+        "such as gfx1100 or gfx90a:xnack+.")
+    endif()
+    # Features are in alphabetical order, in bundles and in file names.
+    string(REPLACE ":" ";" features "${target}")
+    list(POP_FRONT features processor)
+    list(SORT features)
+    set(target "${processor}")
+    foreach(feature IN LISTS features)
+      string(APPEND target ":${feature}")
+    endforeach()
+    list(APPEND canonical "${target}")
+  endforeach()
+  list(REMOVE_DUPLICATES canonical)
+  set(kpack_ARCHITECTURES "${canonical}" PARENT_SCOPE)
+endfunction()
+
+# A name that becomes part of file names.
+function(_kpack_check_name command keyword name)
+  if(NOT name MATCHES "^[A-Za-z0-9][A-Za-z0-9.+_-]*$")
+    set(remedy "")
+    if(keyword STREQUAL "COMPONENT")
+      set(remedy "; choose the name in the names of kpacks with KPACK_COMPONENT")
+    endif()
+    _kpack_fail(${command} "${keyword} is \"${name}\". It becomes part of file names, and may have "
+      "letters, digits and any of . + _ - behind the first character${remedy}.")
+  endif()
+endfunction()
+
+# A directory in the install prefix. What only the generator knows is checked when installing.
+function(_kpack_check_destination command keyword destination)
+  cmake_path(SET normal NORMALIZE "${destination}")
+  if(IS_ABSOLUTE "${destination}")
+    _kpack_fail(${command} "${keyword} is \"${destination}\", an absolute path. The names of "
+      "kernels and the way from a binary to its kpacks are relative to the install prefix: "
+      "write it relative to CMAKE_INSTALL_PREFIX.")
+  elseif(normal MATCHES "^\\.\\.(/|$)")
+    _kpack_fail(${command} "${keyword} is \"${destination}\", which leaves the install prefix.")
+  endif()
+endfunction()
+
+cmake_policy(POP)

@@ -1,0 +1,35 @@
+# find_package(Kpack): the helper as the target Kpack::kpack, and the functions kpack_install(),
+# kpack_split_installed() and kpack_device_components().
+#
+# The package is relocatable, and works from a source tree too. The helper is looked for in this
+# order; set Kpack_EXECUTABLE to name it yourself:
+#   1. Kpack_EXECUTABLE
+#   2. bin/kpack of the prefix that this package is installed in
+#   3. the newer of target/release/kpack and target/debug/kpack of the source tree
+#   4. kpack on the PATH
+
+if(CMAKE_VERSION VERSION_LESS 3.22)
+  set(Kpack_FOUND FALSE)
+  set(Kpack_NOT_FOUND_MESSAGE "Kpack needs CMake 3.22 or newer; this is ${CMAKE_VERSION}.")
+  return()
+endif()
+
+include("${CMAKE_CURRENT_LIST_DIR}/KpackHelper.cmake")
+_kpack_find_helper("${CMAKE_CURRENT_LIST_DIR}" "${Kpack_VERSION}" _kpack_helper _kpack_problem)
+if(_kpack_problem)
+  set(Kpack_FOUND FALSE)
+  set(Kpack_NOT_FOUND_MESSAGE "${_kpack_problem}")
+  unset(_kpack_problem)
+  unset(_kpack_helper)
+  return()
+endif()
+
+if(NOT TARGET Kpack::kpack)
+  # The helper runs on the build machine, also in a cross build.
+  add_executable(Kpack::kpack IMPORTED)
+endif()
+set_target_properties(Kpack::kpack PROPERTIES IMPORTED_LOCATION "${_kpack_helper}")
+unset(_kpack_problem)
+unset(_kpack_helper)
+
+include("${CMAKE_CURRENT_LIST_DIR}/KpackInstall.cmake")

@@ -1,0 +1,76 @@
+# DEVICE_COMPONENTS: one install component for each GPU target, and what CPack has to know of it.
+
+include_guard(GLOBAL)
+cmake_policy(PUSH)
+cmake_policy(VERSION 3.22...3.31)
+
+set_property(GLOBAL PROPERTY KPACK_CPACK_SCRIPT "${CMAKE_CURRENT_LIST_DIR}/KpackCPack.cmake")
+
+# A target ID as a part of component and package names.
+#
+# Debian allows a-z 0-9 + - . in package names, but apt reads a + or - at the end of a name as an
+# order to install or remove it, and a colon begins an architecture. So the colon becomes a dot,
+# which no target ID has, and the sign at the end of a feature the word -on or -off:
+#   gfx90a:xnack+                ->  gfx90a.xnack-on
+#   gfx942:sramecc+:xnack-       ->  gfx942.sramecc-on.xnack-off
+# Different target IDs have different names: the dots separate again what the colons did, and
+# what follows the last hyphen of a feature says which sign it had.
+function(_kpack_target_name target output)
+  string(REPLACE ":" ";" features "${target}")
+  list(POP_FRONT features name)
+  foreach(feature IN LISTS features)
+    string(REGEX REPLACE "\\+$" "-on" feature "${feature}")
+    string(REGEX REPLACE "-$" "-off" feature "${feature}")
+    string(APPEND name ".${feature}")
+  endforeach()
+  set(${output} "${name}" PARENT_SCOPE)
+endfunction()
+
+# Sets <output> to the device component that goes with a host component, and registers it.
+function(_kpack_device_component command component host target output)
+  _kpack_target_name("${target}" suffix)
+  if(component STREQUAL "")
+    set(component lib)
+  endif()
+  set(device "${component}-${suffix}")
+  get_property(known GLOBAL PROPERTY KPACK_DEVICE_COMPONENTS)
+  get_property(known_host GLOBAL PROPERTY "KPACK_HOST_OF ${device}")
+  if(NOT device IN_LIST known)
+    set_property(GLOBAL APPEND PROPERTY KPACK_DEVICE_COMPONENTS "${device}")
+    set_property(GLOBAL PROPERTY "KPACK_HOST_OF ${device}" "${host}")
+    set_property(GLOBAL APPEND_STRING PROPERTY KPACK_CPACK_CALLS
+      "_kpack_cpack_component([==[${device}]==] [==[${host}]==] [==[${target}]==] [==[${suffix}]==])\n")
+    if("${known}" STREQUAL "")
+      # CPackConfig.cmake is complete when the top-level directory has been processed.
+      cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL _kpack_extend_cpack_config)
+    endif()
+  elseif(NOT known_host STREQUAL host)
+    _kpack_fail(${command} "component \"${device}\" would hold device code of both \"${known_host}\" "
+      "and \"${host}\". Give COMPONENT in every call that has DEVICE_COMPONENTS.")
+  endif()
+  set(${output} "${device}" PARENT_SCOPE)
+endfunction()
+
+# Lets cpack read what the components are to each other. Names and versions of packages may be
+# set until include(CPack), so they are looked up when cpack runs.
+function(_kpack_extend_cpack_config)
+  set(config "${CPACK_OUTPUT_CONFIG_FILE}")
+  if(config STREQUAL "")
+    set(config "${CMAKE_BINARY_DIR}/CPackConfig.cmake")
+  endif()
+  if(NOT EXISTS "${config}")
+    return() # The project does not use CPack.
+  endif()
+  get_property(script GLOBAL PROPERTY KPACK_CPACK_SCRIPT)
+  get_property(calls GLOBAL PROPERTY KPACK_CPACK_CALLS)
+  set(components "${CMAKE_BINARY_DIR}/CMakeFiles/kpack/cpack.cmake")
+  file(WRITE "${components}" "include([==[${script}]==])\n${calls}")
+  set(extension "include([==[${components}]==])")
+  file(READ "${config}" text)
+  string(FIND "${text}" "${extension}" position)
+  if(position EQUAL -1)
+    file(APPEND "${config}" "\n# Added by Kpack: packages of device code.\n${extension}\n")
+  endif()
+endfunction()
+
+cmake_policy(POP)

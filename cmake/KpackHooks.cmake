@@ -1,0 +1,271 @@
+# From arguments to install rules: which files a call installs, grouped by install component, and
+# for each group the rule that splits them.
+
+include_guard(GLOBAL)
+cmake_policy(PUSH)
+cmake_policy(VERSION 3.22...3.31)
+
+set_property(GLOBAL PROPERTY KPACK_PACKAGE_DIR "${CMAKE_CURRENT_LIST_DIR}")
+
+# The artifact kind that install(TARGETS) has for a target's binary.
+function(_kpack_kind output type)
+  if(type STREQUAL "EXECUTABLE")
+    set(${output} RUNTIME PARENT_SCOPE)
+  else()
+    set(${output} LIBRARY PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Adds the rules for a call whose arguments have been read and checked.
+function(_kpack_add_hooks command)
+  if(WIN32 OR APPLE)
+    _kpack_fail(${command} "kpack splits ELF binaries, which ${CMAKE_SYSTEM_NAME} does not use. "
+      "Call install(TARGETS) there.")
+  endif()
+  if(kpack_KPACK_DESTINATION STREQUAL "")
+    # The library directory, as GNUInstallDirs or the user chose it.
+    if(DEFINED CMAKE_INSTALL_LIBDIR)
+      set(kpack_KPACK_DESTINATION "${CMAKE_INSTALL_LIBDIR}/.kpack")
+      _kpack_check_destination(${command} CMAKE_INSTALL_LIBDIR "${CMAKE_INSTALL_LIBDIR}")
+    else()
+      set(kpack_KPACK_DESTINATION "lib/.kpack")
+    endif()
+  endif()
+
+  set(groups "")
+  set(split_targets "")
+  foreach(target IN LISTS kpack_TARGETS)
+    get_target_property(type "${target}" TYPE)
+    if(type STREQUAL "STATIC_LIBRARY" OR type STREQUAL "OBJECT_LIBRARY")
+      message(NOTICE "${command}(): \"${target}\" (${type}) is installed as it is: after this "
+        "point its device code can be split only in the binaries it is linked into, or in the "
+        "objects before that link. Pass those binaries to kpack_install().")
+      continue()
+    elseif(NOT type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
+      continue() # INTERFACE libraries have no file.
+    endif()
+    _kpack_kind(kind ${type})
+    _kpack_artifact_argument(namelink_only ${kind} NAMELINK_ONLY)
+    if(namelink_only)
+      continue() # That rule installs a symlink, not the binary.
+    endif()
+    list(APPEND split_targets "${target}")
+
+    _kpack_artifact_argument(destination ${kind} DESTINATION)
+    if(destination STREQUAL "")
+      # What install(TARGETS) uses then.
+      if(kind STREQUAL "RUNTIME")
+        set(destination bin)
+        set(variable CMAKE_INSTALL_BINDIR)
+      else()
+        set(destination lib)
+        set(variable CMAKE_INSTALL_LIBDIR)
+      endif()
+      if(${variable})
+        set(destination "${${variable}}")
+      endif()
+    endif()
+    _kpack_check_destination(${command} "the destination of \"${target}\"" "${destination}")
+
+    _kpack_artifact_argument(component ${kind} COMPONENT)
+    _kpack_artifact_argument(configurations ${kind} CONFIGURATIONS)
+    _kpack_artifact_argument(optional ${kind} OPTIONAL)
+    _kpack_artifact_argument(excluded ${kind} EXCLUDE_FROM_ALL)
+    string(TOLOWER "${configurations}" configurations)
+
+    # One rule for each install component; EXCLUDE_FROM_ALL is a property of the rule too.
+    set(group "${component}/${excluded}")
+    list(FIND groups "${group}" index)
+    if(index EQUAL -1)
+      list(LENGTH groups index)
+      list(APPEND groups "${group}")
+      set(group_${index}_component "${component}")
+      set(group_${index}_excluded "${excluded}")
+      set(group_${index}_script "")
+    endif()
+    # Bracket arguments take paths as they are. What they hold is evaluated by file(GENERATE).
+    string(APPEND group_${index}_script
+      "_kpack_hook_file([==[${target}]==] [==[${destination}]==] "
+      "[==[$<TARGET_FILE_NAME:${target}>]==] [==[$<TARGET_FILE:${target}>]==] "
+      "[==[${configurations}]==] [==[${optional}]==])\n")
+  endforeach()
+
+  _kpack_compare_with_hip_architectures(${command} "${split_targets}")
+
+  set(index 0)
+  foreach(group IN LISTS groups)
+    _kpack_add_rule(${command}
+      "${group_${index}_component}" "${group_${index}_excluded}" "${group_${index}_script}")
+    math(EXPR index "${index} + 1")
+  endforeach()
+endfunction()
+
+# Adds the rule (with DEVICE_COMPONENTS: the rules) for the files of one install component.
+function(_kpack_add_rule command component excluded files)
+  set(kpack_component "${kpack_KPACK_COMPONENT}")
+  if(kpack_component STREQUAL "")
+    if(component STREQUAL "")
+      set(kpack_component lib)
+    else()
+      _kpack_check_name(${command} COMPONENT "${component}")
+      set(kpack_component "${component}")
+    endif()
+  endif()
+  set(effective "${component}")
+  if(effective STREQUAL "")
+    set(effective "${CMAKE_INSTALL_DEFAULT_COMPONENT_NAME}")
+    if(effective STREQUAL "")
+      set(effective Unspecified)
+    endif()
+  endif()
+  _kpack_claim(${command} "${kpack_component}" "${effective}")
+
+  set(options "")
+  foreach(target IN LISTS kpack_ARCHITECTURES)
+    string(APPEND options " [==[--arch]==] [==[${target}]==]")
+  endforeach()
+  foreach(keyword UNEXPECTED COMPRESSION LEVEL)
+    if(NOT kpack_${keyword} STREQUAL "")
+      string(TOLOWER "${keyword}" option)
+      # One word, so that a negative level is not taken for an option.
+      string(APPEND options " [==[--${option}=${kpack_${keyword}}]==]")
+    endif()
+  endforeach()
+
+  # A script for each configuration, since install(CODE) evaluates generator expressions only
+  # where CMP0087 is NEW at the end of the caller's directory.
+  get_property(package_dir GLOBAL PROPERTY KPACK_PACKAGE_DIR)
+  get_property(number GLOBAL PROPERTY KPACK_RULE_COUNT)
+  if(NOT number)
+    set(number 0)
+  endif()
+  math(EXPR next "${number} + 1")
+  set_property(GLOBAL PROPERTY KPACK_RULE_COUNT ${next})
+  get_target_property(helper Kpack::kpack IMPORTED_LOCATION)
+  get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+  set(script "${CMAKE_BINARY_DIR}/CMakeFiles/kpack/${kpack_MODULE}_${kpack_component}_${number}")
+  set(suffix "")
+  if(multi_config)
+    set(suffix "_$<LOWER_CASE:$<CONFIG>>")
+  endif()
+  file(GENERATE OUTPUT "${script}${suffix}.cmake" CONTENT
+"# Generated by ${command}() in ${CMAKE_CURRENT_LIST_FILE}.
+include([==[${package_dir}/KpackInstallHook.cmake]==])
+_kpack_hook_begin([==[${command}]==])
+${files}_kpack_hook_run(\"\${_kpack_mode}\" \"\${_kpack_target}\" [==[${helper}]==]
+  [==[${kpack_MODULE}]==] [==[${kpack_component}]==] [==[${kpack_KPACK_DESTINATION}]==]${options})
+")
+
+  set(rule "")
+  if(NOT component STREQUAL "")
+    list(APPEND rule COMPONENT "${component}")
+  endif()
+  set(exclude "")
+  if(excluded)
+    set(exclude EXCLUDE_FROM_ALL)
+  endif()
+  if(kpack_DEVICE_COMPONENTS)
+    # Device code first: until the host rule has run, the installed binary still has its own.
+    foreach(target IN LISTS kpack_ARCHITECTURES)
+      _kpack_device_component(${command} "${component}" "${effective}" "${target}" device_component)
+      _kpack_install_code("${script}" device "${target}" COMPONENT "${device_component}" ${exclude})
+    endforeach()
+    _kpack_install_code("${script}" host "" ${rule} ${exclude})
+  else()
+    _kpack_install_code("${script}" all "" ${rule} ${exclude})
+  endif()
+endfunction()
+
+# The rule itself, with no generator expression in it.
+function(_kpack_install_code script mode target)
+  get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+  set(include "include(\"\${_kpack_script}.cmake\")")
+  if(multi_config)
+    # CMake compares configurations without regard to case, and installs nothing of others.
+    string(TOLOWER "${CMAKE_CONFIGURATION_TYPES}" configurations)
+    string(REPLACE ";" "|" configurations "${configurations}")
+    set(include "string(TOLOWER \"\${CMAKE_INSTALL_CONFIG_NAME}\" _kpack_config)
+if(_kpack_config MATCHES \"^(${configurations})$\")
+  include(\"\${_kpack_script}_\${_kpack_config}.cmake\")
+endif()
+unset(_kpack_config)")
+  endif()
+  install(CODE "set(_kpack_script [==[${script}]==])
+set(_kpack_mode ${mode})
+set(_kpack_target \"${target}\")
+${include}
+unset(_kpack_script)
+unset(_kpack_mode)
+unset(_kpack_target)" ${ARGN})
+endfunction()
+
+# A kpack is written by the rules of one install component: two packages must not own one file.
+function(_kpack_claim command kpack_component component)
+  cmake_path(SET directory NORMALIZE "${kpack_KPACK_DESTINATION}/")
+  set(files "${directory}${kpack_MODULE}_${kpack_component}_*.kpack")
+  set(claim "KPACK_CLAIM ${files}")
+  set(value "${component}/${kpack_DEVICE_COMPONENTS}")
+  get_property(claimed GLOBAL PROPERTY "${claim}")
+  if(NOT "${claimed}" STREQUAL "")
+    string(REGEX MATCH "^(.*)/([^/]*)$" _ "${claimed}")
+    set(owner "${CMAKE_MATCH_1}")
+    set(owner_has_device_components "${CMAKE_MATCH_2}")
+    if(NOT owner STREQUAL component)
+      _kpack_fail(${command} "${files} would be written by two install components, \"${owner}\" and "
+        "\"${component}\", so that two packages would own the same files. Give them different "
+        "MODULE or KPACK_COMPONENT names.")
+    elseif(kpack_DEVICE_COMPONENTS OR owner_has_device_components)
+      _kpack_fail(${command} "${files} belongs to an earlier rule already. With DEVICE_COMPONENTS "
+        "a package's manifest and kpacks are made from all their binaries at once: name all "
+        "targets of module \"${kpack_MODULE}\" in one call (with the same COMPONENT, and "
+        "EXCLUDE_FROM_ALL for all or none), or give this call another MODULE or KPACK_COMPONENT.")
+    endif()
+  endif()
+  set_property(GLOBAL PROPERTY "${claim}" "${value}")
+endfunction()
+
+# Says early what the install would refuse or leave out: ARCHITECTURES against what the HIP
+# compiler is asked for. A warning, since flags can add targets that no property shows.
+function(_kpack_compare_with_hip_architectures command targets)
+  if(kpack_ARCHITECTURES STREQUAL "")
+    return()
+  endif()
+  set(built "")
+  foreach(target IN LISTS targets)
+    get_target_property(architectures "${target}" HIP_ARCHITECTURES)
+    if(NOT architectures)
+      continue()
+    endif()
+    if(architectures MATCHES "\\$<|(^|;)(all|all-major|native)(;|$)")
+      return() # Not known here.
+    endif()
+    list(APPEND built ${architectures})
+  endforeach()
+  if(built STREQUAL "")
+    return()
+  endif()
+  list(REMOVE_DUPLICATES built)
+  list(JOIN built " " built_words)
+  set(missing ${kpack_ARCHITECTURES})
+  list(REMOVE_ITEM missing ${built})
+  set(unexpected ${built})
+  list(REMOVE_ITEM unexpected ${kpack_ARCHITECTURES})
+  if(missing)
+    list(JOIN missing " " words)
+    message(WARNING "${command}(): ARCHITECTURES has ${words}, but HIP_ARCHITECTURES of the targets "
+      "of module \"${kpack_MODULE}\" is ${built_words}. Unless other flags add it, the install "
+      "will stop because no file has code for it.")
+  endif()
+  if(unexpected AND NOT kpack_UNEXPECTED STREQUAL "keep")
+    list(JOIN unexpected " " words)
+    if(kpack_UNEXPECTED STREQUAL "error")
+      set(effect "the install will stop, since UNEXPECTED is error")
+    else()
+      set(effect "the install will leave out its code")
+    endif()
+    message(WARNING "${command}(): HIP_ARCHITECTURES of the targets of module \"${kpack_MODULE}\" has "
+      "${words}, but ARCHITECTURES does not: ${effect}.")
+  endif()
+endfunction()
+
+cmake_policy(POP)

@@ -1,0 +1,69 @@
+# kpack_install() and kpack_split_installed(); docs/cmake.md is their manual.
+
+include_guard(GLOBAL)
+# Functions keep the policies that are set where they are defined, whatever the caller has.
+cmake_policy(PUSH)
+cmake_policy(VERSION 3.22...3.31)
+
+include("${CMAKE_CURRENT_LIST_DIR}/KpackArguments.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/KpackDeviceComponents.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/KpackHooks.cmake")
+
+# kpack_install(TARGETS <target>... MODULE <name> [COMPONENT <name>] [ARCHITECTURES <target ID>...]
+#               [KPACK_DESTINATION <dir>] [KPACK_COMPONENT <name>] [DEVICE_COMPONENTS]
+#               [UNEXPECTED drop|error|keep] [COMPRESSION zstd|none] [LEVEL <n>]
+#               [<arguments of install(TARGETS)>...])
+#
+# Installs the targets, and splits what was installed.
+function(kpack_install)
+  _kpack_read_arguments(kpack_install ${ARGN})
+  _kpack_check_arguments(kpack_install)
+  _kpack_refuse_unknown(kpack_install)
+  # The order within a directory is that of declaration, so the rule that copies the files and
+  # sets their RPATH comes first. It also says what is wrong with the targets, in CMake's words.
+  install(TARGETS ${kpack_TARGETS} ${kpack_FORWARDED})
+  _kpack_add_hooks(kpack_install)
+endfunction()
+
+# kpack_split_installed(TARGETS <target>... MODULE <name> DESTINATION <dir> [COMPONENT <name>] ...)
+#
+# Splits targets that another command installs, in the same directory and before this call.
+# Takes what kpack_install() takes, as far as it says where the files are and when they are
+# installed.
+function(kpack_split_installed)
+  _kpack_read_arguments(kpack_split_installed ${ARGN})
+  _kpack_check_arguments(kpack_split_installed)
+  foreach(word IN LISTS kpack_FORWARDED)
+    if(word MATCHES "^(EXPORT|PERMISSIONS|NAMELINK_COMPONENT|NAMELINK_ONLY|NAMELINK_SKIP|INCLUDES|FILE_SET|RUNTIME_DEPENDENCIES|RUNTIME_DEPENDENCY_SET)$")
+      _kpack_fail(kpack_split_installed "${word} belongs to the command that installs the targets.")
+    endif()
+  endforeach()
+  _kpack_refuse_unknown(kpack_split_installed)
+  foreach(target IN LISTS kpack_TARGETS)
+    if(NOT TARGET "${target}")
+      _kpack_fail(kpack_split_installed "there is no target \"${target}\".")
+    endif()
+    get_target_property(imported "${target}" IMPORTED)
+    get_target_property(type "${target}" TYPE)
+    if(imported OR type STREQUAL "UTILITY")
+      _kpack_fail(kpack_split_installed "\"${target}\" is not built here, so it is not installed.")
+    endif()
+    if(type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
+      _kpack_kind(kind ${type})
+      _kpack_artifact_argument(destination ${kind} DESTINATION)
+      if(destination STREQUAL "")
+        _kpack_fail(kpack_split_installed "DESTINATION is missing: where is \"${target}\" installed?")
+      endif()
+    endif()
+  endforeach()
+  _kpack_add_hooks(kpack_split_installed)
+endfunction()
+
+# Sets <output> to the install components that DEVICE_COMPONENTS made so far, for lists such as
+# CPACK_COMPONENTS_ALL.
+function(kpack_device_components output)
+  get_property(components GLOBAL PROPERTY KPACK_DEVICE_COMPONENTS)
+  set(${output} "${components}" PARENT_SCOPE)
+endfunction()
+
+cmake_policy(POP)

@@ -1,0 +1,195 @@
+# What runs while installing, behind the rule that has installed the files.
+
+include_guard(GLOBAL)
+# Install scripts have no policies set; functions keep these.
+cmake_policy(PUSH)
+cmake_policy(VERSION 3.22...3.31)
+
+# Starts the list of files of one rule.
+function(_kpack_hook_begin command)
+  set_property(GLOBAL PROPERTY KPACK_HOOK_COMMAND "${command}")
+  set_property(GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT 0)
+endfunction()
+
+# Adds one: <destination>/<name> in the prefix, <built> in the build tree.
+function(_kpack_hook_file target destination name built configurations optional)
+  string(TOLOWER "${CMAKE_INSTALL_CONFIG_NAME}" configuration)
+  if(NOT configurations STREQUAL "" AND NOT configuration IN_LIST configurations)
+    return()
+  endif()
+  get_property(index GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT)
+  foreach(field IN ITEMS target destination name built optional)
+    set_property(GLOBAL PROPERTY KPACK_HOOK_FILE_${index}_${field} "${${field}}")
+  endforeach()
+  math(EXPR index "${index} + 1")
+  set_property(GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT ${index})
+endfunction()
+
+# Splits them. <mode> is all, host or device; <device_target> is the target ID with device.
+# What follows the named parameters are options of the helper.
+function(_kpack_hook_run mode device_target helper module component kpack_destination)
+  get_property(command GLOBAL PROPERTY KPACK_HOOK_COMMAND)
+  get_property(count GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT)
+  set(prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
+  if(prefix STREQUAL "")
+    set(prefix "/") # cmake_install.cmake takes the slash off.
+  endif()
+  get_filename_component(prefix "${prefix}" ABSOLUTE)
+  set(options ${ARGN})
+  if(mode STREQUAL "device")
+    # The device rule writes one target, from one unsplit file after the other.
+    list(FILTER options EXCLUDE REGEX "^(--arch|--unexpected=.*|[^-].*)$")
+  endif()
+
+  set(files "")
+  set(built_files "")
+  set(index 0)
+  while(index LESS count)
+    foreach(field IN ITEMS target destination name built optional)
+      get_property(${field} GLOBAL PROPERTY KPACK_HOOK_FILE_${index}_${field})
+    endforeach()
+    math(EXPR index "${index} + 1")
+    if(IS_ABSOLUTE "${destination}")
+      message(FATAL_ERROR "${command}(): \"${target}\" is installed to \"${destination}\", an absolute "
+        "path. Kernels are named by paths relative to the install prefix.")
+    endif()
+    cmake_path(SET file NORMALIZE "${destination}/${name}")
+    if(mode STREQUAL "device")
+      if(NOT EXISTS "${built}")
+        if(optional)
+          continue()
+        endif()
+        message(FATAL_ERROR "${command}(): \"${target}\" is not built: there is no ${built}.")
+      endif()
+    else()
+      _kpack_hook_installed_now("${destination}/${name}" installed_now)
+      if(NOT installed_now)
+        if(optional)
+          continue()
+        endif()
+        message(FATAL_ERROR "${command}(): ${prefix}/${file} of target \"${target}\" has not been "
+          "installed before the rule that splits it. Call kpack_split_installed() in the directory "
+          "that installs the target and after the command that does, with the same DESTINATION and "
+          "COMPONENT.")
+      endif()
+      _kpack_hook_check_copy("${prefix}/${file}" "${target}" "${built}")
+    endif()
+    # An element of a list keeps its semicolons only where they are escaped.
+    string(REPLACE ";" "\\;" file "${file}")
+    string(REPLACE ";" "\\;" built "${built}")
+    list(APPEND files "${file}")
+    list(APPEND built_files "${built}")
+  endwhile()
+  if(files STREQUAL "")
+    return()
+  endif()
+  if(NOT EXISTS "${helper}")
+    message(FATAL_ERROR "${command}(): the helper ${helper} is gone since the project was configured. "
+      "What was installed is not split. Configure again with Kpack_EXECUTABLE.")
+  endif()
+
+  if(mode STREQUAL "device")
+    _kpack_hook_device()
+  else()
+    foreach(file IN LISTS files)
+      message(STATUS "Splitting: ${prefix}/${file}")
+    endforeach()
+    set(only "")
+    if(mode STREQUAL "host")
+      set(only --only host)
+    endif()
+    execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
+      --component "${component}" --kpack-dir "${kpack_destination}" ${only} ${options} -- ${files}
+      RESULT_VARIABLE result)
+    _kpack_hook_check_result("${result}" "${files}")
+  endif()
+
+  _kpack_hook_list_files()
+  set(CMAKE_INSTALL_MANIFEST_FILES "${CMAKE_INSTALL_MANIFEST_FILES}" PARENT_SCOPE)
+endfunction()
+
+# Writes one target's kpack from the build tree. Reads and sets variables of _kpack_hook_run().
+macro(_kpack_hook_device)
+  foreach(file built IN ZIP_LISTS files built_files)
+    message(STATUS "Splitting: ${prefix}/${file} for ${device_target}")
+    execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
+      --component "${component}" --kpack-dir "${kpack_destination}" ${options}
+      --only device --arch "${device_target}" --source "${built}" -- "${file}"
+      RESULT_VARIABLE result)
+    _kpack_hook_check_result("${result}" "${file}")
+  endforeach()
+endmacro()
+
+# Has CMake installed <path>, relative to the prefix, in this run? What is there from an earlier
+# run is split already, and a rule that comes later would put the fat binary back.
+function(_kpack_hook_installed_now path output)
+  cmake_path(SET wanted NORMALIZE "${CMAKE_INSTALL_PREFIX}/${path}")
+  # As text, since a path may have semicolons.
+  string(FIND ";${CMAKE_INSTALL_MANIFEST_FILES};" ";${wanted};" position)
+  if(position EQUAL -1)
+    foreach(entry IN LISTS CMAKE_INSTALL_MANIFEST_FILES)
+      cmake_path(NORMAL_PATH entry)
+      if(entry STREQUAL wanted)
+        set(position 0)
+        break()
+      endif()
+    endforeach()
+  endif()
+  if(position EQUAL -1)
+    set(${output} FALSE PARENT_SCOPE)
+  else()
+    set(${output} TRUE PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Stops where the installed file is the built one under another name.
+function(_kpack_hook_check_copy installed target built)
+  set(same FALSE)
+  if(EXISTS "${built}" AND EXISTS "${installed}")
+    file(REAL_PATH "${installed}" installed_real)
+    file(REAL_PATH "${built}" built_real)
+    if(installed_real STREQUAL built_real)
+      set(same TRUE)
+    endif()
+  endif()
+  if(same OR IS_SYMLINK "${installed}")
+    set(mode "")
+    if(NOT "$ENV{CMAKE_INSTALL_MODE}" STREQUAL "")
+      set(mode " CMAKE_INSTALL_MODE is $ENV{CMAKE_INSTALL_MODE}: unset it, or set it to COPY.")
+    endif()
+    message(FATAL_ERROR "kpack: ${installed} is not a copy of target \"${target}\" but leads to another "
+      "file; splitting it would rewrite the build tree.${mode}")
+  endif()
+endfunction()
+
+function(_kpack_hook_check_result result files)
+  if(NOT result EQUAL 0)
+    list(JOIN files ", " words)
+    get_property(command GLOBAL PROPERTY KPACK_HOOK_COMMAND)
+    message(FATAL_ERROR "${command}(): kpack could not split ${words} (exit code ${result}, its message "
+      "is above). The install is not complete.")
+  endif()
+endfunction()
+
+# Lists the module's kpacks and manifest among the installed files, as the file(INSTALL) of other
+# rules does: without DESTDIR. Reads and sets variables of _kpack_hook_run().
+macro(_kpack_hook_list_files)
+  set(stem "${module}_${component}")
+  file(GLOB names LIST_DIRECTORIES FALSE RELATIVE "${prefix}/${kpack_destination}"
+    "${prefix}/${kpack_destination}/${stem}_*.kpack" "${prefix}/${kpack_destination}/${stem}.kpm")
+  string(LENGTH "${stem}" stem_length)
+  foreach(name IN LISTS names)
+    string(SUBSTRING "${name}" ${stem_length} -1 rest)
+    # No target ID has an underscore, so that one begins the name of another component.
+    if(rest STREQUAL ".kpm" OR rest MATCHES "^_[^_]+\\.kpack$")
+      cmake_path(SET path NORMALIZE "${CMAKE_INSTALL_PREFIX}/${kpack_destination}/${name}")
+      # As text, since a path may have semicolons.
+      string(FIND ";${CMAKE_INSTALL_MANIFEST_FILES};" ";${path};" position)
+      if(position EQUAL -1)
+        list(APPEND CMAKE_INSTALL_MANIFEST_FILES "${path}")
+      endif()
+    endif()
+  endforeach()
+endmacro()
+
+cmake_policy(POP)
