@@ -5,6 +5,9 @@
 pub mod elf;
 mod error;
 pub mod inspect;
+pub mod install;
+mod kpack_dir;
+mod split;
 pub mod verify;
 
 pub use error::Error;

@@ -1,0 +1,160 @@
+//! Paths in a prefix: where binaries and archives really are, and how they find each other.
+
+use std::path::{Component, Path, PathBuf};
+
+use kpack_format::marker::{GFXARCH, Marker};
+
+use crate::Error;
+
+/// An install prefix, with symbolic links resolved.
+pub(super) struct Prefix {
+    path: PathBuf,
+}
+
+/// A binary in the prefix.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Located {
+    /// Where it is, with symbolic links resolved.
+    pub(super) path: PathBuf,
+    /// Its path in the prefix, with `/`: the kernel name.
+    pub(super) name: String,
+}
+
+impl Prefix {
+    pub(super) fn new(path: &Path) -> Result<Self, Error> {
+        let path = path
+            .canonicalize()
+            .map_err(|e| Error::io(path, "find install prefix", e))?;
+        Ok(Self { path })
+    }
+
+    /// The binary that `file`, relative to the prefix, is, through symbolic links.
+    pub(super) fn binary(&self, file: &Path) -> Result<Located, Error> {
+        let joined = self.path.join(file);
+        let path = joined
+            .canonicalize()
+            .map_err(|e| Error::io(&joined, "open", e))?;
+        let name = self
+            .name(&path)
+            .map_err(|reason| Error::refused(&joined, reason))?;
+        Ok(Located { path, name })
+    }
+
+    /// The same for a binary that need not be there.
+    pub(super) fn absent_binary(&self, file: &Path) -> Result<Located, Error> {
+        if self.path.join(file).exists() {
+            return self.binary(file);
+        }
+        let path = self.path.join(file);
+        let relative = path.strip_prefix(&self.path).unwrap_or(file);
+        let name = plain(relative).ok_or_else(|| {
+            Error::refused(
+                &path,
+                "expected a path within the install prefix, without `..`",
+            )
+        })?;
+        Ok(Located {
+            path: self.path.join(&name),
+            name,
+        })
+    }
+
+    /// The directory of the archives, which need not be there.
+    pub(super) fn kpack_dir(&self, relative: &Path) -> Result<KpackPath, Error> {
+        let within = relative.strip_prefix(&self.path).unwrap_or(relative);
+        let Some(relative) = plain(within) else {
+            return Err(Error::usage(format!(
+                "kpack directory `{}`: expected a path within the install prefix, without `..`",
+                within.display()
+            )));
+        };
+        let path = self.path.join(&relative);
+        let existing = existing_ancestor(&path);
+        let real = existing
+            .canonicalize()
+            .map_err(|e| Error::io(existing, "open", e))?;
+        let rest = path.strip_prefix(existing).unwrap_or(Path::new(""));
+        let real = if rest.as_os_str().is_empty() {
+            real
+        } else {
+            real.join(rest)
+        };
+        let name = self
+            .name(&real)
+            .map_err(|reason| Error::refused(&path, reason))?;
+        let parent = Path::new(&relative).parent().and_then(Path::to_str);
+        Ok(KpackPath {
+            path: real,
+            name,
+            manifest_prefix: parent.unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// The path in the prefix of a path without symbolic links.
+    fn name(&self, path: &Path) -> Result<String, String> {
+        let Ok(relative) = path.strip_prefix(&self.path) else {
+            return Err(format!(
+                "it is {}, which is outside of the install prefix {}",
+                path.display(),
+                self.path.display()
+            ));
+        };
+        plain(relative)
+            .ok_or_else(|| "expected a path in UTF-8, below the install prefix".to_owned())
+    }
+}
+
+/// Where the archives are.
+pub(super) struct KpackPath {
+    pub(super) path: PathBuf,
+    /// Path in the prefix, with symbolic links resolved.
+    name: String,
+    /// What the manifest calls its prefix: the directory above, as it was given.
+    pub(super) manifest_prefix: String,
+}
+
+impl KpackPath {
+    /// The closest directory that is there: on the same file system, most likely.
+    pub(super) fn existing(&self) -> &Path {
+        existing_ancestor(&self.path)
+    }
+
+    /// The marker of `binary`, whose archives are of `group`.
+    pub(super) fn marker(&self, binary: &Located, group: &str) -> Marker {
+        let directory: Vec<&str> = binary.name.split('/').collect();
+        let directory = &directory[..directory.len() - 1];
+        let kpacks: Vec<&str> = self.name.split('/').collect();
+        let shared = directory
+            .iter()
+            .zip(&kpacks)
+            .take_while(|(a, b)| a == b)
+            .count();
+        let mut path = vec![".."; directory.len() - shared];
+        path.extend(&kpacks[shared..]);
+        let archive = format!("{group}_{GFXARCH}.kpack");
+        path.push(&archive);
+        Marker {
+            kernel_name: Some(binary.name.clone()),
+            kpack_search_paths: vec![path.join("/")],
+        }
+    }
+}
+
+/// The path with `/`, if it is relative and goes down only.
+fn plain(path: &Path) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(part) => parts.push(part.to_str()?),
+            Component::CurDir => {}
+            _ => return None,
+        }
+    }
+    (!parts.is_empty()).then(|| parts.join("/"))
+}
+
+fn existing_ancestor(path: &Path) -> &Path {
+    path.ancestors()
+        .find(|ancestor| ancestor.exists())
+        .unwrap_or(path)
+}

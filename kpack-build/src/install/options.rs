@@ -1,0 +1,132 @@
+//! What to install, and how.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use kpack_format::TargetId;
+use kpack_format::archive::Scheme;
+
+use crate::Error;
+
+/// What to install, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The install prefix.
+    pub prefix: PathBuf,
+    /// The module, such as `rocblas`: what the archives are named after.
+    pub module: String,
+    /// The component, such as `lib`: the second part of the archives' names.
+    pub component: String,
+    /// The directory of the archives, relative to the prefix.
+    pub kpack_dir: PathBuf,
+    /// The targets that are expected; where empty, every target that is there.
+    pub architectures: Vec<TargetId>,
+    /// What becomes of device code for a target that is not expected.
+    pub unexpected: Unexpected,
+    /// Half of the work; `None` for all of it.
+    pub only: Option<Only>,
+    /// Unsplit binaries to take device code from, one for each of `files`; with
+    /// [`Only::Device`]. Where empty, `files` themselves.
+    pub sources: Vec<PathBuf>,
+    /// How code objects are stored.
+    pub scheme: Scheme,
+    /// The Zstandard level, where it applies.
+    pub level: i32,
+    /// How many threads compress.
+    pub jobs: NonZeroUsize,
+    /// The binaries, relative to the prefix.
+    pub files: Vec<PathBuf>,
+}
+
+/// What becomes of device code for a target that is not expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unexpected {
+    /// It is left out, with a warning.
+    #[default]
+    Drop,
+    /// The binary is refused.
+    Error,
+    /// It is kept.
+    Keep,
+}
+
+/// Half of the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Only {
+    /// Host binaries and the manifest; no archives.
+    Host,
+    /// Archives; host binaries stay as they are.
+    Device,
+}
+
+impl Options {
+    /// For a prefix, a module and its binaries, with the defaults of everything else: component
+    /// `lib`, archives in `lib/.kpack`, Zstandard at level 3, and as many threads as there are
+    /// processors.
+    pub fn new(
+        prefix: impl Into<PathBuf>,
+        module: impl Into<String>,
+        files: impl IntoIterator<Item = impl Into<PathBuf>>,
+    ) -> Self {
+        Self {
+            prefix: prefix.into(),
+            module: module.into(),
+            component: "lib".to_owned(),
+            kpack_dir: PathBuf::from("lib/.kpack"),
+            architectures: Vec::new(),
+            unexpected: Unexpected::default(),
+            only: None,
+            sources: Vec::new(),
+            scheme: Scheme::ZstdPerKernel,
+            level: 3,
+            jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            files: files.into_iter().map(Into::into).collect(),
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        for (what, name) in [("module", &self.module), ("component", &self.component)] {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+            if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
+                return Err(Error::usage(format!(
+                    "{what} `{name}`: expected a part of a file name, of letters, digits, `.`, `_`, `+` and `-`"
+                )));
+            }
+        }
+        if self.files.is_empty() {
+            return Err(Error::usage("no binary is named"));
+        }
+        if self.sources.is_empty() {
+            return Ok(());
+        }
+        if self.only != Some(Only::Device) {
+            return Err(Error::usage(
+                "sources of device code come with `--only device`",
+            ));
+        }
+        if self.sources.len() != self.files.len() {
+            return Err(Error::usage(format!(
+                "{} sources for {} binaries; expected one for each, in their order",
+                self.sources.len(),
+                self.files.len()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Is told how far the work is.
+pub trait Progress: Sync {
+    /// There are `total` bytes of device code.
+    fn start(&self, total: u64) {
+        let _ = total;
+    }
+
+    /// `bytes` more of them were read.
+    fn advance(&self, bytes: u64) {
+        let _ = bytes;
+    }
+}
+
+/// Tells nobody.
+impl Progress for () {}

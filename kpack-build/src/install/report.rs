@@ -1,0 +1,108 @@
+//! What an install did.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// What an install did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The binaries, in the order in which they were given.
+    pub files: Vec<FileReport>,
+    /// The archives that the binaries' device code is in, by target; with
+    /// [`Only::Host`](super::Only::Host) none.
+    pub archives: Vec<ArchiveReport>,
+    /// Archives that held nothing any more.
+    pub removed: Vec<PathBuf>,
+    /// What is worth knowing, or wrong but no reason to stop.
+    pub notices: Vec<Notice>,
+}
+
+/// A binary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FileReport {
+    /// Its path in the prefix.
+    pub path: String,
+    /// What became of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What became of a binary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It was split, or its half of the work was done.
+    Split {
+        /// How many wrappers it has.
+        wrappers: usize,
+        /// The targets whose device code is kept.
+        targets: Vec<String>,
+        /// Its size before, in bytes.
+        size_before: u64,
+        /// Its size after, in bytes; the same where only device code was taken.
+        size_after: u64,
+    },
+    /// It is a split binary already.
+    AlreadySplit,
+    /// It was left alone.
+    LeftAlone {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// An archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ArchiveReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Its target.
+    pub target: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// How many kernels it has.
+    pub kernel_count: u64,
+    /// Whether it was written; it was not where it would be the same.
+    pub changed: bool,
+}
+
+/// Something worth knowing about a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Notice {
+    /// How much it matters.
+    pub severity: Severity,
+    /// The file.
+    pub path: PathBuf,
+    /// What is to be known.
+    pub text: String,
+}
+
+/// How much a notice matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing.
+    Note,
+    /// Probably not what was wanted.
+    Warning,
+}
+
+impl Report {
+    pub(super) fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+        self.notices.push(Notice {
+            severity: Severity::Note,
+            path: path.into(),
+            text: text.into(),
+        });
+    }
+
+    pub(super) fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+        self.notices.push(Notice {
+            severity: Severity::Warning,
+            path: path.into(),
+            text: text.into(),
+        });
+    }
+}

@@ -1,0 +1,43 @@
+//! What is between the bundles of a fat section goes away with them, so it must be padding.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::Error;
+use crate::elf::FatBinary;
+
+/// How many bytes are read at a time.
+const CHUNK: u64 = 64 << 10;
+
+/// Refuses a section with other bytes than zeroes outside of `bundles`, given by file offset in
+/// ascending order.
+pub(super) fn check(
+    path: &Path,
+    file: &File,
+    fat: &FatBinary,
+    bundles: impl Iterator<Item = Range<u64>>,
+) -> Result<(), Error> {
+    let end = fat.offset + (fat.addresses.end - fat.addresses.start);
+    let mut at = fat.offset;
+    for bundle in bundles.chain(std::iter::once(end..end)) {
+        while at < bundle.start {
+            let mut bytes = vec![0; CHUNK.min(bundle.start - at) as usize];
+            file.read_exact_at(&mut bytes, at)
+                .map_err(|error| Error::io(path, "read", error))?;
+            if let Some(position) = bytes.iter().position(|byte| *byte != 0) {
+                let offset = at + position as u64;
+                return Err(Error::refused(
+                    path,
+                    format!(
+                        "file offset {offset:#x} in `.hip_fatbin` is neither padding nor in the bundle of a wrapper; splitting would lose it"
+                    ),
+                ));
+            }
+            at += bytes.len() as u64;
+        }
+        at = at.max(bundle.end);
+    }
+    Ok(())
+}
