@@ -1,7 +1,8 @@
-#include "hip.h"
 #include "vec.h"
 
-__global__ void add(float *a, const float *b) { a[thread_index()] += b[thread_index()]; }
+#include <hip/hip_runtime.h>
+
+__global__ void add(float *a, const float *b) { a[threadIdx.x] += b[threadIdx.x]; }
 
 int vec_add(float *a, const float *b, int n) {
     add<<<1, n>>>(a, b);

@@ -1,12 +1,13 @@
 // Launches its own kernel, those of the library that it is linked with, and those of the copies of
 // the library that its arguments name.
-#include "hip.h"
 #include "vec.h"
+
+#include <hip/hip_runtime.h>
 
 #include <cstdio>
 #include <dlfcn.h>
 
-__global__ void fill(float *a, float value) { a[thread_index()] = value; }
+__global__ void fill(float *a, float value) { a[threadIdx.x] = value; }
 
 static float a[64], b[64], result[64];
 

@@ -1,13 +1,14 @@
-#include "hip.h"
 #include "vec.h"
+
+#include <hip/hip_runtime.h>
 
 __device__ float scale = 2.0f;
 
 __global__ void dot(float *result, const float *a, const float *b) {
-    result[thread_index()] = scale * a[thread_index()] * b[thread_index()];
+    result[threadIdx.x] = scale * a[threadIdx.x] * b[threadIdx.x];
 }
 
-__global__ void clear(float *result) { result[thread_index()] = 0; }
+__global__ void clear(float *result) { result[threadIdx.x] = 0; }
 
 // Dynamic initialisation and a thread-local variable, both of which go through the loader.
 struct Counter {

@@ -1,9 +1,10 @@
-#include "hip.h"
 #include "vec.h"
+
+#include <hip/hip_runtime.h>
 
 #include <stdexcept>
 
-__global__ void multiply(float *a, const float *b) { a[thread_index()] *= b[thread_index()]; }
+__global__ void multiply(float *a, const float *b) { a[threadIdx.x] *= b[threadIdx.x]; }
 
 // Unwinding needs .eh_frame and .gcc_except_table where they say they are.
 static int checked(int n) {

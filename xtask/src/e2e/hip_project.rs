@@ -54,6 +54,11 @@ impl HipTools {
         })
     }
 
+    /// The HIP compiler.
+    pub(super) fn compiler(&self) -> &Path {
+        &self.compiler
+    }
+
     /// clang-offload-bundler.
     pub(super) fn bundler(&self) -> &Path {
         &self.bundler

@@ -6,6 +6,7 @@ mod embedded;
 mod hip_project;
 mod lint;
 mod project;
+mod readme;
 mod real_libraries;
 mod reference;
 mod runtime;
@@ -96,6 +97,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     run.split_as_built(&mut table);
     if let Some(tools) = &tools {
         run.strip_by_cmake(tools, &mut table);
+        process::step("Checking the README's CMake example");
+        table.add(
+            "the README's CMake example",
+            readme::check(&shell, tools, &runtime, &kpack, &work.join("readme")),
+        );
     }
     for treatment in Treatment::ALL {
         match treatment.missing_program() {
@@ -200,7 +206,7 @@ impl Run<'_> {
 
     fn lint(&self, split: &Path, fat: &[&Path]) -> Result<String> {
         if !lint::is_available() {
-            return Ok(String::new());
+            return Ok(", lint NOT CHECKED (no eu-elflint)".to_owned());
         }
         for binary in self.project.reference.binaries() {
             let mut known = lint::Messages::new();

@@ -23,4 +23,7 @@ hipError_t hipLaunchKernel(const void *function, dim3 grid, dim3 block, void **a
                            size_t shared, hipStream_t stream);
 }
 
-static inline __device__ unsigned thread_index() { return __builtin_amdgcn_workitem_id_x(); }
+struct ThreadIndex {
+    unsigned x;
+};
+#define threadIdx (ThreadIndex{__builtin_amdgcn_workitem_id_x()})

@@ -1,0 +1,77 @@
+//! The README's CMake example, pasted and run.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use xshell::{Shell, cmd};
+
+use super::hip_project::HipTools;
+use super::runtime::Runtime;
+use crate::{process, repository};
+
+/// Where the README says that kpack is installed.
+const PREFIX: &str = "/opt/kpack";
+
+/// Does in `work` what the README says, with kpack in the prefix `kpack`.
+///
+/// # Errors
+/// An example that is not there, that fails, or that does not install what the README says.
+pub(super) fn check(
+    shell: &Shell,
+    tools: &HipTools,
+    runtime: &Runtime,
+    kpack: &Path,
+    work: &Path,
+) -> Result<String> {
+    let readme = fs::read_to_string(repository::root().join("README.md"))?;
+    let (_, example) = readme
+        .split_once("## In a CMake project")
+        .context("README.md has no section on CMake")?;
+    fs::create_dir_all(work)?;
+    fs::write(work.join("CMakeLists.txt"), block(example, "cmake")?)?;
+    fs::write(work.join("vec.cpp"), block(example, "cpp")?)?;
+    let script = block(example, "sh")?;
+    ensure!(
+        script.contains(PREFIX),
+        "the commands in README.md do not name {PREFIX}"
+    );
+    let script = script.replace(PREFIX, &kpack.display().to_string());
+
+    // In place of ROCm: clang, the header of the HIP project, and the stub runtime.
+    let header = repository::root().join("tests/e2e/hip");
+    let flags = format!("-nogpuinc -nogpulib -I{}", header.display());
+    let _directory = shell.push_dir(work);
+    let shown = process::output(
+        cmd!(shell, "sh -euc {script}")
+            .env("CXX", tools.compiler())
+            .env("CXXFLAGS", flags)
+            .env("CMAKE_LIBRARY_PATH", runtime.prefix.join("lib")),
+    )?;
+    let (_, described) = example
+        .split_once("`out` now has")
+        .context("README.md does not say what is installed")?;
+    let mut files = 0;
+    for name in described.lines().take(2).flat_map(|line| line.split('`')) {
+        if name.starts_with("lib/") {
+            let file = work.join("out").join(name);
+            ensure!(file.exists(), "README.md says that there is {name}");
+            files += 1;
+        }
+    }
+    ensure!(files == 4, "README.md names {files} installed files, not 4");
+    ensure!(
+        shown.contains("gfx1100") && shown.contains("gfx942"),
+        "`kpack show` does not name the targets:\n{shown}"
+    );
+    Ok(format!("{files} files installed as it says"))
+}
+
+/// The first block of code in `language`.
+fn block<'a>(text: &'a str, language: &str) -> Result<&'a str> {
+    let start = format!("```{language}\n");
+    text.split_once(&start)
+        .and_then(|(_, rest)| rest.split_once("```"))
+        .map(|(block, _)| block)
+        .with_context(|| format!("README.md has no {language} block in its CMake section"))
+}
