@@ -62,7 +62,9 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
         message(FATAL_ERROR "${command}(): \"${target}\" is not built: there is no ${built}.")
       endif()
     else()
-      _kpack_hook_installed_now("${destination}/${name}" installed_now)
+      # CMake takes off slashes at the end, and nothing else before 3.31 (CMP0177).
+      string(REGEX REPLACE "/+$" "" directory "${destination}")
+      _kpack_hook_installed_now("${directory}/${name}" installed_now)
       if(NOT installed_now)
         if(optional)
           continue()
@@ -123,9 +125,15 @@ endmacro()
 # Has CMake installed <path>, relative to the prefix, in this run? What is there from an earlier
 # run is split already, and a rule that comes later would put the fat binary back.
 function(_kpack_hook_installed_now path output)
-  cmake_path(SET wanted NORMALIZE "${CMAKE_INSTALL_PREFIX}/${path}")
-  # As text, since a path may have semicolons.
-  string(FIND ";${CMAKE_INSTALL_MANIFEST_FILES};" ";${wanted};" position)
+  get_filename_component(prefix "${CMAKE_INSTALL_PREFIX}/" ABSOLUTE)
+  cmake_path(SET wanted NORMALIZE "${prefix}/${path}")
+  # As text first, since a path may have semicolons.
+  foreach(form IN ITEMS "${prefix}/${path}" "${wanted}")
+    string(FIND ";${CMAKE_INSTALL_MANIFEST_FILES};" ";${form};" position)
+    if(NOT position EQUAL -1)
+      break()
+    endif()
+  endforeach()
   if(position EQUAL -1)
     foreach(entry IN LISTS CMAKE_INSTALL_MANIFEST_FILES)
       cmake_path(NORMAL_PATH entry)
@@ -175,14 +183,16 @@ endfunction()
 # rules does: without DESTDIR. Reads and sets variables of _kpack_hook_run().
 macro(_kpack_hook_list_files)
   set(stem "${module}_${component}")
-  file(GLOB names LIST_DIRECTORIES FALSE RELATIVE "${prefix}/${kpack_destination}"
-    "${prefix}/${kpack_destination}/${stem}_*.kpack" "${prefix}/${kpack_destination}/${stem}.kpm")
+  set(directory "${prefix}/${kpack_destination}")
+  string(REGEX REPLACE "([[*?])" "[\\1]" pattern "${directory}/${stem}")
+  file(GLOB names LIST_DIRECTORIES FALSE RELATIVE "${directory}"
+    "${pattern}_*.kpack" "${pattern}.kpm")
   string(LENGTH "${stem}" stem_length)
   foreach(name IN LISTS names)
     string(SUBSTRING "${name}" ${stem_length} -1 rest)
     # No target ID has an underscore, so that one begins the name of another component.
     if(rest STREQUAL ".kpm" OR rest MATCHES "^_[^_]+\\.kpack$")
-      cmake_path(SET path NORMALIZE "${CMAKE_INSTALL_PREFIX}/${kpack_destination}/${name}")
+      get_filename_component(path "${CMAKE_INSTALL_PREFIX}/${kpack_destination}/${name}" ABSOLUTE)
       # As text, since a path may have semicolons.
       string(FIND ";${CMAKE_INSTALL_MANIFEST_FILES};" ";${path};" position)
       if(position EQUAL -1)

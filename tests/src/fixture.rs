@@ -149,11 +149,7 @@ impl FatLibrary {
     /// A compiler that is missing or fails.
     pub fn build(&self, output: &Path) -> Result<()> {
         let scratch = tempfile::tempdir().context("temporary directory")?;
-        for (index, bytes) in self.bundles()?.iter().enumerate() {
-            fs::write(scratch.path().join(format!("bundle{index}.bin")), bytes)?;
-        }
-        fs::write(scratch.path().join("device.s"), self.assembly())?;
-        fs::write(scratch.path().join("host.c"), self.host_code())?;
+        self.write_sources(scratch.path())?;
         let output = std::path::absolute(output)?;
         if let Some(directory) = output.parent() {
             fs::create_dir_all(directory)?;
@@ -179,6 +175,21 @@ impl FatLibrary {
             let _ = fs::remove_file(&output);
             run(Command::new("ar").arg("rcsD").arg(&output).arg(&target))?;
         }
+        Ok(())
+    }
+
+    /// Writes what [`build`](Self::build) compiles: `device.s`, which includes `bundle<index>.bin`
+    /// from the assembler's include path, and `host.c`.
+    ///
+    /// # Errors
+    /// As [`bundle`], and a directory that cannot be written.
+    pub fn write_sources(&self, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        for (index, bytes) in self.bundles()?.iter().enumerate() {
+            fs::write(directory.join(format!("bundle{index}.bin")), bytes)?;
+        }
+        fs::write(directory.join("device.s"), self.assembly())?;
+        fs::write(directory.join("host.c"), self.host_code())?;
         Ok(())
     }
 

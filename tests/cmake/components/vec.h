@@ -1,0 +1,1 @@
+int fixture_host(int n);

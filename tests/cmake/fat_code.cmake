@@ -1,0 +1,9 @@
+# Device code for the projects here, without a HIP compiler: assembly and C that the test runner
+# wrote into FIXTURES.
+
+# Adds the wrappers, bundles and host code of one fixture to a target.
+function(add_fat_code target fixture)
+  set(directory "${FIXTURES}/${fixture}")
+  target_sources(${target} PRIVATE "${directory}/device.s" "${directory}/host.c")
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:ASM>:-Wa,-I${directory}>")
+endfunction()

@@ -1,0 +1,158 @@
+//! What the functions say to wrong arguments.
+
+use crate::package::Package;
+use crate::project::{Project, Run, define};
+
+with_each_package!(["cmake", "cc"] => wrong_arguments_are_explained, architectures_are_compared_with_hip);
+
+const LIBRARY: &str = "kpack_install(TARGETS veclib MODULE veclib";
+
+/// The rest of a call, and what the error says.
+const WRONG: &[(&str, &str)] = &[
+    (
+        "kpack_install(MODULE veclib)",
+        "kpack_install(): TARGETS is missing",
+    ),
+    (
+        "kpack_install(TARGETS veclib)",
+        "kpack_install(): MODULE is missing",
+    ),
+    ("kpack_install(veclib MODULE veclib)", "TARGETS is missing"),
+    (
+        "kpack_install(TARGETS veclib MODULE)",
+        "MODULE needs a value.",
+    ),
+    (
+        "kpack_install(TARGETS veclib MODULE ARCHITECTURES gfx942)",
+        "MODULE needs a value, but is followed by ARCHITECTURES",
+    ),
+    (
+        "kpack_install(TARGETS veclib MODULE a MODULE b)",
+        "MODULE is given twice",
+    ),
+    (
+        "kpack_install(TARGETS veclib MODULE a b)",
+        "does not know what to do with \"b\"",
+    ),
+    (
+        "kpack_install(TARGETS veclib MODULE ../veclib)",
+        "MODULE is \"../veclib\". It becomes part of file names",
+    ),
+    ("kpack_install(TARGETS nothing MODULE veclib)", "nothing"),
+    (
+        "COMPONENT \"Runtime files\")",
+        "choose the name in the names of kpacks with KPACK_COMPONENT",
+    ),
+    (
+        "ARCHITECTURES gfx1100 native)",
+        "ARCHITECTURES has \"native\", which is not a target ID such as gfx1100",
+    ),
+    (
+        "ARCHITECTURES gfx90a:xnack)",
+        "ARCHITECTURES has \"gfx90a:xnack\"",
+    ),
+    (
+        "UNEXPECTED explode ARCHITECTURES gfx942)",
+        "it can be drop, error or keep",
+    ),
+    ("UNEXPECTED error)", "UNEXPECTED needs ARCHITECTURES"),
+    ("COMPRESSION lzma)", "it can be zstd or none"),
+    ("LEVEL high)", "LEVEL is \"high\", which is not a number"),
+    (
+        "LIBRARY DESTINATION /opt/lib)",
+        "the destination of \"veclib\" is \"/opt/lib\", an absolute path",
+    ),
+    (
+        "LIBRARY DESTINATION lib/../../lib)",
+        "which leaves the install prefix",
+    ),
+    (
+        "KPACK_DESTINATION /opt/.kpack)",
+        "KPACK_DESTINATION is \"/opt/.kpack\", an absolute path",
+    ),
+    (
+        "DEVICE_COMPONENTS)",
+        "DEVICE_COMPONENTS needs ARCHITECTURES",
+    ),
+    (
+        "DEVICE_COMPONENTS ARCHITECTURES gfx942 UNEXPECTED keep)",
+        "UNEXPECTED keep cannot be combined with DEVICE_COMPONENTS",
+    ),
+    (
+        "DEVICE_COMPONENTS ARCHITECTURES gfx942)\nkpack_install(TARGETS vecapp MODULE veclib)",
+        "lib/.kpack/veclib_lib_*.kpack belongs to an earlier rule already",
+    ),
+    (
+        ")\nkpack_install(TARGETS vecapp MODULE veclib ARCHITECTURES gfx942 DEVICE_COMPONENTS)",
+        "name all targets of module \"veclib\" in one call",
+    ),
+    (
+        ")\nkpack_install(TARGETS vecapp MODULE veclib COMPONENT lib)",
+        "would be written by two install components, \"Unspecified\" and \"lib\"",
+    ),
+    (
+        "DEVICE_COMPONENTS ARCHITECTURES gfx942)\n\
+         kpack_install(TARGETS vecapp MODULE vecapp COMPONENT lib ARCHITECTURES gfx942 DEVICE_COMPONENTS)",
+        "component \"lib-gfx942\" would hold device code of both \"Unspecified\" and \"lib\"",
+    ),
+    (
+        "kpack_split_installed(TARGETS veclib MODULE veclib)",
+        "DESTINATION is missing: where is \"veclib\" installed?",
+    ),
+    (
+        "kpack_split_installed(TARGETS nothing MODULE veclib DESTINATION lib)",
+        "there is no target \"nothing\"",
+    ),
+    (
+        "kpack_split_installed(TARGETS veclib MODULE veclib DESTINATION lib EXPORT vec)",
+        "EXPORT belongs to the command that installs the targets",
+    ),
+    (
+        "kpack_split_installed(TARGETS Kpack::kpack MODULE veclib DESTINATION lib)",
+        "is not built here",
+    ),
+];
+
+/// Configures the project with these lines at its end.
+fn configure(project: &Project<'_>, call: &str) -> Run {
+    let file = project.scratch().join("call.cmake");
+    std::fs::write(&file, call).unwrap();
+    project.configure(&[&define("CALL", &file)])
+}
+
+fn wrong_arguments_are_explained(package: &Package) {
+    let project = Project::new(package, "arguments");
+    for (call, message) in WRONG {
+        let call = match call.starts_with("kpack_") {
+            true => (*call).to_owned(),
+            false => format!("{LIBRARY} {call}"),
+        };
+        configure(&project, &call).fails_with(message);
+    }
+    configure(&project, &format!("{LIBRARY})")).succeeds();
+}
+
+/// HIP_ARCHITECTURES is what CMake asks the HIP compiler for.
+fn architectures_are_compared_with_hip(package: &Package) {
+    let project = Project::new(package, "arguments");
+    let with_hip = |architectures: &str| {
+        let call = format!(
+            "set_target_properties(veclib PROPERTIES HIP_ARCHITECTURES \"gfx1100;gfx942\")\n\
+             {LIBRARY} {architectures})"
+        );
+        configure(&project, &call).succeeds()
+    };
+    with_hip("ARCHITECTURES gfx1100 gfx942 gfx1201")
+        .says("ARCHITECTURES has gfx1201, but HIP_ARCHITECTURES of the targets of module \"veclib\" is gfx1100 gfx942");
+    with_hip("ARCHITECTURES gfx1100")
+        .says("has gfx942, but ARCHITECTURES does not: the install will leave out its code");
+    with_hip("ARCHITECTURES gfx1100 UNEXPECTED error").says("the install will stop");
+    for quiet in [
+        "ARCHITECTURES gfx1100 gfx942",
+        "",
+        "ARCHITECTURES gfx1100 UNEXPECTED keep",
+    ] {
+        let run = with_hip(quiet);
+        assert!(!run.output.contains("Warning"), "{}", run.output);
+    }
+}

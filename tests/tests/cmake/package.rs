@@ -1,0 +1,98 @@
+//! The CMake package under test: in the source tree, or installed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// A Kpack package and the helper that belongs to it.
+pub(crate) struct Package {
+    /// What `Kpack_DIR` is set to.
+    pub(crate) directory: PathBuf,
+    /// The helper, for looking at what it made.
+    pub(crate) helper: PathBuf,
+    /// Whether the package has to be told where the helper is.
+    pub(crate) names_helper: bool,
+}
+
+impl Package {
+    /// `cmake/` of the repository, with the helper of this build.
+    pub(crate) fn source_tree() -> Self {
+        Self {
+            directory: root().join("cmake"),
+            helper: built_helper().to_owned(),
+            // There may be an older build in the other profile, or another target directory.
+            names_helper: true,
+        }
+    }
+
+    /// A copy that `cargo xtask dist` installed, made once for all tests.
+    pub(crate) fn installed() -> Self {
+        let prefix = dist_prefix();
+        Self {
+            directory: prefix.join("lib/cmake/Kpack"),
+            helper: prefix.join("bin/kpack"),
+            names_helper: false,
+        }
+    }
+}
+
+/// The root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The prefix of the installed package.
+pub(crate) fn dist_prefix() -> &'static Path {
+    static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
+        let prefix = scratch().join("kpack-dist");
+        let _ = std::fs::remove_dir_all(&prefix);
+        cargo(
+            &["run", "--package", "xtask", "--", "dist", "--prefix"],
+            Some(&prefix),
+        );
+        prefix
+    });
+    &PREFIX
+}
+
+fn built_helper() -> &'static Path {
+    static HELPER: LazyLock<PathBuf> = LazyLock::new(|| {
+        cargo(
+            &[
+                "build",
+                "--package",
+                "kpack-build",
+                "--features",
+                "cli",
+                "--bin",
+                "kpack",
+            ],
+            None,
+        );
+        let target = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(directory) => root().join(directory),
+            None => root().join("target"),
+        };
+        target.join("debug/kpack")
+    });
+    &HELPER
+}
+
+/// Where tests of this file may leave things for each other.
+pub(crate) fn scratch() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+fn cargo(arguments: &[&str], path: Option<&Path>) {
+    let output = Command::new(env!("CARGO"))
+        .current_dir(root())
+        .args(arguments)
+        .args(path)
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "cargo {arguments:?} failed\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
