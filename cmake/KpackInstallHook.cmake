@@ -37,12 +37,12 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
   get_filename_component(prefix "${prefix}" ABSOLUTE)
   set(options ${ARGN})
   if(mode STREQUAL "device")
-    # The device rule writes one target, from one unsplit file after the other.
+    # A device rule is for one target, and takes it from the unsplit files of the build tree.
     list(FILTER options EXCLUDE REGEX "^(--arch|--unexpected=.*|[^-].*)$")
   endif()
 
   set(files "")
-  set(built_files "")
+  set(sources "")
   set(index 0)
   while(index LESS count)
     foreach(field IN ITEMS target destination name built optional)
@@ -80,7 +80,7 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
     string(REPLACE ";" "\\;" file "${file}")
     string(REPLACE ";" "\\;" built "${built}")
     list(APPEND files "${file}")
-    list(APPEND built_files "${built}")
+    list(APPEND sources --source "${built}")
   endwhile()
   if(files STREQUAL "")
     return()
@@ -90,37 +90,31 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
       "What was installed is not split. Configure again with Kpack_EXECUTABLE.")
   endif()
 
+  set(only "")
+  set(for "")
   if(mode STREQUAL "device")
-    _kpack_hook_device()
-  else()
-    foreach(file IN LISTS files)
-      message(STATUS "Splitting: ${prefix}/${file}")
-    endforeach()
-    set(only "")
-    if(mode STREQUAL "host")
-      set(only --only host)
-    endif()
-    execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
-      --component "${component}" --kpack-dir "${kpack_destination}" ${only} ${options} -- ${files}
-      RESULT_VARIABLE result)
-    _kpack_hook_check_result("${result}" "${files}")
+    set(for " for ${device_target}")
+    set(only --only device --arch "${device_target}" ${sources})
+    # In a component's staging directory nothing has been installed yet.
+    file(MAKE_DIRECTORY "${prefix}")
+  elseif(mode STREQUAL "host")
+    set(only --only host)
+  endif()
+  foreach(file IN LISTS files)
+    message(STATUS "Splitting: ${prefix}/${file}${for}")
+  endforeach()
+  execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
+    --component "${component}" --kpack-dir "${kpack_destination}" ${only} ${options} -- ${files}
+    RESULT_VARIABLE result)
+  if(NOT result EQUAL 0)
+    list(JOIN files ", " words)
+    message(FATAL_ERROR "${command}(): kpack could not split ${words} (exit code ${result}, its message "
+      "is above). The install is not complete.")
   endif()
 
   _kpack_hook_list_files()
   set(CMAKE_INSTALL_MANIFEST_FILES "${CMAKE_INSTALL_MANIFEST_FILES}" PARENT_SCOPE)
 endfunction()
-
-# Writes one target's kpack from the build tree. Reads and sets variables of _kpack_hook_run().
-macro(_kpack_hook_device)
-  foreach(file built IN ZIP_LISTS files built_files)
-    message(STATUS "Splitting: ${prefix}/${file} for ${device_target}")
-    execute_process(COMMAND "${helper}" install --prefix "${prefix}" --module "${module}"
-      --component "${component}" --kpack-dir "${kpack_destination}" ${options}
-      --only device --arch "${device_target}" --source "${built}" -- "${file}"
-      RESULT_VARIABLE result)
-    _kpack_hook_check_result("${result}" "${file}")
-  endforeach()
-endmacro()
 
 # Has CMake installed <path>, relative to the prefix, in this run? What is there from an earlier
 # run is split already, and a rule that comes later would put the fat binary back.
@@ -167,15 +161,6 @@ function(_kpack_hook_check_copy installed target built)
     endif()
     message(FATAL_ERROR "kpack: ${installed} is not a copy of target \"${target}\" but leads to another "
       "file; splitting it would rewrite the build tree.${mode}")
-  endif()
-endfunction()
-
-function(_kpack_hook_check_result result files)
-  if(NOT result EQUAL 0)
-    list(JOIN files ", " words)
-    get_property(command GLOBAL PROPERTY KPACK_HOOK_COMMAND)
-    message(FATAL_ERROR "${command}(): kpack could not split ${words} (exit code ${result}, its message "
-      "is above). The install is not complete.")
   endif()
 endfunction()
 
