@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::archive::{Archive, ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
-use sha2::{Digest, Sha256};
 
 use crate::Error;
 use crate::inspect;
@@ -166,27 +165,16 @@ pub(crate) fn entry_of(
     known: Option<&KpackFile>,
 ) -> Result<KpackFile, Error> {
     let path = &present.path;
-    let mut file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-    let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+    let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
     let size = metadata.len();
     if let Some(known) = known.filter(|known| known.size == size && known.checksum.is_some()) {
         return Ok(known.clone());
-    }
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => hasher.update(&buffer[..read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::io(path, "read", error)),
-        }
     }
     let kernels = present.archive.toc().kernels.values();
     let written = Written {
         size,
         kernel_count: kernels.map(|targets| targets.len() as u64).sum(),
-        checksum: hasher.finalize().into(),
+        checksum: inspect::digest(path)?,
     };
     Ok(entry(target, filename, &written))
 }

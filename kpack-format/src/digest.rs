@@ -1,13 +1,53 @@
-//! SHA-256 digests in MessagePack: a byte string of 32 bytes.
+//! SHA-256 digests.
 
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use crate::Sha256;
+use ring::digest::{Context, SHA256};
 
-/// A digest as it stands in a file.
+/// A SHA-256 digest.
+pub type Sha256 = [u8; 32];
+
+/// The digest of `bytes`.
+pub fn sha256(bytes: &[u8]) -> Sha256 {
+    let mut hasher = Hasher::default();
+    hasher.update(bytes);
+    hasher.finish()
+}
+
+/// The digest of bytes that come one after the other.
+#[derive(Clone)]
+pub struct Hasher(Context);
+
+impl Default for Hasher {
+    fn default() -> Self {
+        Self(Context::new(&SHA256))
+    }
+}
+
+impl Hasher {
+    /// Adds `bytes`.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of all bytes that were added.
+    pub fn finish(self) -> Sha256 {
+        let mut digest = [0; 32];
+        digest.copy_from_slice(self.0.finish().as_ref());
+        digest
+    }
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hasher")
+    }
+}
+
+/// A digest as it stands in a file: a MessagePack byte string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Digest(pub(crate) Sha256);
 

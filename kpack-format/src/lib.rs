@@ -11,14 +11,12 @@
 
 pub mod archive;
 pub mod code_object;
-mod digest;
+pub mod digest;
 pub mod manifest;
 pub mod marker;
 mod message_pack;
 pub mod offload_bundle;
 pub mod target_id;
 
+pub use digest::Sha256;
 pub use target_id::TargetId;
-
-/// A SHA-256 digest.
-pub type Sha256 = [u8; 32];

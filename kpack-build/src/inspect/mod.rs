@@ -12,8 +12,10 @@ mod manifest;
 mod unlinked;
 
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use kpack_format::digest::{Hasher, Sha256};
 use serde::Serialize;
 
 use crate::Error;
@@ -110,4 +112,19 @@ pub(crate) fn open(path: &Path) -> Result<File, Error> {
         return Err(Error::refused(path, "not a regular file"));
     }
     Ok(file)
+}
+
+/// The SHA-256 of a file.
+pub(crate) fn digest(path: &Path) -> Result<Sha256, Error> {
+    let mut file = open(path)?;
+    let mut hasher = Hasher::default();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hasher.finish()),
+            Ok(read) => hasher.update(&buffer[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::io(path, "read", error)),
+        }
+    }
 }

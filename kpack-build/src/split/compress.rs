@@ -10,10 +10,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, Scheme};
 use kpack_format::code_object::{CodeObject, CodeObjectError};
-use kpack_format::{Sha256, TargetId};
-use sha2::Digest;
+use kpack_format::digest::{Sha256, sha256};
 
 use super::FatFile;
 use crate::Error;
@@ -152,7 +152,7 @@ fn encode(
     claimed: &Mutex<HashSet<(TargetId, Sha256)>>,
     compression: &Compression<'_>,
 ) -> Result<Done, Failure> {
-    let checksum: Sha256 = sha2::Sha256::digest(&job.bytes).into();
+    let checksum: Sha256 = sha256(&job.bytes);
     let encoded = if lock(claimed).insert((job.target.clone(), checksum)) {
         check_target(&job).map_err(Failure::Refused)?;
         let encoder = match encoder {

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
 use std::path::{Component, Path};
 
 use kpack_format::TargetId;
 use kpack_format::manifest::KpackFile;
-use sha2::{Digest, Sha256};
 
 use super::archive::counted;
 use super::{Options, Outcome, Report, Subject};
 use crate::Error;
-use crate::inspect::{open, open_archive, read_manifest};
+use crate::inspect::{digest, open, open_archive, read_manifest};
 
 pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
@@ -192,18 +190,4 @@ fn file_holds(path: &Path, component: &str, file: &KpackFile) -> Result<Vec<Stri
         Err(error) => return Err(error),
     }
     Ok(reasons)
-}
-
-fn digest(path: &Path) -> Result<[u8; 32], Error> {
-    let mut file = open(path)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 256 << 10];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(hasher.finalize().into()),
-            Ok(n) => hasher.update(&buffer[..n]),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Error::io(path, "read", e)),
-        }
-    }
 }

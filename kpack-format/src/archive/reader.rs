@@ -2,9 +2,9 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use sha2::{Digest as _, Sha256 as Hasher};
-
 use super::toc::{FORMAT_VERSION, Storage};
+use crate::digest::sha256;
+
 use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Toc, TocEntry, codec};
 
 /// The largest TOC that is read, in bytes: about a hundred thousand times one of a large library.
@@ -131,7 +131,7 @@ impl<R: Read + Seek> Archive<R> {
         };
         let checksums = self.toc.checksums.as_ref();
         if let Some(expected) = checksums.and_then(|all| all.get(entry.ordinal as usize)) {
-            let found = Hasher::digest(&bytes);
+            let found = sha256(&bytes);
             if found[..] != expected[..] {
                 return malformed(
                     offset,

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use sha2::{Digest as _, Sha256 as Hasher};
-
 use super::reader::malformed;
 use super::toc::{FORMAT_VERSION, Storage};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Toc, TocEntry};
-use crate::{Sha256, TargetId};
+use crate::TargetId;
+use crate::digest::{Hasher, Sha256, sha256};
 
 /// zstd's own default level.
 const DEFAULT_LEVEL: i32 = 3;
@@ -203,7 +202,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         };
         let checksum = match (told, &plain) {
             (Some(checksum), _) => checksum,
-            (None, plain) => Hasher::digest(plain.as_deref().unwrap_or_default()).into(),
+            (None, plain) => sha256(plain.as_deref().unwrap_or_default()),
         };
         if let Some(index) = self.by_checksum.get(&checksum) {
             return Ok(*index);
@@ -299,7 +298,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
 
         let mut out = Hashing {
             out,
-            hasher: Hasher::new(),
+            hasher: Hasher::default(),
             size: 0,
         };
         let prefix = match self.scheme {
@@ -348,7 +347,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         Ok(Written {
             size: out.size,
             kernel_count: self.kernels.len() as u64,
-            checksum: out.hasher.finalize().into(),
+            checksum: out.hasher.finish(),
         })
     }
 }

@@ -1,0 +1,319 @@
+//! What was split, into the prefix: everything under hidden names first, then renamed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use kpack_format::TargetId;
+use kpack_format::archive::{ArchiveWriter, Written};
+use kpack_format::manifest::Manifest;
+
+use super::locate::KpackPath;
+use super::{ArchiveReport, Binary, Only, Options, Report, host};
+use crate::Error;
+use crate::elf::Plan;
+use crate::kpack_dir::{self, KpackDir, Present, Staged};
+use crate::split::{self, Input};
+
+/// What is to be made of the prefix.
+pub(super) struct Run<'a> {
+    pub(super) options: &'a Options,
+    pub(super) kpacks: &'a KpackPath,
+    pub(super) group: &'a str,
+    pub(super) wanted: &'a BTreeSet<TargetId>,
+    pub(super) fat: &'a [&'a Binary],
+}
+
+/// An archive to be written: new kernels, and the archive that they are merged with.
+struct Change {
+    target: TargetId,
+    archive: ArchiveWriter<File>,
+    old: Option<Present>,
+}
+
+/// Files under hidden names, and what else changes.
+#[derive(Default)]
+struct Staging {
+    archives: Vec<(Staged, ArchiveReport)>,
+    emptied: Vec<PathBuf>,
+    manifest: Option<Staged>,
+    remove_manifest: bool,
+    hosts: Vec<Staged>,
+}
+
+impl Staging {
+    fn add(&mut self, staged: Staged, target: &TargetId, written: &Written) {
+        let line = ArchiveReport {
+            path: staged.path().to_owned(),
+            target: target.to_string(),
+            size: written.size,
+            kernel_count: written.kernel_count,
+            changed: true,
+        };
+        self.archives.push((staged, line));
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn apply(
+        &self,
+        archives: BTreeMap<TargetId, ArchiveWriter<File>>,
+        plans: &BTreeMap<PathBuf, Plan>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let missing = missing_directories(&self.kpacks.path);
+        let applied =
+            KpackDir::lock(&self.kpacks.path, self.group.to_owned()).and_then(|directory| {
+                let staging = self.stage(&directory, archives, plans, report)?;
+                self.commit(&directory, staging, report)
+            });
+        if applied.is_err() || self.options.only == Some(Only::Host) {
+            // Only where it is empty.
+            for directory in &missing {
+                let _ = fs::remove_dir(directory);
+            }
+        }
+        applied
+    }
+
+    /// Writes everything that is new under hidden names.
+    fn stage(
+        &self,
+        directory: &KpackDir,
+        archives: BTreeMap<TargetId, ArchiveWriter<File>>,
+        plans: &BTreeMap<PathBuf, Plan>,
+        report: &mut Report,
+    ) -> Result<Staging, Error> {
+        let mut staging = Staging::default();
+        let mut manifest = self.manifest(directory, report)?;
+        let mut present = directory.archives()?;
+        let mut changes = Vec::new();
+        for (target, archive) in archives {
+            let old = present.remove(&target);
+            changes.push(Change {
+                target,
+                archive,
+                old,
+            });
+        }
+        for (target, old) in present {
+            if let Some(archive) =
+                self.without_stale(directory, &target, &old, &mut manifest, &mut staging)?
+            {
+                changes.push(Change {
+                    target,
+                    archive,
+                    old: Some(old),
+                });
+            }
+        }
+        for (target, written, staged) in self.write(directory, changes)? {
+            match staged {
+                None => self.warn_of_fewer(&manifest, &target, &written, report),
+                Some(staged) => staging.add(staged, &target, &written),
+            }
+            let name = directory.archive_name(&target);
+            let entry = kpack_dir::entry(&target, name, &written);
+            manifest.kpack_files.insert(target.to_string(), entry);
+        }
+        if self.writes_manifest(directory)? {
+            if manifest.kpack_files.is_empty() {
+                staging.remove_manifest = true;
+            } else {
+                staging.manifest = Some(directory.stage_manifest(&manifest)?);
+            }
+        }
+        for binary in self.fat {
+            let path = &binary.located.path;
+            let (Some(plan), Some(fat)) = (plans.get(path), binary.fat()) else {
+                continue;
+            };
+            if host::is_same(path, &fat.file)? {
+                staging.hosts.push(host::stage(path, &fat.file, plan)?);
+            } else if !matches!(split::read(path)?, Input::Split) {
+                return Err(Error::refused(
+                    path,
+                    "it changed while it was read; run this again",
+                ));
+            }
+        }
+        Ok(staging)
+    }
+
+    /// Whether a kernel is of one of the binaries that are split here.
+    fn is_replaced(&self, kernel: &str) -> bool {
+        let binary = kernel.rsplit_once('#').map_or(kernel, |(binary, _)| binary);
+        self.fat.iter().any(|fat| fat.located.name == binary)
+    }
+
+    /// What becomes of the archive of a target that the binaries have no device code for (any
+    /// more): the beginning of a new one for the kernels of other binaries, if it has to change.
+    fn without_stale(
+        &self,
+        directory: &KpackDir,
+        target: &TargetId,
+        old: &Present,
+        manifest: &mut Manifest,
+        staging: &mut Staging,
+    ) -> Result<Option<ArchiveWriter<File>>, Error> {
+        let key = target.to_string();
+        let toc = old.archive.toc();
+        let not_asked_for =
+            self.options.only == Some(Only::Device) && !self.wanted.contains(target);
+        if not_asked_for || !toc.kernels.keys().any(|kernel| self.is_replaced(kernel)) {
+            let known = manifest.kpack_files.get(&key);
+            let entry = kpack_dir::entry_of(target, directory.archive_name(target), old, known)?;
+            manifest.kpack_files.insert(key, entry);
+            return Ok(None);
+        }
+        if toc.kernels.keys().all(|kernel| self.is_replaced(kernel)) {
+            manifest.kpack_files.remove(&key);
+            if self.options.only != Some(Only::Host) {
+                staging.emptied.push(old.path.clone());
+            }
+            return Ok(None);
+        }
+        let spool = tempfile::tempfile_in(directory.path())
+            .map_err(|e| Error::io(directory.path(), "create a scratch file in", e))?;
+        Ok(Some(ArchiveWriter::new(
+            spool, self.group, target, toc.scheme,
+        )))
+    }
+
+    /// Merges and writes archives, some at a time; with [`Only::Host`] only to know what they are.
+    fn write(
+        &self,
+        directory: &KpackDir,
+        changes: Vec<Change>,
+    ) -> Result<Vec<(TargetId, Written, Option<Staged>)>, Error> {
+        let mut all = Vec::new();
+        let mut changes = changes.into_iter();
+        loop {
+            let some: Vec<Change> = changes.by_ref().take(self.options.jobs.get()).collect();
+            if some.is_empty() {
+                return Ok(all);
+            }
+            let results: Vec<_> = thread::scope(|scope| {
+                let write = |change| scope.spawn(move || self.write_one(directory, change));
+                let threads: Vec<_> = some.into_iter().map(write).collect();
+                threads.into_iter().map(|thread| thread.join()).collect()
+            });
+            for result in results {
+                match result {
+                    Ok(written) => all.push(written?),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        }
+    }
+
+    fn write_one(
+        &self,
+        directory: &KpackDir,
+        Change {
+            target,
+            mut archive,
+            old,
+        }: Change,
+    ) -> Result<(TargetId, Written, Option<Staged>), Error> {
+        if let Some(mut old) = old {
+            archive
+                .merge(&mut old.archive, |kernel| !self.is_replaced(kernel))
+                .map_err(|error| split::archive_error(&old.path, error))?;
+        }
+        if self.options.only == Some(Only::Host) {
+            let written = archive.finish(io::sink());
+            let written = written.map_err(|e| split::archive_error(directory.path(), e))?;
+            return Ok((target, written, None));
+        }
+        let (staged, written) = directory.stage_archive(&target, archive)?;
+        Ok((target, written, Some(staged)))
+    }
+
+    /// The manifest to start from. Its entries are those of archives that are there; with
+    /// [`Only::Host`], where archives may be elsewhere, also those of others.
+    fn manifest(&self, directory: &KpackDir, report: &mut Report) -> Result<Manifest, Error> {
+        let old = match directory.manifest() {
+            Ok(old) => old,
+            Err(Error::Refused { path, reason }) => {
+                report.warn(path, format!("{reason}; it is written anew"));
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Manifest {
+            component_name: self.group.to_owned(),
+            prefix: self.kpacks.manifest_prefix.clone(),
+            kpack_files: old.map(|old| old.kpack_files).unwrap_or_default(),
+        })
+    }
+
+    /// Archives that are elsewhere cannot be merged, so a binary that was left out is missed.
+    fn warn_of_fewer(
+        &self,
+        manifest: &Manifest,
+        target: &TargetId,
+        written: &Written,
+        report: &mut Report,
+    ) {
+        let old = manifest.kpack_files.get(&target.to_string());
+        if let Some(old) = old.filter(|old| old.kernel_count > written.kernel_count) {
+            report.warn(
+                self.kpacks.path.join(&old.filename),
+                format!(
+                    "had {} kernels by the manifest and has {} now; name every binary of the module in one run",
+                    old.kernel_count, written.kernel_count
+                ),
+            );
+        }
+    }
+
+    /// A run for device code alone leaves the manifest to whoever installs the host binaries.
+    fn writes_manifest(&self, directory: &KpackDir) -> Result<bool, Error> {
+        let with_hosts = self.options.only != Some(Only::Device);
+        let host_is_here = || self.fat.iter().any(|binary| binary.located.path.exists());
+        Ok(with_hosts || host_is_here() || matches!(directory.manifest(), Ok(Some(_))))
+    }
+
+    /// Renames what was staged, in the order in which each file finds what it needs.
+    fn commit(
+        &self,
+        directory: &KpackDir,
+        staging: Staging,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        for (staged, mut line) in staging.archives {
+            line.changed = staged.commit()?;
+            report.archives.push(line);
+        }
+        report.archives.sort_by(|a, b| a.target.cmp(&b.target));
+        if let Some(manifest) = staging.manifest {
+            manifest.commit()?;
+        }
+        if staging.remove_manifest {
+            directory.remove_manifest()?;
+        }
+        directory.sync()?;
+        for path in staging.emptied {
+            kpack_dir::remove(&path)?;
+            report.removed.push(path);
+        }
+        let mut directories = BTreeSet::new();
+        for host in staging.hosts {
+            directories.extend(host.path().parent().map(Path::to_owned));
+            host.commit()?;
+        }
+        for changed in &directories {
+            kpack_dir::sync_directory(changed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The directories above and at `path` that are not there, the deepest first.
+fn missing_directories(path: &Path) -> Vec<PathBuf> {
+    let missing = path.ancestors().take_while(|directory| !directory.exists());
+    missing.map(Path::to_owned).collect()
+}
