@@ -31,6 +31,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// The message, and what caused it.
+    pub fn in_one_line(&self) -> String {
+        match self {
+            Self::Io { source, .. } => format!("{self}: {source}"),
+            _ => self.to_string(),
+        }
+    }
+
     pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> Self {
         Self::Refused {
             path: path.to_owned(),

@@ -1,3 +1,9 @@
 //! The helper command `kpack`.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kpack_build::cli::main()
+}

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
+use kpack_format::TargetId;
 use kpack_format::archive::{self, ArchiveError, Scheme};
 use serde::Serialize;
 
@@ -54,6 +55,39 @@ pub struct Kernel {
 pub(crate) fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<File>>, Error> {
     let file = super::open(path)?;
     archive::Archive::open(BufReader::new(file)).map_err(|e| archive_error(path, e))
+}
+
+/// How many names an error lists.
+const MOST_NAMES: usize = 5;
+
+/// Takes the code object of `kernel` for `target` out of an archive.
+///
+/// # Errors
+/// [`Error::Refused`] where there is none, or the archive is damaged; [`Error::Io`].
+pub fn extract(path: &Path, kernel: &str, target: &TargetId) -> Result<Vec<u8>, Error> {
+    let mut archive = open_archive(path)?;
+    match archive.read(kernel, &target.to_string()) {
+        Err(ArchiveError::NoSuchKernel { .. }) => {
+            let toc = archive.toc();
+            let mut names: Vec<&str> = toc.kernels.keys().map(String::as_str).collect();
+            names.sort_by_key(|name| split_name(name));
+            let more = names.len().saturating_sub(MOST_NAMES);
+            names.truncate(MOST_NAMES);
+            let more = match more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            Err(Error::refused(
+                path,
+                format!(
+                    "it has no kernel `{kernel}` for {target}; it is for {} and has {}{more}",
+                    toc.gfx_arches.join(", "),
+                    names.join(", ")
+                ),
+            ))
+        }
+        result => result.map_err(|error| archive_error(path, error)),
+    }
 }
 
 /// An archive's error, with the path that it lacks.

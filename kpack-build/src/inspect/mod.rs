@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::Error;
 
-pub use archive::{Archive, Kernel};
+pub use archive::{Archive, Kernel, extract};
 pub use bundle::{Bundle, BundleEntry, CodeObject};
 pub use identify::{FileKind, identify};
 pub use kpacks::{Kpack, Kpacks, find_kpacks};

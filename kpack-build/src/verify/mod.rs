@@ -109,7 +109,7 @@ pub fn verify(
         };
         match result {
             Err(error) if file.asked_for => return Err(error),
-            Err(error) => report.fault(Subject::File, &file.path, in_one_line(&error)),
+            Err(error) => report.fault(Subject::File, &file.path, error.in_one_line()),
             Ok(()) => {}
         }
     }
@@ -153,7 +153,7 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
                 });
             }
             Ok(_) => {}
-            Err(error) => report.fault(Subject::File, entry.path(), in_one_line(&error)),
+            Err(error) => report.fault(Subject::File, entry.path(), error.in_one_line()),
         }
     }
     Ok(())
@@ -178,16 +178,4 @@ fn verifiable(path: &Path, kind: Option<FileKind>) -> Result<FileKind, Error> {
              directory",
         )),
     }
-}
-
-/// An error and its sources.
-fn in_one_line(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

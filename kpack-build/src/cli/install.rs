@@ -1,0 +1,238 @@
+//! `kpack install`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use kpack_format::TargetId;
+use kpack_format::archive::Scheme;
+
+use super::output::{self, count, size};
+use crate::Error;
+use crate::install::{
+    self, Notice, Only, Options, Outcome, Progress, Report, Severity, Unexpected,
+};
+
+/// Split installed binaries: device code into archives, a marker in its place
+///
+/// Executables and shared objects that are named are replaced by host binaries without device code;
+/// the device code goes into PREFIX/KPACK_DIR/MODULE_COMPONENT_TARGET.kpack, one file for each GPU
+/// target. What has no device code, or is split already, is left alone, so that running this again
+/// changes nothing. Everything is checked before the first file changes.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Split two binaries of an install tree:
+    kpack install --prefix /opt/rocm --module rocblas lib/librocblas.so.5.2 bin/rocblas-bench
+  Keep two targets, and refuse anything else:
+    kpack install --prefix stage --module vec --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
+  The same in halves, for packages of their own; the build tree's library is not changed:
+    kpack install --prefix host --module vec --only host lib/libvec.so
+    kpack install --prefix gfx1100 --module vec --only device --arch gfx1100 --source build/libvec.so lib/libvec.so
+
+Exit codes:
+  0  fine
+  2  wrong usage
+  3  an input was refused: damaged, or not what it has to be
+  4  reading or writing failed"))]
+pub(super) struct Arguments {
+    /// Install prefix: the directory that the binaries are in
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+    /// Module that the binaries belong to, the first part of the archives' names
+    #[arg(long, value_name = "NAME")]
+    module: String,
+    /// Component of the module, the second part of the archives' names
+    #[arg(long, value_name = "NAME", default_value = "lib")]
+    component: String,
+    /// Directory of the archives, relative to the prefix
+    #[arg(long, value_name = "REL", default_value = "lib/.kpack")]
+    kpack_dir: PathBuf,
+    /// A GPU target that is expected, such as gfx90a:xnack+; one that is missing is an error. Can
+    /// be repeated. Without it, every target that is there is kept
+    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
+    arch: Vec<TargetId>,
+    /// What becomes of device code for other targets than the expected ones
+    #[arg(long, value_enum, default_value_t = UnexpectedArgument::Drop)]
+    unexpected: UnexpectedArgument,
+    /// Do one half: `host` strips and marks the binaries and writes the manifest, `device` writes
+    /// archives. Both together give the same bytes as one plain run
+    #[arg(long, value_enum)]
+    only: Option<OnlyArgument>,
+    /// Unsplit binary to take the device code from, for `--only device`; it is never changed. One
+    /// for each FILE, in the same order
+    #[arg(long, value_name = "FILE")]
+    source: Vec<PathBuf>,
+    /// How code objects are stored
+    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
+    compression: CompressionArgument,
+    /// Zstandard level: 1 is fastest, 19 is smallest
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    level: i32,
+    /// How many threads compress; by default, as many as there are processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print errors and warnings only
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Binaries, relative to the prefix
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum UnexpectedArgument {
+    /// Leave it out, with a warning
+    Drop,
+    /// Refuse the binary
+    Error,
+    /// Keep it
+    Keep,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OnlyArgument {
+    /// Host binaries and the manifest
+    Host,
+    /// Archives
+    Device,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum CompressionArgument {
+    /// A Zstandard frame for each code object
+    Zstd,
+    /// As they are
+    None,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut options = Options::new(&arguments.prefix, &arguments.module, &arguments.files);
+    options.component.clone_from(&arguments.component);
+    options.kpack_dir.clone_from(&arguments.kpack_dir);
+    options.architectures.clone_from(&arguments.arch);
+    options.unexpected = match arguments.unexpected {
+        UnexpectedArgument::Drop => Unexpected::Drop,
+        UnexpectedArgument::Error => Unexpected::Error,
+        UnexpectedArgument::Keep => Unexpected::Keep,
+    };
+    options.only = arguments.only.map(|only| match only {
+        OnlyArgument::Host => Only::Host,
+        OnlyArgument::Device => Only::Device,
+    });
+    options.sources.clone_from(&arguments.source);
+    options.scheme = match arguments.compression {
+        CompressionArgument::Zstd => Scheme::ZstdPerKernel,
+        CompressionArgument::None => Scheme::None,
+    };
+    options.level = arguments.level;
+    if let Some(jobs) = arguments.jobs {
+        options.jobs = jobs;
+    }
+
+    let bar = Bar::new(arguments.quiet || arguments.json);
+    let report = install::install(&options, &bar)?;
+    bar.0.finish_and_clear();
+    for notice in &report.notices {
+        print_notice(notice, arguments.quiet);
+    }
+    if arguments.json {
+        output::json(&report)?;
+    } else if !arguments.quiet {
+        output::write(summary(&report))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_notice(notice: &Notice, quiet: bool) {
+    let kind = match notice.severity {
+        Severity::Warning => "warning",
+        Severity::Note if quiet => return,
+        Severity::Note => "note",
+    };
+    eprintln!("kpack: {kind}: {}: {}", notice.path.display(), notice.text);
+}
+
+fn summary(report: &Report) -> String {
+    let mut text = String::new();
+    for file in &report.files {
+        match &file.outcome {
+            Outcome::Split {
+                wrappers,
+                targets,
+                size_before,
+                size_after,
+            } => {
+                let sizes = if size_before == size_after {
+                    "device code taken".to_owned()
+                } else {
+                    format!("{} -> {}", size(*size_before), size(*size_after))
+                };
+                text += &format!(
+                    "{}: {sizes} ({}, {})\n",
+                    file.path,
+                    count(*wrappers as u64, "wrapper"),
+                    count(targets.len() as u64, "target")
+                );
+            }
+            Outcome::AlreadySplit => text += &format!("{}: split already\n", file.path),
+            Outcome::LeftAlone { .. } => text += &format!("{}: left alone\n", file.path),
+        }
+    }
+    let rows = report.archives.iter().map(|archive| {
+        let name = archive.path.file_name().unwrap_or_default();
+        let state = if archive.changed {
+            "written"
+        } else {
+            "unchanged"
+        };
+        vec![
+            name.to_string_lossy().into_owned(),
+            size(archive.size),
+            count(archive.kernel_count, "kernel"),
+            state.to_owned(),
+        ]
+    });
+    if !report.archives.is_empty() {
+        text += &output::table(2, &["archive", ">size", ">kernels", "state"], rows);
+    }
+    for path in &report.removed {
+        text += &format!("{}: removed, it held nothing any more\n", path.display());
+    }
+    text
+}
+
+/// Progress on a terminal, and none elsewhere.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(hidden: bool) -> Self {
+        let bar = ProgressBar::no_length();
+        bar.set_draw_target(match hidden {
+            true => ProgressDrawTarget::hidden(),
+            false => ProgressDrawTarget::stderr(),
+        });
+        let style = ProgressStyle::with_template(
+            "{bar:40} {binary_bytes}/{binary_total_bytes} of device code, {eta} left",
+        );
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+}
+
+impl Progress for Bar {
+    fn start(&self, total: u64) {
+        self.0.set_length(total);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}

@@ -1,0 +1,63 @@
+//! `kpack list`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::output::{self, count, size};
+use crate::Error;
+use crate::inspect::{self, Content};
+
+/// List the kernels of an archive
+///
+/// A kernel is named after its binary's path in the install prefix and the index of its wrapper
+/// there: lib/libvec.so#0. An identical code object is stored once, however many kernels share it.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Archive
+    #[arg(value_name = "FILE.kpack")]
+    file: PathBuf,
+    /// Print the list as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let Content::Archive(archive) = inspect::inspect(&arguments.file)?.content else {
+        return Err(Error::refused(
+            &arguments.file,
+            "expected a .kpack archive; `kpack show` tells what it is",
+        ));
+    };
+    if arguments.json {
+        output::json(&archive)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows = archive.kernels.iter().map(|kernel| {
+        let stored = match kernel.shared_by {
+            0 | 1 => "once".to_owned(),
+            kernels => format!("shared by {kernels}"),
+        };
+        vec![
+            kernel.name.clone(),
+            kernel.target.clone(),
+            size(kernel.original_size),
+            size(kernel.stored_size),
+            stored,
+        ]
+    });
+    output::write(output::table(
+        0,
+        &["kernel", "target", ">size", ">stored", "how"],
+        rows,
+    ))?;
+    output::write(format_args!(
+        "{}, {} stored: {} -> {}\n",
+        count(archive.kernels.len() as u64, "kernel"),
+        count(archive.stored_objects as u64, "code object"),
+        size(archive.original_size),
+        size(archive.stored_size),
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}

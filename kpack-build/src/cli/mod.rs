@@ -1,0 +1,90 @@
+//! The `kpack` command: arguments in, words out.
+
+mod extract;
+mod install;
+mod list;
+mod output;
+mod show;
+mod verify;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::Error;
+
+/// What every command's help ends with.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  fine
+  1  verification failed
+  2  wrong usage
+  3  an input was refused: damaged, or not what it has to be
+  4  reading or writing failed";
+
+/// Takes the GPU code out of ROCm/HIP binaries, into one archive for each GPU target
+///
+/// `kpack install` splits the installed binaries of a module: their device code goes into one
+/// archive for each GPU target (lib/.kpack/MODULE_lib_gfx1100.kpack), and a marker that says where
+/// is left in its place. The other commands show, take out and verify what is there.
+#[derive(Debug, Parser)]
+#[command(name = "kpack", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Install(install::Arguments),
+    Show(show::Arguments),
+    List(list::Arguments),
+    Extract(extract::Arguments),
+    Verify(verify::Arguments),
+}
+
+/// Runs the command that the process's arguments name.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output and is no error.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let result = match &cli.command {
+        Command::Install(arguments) => install::run(arguments),
+        Command::Show(arguments) => show::run(arguments),
+        Command::List(arguments) => list::run(arguments),
+        Command::Extract(arguments) => extract::run(arguments),
+        Command::Verify(arguments) => verify::run(arguments),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kpack: error: {}", error.in_one_line());
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn exit_code(error: &Error) -> u8 {
+    match error {
+        Error::Usage(_) => 2,
+        Error::Refused { .. } => 3,
+        Error::Io { .. } => 4,
+    }
+}
+
+/// Whoever read the output wants no more of it.
+fn is_broken_pipe(error: &Error) -> bool {
+    matches!(error, Error::Io { path, source, .. }
+        if path.as_os_str() == output::STDOUT && source.kind() == io::ErrorKind::BrokenPipe)
+}

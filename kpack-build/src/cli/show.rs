@@ -1,0 +1,213 @@
+//! `kpack show`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::output::{self, count, size, table};
+use crate::Error;
+use crate::inspect::{
+    self, Archive, Bundle, CodeObject, Content, FatBinary, Manifest, SplitBinary, Unlinked,
+};
+
+/// Show what a file is
+///
+/// A fat binary with its wrappers, bundles and targets; a split binary with its marker and its
+/// archives; an archive; a manifest; an offload bundle; a code object; an object or static library.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// File
+    file: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let inspection = inspect::inspect(&arguments.file)?;
+    if arguments.json {
+        output::json(&inspection)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (what, details) = match &inspection.content {
+        Content::FatBinary(fat) => ("fat binary", fat_binary(fat)),
+        Content::SplitBinary(split) => ("split binary", split_binary(split)),
+        Content::HostBinary(host) => ("host binary", format!("{}\n", host.explanation)),
+        Content::Unlinked(unlinked) => match unlinked.static_library {
+            true => ("static library", objects(unlinked)),
+            false => ("relocatable object", objects(unlinked)),
+        },
+        Content::Archive(archive) => ("archive", archive_text(archive)),
+        Content::Manifest(manifest) => ("manifest", manifest_text(manifest)),
+        Content::Bundle(bundle) => ("offload bundle", bundle_text(bundle)),
+        Content::CodeObject(code_object) => ("code object", code_object_text(code_object)),
+    };
+    output::write(format_args!(
+        "{}: {what}, {}\n{details}",
+        inspection.path.display(),
+        size(inspection.size)
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn fat_binary(fat: &FatBinary) -> String {
+    let totals = fat.targets.iter().map(|total| {
+        vec![
+            total.target.clone(),
+            total.code_objects.to_string(),
+            size(total.size),
+        ]
+    });
+    let wrappers = fat.wrappers.iter().map(|wrapper| {
+        let bundle = &wrapper.bundle;
+        let targets = bundle
+            .entries
+            .iter()
+            .filter_map(|entry| entry.target.as_deref());
+        vec![
+            wrapper.index.to_string(),
+            format!("{:#x}", wrapper.bundle_offset),
+            bundle.format.clone(),
+            size(bundle.size),
+            bundle.uncompressed_size.map_or_else(String::new, size),
+            targets.collect::<Vec<_>>().join(" "),
+        ]
+    });
+    format!(
+        "{} of device code, {}\n{}{}",
+        size(fat.section_size),
+        count(fat.wrappers.len() as u64, "wrapper"),
+        table(2, &["target", ">code objects", ">size"], totals),
+        table(
+            2,
+            &[
+                ">wrapper",
+                ">file offset",
+                "bundle",
+                ">size",
+                ">uncompressed",
+                "targets"
+            ],
+            wrappers
+        ),
+    )
+}
+
+fn split_binary(split: &SplitBinary) -> String {
+    let mut text = format!("{}\n", count(split.wrappers.len() as u64, "wrapper"));
+    match &split.kernel_name {
+        Some(name) => text += &format!("kernels: {name}#0 and on\n"),
+        None => text += "kernels: the marker is of the old form, which names none\n",
+    }
+    for path in &split.kpack_search_paths {
+        text += &format!("looks in: {path}\n");
+    }
+    match &split.prefix {
+        Some(prefix) => text += &format!("install prefix: {}\n", prefix.display()),
+        None => text += "install prefix: unknown; the file is not where it was installed\n",
+    }
+    let rows = split
+        .kpacks
+        .files
+        .iter()
+        .zip(&split.code_objects)
+        .map(|(kpack, found)| {
+            vec![
+                kpack.target.clone(),
+                kpack.path.display().to_string(),
+                kpack.size.map_or_else(|| "missing".to_owned(), size),
+                found.to_string(),
+            ]
+        });
+    if split.kpacks.files.is_empty() {
+        return text + "no archive is there\n";
+    }
+    text + &table(2, &["target", "archive", ">size", ">code objects"], rows)
+}
+
+fn objects(unlinked: &Unlinked) -> String {
+    let mut text = match unlinked.static_library {
+        true => format!("{}\n", count(unlinked.members as u64, "member")),
+        false => String::new(),
+    };
+    if unlinked.device_objects.is_empty() {
+        return text + "no device code\n";
+    }
+    text += "device code, which is split before the link:\n";
+    let rows = unlinked.device_objects.iter().map(|object| {
+        let member = object.member.clone();
+        vec![member.unwrap_or_default(), size(object.device_bytes)]
+    });
+    text + &table(2, &["member", ">device code"], rows)
+}
+
+fn archive_text(archive: &Archive) -> String {
+    format!(
+        "{} for {}, {}\n{}, {} stored: {} -> {}\n",
+        archive.group_name,
+        archive.targets.join(", "),
+        archive.compression_scheme,
+        count(archive.kernels.len() as u64, "kernel"),
+        count(archive.stored_objects as u64, "code object"),
+        size(archive.original_size),
+        size(archive.stored_size),
+    )
+}
+
+fn manifest_text(manifest: &Manifest) -> String {
+    let rows = manifest.kpacks.iter().map(|kpack| {
+        vec![
+            kpack.target.clone(),
+            kpack.filename.clone(),
+            size(kpack.size),
+            kpack.kernel_count.to_string(),
+            if kpack.present { "there" } else { "missing" }.to_owned(),
+        ]
+    });
+    format!(
+        "{}, in {}\n{}",
+        manifest.component_name,
+        if manifest.prefix.is_empty() {
+            "."
+        } else {
+            &manifest.prefix
+        },
+        table(
+            2,
+            &["target", "archive", ">size", ">kernels", "archive is"],
+            rows
+        )
+    )
+}
+
+fn bundle_text(bundle: &Bundle) -> String {
+    let rows = bundle
+        .entries
+        .iter()
+        .map(|entry| vec![entry.id.clone(), size(entry.size)]);
+    let uncompressed = bundle.uncompressed_size;
+    let uncompressed = uncompressed.map_or_else(String::new, |bytes| {
+        format!(", {} uncompressed", size(bytes))
+    });
+    format!(
+        "{}{uncompressed}\n{}",
+        bundle.format,
+        table(2, &["entry", ">size"], rows)
+    )
+}
+
+fn code_object_text(code_object: &CodeObject) -> String {
+    let target = code_object
+        .target
+        .as_deref()
+        .unwrap_or("an unknown processor");
+    let version = match code_object.code_object_version {
+        Some(version) => format!("code object version {version}"),
+        None => format!("ABI version {}", code_object.abi_version),
+    };
+    format!(
+        "for {target}, {version}, e_flags {:#x}\n",
+        code_object.flags
+    )
+}

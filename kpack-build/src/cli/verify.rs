@@ -1,0 +1,85 @@
+//! `kpack verify`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use kpack_format::TargetId;
+
+use super::output::{self, count};
+use crate::Error;
+use crate::verify::{self, Options, Outcome};
+
+/// Verify binaries, archives, manifests, or a whole prefix
+///
+/// A split binary must find each of its code objects in every archive that the manifest promises;
+/// an archive's code objects must decompress and have their checksums; a manifest's archives must
+/// be there and be what it says. With the unsplit original, every code object is compared byte for
+/// byte, and the rest of the host binary with it.
+#[derive(Debug, Args)]
+#[command(after_help = super::EXIT_CODES)]
+pub(super) struct Arguments {
+    /// Unsplit original to compare the only PATH with
+    #[arg(long, value_name = "ORIGINAL")]
+    against: Option<PathBuf>,
+    /// A GPU target whose archive has to be there; others may be missing. Can be repeated
+    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
+    arch: Vec<TargetId>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print faults only
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Binaries, archives, manifests, or directories with such in them
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let options = Options {
+        against: arguments.against.clone(),
+        targets: arguments.arch.clone(),
+    };
+    let bar = match arguments.quiet || arguments.json {
+        true => ProgressBar::hidden(),
+        false => ProgressBar::no_length(),
+    };
+    let report = verify::verify(&arguments.paths, &options, &mut |path, position, total| {
+        bar.set_length(total as u64);
+        bar.set_position(position as u64);
+        bar.set_message(path.display().to_string());
+    })?;
+    bar.finish_and_clear();
+
+    if arguments.json {
+        output::json(&report)?;
+    } else {
+        for check in &report.checks {
+            let outcome = match check.outcome {
+                Outcome::Fault => "FAULT",
+                _ if arguments.quiet => continue,
+                Outcome::Note => "note",
+                Outcome::Ok => "ok",
+            };
+            output::write(format_args!(
+                "{outcome:<5} {}: {}\n",
+                check.path.display(),
+                check.text
+            ))?;
+        }
+        if !arguments.quiet {
+            output::write(format_args!(
+                "{}, {}\n",
+                count(report.checks.len() as u64, "check"),
+                count(report.count(Outcome::Fault) as u64, "fault")
+            ))?;
+        }
+    }
+    Ok(if report.holds() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
