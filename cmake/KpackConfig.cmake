@@ -29,6 +29,8 @@ if(NOT TARGET Kpack::kpack)
   add_executable(Kpack::kpack IMPORTED)
 endif()
 set_target_properties(Kpack::kpack PROPERTIES IMPORTED_LOCATION "${_kpack_helper}")
+# The functions are known in all directories from now on, the target only in this and those below.
+set_property(GLOBAL PROPERTY KPACK_HELPER "${_kpack_helper}")
 unset(_kpack_problem)
 unset(_kpack_helper)
 

@@ -75,6 +75,12 @@ fn symlinks_and_modes_stay(package: &Package) {
         prefix.is_split(binary);
     }
     prefix.runs_split("bin/vecapp");
+    let dev = project.prefix("dev");
+    project
+        .install(&dev.path, &["--component", "dev"])
+        .succeeds();
+    dev.has_exactly(&["lib64/libveclib.so -> libveclib.so.1"]);
+
     let mode = |file: &str| {
         let metadata = fs::metadata(prefix.path.join(file)).unwrap();
         metadata.permissions().mode() & 0o7777

@@ -15,6 +15,7 @@ with_each_package!(["cmake", "cpack", "cc", "readelf", "dpkg-deb", "tar"] =>
     cpack_makes_debian_packages,
     cpack_makes_archives,
     names_and_versions_of_packages_are_followed,
+    one_package_holds_everything,
     packages_of_rocm_cmake_are_split,
     the_example_of_the_guide_works,
 );
@@ -66,6 +67,20 @@ fn device_components_give_what_a_plain_install_gives(package: &Package) {
             .succeeds();
     }
     assert_eq!(one_by_one.contents(), all.contents());
+
+    // All at once.
+    let at_once = project.prefix("at-once");
+    std::thread::scope(|scope| {
+        for component in ["lib", "lib-gfx942", "lib-gfx90a.xnack-on", "lib-gfx1100"] {
+            let install = || {
+                project
+                    .install(&at_once.path, &["--component", component])
+                    .succeeds();
+            };
+            scope.spawn(install);
+        }
+    });
+    assert_eq!(at_once.contents(), all.contents());
 
     // Each by itself: the host, and nothing but the kpack.
     let host = project.prefix("host");
@@ -173,6 +188,20 @@ fn cpack_makes_archives(package: &Package) {
         output_of("tar", &arguments);
     }
     works(&root);
+}
+
+/// A project that wants one package gets one that works.
+fn one_package_holds_everything(package: &Package) {
+    let project = Project::new(package, "packages");
+    project
+        .configure(&["-DCPACK_DEB_COMPONENT_INSTALL=OFF"])
+        .succeeds();
+    project.build(&[]).succeeds();
+    cpack(&project, "DEB");
+    let packages = files_with_extension(&project.build, ".deb");
+    assert_eq!(packages.len(), 1, "{packages:?}");
+    unpack(&packages, &project.prefix("root"));
+    works(&project.prefix("root/usr"));
 }
 
 /// The host's package has a name, an epoch and a release of its own.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::package::Package;
-use crate::project::Project;
+use crate::project::{Project, Run};
 
 with_each_package!(["cmake", "cc", "readelf", "ninja"] =>
     the_split_runs_behind_the_copy,
@@ -22,7 +22,8 @@ fn the_split_runs_behind_the_copy(package: &Package) {
         project.build(&[]).succeeds();
         let prefix = project.prefix("prefix");
         for _ in 0..2 {
-            project.install(&prefix.path, &[]).succeeds();
+            let mut command = project.install_command(&prefix.path);
+            Run::of(command.env("CMAKE_INSTALL_PARALLEL_LEVEL", "4")).succeeds();
             prefix.has_exactly(&[
                 "bin/last",
                 "lib/.kpack/order_lib.kpm",
@@ -31,8 +32,10 @@ fn the_split_runs_behind_the_copy(package: &Package) {
                 "lib/.kpack/order_lib_gfx942.kpack",
                 "lib/libfirst.so",
                 "lib/libsecond.so",
+                "lib/libzeroth.so",
             ]);
-            for binary in ["lib/libfirst.so", "lib/libsecond.so", "bin/last"] {
+            let libraries = ["lib/libzeroth.so", "lib/libfirst.so", "lib/libsecond.so"];
+            for binary in libraries.into_iter().chain(["bin/last"]) {
                 prefix.is_split(binary);
             }
             prefix.verifies();
