@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use xshell::{Shell, cmd};
 
+use super::bundle_reader;
 use super::project::Project;
 use super::reference::{Reference, unbundle};
 use super::runtime::{Program, Runtime};
@@ -24,7 +25,7 @@ const LINKERS: [(&str, &str); 4] = [
     ("bfd", "ld.bfd"),
     ("gold", "ld.gold"),
     ("lld", "ld.lld-19|ld.lld"),
-    ("mold", "mold"),
+    ("mold", "ld.mold"),
 ];
 
 impl HipTools {
@@ -57,11 +58,6 @@ impl HipTools {
     /// The HIP compiler.
     pub(super) fn compiler(&self) -> &Path {
         &self.compiler
-    }
-
-    /// clang-offload-bundler.
-    pub(super) fn bundler(&self) -> &Path {
-        &self.bundler
     }
 
     /// Builds and installs the project below `work`: unsplit, then split through the CMake
@@ -107,7 +103,13 @@ impl HipTools {
                 observation.stdout.trim()
             );
             reference.add(&observation, |_, bundle| {
-                unbundle(shell, &self.bundler, bundle, &scratch)
+                let code_objects = unbundle(shell, &self.bundler, bundle, &scratch)?;
+                ensure!(
+                    bundle_reader::read(bundle)? == code_objects,
+                    "clang-offload-bundler and the bundle reader here do not read the same in {}",
+                    bundle.display()
+                );
+                Ok(code_objects)
             })?;
         }
 

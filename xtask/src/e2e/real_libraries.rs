@@ -7,12 +7,11 @@ use anyhow::{Context, Result};
 use xshell::{Shell, cmd};
 
 use super::check::Checker;
-use super::hip_project::HipTools;
-use super::reference::{Reference, unbundle};
+use super::reference::Reference;
 use super::runtime::Program;
 use super::table::Table;
 use super::treatment::{Treatment, copy_tree};
-use super::{counted, install, lint, stub_libraries};
+use super::{bundle_reader, counted, install, lint, stub_libraries};
 use crate::corpus::Library;
 use crate::process;
 
@@ -34,7 +33,6 @@ struct Case<'a> {
 /// Where not even the unsplit library loads.
 pub(super) fn check(
     shell: &Shell,
-    tools: &HipTools,
     helper: &Path,
     library: &Library,
     work: &Path,
@@ -61,7 +59,7 @@ pub(super) fn check(
     let mut reference = Reference::default();
     let observation = runtime.run(shell, &fat, &programs[0], "gfx90a", &scratch)?;
     reference.add(&observation, |_, bundle| {
-        let code_objects = unbundle(shell, tools.bundler(), bundle, &scratch)?;
+        let code_objects = bundle_reader::read(bundle)?;
         fs::remove_file(bundle)?;
         Ok(code_objects)
     })?;

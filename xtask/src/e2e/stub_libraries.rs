@@ -1,5 +1,5 @@
 //! Stand-ins for the libraries that a real library needs and that are not installed: each has the
-//! symbols that are asked of it, in their versions, and libamdhip64 is the stub HIP runtime.
+//! symbols that are asked of it, in their versions; the HIP runtime's are the stub's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,9 +20,16 @@ use crate::process;
 struct Needs {
     /// Their names (DT_NEEDED).
     libraries: Vec<String>,
-    /// By library, or `None` where no version says which: symbol and version.
-    symbols: BTreeMap<Option<String>, BTreeSet<(String, String)>>,
+    /// By library, or `None` where no version says which.
+    symbols: BTreeMap<Option<String>, BTreeSet<Symbol>>,
 }
+
+/// A symbol's name, and its version or nothing.
+type Symbol = (String, String);
+
+/// What has this symbol is the HIP runtime; often that is not needed by name, but by a library that
+/// is needed.
+const REGISTER: &str = "__hipRegisterFatBinary";
 
 /// Builds stand-ins for what `library` needs and the C compiler does not find, into `prefix`.
 ///
@@ -32,18 +39,22 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path) -> Result<Runt
     let directory = prefix.join("lib");
     fs::create_dir_all(&directory)?;
     let needs = Needs::of(library).with_context(|| library.display().to_string())?;
+    // A symbol without a version can come from any of them.
+    let mut of_any = needs.symbols.get(&None);
     for name in &needs.libraries {
         let found = process::output(cmd!(shell, "cc -print-file-name={name}"))?;
         if Path::new(found.trim()).is_absolute() {
             continue;
         }
-        let (code, versions) = needs.stand_in(name);
+        let of_this = needs.symbols.get(&Some(name.clone()));
+        let symbols: Vec<&Symbol> = of_this.into_iter().chain(of_any.take()).flatten().collect();
+        let (code, versions) = stand_in(&symbols);
         let code_file = prefix.join("stand-in.c");
         let versions_file = prefix.join("stand-in.map");
         fs::write(&code_file, code)?;
         fs::write(&versions_file, &versions)?;
         let mut sources = vec![code_file];
-        if name.starts_with("libamdhip64.so") {
+        if symbols.iter().any(|(name, _)| name == REGISTER) {
             sources.push(runtime::source());
         }
         let mut flags = vec![format!("-Wl,-soname,{name}")];
@@ -101,27 +112,25 @@ impl Needs {
         }
         Ok(needs)
     }
+}
 
-    /// C code and version script of a stand-in for `name`.
-    fn stand_in(&self, name: &str) -> (String, String) {
-        let mut code = String::new();
-        let mut by_version: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        let of_this = self.symbols.get(&Some(name.to_owned()));
-        let of_any = self.symbols.get(&None);
-        for (symbol, version) in of_this.into_iter().chain(of_any).flatten() {
-            // Weak, so that what the stub HIP runtime defines comes first.
-            let _ = writeln!(
-                code,
-                "__attribute__((weak)) long {symbol}(void) {{ return 0; }}"
-            );
-            by_version.entry(version).or_default().push(symbol);
-        }
-        let mut script = String::new();
-        for (version, symbols) in by_version.iter().filter(|(version, _)| !version.is_empty()) {
-            let _ = writeln!(script, "{version} {{ global: {}; }};", symbols.join("; "));
-        }
-        (code, script)
+/// C code and version script of a stand-in.
+fn stand_in(symbols: &[&Symbol]) -> (String, String) {
+    let mut code = String::new();
+    let mut by_version: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (symbol, version) in symbols {
+        // Weak, so that what the stub HIP runtime defines comes first.
+        let _ = writeln!(
+            code,
+            "__attribute__((weak)) long {symbol}(void) {{ return 0; }}"
+        );
+        by_version.entry(version).or_default().push(symbol);
     }
+    let mut script = String::new();
+    for (version, symbols) in by_version.iter().filter(|(version, _)| !version.is_empty()) {
+        let _ = writeln!(script, "{version} {{ global: {}; }};", symbols.join("; "));
+    }
+    (code, script)
 }
 
 fn text(bytes: &[u8]) -> String {
