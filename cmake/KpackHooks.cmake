@@ -127,7 +127,6 @@ function(_kpack_add_rule command component excluded files)
   foreach(keyword UNEXPECTED COMPRESSION LEVEL)
     if(NOT kpack_${keyword} STREQUAL "")
       string(TOLOWER "${keyword}" option)
-      # One word, so that a negative level is not taken for an option.
       string(APPEND options " [==[--${option}=${kpack_${keyword}}]==]")
     endif()
   endforeach()

@@ -3,7 +3,7 @@
 use crate::package::Package;
 use crate::project::{Project, Run, define};
 
-with_each_package!(["cmake", "cc"] => wrong_arguments_are_explained, architectures_are_compared_with_hip);
+with_each_package!(["cmake", "cc"] => wrong_arguments_are_explained, options_reach_the_helper, architectures_are_compared_with_hip);
 
 const LIBRARY: &str = "kpack_install(TARGETS veclib MODULE veclib";
 
@@ -53,11 +53,11 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "UNEXPECTED explode ARCHITECTURES gfx942)",
-        "it can be drop, error or keep",
+        "UNEXPECTED is \"explode\"; it can be drop, error or keep",
     ),
     ("UNEXPECTED error)", "UNEXPECTED needs ARCHITECTURES"),
     ("COMPRESSION lzma)", "it can be zstd or none"),
-    ("LEVEL high)", "LEVEL is \"high\", which is not a number"),
+    ("LEVEL high)", "LEVEL is \"high\"; it can be 1 to 22"),
     (
         "LIBRARY DESTINATION /opt/lib)",
         "the destination of \"veclib\" is \"/opt/lib\", an absolute path",
@@ -130,6 +130,37 @@ fn wrong_arguments_are_explained(package: &Package) {
         configure(&project, &call).fails_with(message);
     }
     configure(&project, &format!("{LIBRARY})")).succeeds();
+}
+
+fn options_reach_the_helper(package: &Package) {
+    let project = Project::new(package, "arguments");
+    let install = |prefix: &str, arguments: &str| {
+        let call = format!("kpack_install(TARGETS vecapp MODULE vec {arguments})");
+        configure(&project, &call).succeeds();
+        project.build(&[]).succeeds();
+        let prefix = project.prefix(prefix);
+        (project.install(&prefix.path, &[]), prefix)
+    };
+    let expected = "ARCHITECTURES gfx1100 gfx942";
+    let (run, dropped) = install("drop", expected);
+    run.succeeds().says("gfx90a:xnack+");
+    let archive = |target: &str| format!("lib/.kpack/vec_lib_{target}.kpack");
+    assert!(!dropped.path.join(archive("gfx90a:xnack+")).exists());
+    assert!(dropped.path.join(archive("gfx942")).exists());
+
+    install("error", &format!("{expected} UNEXPECTED error"))
+        .0
+        .fails_with("it has device code for gfx90a:xnack+");
+
+    let (run, kept) = install(
+        "keep",
+        &format!("{expected} UNEXPECTED keep COMPRESSION none"),
+    );
+    run.succeeds();
+    let bytes = std::fs::read(kept.path.join(archive("gfx90a:xnack+"))).unwrap();
+    let payload = b"mainmainmainmain";
+    assert!(bytes.windows(payload.len()).any(|window| window == payload));
+    kept.verifies();
 }
 
 /// HIP_ARCHITECTURES is what CMake asks the HIP compiler for.
