@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result, bail, ensure};
 use kpack_build::elf::{self, DeviceCode, Image, Plan};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::require;
 
 const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa1x\xabkernel_name\xa1y";
 
@@ -56,21 +57,6 @@ const LINKERS: [Linker; 4] = [
         relr: None,
     },
 ];
-
-/// Whether `program` is there. Where tools are required, a missing one is a failure; otherwise it
-/// is said what is left out.
-fn has(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    let required = std::env::var_os("KPACK_REQUIRE_TOOLS").is_some_and(|value| value != "0");
-    assert!(
-        found || !required,
-        "`{program}` is missing, and KPACK_REQUIRE_TOOLS is set"
-    );
-    if !found {
-        eprintln!("skipped: `{program}` is not installed");
-    }
-    found
-}
 
 fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
@@ -198,7 +184,7 @@ impl Bench {
 
     fn check_host(&self, kind: Kind, fat: &Path, host: &Path, expected: &str) -> Result<()> {
         self.check_report(kind, host, expected)?;
-        if has("eu-elflint") {
+        if require::tool("eu-elflint") {
             let (before, after) = (elflint(fat)?, elflint(host)?);
             let added: Vec<_> = after.difference(&before).collect();
             ensure!(
@@ -226,7 +212,7 @@ impl Bench {
             ("objcopy", &["--strip-debug"]),
             ("patchelf", &["--set-rpath", rpath]),
         ];
-        for (tool, arguments) in tools.into_iter().filter(|(tool, _)| has(tool)) {
+        for (tool, arguments) in tools.into_iter().filter(|(tool, _)| require::tool(tool)) {
             let fat_then_tool = self.path("fat-tool");
             fs::copy(fat, &fat_then_tool)?;
             let said = match apply(tool, arguments, &fat_then_tool) {
@@ -316,7 +302,7 @@ fn each_linker(variants: impl Fn(&Linker) -> Vec<(Kind, Vec<&'static str>)>) -> 
     let bench = Bench::new()?;
     for linker in LINKERS
         .iter()
-        .filter(|linker| has(linker.program) && has(linker.compiler))
+        .filter(|linker| require::tool(linker.program) && require::tool(linker.compiler))
     {
         for (kind, flags) in variants(linker) {
             let mut library = fat_library(kind)?

@@ -1,3 +1,4 @@
 //! Support for tests that cross crates.
 
 pub mod fixture;
+pub mod require;

@@ -1,0 +1,366 @@
+//! Archives: what is written is read again, the same entries give the same bytes, and no bytes
+//! make the reader panic, allocate without measure, or return wrong data.
+
+use std::io::Cursor;
+
+use kpack_format::TargetId;
+use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Encoder, Scheme, Written};
+use kpack_format::digest::sha256;
+use proptest::prelude::*;
+
+const SCHEMES: [Scheme; 2] = [Scheme::None, Scheme::ZstdPerKernel];
+
+type Spool = Cursor<Vec<u8>>;
+
+fn target() -> TargetId {
+    "gfx90a:xnack+".parse().unwrap()
+}
+
+fn writer(scheme: Scheme) -> ArchiveWriter<Spool> {
+    ArchiveWriter::new(Cursor::new(Vec::new()), "vec_lib", &target(), scheme)
+}
+
+fn add(writer: &mut ArchiveWriter<Spool>, scheme: Scheme, kernel: &str, code: &[u8]) {
+    let encoded = Encoder::new(scheme, 3)
+        .unwrap()
+        .encode(code, sha256(code))
+        .unwrap();
+    writer.add(kernel, &encoded).unwrap();
+}
+
+fn finish(writer: ArchiveWriter<Spool>) -> (Vec<u8>, Written) {
+    let mut bytes = Vec::new();
+    let written = writer.finish(&mut bytes).unwrap();
+    (bytes, written)
+}
+
+fn archive(scheme: Scheme, kernels: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut writer = writer(scheme);
+    for (kernel, code) in kernels {
+        add(&mut writer, scheme, kernel, code);
+    }
+    finish(writer).0
+}
+
+fn open(bytes: &[u8]) -> Result<Archive<Cursor<&[u8]>>, ArchiveError> {
+    Archive::open(Cursor::new(bytes))
+}
+
+const KERNELS: [(&str, &[u8]); 4] = [
+    ("lib/libvec.so#0", b"add add add add add"),
+    ("lib/libvec.so#2", b"mul"),
+    ("lib/libvec.so#10", b"add add add add add"),
+    ("bin/vec#0", b""),
+];
+
+#[test]
+fn what_is_written_is_read_again() {
+    for scheme in SCHEMES {
+        let bytes = archive(scheme, &KERNELS);
+        let mut archive = open(&bytes).unwrap();
+        for (kernel, code) in KERNELS {
+            assert_eq!(
+                archive.read(kernel, "gfx90a:xnack+").unwrap(),
+                code,
+                "{kernel}"
+            );
+        }
+        assert_eq!(archive.toc().group_name, "vec_lib");
+        assert_eq!(archive.toc().gfx_arch_family, "gfx90a:xnack+");
+        assert_eq!(archive.toc().gfx_arches, ["gfx90a:xnack+"]);
+    }
+}
+
+#[test]
+fn what_finish_tells_is_true() {
+    for scheme in SCHEMES {
+        let mut writer = writer(scheme);
+        add(&mut writer, scheme, "a#0", b"code");
+        let (bytes, written) = finish(writer);
+        assert_eq!(written.size, bytes.len() as u64);
+        assert_eq!(written.kernel_count, 1);
+        assert_eq!(written.checksum, sha256(&bytes));
+    }
+}
+
+#[test]
+fn an_identical_code_object_is_stored_once() {
+    for scheme in SCHEMES {
+        let bytes = archive(scheme, &KERNELS);
+        let archive = open(&bytes).unwrap();
+        let ordinal = |kernel: &str| archive.toc().kernels[kernel]["gfx90a:xnack+"].ordinal;
+        assert_eq!(ordinal("lib/libvec.so#0"), ordinal("lib/libvec.so#10"));
+        assert_eq!(archive.toc().checksums.as_ref().unwrap().len(), 3);
+    }
+}
+
+#[test]
+fn ordinals_follow_the_index_as_a_number() {
+    let bytes = archive(
+        Scheme::None,
+        &[("a#10", b"ten"), ("a#9", b"nine"), ("a#0", b"zero")],
+    );
+    let archive = open(&bytes).unwrap();
+    let ordinal = |kernel: &str| archive.toc().kernels[kernel]["gfx90a:xnack+"].ordinal;
+    assert_eq!([ordinal("a#0"), ordinal("a#9"), ordinal("a#10")], [0, 1, 2]);
+}
+
+#[test]
+fn a_kernel_cannot_have_two_code_objects() {
+    let mut writer = writer(Scheme::None);
+    add(&mut writer, Scheme::None, "a#0", b"one");
+    add(&mut writer, Scheme::None, "a#0", b"one");
+    let other = Encoder::new(Scheme::None, 3)
+        .unwrap()
+        .encode(b"two", sha256(b"two"))
+        .unwrap();
+    let error = writer.add("a#0", &other).unwrap_err();
+    assert!(matches!(error, ArchiveError::Conflict { .. }), "{error}");
+}
+
+#[test]
+fn merging_gives_the_bytes_of_one_run() {
+    for scheme in SCHEMES {
+        let at_once = archive(scheme, &KERNELS);
+        let first = archive(
+            scheme,
+            &[KERNELS[2], KERNELS[3], ("lib/libold.so#0", b"old")],
+        );
+        let mut merged = writer(scheme);
+        add(&mut merged, scheme, KERNELS[1].0, KERNELS[1].1);
+        add(&mut merged, scheme, KERNELS[0].0, KERNELS[0].1);
+        merged
+            .merge(&mut open(&first).unwrap(), |kernel| {
+                !kernel.starts_with("lib/libold")
+            })
+            .unwrap();
+        assert_eq!(finish(merged).0, at_once);
+    }
+}
+
+#[test]
+fn merging_into_another_scheme_gives_the_bytes_of_one_run() {
+    for (from, to) in [(SCHEMES[0], SCHEMES[1]), (SCHEMES[1], SCHEMES[0])] {
+        let mut merged = writer(to);
+        merged
+            .merge(&mut open(&archive(from, &KERNELS)).unwrap(), |_| true)
+            .unwrap();
+        assert_eq!(finish(merged).0, archive(to, &KERNELS));
+    }
+}
+
+/// An archive as another writer makes it, byte by byte from the description of the format: without
+/// `frame_offsets` and `checksums`, and with keys that are not known here.
+fn foreign(scheme: &str) -> Vec<u8> {
+    let frame = |bytes: &[u8]| zstd::bulk::compress(bytes, 1).unwrap();
+    let mut data = Vec::new();
+    let mut toc = Vec::new();
+    let text = |text: &str| [&[0xd9, text.len() as u8], text.as_bytes()].concat();
+    let uint = |number: u64| [&[0xcf][..], &number.to_be_bytes()].concat();
+    toc.push(if scheme == "none" { 0x87 } else { 0x88 });
+    for (key, value) in [
+        ("format_version", uint(1)),
+        (
+            "unknown",
+            [&[0x92, 0xc0, 0x81][..], &text("x"), &[0x90]].concat(),
+        ),
+        ("group_name", text("vec_lib")),
+        ("gfx_arch_family", text("gfx1100")),
+        ("gfx_arches", [&[0x91][..], &text("gfx1100")].concat()),
+        ("compression_scheme", text(scheme)),
+    ] {
+        toc.extend([text(key), value].concat());
+    }
+    // That was six; the map has these, too.
+    toc[0] = if scheme == "none" { 0x88 } else { 0x89 };
+    if scheme == "none" {
+        data.extend(b"onetwo!");
+        toc.extend([text("blobs"), vec![0x92]].concat());
+        for (offset, size) in [(64, 3), (67, 4)] {
+            toc.extend(
+                [
+                    vec![0x82],
+                    text("offset"),
+                    uint(offset),
+                    text("size"),
+                    uint(size),
+                ]
+                .concat(),
+            );
+        }
+    } else {
+        data.extend(2u32.to_le_bytes());
+        for code in [&b"one"[..], b"two!"] {
+            data.extend((frame(code).len() as u32).to_le_bytes());
+            data.extend(frame(code));
+        }
+        toc.extend(
+            [
+                text("zstd_offset"),
+                uint(64),
+                text("zstd_size"),
+                uint(data.len() as u64),
+            ]
+            .concat(),
+        );
+    }
+    toc.extend([text("toc"), vec![0x82]].concat());
+    for (kernel, ordinal, size) in [("lib/a.so#0", 0, 3), ("lib/a.so#1", 1, 4)] {
+        toc.extend([text(kernel), vec![0x81], text("gfx1100"), vec![0x84]].concat());
+        toc.extend([text("type"), text("hsaco"), text("ordinal"), uint(ordinal)].concat());
+        toc.extend(
+            [
+                text("original_size"),
+                uint(size),
+                text("metadata"),
+                vec![0x80],
+            ]
+            .concat(),
+        );
+    }
+    let mut bytes = b"KPAK\x01\0\0\0".to_vec();
+    bytes.extend((64 + data.len() as u64).to_le_bytes());
+    bytes.resize(64, 0);
+    [bytes, data, toc].concat()
+}
+
+#[test]
+fn archives_of_other_writers_are_read() {
+    for scheme in ["none", "zstd-per-kernel"] {
+        let bytes = foreign(scheme);
+        let mut archive = open(&bytes).unwrap();
+        assert_eq!(archive.toc().checksums, None);
+        assert_eq!(archive.read("lib/a.so#0", "gfx1100").unwrap(), b"one");
+        assert_eq!(archive.read("lib/a.so#1", "gfx1100").unwrap(), b"two!");
+        let error = archive.read("lib/a.so#2", "gfx1100").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the archive has no kernel `lib/a.so#2` for gfx1100"
+        );
+    }
+}
+
+#[test]
+fn the_header_is_as_others_read_it() {
+    let bytes = archive(Scheme::ZstdPerKernel, &[("a#0", b"code")]);
+    assert_eq!(&bytes[..8], b"KPAK\x01\0\0\0");
+    let toc = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
+    assert_eq!(bytes[16..64], [0; 48]);
+    // One frame, its size, and the frame, which has the Zstandard magic and ends at the TOC.
+    assert_eq!(bytes[64..68], 1u32.to_le_bytes());
+    let size = u32::from_le_bytes(bytes[68..72].try_into().unwrap()) as usize;
+    assert_eq!(bytes[72..76], 0xfd2f_b528u32.to_le_bytes());
+    assert_eq!(72 + size, toc);
+    // A map, whose first key is `format_version`.
+    assert_eq!(bytes[toc] & 0xf0, 0x80);
+    assert_eq!(&bytes[toc + 1..toc + 16], b"\xaeformat_version");
+}
+
+/// The same length, with `new` in place of `old`.
+fn patched(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+    let at = bytes
+        .windows(old.len())
+        .rposition(|window| window == old)
+        .expect("is there");
+    let mut bytes = bytes.to_vec();
+    bytes[at..at + new.len()].copy_from_slice(new);
+    bytes
+}
+
+#[test]
+fn sizes_that_lie_are_refused() {
+    let uint = |number: u64| [&[0xcf][..], &number.to_be_bytes()].concat();
+    let zstd = foreign("zstd-per-kernel");
+    for size in [2, 5, u64::MAX] {
+        let key = b"\xd9\x0doriginal_size".to_vec();
+        let bytes = patched(
+            &zstd,
+            &[key.clone(), uint(4)].concat(),
+            &[key, uint(size)].concat(),
+        );
+        let error = open(&bytes)
+            .unwrap()
+            .read("lib/a.so#1", "gfx1100")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("lib/a.so#1") && error.contains(&format!("{size} bytes")),
+            "{error}"
+        );
+    }
+    let none = foreign("none");
+    let bytes = patched(&none, &uint(67), &uint(u64::MAX - 1));
+    assert!(
+        open(&bytes)
+            .unwrap_err()
+            .to_string()
+            .contains("code object 1"),
+        "blob offset"
+    );
+    let mut bytes = zstd.clone();
+    bytes[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
+    let error = open(&bytes).unwrap_err().to_string();
+    assert!(error.contains("4294967295 zstd frames"), "{error}");
+    let mut bytes = zstd;
+    bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    let error = open(&bytes).unwrap_err().to_string();
+    assert!(
+        error.contains("the TOC's offset is 0xffffffffffffffff"),
+        "{error}"
+    );
+}
+
+#[test]
+fn nested_values_do_not_exhaust_the_stack() {
+    let mut bytes = archive(Scheme::None, &[]);
+    let toc = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
+    bytes.truncate(toc);
+    bytes.extend(b"\x81\xa1x");
+    bytes.extend(std::iter::repeat_n(0x91, 1 << 20));
+    assert!(open(&bytes).is_err());
+}
+
+proptest! {
+    #[test]
+    fn the_order_of_calls_does_not_matter(order in Just(vec![0usize, 1, 2, 3]).prop_shuffle()) {
+        for scheme in SCHEMES {
+            let shuffled: Vec<_> = order.iter().map(|index| KERNELS[*index]).collect();
+            prop_assert_eq!(archive(scheme, &shuffled), archive(scheme, &KERNELS));
+        }
+    }
+
+    /// With checksums, every read returns the original bytes or an error.
+    #[test]
+    fn damage_is_noticed(
+        scheme in prop::sample::select(&SCHEMES),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8..), 0..4),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = archive(scheme, &KERNELS);
+        for (index, flip) in flips {
+            let at = index.index(bytes.len());
+            bytes[at] ^= flip;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let Ok(mut archive) = open(&bytes) else { return Ok(()) };
+        let has_checksums = archive.toc().checksums.is_some();
+        for (kernel, code) in KERNELS {
+            if let Ok(read) = archive.read(kernel, "gfx90a:xnack+") {
+                // A flip may turn the key `checksums` into one that is not known, or let a kernel
+                // name another code object.
+                let known = KERNELS.iter().any(|(_, code)| *code == read);
+                prop_assert!(read == code || !has_checksums || known);
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), toc in 64u64..300) {
+        let mut bytes = [b"KPAK\x01\0\0\0".to_vec(), toc.to_le_bytes().to_vec(), vec![0; 48], bytes].concat();
+        let _ = open(&bytes);
+        bytes[0] ^= 1;
+        prop_assert!(open(&bytes).is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! What an AMDGPU ELF file says of itself, checked against a compiler that writes them.
+
+use std::io::Cursor;
+use std::process::Command;
+
+use kpack_format::code_object::CodeObject;
+use kpack_tests::require::tool;
+
+/// Compiles nothing for a processor and its features.
+fn compile(processor: &str) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, output) = (
+        directory.path().join("empty.c"),
+        directory.path().join("empty.o"),
+    );
+    std::fs::write(&source, "").unwrap();
+    let mut command = Command::new("clang-19");
+    command.args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "-c"]);
+    command.arg(format!("-mcpu={processor}"));
+    let status = command
+        .arg(&source)
+        .arg("-o")
+        .arg(&output)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{command:?}");
+    std::fs::read(output).unwrap()
+}
+
+fn read(bytes: &[u8]) -> CodeObject {
+    CodeObject::read(&mut Cursor::new(bytes), bytes.len() as u64).unwrap()
+}
+
+fn target(bytes: &[u8]) -> String {
+    read(bytes).target.unwrap().to_string()
+}
+
+#[test]
+fn every_processor_of_the_compiler_is_known() {
+    if !tool("clang-19") {
+        return;
+    }
+    let mut command = Command::new("clang-19");
+    command.args([
+        "--target=amdgcn-amd-amdhsa",
+        "-nogpulib",
+        "--print-supported-cpus",
+    ]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let words = said.split_whitespace();
+    let processors: Vec<&str> = words.filter(|word| word.starts_with("gfx")).collect();
+    assert!(processors.len() > 40, "{said}");
+    for processor in processors {
+        assert_eq!(target(&compile(processor)), processor);
+    }
+}
+
+#[test]
+fn features_are_told_by_sign() {
+    if !tool("clang-19") {
+        return;
+    }
+    for expected in ["gfx90a:xnack+", "gfx90a:sramecc+:xnack-", "gfx90a"] {
+        assert_eq!(target(&compile(expected)), expected);
+    }
+}
+
+#[test]
+fn its_size_is_the_files() {
+    if !tool("clang-19") {
+        return;
+    }
+    let bytes = compile("gfx1100");
+    let padded = [bytes.clone(), vec![0; 5000]].concat();
+    assert_eq!(read(&padded).size, bytes.len() as u64);
+}
+
+#[test]
+fn what_is_cut_off_or_for_another_machine_is_refused() {
+    let bytes = kpack_tests::fixture::code_object("gfx1100", b"code").unwrap();
+    for cut in 0..bytes.len() {
+        assert!(
+            CodeObject::read(&mut Cursor::new(&bytes[..cut]), cut as u64).is_err(),
+            "{cut}"
+        );
+    }
+    let mut other = bytes;
+    other[18] = 62;
+    let error = CodeObject::read(&mut Cursor::new(&other), other.len() as u64)
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "not an AMDGPU code object: expected machine EM_AMDGPU (224), found 62"
+    );
+}
+
+#[test]
+fn an_unknown_processor_is_no_error() {
+    let mut bytes = kpack_tests::fixture::code_object("gfx1100", b"code").unwrap();
+    bytes[0x30] = 0xee;
+    assert_eq!(read(&bytes).target, None);
+}

@@ -1,0 +1,155 @@
+//! Manifests and markers: the wire names that others read, what is refused, and that no bytes make
+//! the readers panic.
+
+use std::collections::BTreeMap;
+
+use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::marker::Marker;
+use proptest::prelude::*;
+
+fn manifest() -> Manifest {
+    let file = KpackFile {
+        architecture: "gfx1100".to_owned(),
+        filename: "vec_lib_gfx1100.kpack".to_owned(),
+        size: 300,
+        kernel_count: 2,
+        checksum: Some([7; 32]),
+    };
+    Manifest {
+        component_name: "vec_lib".to_owned(),
+        prefix: "lib".to_owned(),
+        kpack_files: BTreeMap::from([("gfx1100".to_owned(), file)]),
+    }
+}
+
+/// As it stands in a file, written by hand.
+fn manifest_bytes() -> Vec<u8> {
+    [
+        &b"\x84\xaeformat_version\x01\xaecomponent_name\xa7vec_lib\xa6prefix\xa3lib"[..],
+        b"\xabkpack_files\x81\xa7gfx1100\x85\xacarchitecture\xa7gfx1100",
+        b"\xa8filename\xb5vec_lib_gfx1100.kpack\xa4size\xcd\x01\x2c\xackernel_count\x02",
+        b"\xa8checksum\xc4\x20",
+        &[7; 32],
+    ]
+    .concat()
+}
+
+#[test]
+fn a_manifest_is_as_others_read_it() {
+    assert_eq!(manifest().to_bytes(), manifest_bytes());
+    assert_eq!(Manifest::read(&manifest_bytes()).unwrap(), manifest());
+}
+
+#[test]
+fn a_manifest_without_checksum_is_read() {
+    let mut expected = manifest();
+    expected.kpack_files.get_mut("gfx1100").unwrap().checksum = None;
+    assert_eq!(Manifest::read(&expected.to_bytes()).unwrap(), expected);
+}
+
+#[test]
+fn a_manifest_that_leads_out_of_its_directory_is_refused() {
+    for name in ["../other.kpack", "/etc/passwd", "..", ""] {
+        let mut manifest = manifest();
+        manifest.kpack_files.get_mut("gfx1100").unwrap().filename = name.to_owned();
+        let error = Manifest::read(&manifest.to_bytes())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("expected a file name without directory"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn another_version_and_trailing_bytes_are_refused() {
+    let mut bytes = manifest_bytes();
+    bytes[16] = 2;
+    let error = Manifest::read(&bytes).unwrap_err().to_string();
+    assert!(
+        error.contains("format version 2; this program reads version 1"),
+        "{error}"
+    );
+    let bytes = [manifest_bytes(), vec![0]].concat();
+    let error = Manifest::read(&bytes).unwrap_err().to_string();
+    assert!(error.contains("1 bytes follow the manifest"), "{error}");
+}
+
+fn marker() -> Marker {
+    Marker {
+        kernel_name: Some("bin/vec".to_owned()),
+        kpack_search_paths: vec!["../lib/.kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
+    }
+}
+
+/// As it stands in a file, written by hand.
+fn marker_bytes() -> Vec<u8> {
+    [
+        &b"\x82\xb2kpack_search_paths\x91\xd9\x25../lib/.kpack/vec_lib_@GFXARCH@.kpack"[..],
+        b"\xabkernel_name\xa7bin/vec",
+    ]
+    .concat()
+}
+
+#[test]
+fn a_marker_is_as_others_read_it() {
+    assert_eq!(marker().to_bytes(), marker_bytes());
+}
+
+#[test]
+fn a_marker_ends_where_it_ends() {
+    let bytes = [marker_bytes(), vec![0xc1; 100]].concat();
+    assert_eq!(
+        Marker::read(&bytes).unwrap(),
+        (marker(), marker_bytes().len())
+    );
+}
+
+#[test]
+fn the_keys_of_a_marker_come_in_any_order() {
+    let bytes = b"\x82\xabkernel_name\xa1x\xb2kpack_search_paths\x90";
+    let (marker, size) = Marker::read(bytes).unwrap();
+    assert_eq!(
+        (marker.kernel_name.as_deref(), size),
+        (Some("x"), bytes.len())
+    );
+}
+
+#[test]
+fn the_early_text_form_is_read() {
+    let (marker, size) = Marker::read(b"../../../.kpack:../../.kpack:.kpack\0junk").unwrap();
+    assert_eq!(marker.kernel_name, None);
+    assert_eq!(
+        marker.kpack_search_paths,
+        ["../../../.kpack", "../../.kpack", ".kpack"]
+    );
+    assert_eq!(size, 35);
+}
+
+#[test]
+fn what_is_no_marker_is_refused() {
+    for bytes in [
+        &b""[..],
+        b"\0\0\0",
+        b"\x80",
+        b"\x7fELF\x02\x01\x01",
+        b"\x81\xa1x\x01",
+    ] {
+        assert!(Marker::read(bytes).is_err(), "{bytes:02x?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_readers_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Manifest::read(&bytes);
+        let _ = Marker::read(&bytes);
+    }
+
+    #[test]
+    fn truncation_is_noticed(cut in 0usize..160) {
+        prop_assert!(Manifest::read(&manifest_bytes()[..cut.min(manifest_bytes().len() - 1)]).is_err());
+        prop_assert!(Marker::read(&marker_bytes()[..cut.min(marker_bytes().len() - 1)]).is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! Target IDs: what is read, in which order an agent's targets are tried, and what is refused
+//! because it could not be a part of a file name.
+
+use kpack_format::TargetId;
+
+fn id(text: &str) -> TargetId {
+    text.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn compatible(agent: &str) -> Vec<String> {
+    id(agent)
+        .compatible()
+        .iter()
+        .map(TargetId::to_string)
+        .collect()
+}
+
+#[test]
+fn ids_are_written_as_they_are_read() {
+    for text in [
+        "gfx1100",
+        "gfx90a:xnack+",
+        "gfx942:sramecc+:xnack-",
+        "gfx9-4-generic",
+        "gfx11-generic:xnack+",
+        "amdgcnspirv",
+    ] {
+        assert_eq!(id(text).to_string(), text);
+    }
+    assert_eq!(
+        id("amdgcn-amd-amdhsa--gfx90a:xnack-").to_string(),
+        "gfx90a:xnack-"
+    );
+}
+
+#[test]
+fn features_are_in_alphabetical_order() {
+    assert_eq!(
+        id("gfx942:xnack-:sramecc+").to_string(),
+        "gfx942:sramecc+:xnack-"
+    );
+}
+
+#[test]
+fn an_agents_targets_come_most_specific_first() {
+    assert_eq!(
+        compatible("gfx942:sramecc+:xnack-"),
+        [
+            "gfx942:sramecc+:xnack-",
+            "gfx942:sramecc+",
+            "gfx942:xnack-",
+            "gfx942"
+        ]
+    );
+    assert_eq!(compatible("gfx1100"), ["gfx1100"]);
+}
+
+#[test]
+fn a_code_object_runs_where_its_features_are() {
+    let agent = id("gfx90a:sramecc+:xnack-");
+    for runs in [
+        "gfx90a",
+        "gfx90a:xnack-",
+        "gfx90a:sramecc+",
+        "gfx90a:sramecc+:xnack-",
+    ] {
+        assert!(id(runs).runs_on(&agent), "{runs}");
+        assert!(agent.compatible().contains(&id(runs)), "{runs}");
+    }
+    for not in [
+        "gfx90a:xnack+",
+        "gfx942",
+        "gfx90a:sramecc-",
+        "gfx90a:tgsplit+",
+    ] {
+        assert!(!id(not).runs_on(&agent), "{not}");
+        assert!(!agent.compatible().contains(&id(not)), "{not}");
+    }
+}
+
+#[test]
+fn what_is_no_id_is_refused_with_the_reason() {
+    for (text, reason) in [
+        ("", "expected a processor"),
+        ("gfx1100/../x", "expected a processor"),
+        ("../gfx1100", "expected a processor"),
+        ("-rf", "expected a processor"),
+        ("gfx 90a", "expected a processor"),
+        ("gfx90a:xnack", "expected `+` or `-`"),
+        ("gfx90a:", "expected `+` or `-`"),
+        ("gfx90a:+", "expected a feature"),
+        ("gfx90a:xnack+:xnack-", "it names a feature twice"),
+        ("gfx90a:a+:b+:c+:d+:e+", "it names more than 4 features"),
+    ] {
+        let error = text.parse::<TargetId>().unwrap_err().to_string();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+    assert!("g".repeat(101).parse::<TargetId>().is_err());
+}

@@ -1,0 +1,24 @@
+//! Tools that a test needs and that may be missing.
+
+use std::process::{Command, Stdio};
+
+/// Whether `program` is there. Where it is not, what is left out is said, or, with
+/// `KPACK_REQUIRE_TOOLS` set to anything but `0`, the test fails.
+pub fn tool(program: &str) -> bool {
+    let mut command = Command::new(program);
+    command
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let found = command.status().is_ok();
+    let required = std::env::var_os("KPACK_REQUIRE_TOOLS").is_some_and(|value| value != "0");
+    assert!(
+        found || !required,
+        "`{program}` is missing, and KPACK_REQUIRE_TOOLS is set"
+    );
+    if !found {
+        eprintln!("skipped: `{program}` is not installed");
+    }
+    found
+}
