@@ -20,7 +20,9 @@ const STORAGES: [Storage; 7] = [
     Storage::Zstd(3),
 ];
 
-fn entries() -> Vec<(String, Vec<u8>)> {
+type CodeObjects = Vec<(String, Vec<u8>)>;
+
+fn entries() -> CodeObjects {
     let entry = |target: &str| {
         (
             target.to_owned(),
@@ -34,7 +36,7 @@ fn entries() -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-fn read(bytes: &[u8]) -> Result<(Bundle, Vec<(String, Vec<u8>)>), BundleError> {
+fn read(bytes: &[u8]) -> Result<(Bundle, CodeObjects), BundleError> {
     let bundle = Bundle::read(&mut Cursor::new(bytes), bytes.len() as u64)?;
     let code_objects = bundle.code_objects(Cursor::new(bytes), |_| true)?;
     let pair = |code: DeviceCode| (code.target.to_string(), code.bytes);
@@ -207,7 +209,7 @@ fn a_decompressed_size_that_lies_is_refused() {
 }
 
 /// The bundler of the installed LLVM, on two code objects.
-fn clang_bundle(directory: &Path, flags: &[&str]) -> (Vec<u8>, Vec<(String, Vec<u8>)>) {
+fn clang_bundle(directory: &Path, flags: &[&str]) -> (Vec<u8>, CodeObjects) {
     let mut targets = String::from("-targets=host-x86_64-unknown-linux-gnu");
     let mut command = Command::new("clang-offload-bundler-19");
     command
