@@ -99,6 +99,7 @@ impl<S: ReadAt> Image<S> {
         }
         let segments = program_headers(&source, size, &header)?;
         let (sections, names_index) = section_headers(&source, size, &header)?;
+        check_bounds(&segments, &sections)?;
         Ok(Self {
             source,
             size,
@@ -191,9 +192,6 @@ impl<S: ReadAt> Image<S> {
                     self.size
                 );
             }
-            if segment.vaddr.checked_add(segment.memsz).is_none() {
-                refuse!("program header {index} ends beyond the address space");
-            }
             if !segment.is_load() {
                 continue;
             }
@@ -230,12 +228,46 @@ impl<S: ReadAt> Image<S> {
                     self.size
                 );
             }
-            if section.addr.checked_add(section.size).is_none() {
-                refuse!("section `{}` ends beyond the address space", section.name);
-            }
         }
         Ok(())
     }
+}
+
+/// Addresses and offsets end below this, so that what is computed with them does not overflow. The
+/// address space of every host is far smaller.
+const LIMIT: u64 = 1 << 62;
+/// The largest alignment, far above the largest page.
+const MAX_ALIGN: u64 = 1 << 32;
+
+/// Refuses headers with which no address or offset could be computed.
+fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), ElfError> {
+    let beyond = |start: u64, size: u64| start.checked_add(size).is_none_or(|end| end > LIMIT);
+    for (index, s) in segments.iter().enumerate() {
+        if beyond(s.vaddr, s.memsz) || beyond(s.offset, s.filesz) || s.align > MAX_ALIGN {
+            refuse!(
+                "program header {index} ({:?}) is out of bounds: address {:#x}, {:#x} bytes in memory; offset {:#x}, {:#x} bytes in the file; alignment {:#x}",
+                s.kind,
+                s.vaddr,
+                s.memsz,
+                s.offset,
+                s.filesz,
+                s.align
+            );
+        }
+    }
+    for s in sections {
+        if beyond(s.addr, s.size) || beyond(s.offset, s.size) || s.align > MAX_ALIGN {
+            refuse!(
+                "section `{}` is out of bounds: address {:#x}, offset {:#x}, {:#x} bytes, alignment {:#x}",
+                s.name,
+                s.addr,
+                s.offset,
+                s.size,
+                s.align
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Reads `size` bytes at `offset`, having checked that the file has them.

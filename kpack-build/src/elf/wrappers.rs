@@ -149,7 +149,9 @@ impl<S: ReadAt> Image<S> {
                 Some(relocated) => Some(*relocated),
                 // Nothing relocates a position-dependent executable: the pointer is in place.
                 None if self.is_position_dependent()
-                    && self.offset_of(&(in_place..in_place + 1)).is_some() =>
+                    && self
+                        .offset_of(&(in_place..in_place.saturating_add(1)))
+                        .is_some() =>
                 {
                     Some(in_place)
                 }

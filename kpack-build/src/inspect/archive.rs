@@ -57,6 +57,15 @@ pub(crate) fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<Fil
     archive::Archive::open(BufReader::new(file)).map_err(|e| archive_error(path, e))
 }
 
+/// Whether an archive that is named like one for `target` is one. A module's name can be the start
+/// of another's, whose archives then look like ones for strange targets. What cannot be read counts.
+pub(crate) fn is_for(path: &Path, target: &TargetId) -> bool {
+    let archive = open_archive(path);
+    archive.map_or(true, |archive| {
+        archive.toc().gfx_arch_family == target.to_string()
+    })
+}
+
 /// How many names an error lists.
 const MOST_NAMES: usize = 5;
 

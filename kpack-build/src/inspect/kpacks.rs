@@ -170,6 +170,7 @@ impl Pattern {
             let path = self.path_of(&target);
             if let Ok(metadata) = fs::metadata(&path)
                 && metadata.is_file()
+                && super::is_for(&path, &target)
             {
                 found.push((target, path, metadata.len()));
             }

@@ -28,7 +28,7 @@ pub use linked::{FatBinary, FatWrapper, NoDeviceCode, SplitBinary, SplitWrapper,
 pub use manifest::{Manifest, ManifestEntry};
 pub use unlinked::{DeviceObject, Unlinked};
 
-pub(crate) use archive::{open_archive, split_name};
+pub(crate) use archive::{is_for, open_archive, split_name};
 pub(crate) use linked::{elf_error, no_device_code, open_bundle, prefix_of, read_marker};
 pub(crate) use manifest::read_manifest;
 

@@ -10,7 +10,7 @@ use kpack_format::manifest::KpackFile;
 use super::archive::counted;
 use super::{Options, Outcome, Report, Subject};
 use crate::Error;
-use crate::inspect::{digest, open, open_archive, read_manifest};
+use crate::inspect::{digest, is_for, open, open_archive, read_manifest};
 
 pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
@@ -97,8 +97,9 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
         let target = name
             .strip_prefix(&start)
             .and_then(|rest| rest.strip_suffix(".kpack"));
-        // What is no target ID belongs to a module whose name starts like this one's.
-        let ours = target.is_some_and(|target| target.parse::<TargetId>().is_ok());
+        // Others belong to a module whose name starts like this one's.
+        let target = target.and_then(|target| target.parse::<TargetId>().ok());
+        let ours = target.is_some_and(|target| is_for(&directory.join(name), &target));
         if ours && !listed.contains_key(name) {
             fault(format!("does not list `{name}`, which is beside it"));
         }

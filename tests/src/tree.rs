@@ -1,0 +1,107 @@
+//! A directory tree that is compared before and after. Where it cannot be read or written, the test
+//! that uses it panics.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use walkdir::WalkDir;
+
+/// A temporary directory tree.
+#[derive(Debug)]
+pub struct Tree {
+    directory: TempDir,
+}
+
+/// What a file or symbolic link holds, and its mode.
+pub type Snapshot = BTreeMap<String, (u32, Vec<u8>)>;
+
+impl Tree {
+    /// An empty one.
+    #[expect(clippy::new_without_default, reason = "it is a directory, not a value")]
+    pub fn new() -> Self {
+        Self {
+            directory: TempDir::new().unwrap(),
+        }
+    }
+
+    /// Its root.
+    pub fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A path below the root.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.root().join(relative)
+    }
+
+    /// A tree with the same files.
+    pub fn copy(&self) -> Self {
+        let copy = Self::new();
+        for (name, path) in self.entries() {
+            let to = copy.path(&name);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(path, to).unwrap();
+        }
+        copy
+    }
+
+    /// Files and symbolic links, in order.
+    pub fn files(&self) -> Vec<String> {
+        self.entries().into_keys().collect()
+    }
+
+    /// Every file and its bytes.
+    pub fn snapshot(&self) -> Snapshot {
+        let entries = self.entries().into_iter();
+        entries
+            .map(|(name, path)| {
+                let metadata = path.symlink_metadata().unwrap();
+                let bytes = match metadata.is_symlink() {
+                    true => fs::read_link(&path)
+                        .unwrap()
+                        .into_os_string()
+                        .into_encoded_bytes(),
+                    false => fs::read(&path).unwrap(),
+                };
+                (name, (metadata.mode(), bytes))
+            })
+            .collect()
+    }
+
+    /// Every file and directory, its bytes, its inode and its time of change.
+    pub fn snapshot_with_times(&self) -> (Snapshot, Vec<(PathBuf, u64, i64, i64)>) {
+        let times = WalkDir::new(self.root())
+            .sort_by_file_name()
+            .into_iter()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let metadata = entry.metadata().unwrap();
+                // A lock or a scratch file comes and goes in a directory.
+                let time = if metadata.is_dir() {
+                    (0, 0)
+                } else {
+                    (metadata.mtime(), metadata.mtime_nsec())
+                };
+                (entry.into_path(), metadata.ino(), time.0, time.1)
+            });
+        (self.snapshot(), times.collect())
+    }
+
+    fn entries(&self) -> BTreeMap<String, PathBuf> {
+        WalkDir::new(self.root())
+            .into_iter()
+            .map(Result::unwrap)
+            .filter(|entry| !entry.file_type().is_dir())
+            .map(|entry| {
+                let relative = entry.path().strip_prefix(self.root()).unwrap();
+                (
+                    relative.to_str().unwrap().to_owned(),
+                    entry.path().to_owned(),
+                )
+            })
+            .collect()
+    }
+}
