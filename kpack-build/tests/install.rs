@@ -490,7 +490,8 @@ fn what_a_killed_run_left_behind_is_overwritten() {
 fn wrong_arguments_are_usage_errors() {
     let tree = prefix();
     let before = tree.snapshot();
-    let cases: [(&str, fn(&mut Options)); 6] = [
+    type Change = fn(&mut Options);
+    let cases: [(&str, Change); 6] = [
         ("module `../x`", |o| o.module = "../x".to_owned()),
         ("component ``", |o| o.component.clear()),
         ("no binary is named", |o| o.files.clear()),

@@ -105,7 +105,7 @@ fn what_is_no_elf_file_or_for_another_machine() {
     other[18] = 243; // EM_RISCV
     let text = refused(&other);
     assert!(
-        text.contains("x86-64 (62) and AArch64 (183)") && text.contains("243"),
+        text.contains("x86-64 (e_machine 62) or AArch64 (183), found e_machine 243"),
         "{text}"
     );
     let mut other = bytes.clone();
@@ -235,10 +235,12 @@ fn paths_that_leave_the_prefix() {
     let before = tree.snapshot_with_times();
     for file in ["../outside/libvec.so", "lib/link.so", "away/libvec.so"] {
         let error = install(&Options::new(tree.path("prefix"), "vec", [file]), &()).unwrap_err();
-        assert!(
-            error.to_string().contains("outside of the install prefix"),
-            "{error}"
-        );
+        let text = error.to_string();
+        let says = [
+            "outside of the install prefix",
+            "expected a path within the install prefix",
+        ];
+        assert!(says.iter().any(|part| text.contains(part)), "{text}");
     }
     let mut options = Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     options.kpack_dir = "away/.kpack".into();

@@ -27,10 +27,12 @@ Examples:
   Split two binaries of an install tree:
     kpack install --prefix /opt/rocm --module rocblas lib/librocblas.so.5.2 bin/rocblas-bench
   Keep two targets, and refuse anything else:
-    kpack install --prefix stage --module vec --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
+    kpack install --prefix stage --module vec \\
+        --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
   The same in halves, for packages of their own; the build tree's library is not changed:
     kpack install --prefix host --module vec --only host lib/libvec.so
-    kpack install --prefix gfx1100 --module vec --only device --arch gfx1100 --source build/libvec.so lib/libvec.so
+    kpack install --prefix gfx1100 --module vec --only device --arch gfx1100 \\
+        --source build/libvec.so lib/libvec.so
 
 Exit codes:
   0  fine

@@ -127,19 +127,33 @@ fn split_binary(split: &SplitBinary) -> String {
 }
 
 fn objects(unlinked: &Unlinked) -> String {
-    let mut text = match unlinked.static_library {
-        true => format!("{}\n", count(unlinked.members as u64, "member")),
-        false => String::new(),
+    let total: u64 = unlinked
+        .device_objects
+        .iter()
+        .map(|object| object.device_bytes)
+        .sum();
+    let device = match unlinked.device_objects.len() {
+        0 => "no device code\n".to_owned(),
+        _ => format!(
+            "{} of device code, which is split before the link\n",
+            size(total)
+        ),
     };
-    if unlinked.device_objects.is_empty() {
-        return text + "no device code\n";
+    if !unlinked.static_library {
+        return device;
     }
-    text += "device code, which is split before the link:\n";
+    let members = count(unlinked.members as u64, "member");
+    if unlinked.device_objects.is_empty() {
+        return format!("{members}, {device}");
+    }
     let rows = unlinked.device_objects.iter().map(|object| {
         let member = object.member.clone();
         vec![member.unwrap_or_default(), size(object.device_bytes)]
     });
-    text + &table(2, &["member", ">device code"], rows)
+    format!(
+        "{members}, {device}{}",
+        table(2, &["member", ">device code"], rows)
+    )
 }
 
 fn archive_text(archive: &Archive) -> String {

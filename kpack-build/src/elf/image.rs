@@ -85,7 +85,7 @@ impl<S: ReadAt> Image<S> {
             elf::EM_X86_64 => Machine::X86_64,
             elf::EM_AARCH64 => Machine::AArch64,
             other => refuse!(
-                "host binaries are rewritten for x86-64 (62) and AArch64 (183); this one is for {other:?} ({})",
+                "expected a host binary for x86-64 (e_machine 62) or AArch64 (183), found e_machine {}",
                 other.0
             ),
         };
@@ -93,7 +93,7 @@ impl<S: ReadAt> Image<S> {
             elf::ET_EXEC | elf::ET_DYN => {}
             elf::ET_REL => return Err(ElfError::Relocatable),
             other => refuse!(
-                "expected an executable or a shared object, found e_type {other:?} ({})",
+                "expected an executable (e_type 2) or a shared object (3), found e_type {}",
                 other.0
             ),
         }

@@ -31,6 +31,12 @@ impl Prefix {
     /// The binary that `file`, relative to the prefix, is, through symbolic links.
     pub(super) fn binary(&self, file: &Path) -> Result<Located, Error> {
         let joined = self.path.join(file);
+        if leads_out(file) {
+            return Err(Error::refused(
+                &joined,
+                "expected a path within the install prefix",
+            ));
+        }
         let path = joined
             .canonicalize()
             .map_err(|e| Error::io(&joined, "open", e))?;
@@ -151,6 +157,19 @@ fn plain(path: &Path) -> Option<String> {
         }
     }
     (!parts.is_empty()).then(|| parts.join("/"))
+}
+
+/// Whether a relative path goes above where it starts.
+fn leads_out(path: &Path) -> bool {
+    let mut depth = 0;
+    path.components().any(|part| {
+        match part {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir => depth -= 1,
+            _ => {}
+        }
+        depth < 0
+    })
 }
 
 fn existing_ancestor(path: &Path) -> &Path {
