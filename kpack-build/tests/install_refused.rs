@@ -8,7 +8,7 @@ use std::process::Command;
 
 use kpack_build::Error;
 use kpack_build::install::{Only, Options, install};
-use kpack_build::verify;
+use kpack_build::verify::{self, Outcome, Subject};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code_object};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
@@ -192,7 +192,7 @@ fn a_code_object_for_another_target_than_its_entry_says() {
         &FatLibrary::new().wrapper(Storage::Plain, [mislabelled]),
     ));
     assert!(
-        text.contains("`lib/libvec.so#0` for gfx942") && text.contains("is for gfx1100"),
+        text.contains("`lib/libvec.so#0` for gfx942") && text.contains("it is for gfx1100"),
         "{text}"
     );
 }
@@ -457,12 +457,13 @@ proptest! {
     /// A damaged library is refused, or what comes out has the code objects that went in.
     #[test]
     fn flipped_bytes(
-        seed in any::<prop::sample::Index>(),
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8.., 0..4), 1..3),
     ) {
         static BYTES: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
         let bytes = BYTES.get_or_init(|| built(&library().kind(Kind::Shared)));
         let mut damaged = bytes.clone();
+        // What a section is, the comparison of host code takes from its header.
+        let headers_hold = flips.iter().all(|(_, _, place)| *place != 1 && *place != 3);
         for (index, flip, place) in flips {
             let table = word(bytes, 40) as usize;
             // Where a flip does most: headers, section headers, device code; or anywhere.
@@ -475,7 +476,6 @@ proptest! {
             let at = range.start + index.index(range.len());
             damaged[at] ^= flip;
         }
-        let _ = seed;
         if let Ok(tree) = try_install(&damaged) {
             let original = Tree::new();
             fs::write(original.path("fat.so"), &damaged).unwrap();
@@ -483,7 +483,11 @@ proptest! {
             let split = tree.path("lib/libvec.so");
             if tree.path("lib/.kpack").exists() {
                 let report = verify::verify(&[split], &options, &mut |_, _, _| {}).unwrap();
-                prop_assert!(report.holds(), "{report:#?}");
+                let fault = report.checks.iter().find(|check| {
+                    check.outcome == Outcome::Fault
+                        && (headers_hold || check.subject != Subject::HostImage)
+                });
+                prop_assert!(fault.is_none(), "{fault:#?}");
             }
         }
     }

@@ -82,20 +82,19 @@ impl CodeObject {
         })
     }
 
-    /// Whether this can be what `expected` stands for: equal processors, and no feature with
-    /// another sign. `true` where the processor is unknown.
+    /// Whether this is what a code object for `expected` is: the same processor, and from code
+    /// object version 4 on, whose headers tell, the same features. `true` where the processor is
+    /// not known.
     pub fn agrees_with(&self, expected: &TargetId) -> bool {
         self.target.as_ref().is_none_or(|own| {
-            let same_sign = |(name, on): (&str, bool)| {
-                expected
-                    .features()
-                    .all(|(other, sign)| name != other || sign == on)
-            };
-            own.processor() == expected.processor() && own.features().all(same_sign)
+            let tells_features = self.abi_version >= FIRST_WITH_FEATURES;
+            own == expected || !tells_features && own.processor() == expected.processor()
         })
     }
 }
 
+/// The ABI version of code object version 4, the first that tells features by sign.
+const FIRST_WITH_FEATURES: u8 = 2;
 const HEADER_SIZE: u64 = size_of::<elf::FileHeader64<LE>>() as u64;
 
 fn malformed<T>(reason: impl Into<String>) -> Result<T, CodeObjectError> {
@@ -198,7 +197,7 @@ fn target(flags: u32, abi_version: u8) -> Option<TargetId> {
     let mut features = Vec::new();
     // Two bits each from code object v4 on: 0 unsupported, 1 any, 2 off, 3 on. v3 has a bit each,
     // which does not tell off from any.
-    if abi_version >= 2 {
+    if abi_version >= FIRST_WITH_FEATURES {
         for (name, shift) in [("sramecc", 10), ("xnack", 8)] {
             match flags >> shift & 3 {
                 2 => features.push((name, false)),

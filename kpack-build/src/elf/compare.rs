@@ -250,7 +250,11 @@ fn contents<A: ReadAt, B: ReadAt>(
     differences: &mut Vec<String>,
 ) -> Result<(), ElfError> {
     let mut found = 0;
-    let entsize = old.entsize.clamp(8, 4096).next_multiple_of(8);
+    // The size of a record, of those that are looked at (gABI).
+    let entsize = match old.kind {
+        elf::SHT_DYNSYM | elf::SHT_RELA => 24,
+        _ => 8,
+    };
     let chunk = CHUNK - CHUNK % entsize;
     for start in (0..old.size).step_by(chunk as usize) {
         let size = chunk.min(old.size - start);

@@ -87,6 +87,17 @@ fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, behind: u64) -> Result<
         leaving = Leaving::new(image, false);
         movable(&leaving)?;
     }
+    for s in &leaving.segments {
+        let movable = matches!(s.kind, elf::PT_NOTE | elf::PT_INTERP | elf::PT_GNU_PROPERTY);
+        if !movable || image.offset_of(&(s.vaddr..s.file_backed_end())) != Some(s.offset) {
+            refuse!(
+                "there is no room for another program header: what {:?} names at address {:#x} and offset {:#x} is right behind the table, and cannot be moved",
+                s.kind,
+                s.vaddr,
+                s.offset
+            );
+        }
+    }
     let moved = leaving.block(image, behind);
     check_gap(dynamic, &moved, &growth(image))?;
     Ok(moved)
@@ -212,7 +223,8 @@ fn check_movable<S: ReadAt>(
             s.kind == elf::PT_INTERP && s.vaddr == section.addr && s.filesz == section.size
         }),
     };
-    if movable && section.is_alloc() && section.offset >= table_end {
+    let in_place = image.offset_of(&(section.addr..section.addr_end())) == Some(section.offset);
+    if movable && section.is_alloc() && section.offset >= table_end && in_place {
         return Ok(());
     }
     refuse!(

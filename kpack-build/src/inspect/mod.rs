@@ -29,6 +29,7 @@ pub use manifest::{Manifest, ManifestEntry};
 pub use unlinked::{DeviceObject, Unlinked};
 
 pub(crate) use archive::{is_for, open_archive, split_name};
+pub(crate) use bundle::check_code_object;
 pub(crate) use linked::{elf_error, no_device_code, open_bundle, prefix_of, read_marker};
 pub(crate) use manifest::read_manifest;
 

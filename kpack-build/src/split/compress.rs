@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::io::Cursor;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,11 +11,11 @@ use std::thread;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, Scheme};
-use kpack_format::code_object::{CodeObject, CodeObjectError};
 use kpack_format::digest::{Sha256, sha256};
 
 use super::FatFile;
 use crate::Error;
+use crate::inspect;
 use crate::install::Progress;
 
 /// Uncompressed code objects that may be in flight, in bytes. One that is larger goes alone.
@@ -178,31 +177,15 @@ fn encode(
     })
 }
 
-/// A bundle's entry and the code object in it must agree on the target. What is no ELF file
-/// (SPIR-V) does not say.
+/// A bundle's entry and the code object in it must agree on the target.
 fn check_target(job: &Job<'_>) -> Result<(), String> {
-    if !job.bytes.starts_with(&object::elf::ELFMAG) {
-        return Ok(());
-    }
     let kernel = job.kernels.first().map_or("", String::as_str);
-    let size = job.bytes.len() as u64;
-    match CodeObject::read(&mut Cursor::new(&job.bytes), size) {
-        Ok(code_object) if code_object.agrees_with(&job.target) => Ok(()),
-        Ok(code_object) => {
-            let own = code_object
-                .target
-                .map_or_else(String::new, |target| target.to_string());
-            Err(format!(
-                "the bundle has kernel `{kernel}` for {}, but by its e_flags ({:#x}) the code object is for {own}",
-                job.target, code_object.flags
-            ))
-        }
-        Err(CodeObjectError::Malformed(reason)) => Err(format!(
-            "kernel `{kernel}` for {} is damaged: {reason}",
+    inspect::check_code_object(&job.bytes, &job.target).map_err(|reason| {
+        format!(
+            "the bundle has kernel `{kernel}` for {}, but {reason}",
             job.target
-        )),
-        Err(error) => Err(error.to_string()),
-    }
+        )
+    })
 }
 
 /// Stores compressed code objects, each in its target's archive.

@@ -1,15 +1,13 @@
 //! An archive, whole: header and table, and each stored code object once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Cursor;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::code_object::CodeObject;
 
 use super::{Report, Subject};
 use crate::Error;
-use crate::inspect::open_archive;
+use crate::inspect::{self, open_archive};
 
 /// Verifies the archive at `path`; tells whether it is whole.
 pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
@@ -88,21 +86,7 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
 /// Whether a code object is for `target`, by what its own header says.
 pub(super) fn agrees(code_object: &[u8], target: &str) -> Result<(), String> {
     let target: TargetId = target.parse().map_err(|e| format!("{e}"))?;
-    // SPIR-V is compiled further by the runtime and is no AMDGPU ELF file.
-    if !target.processor().starts_with("gfx") {
-        return Ok(());
-    }
-    let size = code_object.len() as u64;
-    let header =
-        CodeObject::read(&mut Cursor::new(code_object), size).map_err(|e| e.to_string())?;
-    match header.target {
-        Some(own) if own != target => Err(format!(
-            "its ELF header says that it is for {own} (e_flags {:#x})",
-            header.flags
-        )),
-        // A processor newer than this program: nothing to compare with.
-        _ => Ok(()),
-    }
+    inspect::check_code_object(code_object, &target)
 }
 
 /// `1 kernel`, `2 kernels`.
