@@ -99,7 +99,11 @@ fn compare_code(
                 report.fault(Subject::CodeObjects, path, text);
             };
             let Some(place) = resolver.find(index, &target) else {
-                fault("the original has a code object, the kpacks have none".to_owned());
+                fault(
+                    "the original has a code object, the kpacks have none (to leave targets out, \
+                     name those to verify)"
+                        .to_owned(),
+                );
                 continue;
             };
             match resolver.read(place, index, &target) {
