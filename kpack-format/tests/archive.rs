@@ -116,6 +116,9 @@ fn a_kernel_cannot_have_two_code_objects() {
         .unwrap();
     let error = writer.add("a#0", &other).unwrap_err();
     assert!(matches!(error, ArchiveError::Conflict { .. }), "{error}");
+    let bytes = finish(writer).0;
+    let mut archive = open(&bytes).unwrap();
+    assert_eq!(archive.read("a#0", "gfx90a:xnack+").unwrap(), b"one");
 }
 
 #[test]
@@ -147,6 +150,71 @@ fn merging_into_another_scheme_gives_the_bytes_of_one_run() {
             .unwrap();
         assert_eq!(finish(merged).0, archive(to, &KERNELS));
     }
+}
+
+#[test]
+fn merging_an_archive_without_checksums_gives_the_bytes_of_one_run() {
+    for scheme in ["none", "zstd-per-kernel"] {
+        let bytes = foreign(scheme);
+        let new = |scheme| {
+            let spool = Cursor::new(Vec::new());
+            ArchiveWriter::new(spool, "vec_lib", &"gfx1100".parse().unwrap(), scheme).level(1)
+        };
+        let scheme = open(&bytes).unwrap().toc().scheme;
+        let mut merged = new(scheme);
+        merged.merge(&mut open(&bytes).unwrap(), |_| true).unwrap();
+        let mut fresh = new(scheme);
+        for (kernel, code) in [("lib/a.so#0", &b"one"[..]), ("lib/a.so#1", b"two!")] {
+            let encoded = Encoder::new(scheme, 1)
+                .unwrap()
+                .encode(code, sha256(code))
+                .unwrap();
+            fresh.add(kernel, &encoded).unwrap();
+        }
+        assert_eq!(finish(merged).0, finish(fresh).0);
+    }
+}
+
+#[test]
+fn a_wrong_checksum_is_not_believed_where_content_would_be_shared() {
+    let scheme = Scheme::ZstdPerKernel;
+    let old = archive(scheme, &[("a#0", b"one")]);
+    let lying = patched(&old, &sha256(b"one"), &sha256(b"two"));
+    let mut merged = writer(scheme);
+    add(&mut merged, scheme, "b#0", b"two");
+    let error = merged
+        .merge(&mut open(&lying).unwrap(), |_| true)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`a#0`") && error.contains("is damaged"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_archive_with_another_target_is_not_merged() {
+    let bytes = foreign("none");
+    let error = writer(Scheme::None)
+        .merge(&mut open(&bytes).unwrap(), |_| true)
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("for gfx1100; expected only gfx90a:xnack+"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_follows_the_toc_is_refused() {
+    let bytes = [archive(Scheme::None, &KERNELS), vec![0xc1; 3]].concat();
+    assert!(
+        open(&bytes)
+            .unwrap_err()
+            .to_string()
+            .contains("the file has 3 more")
+    );
 }
 
 /// An archive as another writer makes it, byte by byte from the description of the format: without

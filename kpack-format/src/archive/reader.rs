@@ -7,8 +7,8 @@ use crate::digest::sha256;
 
 use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Toc, TocEntry, codec};
 
-/// The largest TOC that is read, in bytes: about a hundred thousand times one of a large library.
-const MAX_TOC: u64 = 64 << 20;
+/// The largest TOC that is read or written, in bytes: room for some hundred thousand kernels.
+pub(super) const MAX_TOC: u64 = 16 << 20;
 
 /// An archive open for reading: its TOC, and code objects on demand.
 #[derive(Debug)]

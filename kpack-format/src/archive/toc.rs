@@ -163,8 +163,14 @@ impl Toc {
     /// Reads the TOC that fills `bytes`, which are at `offset` of the file.
     pub(super) fn read(bytes: &[u8], offset: u64) -> Result<(Self, Storage), ArchiveError> {
         let malformed = |reason: String| ArchiveError::Malformed { offset, reason };
-        let (wire, _): (Wire, _) = message_pack::read(bytes)
+        let (wire, size): (Wire, _) = message_pack::read(bytes)
             .map_err(|error| malformed(format!("the TOC cannot be read: {error}")))?;
+        if size != bytes.len() {
+            return Err(malformed(format!(
+                "the TOC ends after {size} bytes, but the file has {} more",
+                bytes.len() - size
+            )));
+        }
         if wire.format_version != FORMAT_VERSION {
             return Err(ArchiveError::UnsupportedVersion {
                 found: u64::from(wire.format_version),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use super::reader::malformed;
+use super::reader::{MAX_TOC, malformed};
 use super::toc::{FORMAT_VERSION, Storage};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Toc, TocEntry};
 use crate::TargetId;
@@ -142,7 +142,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     }
 
     /// Takes over the entries of `old` whose kernel name `keep` accepts, stored bytes as they are.
-    /// Where the schemes differ, code objects are stored anew.
+    /// Where the schemes differ, code objects are stored anew. What is copied is not decompressed, so
+    /// damage in it stays, for readers to find by its checksum. Of two frames of one code object at
+    /// different levels, the one that came first stays.
     ///
     /// # Errors
     /// As [`add`](Self::add); [`ArchiveError::Malformed`] for an archive that cannot be read, or
@@ -196,9 +198,12 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             .as_ref()
             .and_then(|all| all.get(entry.ordinal as usize))
             .copied();
-        let plain = match told {
-            Some(_) if same_scheme => None,
-            _ => Some(old.read_entry(kernel, target, entry)?),
+        // A checksum is believed as long as nothing but the old archive depends on it.
+        let believed =
+            told.filter(|checksum| same_scheme && !self.by_checksum.contains_key(checksum));
+        let plain = match believed {
+            Some(_) => None,
+            None => Some(old.read_entry(kernel, target, entry)?),
         };
         let checksum = match (told, &plain) {
             (Some(checksum), _) => checksum,
@@ -249,12 +254,16 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     }
 
     fn enter(&mut self, kernel: &str, index: usize) -> Result<(), ArchiveError> {
-        match self.kernels.insert(KernelOrder::new(kernel), index) {
-            Some(old) if old != index => Err(ArchiveError::Conflict {
+        match *self
+            .kernels
+            .entry(KernelOrder::new(kernel))
+            .or_insert(index)
+        {
+            known if known == index => Ok(()),
+            _ => Err(ArchiveError::Conflict {
                 kernel: kernel.to_owned(),
                 target: self.target.clone(),
             }),
-            _ => Ok(()),
         }
     }
 
@@ -343,7 +352,17 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
         }
-        out.write_all(&toc.to_bytes(&storage))?;
+        let toc = toc.to_bytes(&storage);
+        if toc.len() as u64 > MAX_TOC {
+            return malformed(
+                out.size,
+                format!(
+                    "the TOC has {} bytes; at most {MAX_TOC} can be read",
+                    toc.len()
+                ),
+            );
+        }
+        out.write_all(&toc)?;
         Ok(Written {
             size: out.size,
             kernel_count: self.kernels.len() as u64,
