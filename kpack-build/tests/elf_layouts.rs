@@ -3,6 +3,7 @@
 //! had their way with it.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ fn run(command: &mut Command) -> Result<String> {
 
 /// A fat binary of three wrappers, with enough device code to free pages.
 fn fat_library(kind: Kind) -> Result<FatLibrary> {
-    let device = |target: &str, seed: u8| code_object(target, &vec![seed; 30_000]);
+    let device = |target: &str, seed: u8| code_object(target, &vec![seed; 60_000]);
     Ok(FatLibrary::new()
         .kind(kind)
         .wrapper(
@@ -94,8 +95,32 @@ fn fat_library(kind: Kind) -> Result<FatLibrary> {
 /// inherit the open file, and the program could not be run ("text file busy").
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// What host binaries are built for, run by and stripped with.
+struct Host {
+    compiler: &'static str,
+    /// A command in front of the program.
+    runner: &'static [&'static str],
+    strip: &'static str,
+    objcopy: &'static str,
+}
+
+const NATIVE: Host = Host {
+    compiler: "cc",
+    runner: &[],
+    strip: "strip",
+    objcopy: "objcopy",
+};
+
+const AARCH64: Host = Host {
+    compiler: "aarch64-linux-gnu-gcc",
+    runner: &["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"],
+    strip: "aarch64-linux-gnu-strip",
+    objcopy: "aarch64-linux-gnu-objcopy",
+};
+
 /// A directory with a program that loads a library and lets it report.
 struct Bench {
+    machine: Host,
     _alone: MutexGuard<'static, ()>,
     directory: tempfile::TempDir,
     loader: PathBuf,
@@ -103,6 +128,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Result<Self> {
+        Self::of(NATIVE)
+    }
+
+    fn of(machine: Host) -> Result<Self> {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir()?;
         let source = directory.path().join("loader.c");
@@ -115,12 +144,13 @@ impl Bench {
              void (*report)(void) = (void (*)(void))dlsym(library, \"fixture_report\");\n\
              if (!report) return 2;\n report(); return n != 2;\n}\n",
         )?;
-        run(Command::new("cc")
+        run(Command::new(machine.compiler)
             .arg(&source)
             .arg("-o")
             .arg(&loader)
             .arg("-ldl"))?;
         Ok(Self {
+            machine,
             _alone: alone,
             directory,
             loader,
@@ -133,10 +163,12 @@ impl Bench {
 
     /// What the binary says of its wrappers and its host code.
     fn report(&self, kind: Kind, binary: &Path) -> Result<String> {
-        match kind {
-            Kind::Shared => run(Command::new(&self.loader).arg(binary)),
-            _ => run(&mut Command::new(binary)),
+        let mut words: Vec<&OsStr> = self.machine.runner.iter().map(OsStr::new).collect();
+        if kind == Kind::Shared {
+            words.push(self.loader.as_os_str());
         }
+        words.push(binary.as_os_str());
+        run(Command::new(words[0]).args(&words[1..]))
     }
 
     /// Splits `fat` into `host`; also gives the plan.
@@ -206,10 +238,10 @@ impl Bench {
         let before = self.report(kind, fat)?;
         let rpath = "/a/directory/with/quite/a/long/name:/and/another/one";
         let tools: [(&str, &[&str]); 5] = [
-            ("strip", &[]),
+            (self.machine.strip, &[]),
             ("llvm-strip-19", &[]),
             ("eu-strip", &[]),
-            ("objcopy", &["--strip-debug"]),
+            (self.machine.objcopy, &["--strip-debug"]),
             ("patchelf", &["--set-rpath", rpath]),
         ];
         for (tool, arguments) in tools.into_iter().filter(|(tool, _)| require::tool(tool)) {
@@ -437,5 +469,22 @@ fn device_code_that_frees_no_page_is_zeroed() -> Result<()> {
     assert!(plan.to_string().contains("nothing is cut"), "{plan}");
     let host = fs::read(bench.path("host"))?;
     assert!(!host.windows(5).any(|bytes| bytes == b"small"));
+    Ok(())
+}
+
+/// Its pages are of 64 KiB.
+#[test]
+fn aarch64_hosts() -> Result<()> {
+    if !require::tool(AARCH64.compiler) || !require::tool(AARCH64.runner[0]) {
+        return Ok(());
+    }
+    let bench = Bench::of(AARCH64)?;
+    for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+        let library = fat_library(kind)?.compiler(AARCH64.compiler);
+        let plan = bench
+            .check(&library, kind)
+            .with_context(|| format!("{kind:?}"))?;
+        assert!(plan.to_string().contains("are cut"), "{plan}");
+    }
     Ok(())
 }

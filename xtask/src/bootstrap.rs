@@ -57,6 +57,21 @@ const TOOLS: &[Tool] = &[
     program("mold", "mold", "a linker under test"),
     program("gdb", "gdb", "finds separate debug files"),
     program("zstd", "zstd", "the reference of `cargo xtask bench split`"),
+    program(
+        "aarch64-linux-gnu-gcc",
+        "gcc-aarch64-linux-gnu",
+        "builds host binaries for AArch64",
+    ),
+    Tool {
+        needed: Needed::File(&["/usr/aarch64-linux-gnu/lib/libc.so.6"]),
+        package: "libc6-dev-arm64-cross",
+        purpose: "the C library of host binaries for AArch64",
+    },
+    program(
+        "qemu-aarch64",
+        "qemu-user",
+        "runs host binaries for AArch64",
+    ),
     program("file", "file", "CPack's DEB generator"),
     program("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
     program("python3", "python3", "unpacks Python wheels"),
