@@ -9,13 +9,8 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Output, Stdio};
 
 use insta::assert_snapshot;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
 use kpack_tests::tree::Tree;
-
-fn code(target: &str, name: &str) -> (String, Vec<u8>) {
-    let payload = [name.as_bytes(), &[7; 5000]].concat();
-    (target.to_owned(), code_object(target, &payload).unwrap())
-}
 
 fn library() -> FatLibrary {
     FatLibrary::new()

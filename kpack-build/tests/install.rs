@@ -12,13 +12,8 @@ use kpack_build::install::{Only, Options, Outcome, Report, Unexpected, install};
 use kpack_build::verify;
 use kpack_format::TargetId;
 use kpack_format::archive::Scheme;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
 use kpack_tests::tree::Tree;
-
-fn code(target: &str, name: &str) -> (String, Vec<u8>) {
-    let payload = [name.as_bytes(), &[7; 5000]].concat();
-    (target.to_owned(), code_object(target, &payload).unwrap())
-}
 
 /// Three wrappers with different targets; one code object is in two of them.
 fn library() -> FatLibrary {

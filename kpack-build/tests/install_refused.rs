@@ -9,15 +9,10 @@ use std::process::Command;
 use kpack_build::Error;
 use kpack_build::install::{Only, Options, install};
 use kpack_build::verify::{self, Outcome, Subject};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
-
-fn code(target: &str, name: &str) -> (String, Vec<u8>) {
-    let payload = [name.as_bytes(), &[7; 5000]].concat();
-    (target.to_owned(), code_object(target, &payload).unwrap())
-}
 
 fn library() -> FatLibrary {
     FatLibrary::new()

@@ -11,18 +11,13 @@ use kpack_build::verify::{self, Outcome, Report, verify};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::Manifest;
-use kpack_tests::fixture::{FatLibrary, Storage, code_object};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 
 const BINARY: &str = "lib/libvec.so";
 const ARCHIVE: &str = "lib/.kpack/vec_lib_gfx1100.kpack";
 const MANIFEST: &str = "lib/.kpack/vec_lib.kpm";
-
-fn code(target: &str, name: &str) -> (String, Vec<u8>) {
-    let payload = [name.as_bytes(), &[7; 5000]].concat();
-    (target.to_owned(), code_object(target, &payload).unwrap())
-}
 
 fn library() -> FatLibrary {
     FatLibrary::new()

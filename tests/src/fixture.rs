@@ -50,6 +50,19 @@ pub enum Kind {
 /// A target ID and the code object for it.
 pub type TargetCode = (String, Vec<u8>);
 
+/// A target and a code object for it that carries `name` and some bulk, so that it frees pages and
+/// compresses well.
+///
+/// # Panics
+/// For a target that [`code_object`] does not know.
+pub fn code(target: &str, name: &str) -> TargetCode {
+    let payload = [name.as_bytes(), &[7; 5000]].concat();
+    match code_object(target, &payload) {
+        Ok(bytes) => (target.to_owned(), bytes),
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
 /// A binary with device code, to be described and then built.
 #[derive(Debug, Clone)]
 pub struct FatLibrary {
