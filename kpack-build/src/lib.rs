@@ -1,4 +1,20 @@
 //! Takes the GPU code out of ROCm/HIP binaries at build and install time.
+//!
+//! [`install`] splits the binaries of an install prefix, [`inspect`] tells what a file is, and
+//! [`verify`] whether binaries, archives and manifests are whole; all three are what the command
+//! `kpack` (feature `cli`) calls. [`elf`] is one linked binary: read, planned, rewritten.
+//!
+//! ```no_run
+//! use kpack_build::install::{Options, install};
+//!
+//! # fn main() -> Result<(), kpack_build::Error> {
+//! let options = Options::new("stage", "vec", ["lib/libvec.so", "bin/vec"]);
+//! let report = install(&options, &())?;
+//! for archive in &report.archives {
+//!     println!("{}: {} bytes", archive.path.display(), archive.size);
+//! }
+//! # Ok(()) }
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Binaries of an install prefix, through [`split`](crate::split) and the module's kpack directory.
+//! Binaries of an install prefix, through the splitter and the module's kpack directory.
 //!
 //! Everything is read, checked and written under hidden names before a file of the prefix changes.
 //! Then archives are replaced, then the manifest, and when these are durable the host binaries: at
