@@ -40,10 +40,13 @@ impl HipTools {
                 .find_map(process::find_program)
                 .with_context(|| format!("{} is not installed", names.replace('|', " or ")))
         };
+        // It looks for llvm-objcopy beside itself, which the link in the PATH is not.
+        let bundler = program("clang-offload-bundler-19|clang-offload-bundler")?;
+        let bundler = bundler.canonicalize().unwrap_or(bundler);
         program("ld.lld-19|ld.lld").context("clang links device code with lld")?;
         Ok(Self {
             compiler: program("clang++-19|clang++")?,
-            bundler: program("clang-offload-bundler-19|clang-offload-bundler")?,
+            bundler,
             cmake: program("cmake")?,
             generator: match process::find_program("ninja") {
                 Some(_) => "Ninja",
