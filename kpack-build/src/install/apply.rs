@@ -67,7 +67,7 @@ impl Run<'_> {
         let applied =
             KpackDir::lock(&self.kpacks.path, self.group.to_owned()).and_then(|directory| {
                 let staging = self.stage(&directory, archives, plans, report)?;
-                self.commit(&directory, staging, report)
+                self.commit(&directory, staging, &missing, report)
             });
         if applied.is_err() || self.options.only == Some(Only::Host) {
             // Only where it is empty.
@@ -232,8 +232,8 @@ impl Run<'_> {
         Ok((target, written, Some(staged)))
     }
 
-    /// The manifest to start from. Its entries are those of archives that are there; with
-    /// [`Only::Host`], where archives may be elsewhere, also those of others.
+    /// The manifest to start from: the one that is there, also with its entries of archives that
+    /// are not, which may be in packages of their own.
     fn manifest(&self, directory: &KpackDir, report: &mut Report) -> Result<Manifest, Error> {
         let old = match directory.manifest() {
             Ok(old) => old,
@@ -277,11 +277,13 @@ impl Run<'_> {
         Ok(with_hosts || host_is_here() || matches!(directory.manifest(), Ok(Some(_))))
     }
 
-    /// Renames what was staged, in the order in which each file finds what it needs.
+    /// Renames what was staged, in the order in which each file finds what it needs, and each step
+    /// durable before the next.
     fn commit(
         &self,
         directory: &KpackDir,
         staging: Staging,
+        new_directories: &[PathBuf],
         report: &mut Report,
     ) -> Result<(), Error> {
         for (staged, mut line) in staging.archives {
@@ -296,6 +298,9 @@ impl Run<'_> {
             directory.remove_manifest()?;
         }
         directory.sync()?;
+        for above in new_directories.iter().filter_map(|new| new.parent()) {
+            kpack_dir::sync_directory(above)?;
+        }
         for path in staging.emptied {
             kpack_dir::remove(&path)?;
             report.removed.push(path);
