@@ -25,6 +25,7 @@ mod error;
 pub mod inspect;
 pub mod install;
 mod kpack_dir;
+mod lossy;
 mod split;
 pub mod verify;
 

@@ -346,3 +346,57 @@ fn a_reader_that_goes_away_is_no_error() {
         (Some(0), "")
     );
 }
+
+/// Runs it with standard output and standard error on a full device, where asked for.
+fn on_full_device(tree: &Tree, arguments: &[&str], stdout: bool, stderr: bool) -> Option<i32> {
+    let target = |full: bool| match full {
+        true => Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()),
+        false => Stdio::null(),
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
+    command.current_dir(tree.root()).args(arguments);
+    let status = command
+        .stdout(target(stdout))
+        .stderr(target(stderr))
+        .status();
+    status.unwrap().code()
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let tree = split_prefix();
+    // The tail behind the last newline is what a buffer would keep.
+    let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
+    let extract = [
+        "extract",
+        archive,
+        "--kernel",
+        "lib/libvec.so#0",
+        "--arch",
+        "gfx1100",
+        "-o",
+        "-",
+    ];
+    assert_eq!(on_full_device(&tree, &extract, true, false), Some(4));
+    assert_eq!(
+        on_full_device(&tree, &["show", archive], true, true),
+        Some(4)
+    );
+    assert_eq!(
+        on_full_device(&tree, &["show", "none"], false, true),
+        Some(4)
+    );
+}
+
+#[test]
+fn a_name_that_is_no_text_does_not_cost_the_report() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let tree = split_prefix();
+    let odd = tree.path("lib").join(OsStr::from_bytes(b"\xff\xfe.so"));
+    fs::copy(tree.path("lib/libvec.so"), odd).unwrap();
+    let output = kpack(&tree, &["verify", "lib", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(value["checks"].as_array().unwrap().len() > 4, "{output:?}");
+}

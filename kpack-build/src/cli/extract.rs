@@ -36,8 +36,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let code_object = inspect::extract(&arguments.file, &arguments.kernel, &arguments.arch)?;
     let path = &arguments.output;
     if path.as_os_str() == "-" {
-        let written = std::io::stdout().lock().write_all(&code_object);
-        written.map_err(|e| Error::io(Path::new(output::STDOUT), "write to", e))?;
+        let mut out = std::io::stdout().lock();
+        out.write_all(&code_object)
+            .and_then(|()| out.flush())
+            .map_err(|e| Error::io(Path::new(output::STDOUT), "write to", e))?;
         return Ok(ExitCode::SUCCESS);
     }
     if path.exists() && !path.is_file() {

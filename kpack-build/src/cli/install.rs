@@ -157,7 +157,10 @@ fn print_notice(notice: &Notice, quiet: bool) {
         Severity::Note if quiet => return,
         Severity::Note => "note",
     };
-    eprintln!("kpack: {kind}: {}: {}", notice.path.display(), notice.text);
+    output::complain(
+        kind,
+        format_args!("{}: {}", notice.path.display(), notice.text),
+    );
 }
 
 fn summary(report: &Report) -> String {

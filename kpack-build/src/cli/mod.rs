@@ -69,7 +69,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kpack: error: {}", error.in_one_line());
+            output::complain("error", error.in_one_line());
             ExitCode::from(exit_code(&error))
         }
     }

@@ -21,6 +21,11 @@ pub(super) fn write(text: impl Display) -> Result<(), Error> {
         .map_err(|e| Error::io(Path::new(STDOUT), "write to", e))
 }
 
+/// Writes a line to standard error. Where that cannot be written, nobody can be told.
+pub(super) fn complain(kind: &str, text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "kpack: {kind}: {text}");
+}
+
 /// Writes `value` as JSON, with a newline.
 pub(super) fn json(value: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)

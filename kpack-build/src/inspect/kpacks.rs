@@ -17,6 +17,7 @@ pub struct Kpacks {
     /// By target, then in the order of the search paths.
     pub files: Vec<Kpack>,
     /// The manifests beside them that list archives of this binary's module.
+    #[serde(serialize_with = "crate::lossy::list")]
     pub manifests: Vec<PathBuf>,
 }
 
@@ -26,6 +27,7 @@ pub struct Kpack {
     /// Target ID.
     pub target: String,
     /// Where it is, or should be.
+    #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
     /// Size in bytes; `None` where a manifest lists it and it is not there.
     pub size: Option<u64>,

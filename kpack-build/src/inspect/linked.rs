@@ -54,6 +54,7 @@ pub struct SplitBinary {
     /// The marker's search paths.
     pub kpack_search_paths: Vec<String>,
     /// The install prefix, where the binary stands at its `kernel_name` in one.
+    #[serde(serialize_with = "crate::lossy::option")]
     pub prefix: Option<PathBuf>,
     /// Its wrappers, in order.
     pub wrappers: Vec<SplitWrapper>,

@@ -37,6 +37,7 @@ pub(crate) use manifest::read_manifest;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inspection {
     /// The file.
+    #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,

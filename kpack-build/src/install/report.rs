@@ -13,6 +13,7 @@ pub struct Report {
     /// [`Only::Host`](super::Only::Host) none.
     pub archives: Vec<ArchiveReport>,
     /// Archives that held nothing any more.
+    #[serde(serialize_with = "crate::lossy::list")]
     pub removed: Vec<PathBuf>,
     /// What is worth knowing, or wrong but no reason to stop.
     pub notices: Vec<Notice>,
@@ -57,6 +58,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ArchiveReport {
     /// The file.
+    #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
     /// Its target.
     pub target: String,
@@ -74,6 +76,7 @@ pub struct Notice {
     /// How much it matters.
     pub severity: Severity,
     /// The file.
+    #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
     /// What is to be known.
     pub text: String,

@@ -45,6 +45,7 @@ pub struct Check {
     /// What was checked.
     pub subject: Subject,
     /// The file.
+    #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
     /// What holds, or what was expected and what was found.
     pub text: String,
