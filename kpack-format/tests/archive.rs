@@ -1,10 +1,12 @@
 //! Archives: what is written is read again, the same entries give the same bytes, and no bytes
 //! make the reader panic, allocate without measure, or return wrong data.
 
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 
 use kpack_format::TargetId;
-use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Encoder, Scheme, Written};
+use kpack_format::archive::{
+    Archive, ArchiveError, ArchiveWriter, Decoder, Encoder, Scheme, Written, check_frame,
+};
 use kpack_format::digest::sha256;
 use proptest::prelude::*;
 
@@ -220,7 +222,11 @@ fn what_follows_the_toc_is_refused() {
 /// An archive as another writer makes it, byte by byte from the description of the format: without
 /// `frame_offsets` and `checksums`, and with keys that are not known here.
 fn foreign(scheme: &str) -> Vec<u8> {
-    let frame = |bytes: &[u8]| zstd::bulk::compress(bytes, 1).unwrap();
+    let frame = |bytes: &[u8]| {
+        let mut compressor = zstd::bulk::Compressor::new(1).unwrap();
+        compressor.include_checksum(true).unwrap();
+        compressor.compress(bytes).unwrap()
+    };
     let mut data = Vec::new();
     let mut toc = Vec::new();
     let text = |text: &str| [&[0xd9, text.len() as u8], text.as_bytes()].concat();
@@ -352,7 +358,7 @@ fn sizes_that_lie_are_refused() {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains("lib/a.so#1") && error.contains(&format!("{size} bytes")),
+            error.contains("lib/a.so#1") && error.contains(&format!("the TOC says {size}")),
             "{error}"
         );
     }
@@ -376,6 +382,61 @@ fn sizes_that_lie_are_refused() {
         error.contains("the TOC's offset is 0xffffffffffffffff"),
         "{error}"
     );
+}
+
+#[test]
+fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
+    let plain = vec![7; 300_000];
+    let frame = zstd::bulk::compress(&plain, 3).unwrap();
+    check_frame(&frame, 300_000).unwrap();
+    assert_eq!(
+        check_frame(&frame, 300_001).unwrap_err(),
+        "its frame holds 300000 bytes; the TOC says 300001"
+    );
+    // A header that agrees with the TOC: single segment, a content size of 8 bytes.
+    let mut lie = vec![0x28, 0xb5, 0x2f, 0xfd, 0b1110_0000];
+    lie.extend((1u64 << 40).to_le_bytes());
+    // Its last block: 300,000 bytes by RLE are more than a block may hold, yet far from 1 TiB.
+    lie.extend(&(300_000u32 << 3 | 0b011).to_le_bytes()[..3]);
+    lie.push(7);
+    assert_eq!(
+        check_frame(&lie, 1 << 40).unwrap_err(),
+        "its frame holds at most 300000 bytes; the TOC says 1099511627776"
+    );
+    let error = Decoder::default().decode(&lie, 1 << 40).unwrap_err();
+    assert!(error.contains("at most 300000 bytes"), "{error}");
+    for cut in 0..frame.len() {
+        check_frame(&frame[..cut], 300_000).unwrap_err();
+    }
+    assert_eq!(
+        check_frame(&[&frame[..], b"x"].concat(), 300_000).unwrap_err(),
+        "1 bytes follow its frame"
+    );
+    // Without the size in the header, the blocks alone tell.
+    let mut streamed = zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
+    streamed.write_all(&plain).unwrap();
+    let streamed = streamed.finish().unwrap();
+    assert_eq!(
+        Decoder::default().decode(&streamed, 300_000).unwrap(),
+        plain
+    );
+    let error = Decoder::default().decode(&streamed, 299_999).unwrap_err();
+    assert!(error.contains("cannot be decompressed"), "{error}");
+    check_frame(&streamed, 1 << 30).unwrap_err();
+}
+
+#[test]
+fn damage_is_noticed_without_sha256() {
+    let mut encoder = Encoder::new(Scheme::ZstdPerKernel, 3).unwrap();
+    // Incompressible, so that it stands in the frame as it is and only a checksum can tell.
+    let plain: Vec<u8> = (0..64u32).flat_map(|n| sha256(&n.to_le_bytes())).collect();
+    let mut frame = encoder.encode(&plain, sha256(&plain)).unwrap().bytes;
+    let middle = frame.len() / 2;
+    frame[middle] ^= 1;
+    let error = Decoder::default()
+        .decode(&frame, plain.len() as u64)
+        .unwrap_err();
+    assert!(error.contains("checksum"), "{error}");
 }
 
 #[test]

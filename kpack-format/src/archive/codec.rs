@@ -1,18 +1,13 @@
 //! Compression of single code objects.
 
-use std::io::Read;
+use std::fmt;
 
 use zstd::bulk::Compressor;
-use zstd::stream::read::Decoder;
+use zstd::zstd_safe::{DCtx, WriteBuf};
 
+use super::frame::check_frame;
 use super::{ArchiveError, Scheme};
 use crate::Sha256;
-
-/// How much is reserved for a code object on its archive's word alone, in bytes.
-const TRUSTED_SIZE: u64 = 16 << 20;
-/// The smallest and the largest window that a frame is decompressed with, as powers of two (RFC
-/// 8878 recommends 8 MiB to all; zstd reads 128 MiB without being asked).
-const WINDOW_LOG: (u32, u32) = (10, 27);
 
 /// Compresses code objects, one after the other. One for each thread.
 pub struct Encoder {
@@ -38,7 +33,12 @@ impl Encoder {
     pub fn new(scheme: Scheme, level: i32) -> Result<Self, ArchiveError> {
         let compressor = match scheme {
             Scheme::None => None,
-            Scheme::ZstdPerKernel => Some(Compressor::new(level)?),
+            Scheme::ZstdPerKernel => {
+                let mut compressor = Compressor::new(level)?;
+                // Readers that have no time for SHA-256 notice damage all the same.
+                compressor.include_checksum(true)?;
+                Some(compressor)
+            }
         };
         Ok(Self { compressor })
     }
@@ -64,32 +64,59 @@ impl Encoder {
     }
 }
 
-/// Decompresses the frame that fills `frame`; the text says what is wrong.
-pub(super) fn decompress(frame: &[u8], original_size: u64) -> Result<Vec<u8>, String> {
-    let window_log = (64 - original_size.leading_zeros()).clamp(WINDOW_LOG.0, WINDOW_LOG.1);
-    let decoder = Decoder::with_buffer(frame).and_then(|mut decoder| {
-        decoder.window_log_max(window_log)?;
-        Ok(decoder.single_frame())
-    });
-    let mut decoder = decoder.map_err(|error| error.to_string())?;
-    let mut bytes = Vec::with_capacity(original_size.min(TRUSTED_SIZE) as usize);
-    // One byte more than there should be, so that too many are noticed.
-    let limit = original_size.saturating_add(1);
-    let read = decoder.by_ref().take(limit).read_to_end(&mut bytes);
-    read.map_err(|error| format!("its frame cannot be decompressed: {error}"))?;
-    if bytes.len() as u64 != original_size {
-        let more = if bytes.len() as u64 > original_size {
-            "more"
-        } else {
-            "fewer"
+/// Decompresses code objects, one after the other. One for each thread.
+///
+/// Its memory is allocated when the first frame comes.
+#[derive(Default)]
+pub struct Decoder(Option<DCtx<'static>>);
+
+impl Decoder {
+    /// The code object of `original_size` bytes in the Zstandard frame that fills `frame`.
+    ///
+    /// # Errors
+    /// What is wrong with the frame, as a text. Nothing is allocated for a frame that cannot hold
+    /// as much.
+    pub fn decode(&mut self, frame: &[u8], original_size: u64) -> Result<Vec<u8>, String> {
+        check_frame(frame, original_size)?;
+        let mut bytes = Vec::new();
+        usize::try_from(original_size)
+            .ok()
+            .and_then(|size| bytes.try_reserve_exact(size).ok())
+            .ok_or_else(|| format!("there is no memory for its {original_size} bytes"))?;
+        self.decode_into(frame, original_size, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Decompresses a frame into `out`, which has room for `original_size` bytes. What
+    /// [`check_frame`] finds is not looked for again.
+    ///
+    /// # Errors
+    /// What is wrong with the frame, as a text; `out` then has nothing of use.
+    pub fn decode_into<B: WriteBuf + ?Sized>(
+        &mut self,
+        frame: &[u8],
+        original_size: u64,
+        out: &mut B,
+    ) -> Result<(), String> {
+        let context = match &mut self.0 {
+            Some(context) => context,
+            empty => empty.insert(DCtx::try_create().ok_or("there is no memory for zstd")?),
         };
-        return Err(format!(
-            "its frame holds {more} than the {original_size} bytes that the TOC says"
-        ));
+        match context.decompress(out, frame) {
+            Ok(size) if size as u64 == original_size => Ok(()),
+            Ok(size) => Err(format!(
+                "its frame holds {size} bytes; the TOC says {original_size}"
+            )),
+            Err(code) => Err(format!(
+                "its frame cannot be decompressed: {}",
+                zstd::zstd_safe::get_error_name(code)
+            )),
+        }
     }
-    let rest = decoder.finish();
-    if !rest.is_empty() {
-        return Err(format!("{} bytes follow its frame", rest.len()));
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Decoder")
     }
-    Ok(bytes)
 }

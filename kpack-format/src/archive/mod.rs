@@ -1,11 +1,15 @@
 //! `.kpack`: the archive of code objects, one file for each module and target.
 
 mod codec;
+mod frame;
+mod index;
 mod reader;
 mod toc;
 mod writer;
 
-pub use codec::{Encoded, Encoder};
+pub use codec::{Decoder, Encoded, Encoder};
+pub use frame::check_frame;
+pub use index::Index;
 pub use reader::Archive;
 pub use toc::{Scheme, Toc, TocEntry};
 pub use writer::{ArchiveWriter, Written};
@@ -29,6 +33,22 @@ pub enum ArchiveError {
         /// Offset in bytes from the start of the file.
         offset: u64,
         /// What was expected and what was found.
+        reason: String,
+    },
+    /// The TOC is no MessagePack map with a TOC's keys and types; says why.
+    #[error("at offset {offset:#x} of the archive: the TOC cannot be read: {reason}")]
+    Toc {
+        /// Offset in bytes from the start of the file.
+        offset: u64,
+        /// What was expected and what was found.
+        reason: String,
+    },
+    /// A stored code object does not decompress to what the TOC says.
+    #[error("at offset {offset:#x} of the archive: {reason}")]
+    Decompression {
+        /// Offset in bytes from the start of the file.
+        offset: u64,
+        /// Which kernel, and what is wrong.
         reason: String,
     },
     /// A version of the format that this library does not read.

@@ -107,6 +107,21 @@ struct WireEntry {
 }
 
 impl Toc {
+    /// The entry of `kernel` for `target`.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NoSuchKernel`].
+    pub fn entry(&self, kernel: &str, target: &str) -> Result<&TocEntry, ArchiveError> {
+        let entry = self
+            .kernels
+            .get(kernel)
+            .and_then(|targets| targets.get(target));
+        entry.ok_or_else(|| ArchiveError::NoSuchKernel {
+            kernel: kernel.to_owned(),
+            target: target.to_owned(),
+        })
+    }
+
     pub(super) fn to_bytes(&self, storage: &Storage) -> Vec<u8> {
         let entry = |entry: &TocEntry| WireEntry {
             kind: HSACO.to_owned(),
@@ -163,8 +178,11 @@ impl Toc {
     /// Reads the TOC that fills `bytes`, which are at `offset` of the file.
     pub(super) fn read(bytes: &[u8], offset: u64) -> Result<(Self, Storage), ArchiveError> {
         let malformed = |reason: String| ArchiveError::Malformed { offset, reason };
-        let (wire, size): (Wire, _) = message_pack::read(bytes)
-            .map_err(|error| malformed(format!("the TOC cannot be read: {error}")))?;
+        let (wire, size): (Wire, _) =
+            message_pack::read(bytes).map_err(|error| ArchiveError::Toc {
+                offset,
+                reason: error.to_string(),
+            })?;
         if size != bytes.len() {
             return Err(malformed(format!(
                 "the TOC ends after {size} bytes, but the file has {} more",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use super::reader::{MAX_TOC, malformed};
+use super::index::{MAX_TOC, malformed};
 use super::toc::{FORMAT_VERSION, Storage};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Toc, TocEntry};
 use crate::TargetId;

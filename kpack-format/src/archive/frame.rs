@@ -1,0 +1,116 @@
+//! What a Zstandard frame says of its size, before anything is allocated for it (RFC 8878).
+
+/// First bytes of a frame (RFC 8878, 3.1.1).
+const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The most that one block can hold, in bytes (RFC 8878, 3.1.1.2.4).
+const MAX_BLOCK: u64 = 128 << 10;
+
+/// Checks, without decompressing, that one frame fills `frame` and that it can hold
+/// `original_size` bytes: by the size in its header, and by its blocks.
+///
+/// # Errors
+/// What is wrong, as a text.
+pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
+    let cut_off = || "its frame is cut off".to_owned();
+    let header = Header::read(frame)?;
+    if let Some(size) = header.content_size
+        && size != original_size
+    {
+        return Err(format!(
+            "its frame holds {size} bytes; the TOC says {original_size}"
+        ));
+    }
+    let mut at = header.size;
+    let mut most = 0_u64;
+    loop {
+        // Block header: last block, type, size (RFC 8878, 3.1.1.2).
+        let block = frame.get(at..at + 3).ok_or_else(cut_off)?;
+        let word = u32::from_le_bytes([block[0], block[1], block[2], 0]);
+        let size = word >> 3;
+        let stored = match word >> 1 & 3 {
+            0 => {
+                most += u64::from(size);
+                size
+            }
+            1 => {
+                most += u64::from(size);
+                1
+            }
+            2 => {
+                most += MAX_BLOCK;
+                size
+            }
+            _ => return Err("its frame has a block of the reserved type".to_owned()),
+        };
+        at += 3 + stored as usize;
+        if at > frame.len() {
+            return Err(cut_off());
+        }
+        if word & 1 == 1 {
+            break;
+        }
+    }
+    if original_size > most {
+        return Err(format!(
+            "its frame holds at most {most} bytes; the TOC says {original_size}"
+        ));
+    }
+    let end = at + header.checksum_size;
+    match frame.len().checked_sub(end) {
+        Some(0) => Ok(()),
+        Some(rest) => Err(format!("{rest} bytes follow its frame")),
+        None => Err(cut_off()),
+    }
+}
+
+/// A frame's header (RFC 8878, 3.1.1.1).
+struct Header {
+    /// Its own size in bytes, magic included.
+    size: usize,
+    /// Of what is in the frame, in bytes.
+    content_size: Option<u64>,
+    /// Of the checksum behind the last block, in bytes.
+    checksum_size: usize,
+}
+
+impl Header {
+    fn read(frame: &[u8]) -> Result<Self, String> {
+        let (Some(magic), Some(&descriptor)) = (frame.get(..4), frame.get(4)) else {
+            return Err(format!(
+                "its frame has {} bytes; a zstd frame's header has more",
+                frame.len()
+            ));
+        };
+        if magic != MAGIC {
+            return Err(format!(
+                "its frame begins with {magic:02x?}; expected {MAGIC:02x?}"
+            ));
+        }
+        let single_segment = descriptor >> 5 & 1 == 1;
+        let window = usize::from(!single_segment);
+        let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let content = match descriptor >> 6 {
+            0 => usize::from(single_segment),
+            flag => 1 << flag,
+        };
+        let at = 5 + window + dictionary;
+        let size = at + content;
+        let field = frame
+            .get(at..size)
+            .ok_or_else(|| "its frame is cut off in the header".to_owned())?;
+        let value = field
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let content_size = match content {
+            0 => None,
+            2 => Some(value + 256),
+            _ => Some(value),
+        };
+        Ok(Self {
+            size,
+            content_size,
+            checksum_size: if descriptor >> 2 & 1 == 1 { 4 } else { 0 },
+        })
+    }
+}

@@ -1,0 +1,331 @@
+//! Header and TOC of an archive, and where its code objects are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Seek, SeekFrom};
+
+use super::toc::{FORMAT_VERSION, Storage};
+use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Toc};
+
+/// The largest TOC that is read or written, in bytes: room for some hundred thousand kernels.
+pub(super) const MAX_TOC: u64 = 16 << 20;
+
+/// What an archive says of itself: its TOC, checked against the size of the file. The code objects
+/// are not looked at, so reading an index costs what its TOC costs.
+#[derive(Debug)]
+pub struct Index {
+    toc: Toc,
+    storage: Storage,
+    /// Where the data ends.
+    toc_offset: u64,
+    count: usize,
+}
+
+impl Index {
+    /// Reads header and TOC, and checks every place that the TOC names.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Malformed`] for what is no archive or has a TOC that does not fit it,
+    /// [`ArchiveError::Toc`], [`ArchiveError::UnsupportedVersion`], [`ArchiveError::Io`].
+    pub fn read<R: Read + Seek>(source: &mut R) -> Result<Self, ArchiveError> {
+        let (toc_offset, size) = toc_range(source)?;
+        let toc_size = size - toc_offset;
+        if toc_size > MAX_TOC {
+            return malformed(
+                toc_offset,
+                format!("the TOC has {toc_size} bytes; at most {MAX_TOC} are read"),
+            );
+        }
+        source.seek(SeekFrom::Start(toc_offset))?;
+        let mut bytes = vec![0; toc_size as usize];
+        source.read_exact(&mut bytes)?;
+        let (toc, storage) = Toc::read(&bytes, toc_offset)?;
+        let count = check_storage(source, toc_offset, &storage)?;
+        let index = Self {
+            toc,
+            storage,
+            toc_offset,
+            count,
+        };
+        index.check_entries()?;
+        Ok(index)
+    }
+
+    /// The table of contents.
+    pub fn toc(&self) -> &Toc {
+        &self.toc
+    }
+
+    /// How many code objects are stored; ordinals are smaller.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Offset and size in bytes of the stored (compressed) code object `ordinal`, where that is
+    /// known without walking over those before it; `None` where it is not, or there is no such
+    /// ordinal. Reads at most four bytes.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Malformed`] for a frame that is not within the data, [`ArchiveError::Io`].
+    pub fn place<R: Read + Seek>(
+        &self,
+        source: &mut R,
+        ordinal: u32,
+    ) -> Result<Option<(u64, u64)>, ArchiveError> {
+        match &self.storage {
+            Storage::Blobs(blobs) => Ok(blobs.get(ordinal as usize).copied()),
+            Storage::Frames { offset, size, .. } => match self.frame_offset(ordinal) {
+                Some(at) => frame(source, ordinal, at, offset + size).map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Offset and size in bytes of every stored (compressed) code object that an entry names, by
+    /// ordinal. Where the archive has no `frame_offsets`, this walks from frame to frame, for which
+    /// a source that keeps its buffer in [`Seek::seek_relative`] is best.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place).
+    pub fn places<R: Read + Seek>(
+        &self,
+        source: &mut R,
+    ) -> Result<BTreeMap<u32, (u64, u64)>, ArchiveError> {
+        let entries = self.toc.kernels.values().flat_map(BTreeMap::values);
+        let named: BTreeSet<u32> = entries.map(|entry| entry.ordinal).collect();
+        let mut places = BTreeMap::new();
+        match &self.storage {
+            Storage::Frames {
+                offset,
+                size,
+                frame_offsets: None,
+            } => {
+                let mut at = offset + 4;
+                source.seek(SeekFrom::Start(at))?;
+                let end = named.last().map_or(0, |last| last + 1);
+                for ordinal in 0..end {
+                    let place = frame_here(source, ordinal, at, offset + size)?;
+                    source.seek_relative(place.1 as i64)?;
+                    at = place.0 + place.1;
+                    if named.contains(&ordinal) {
+                        places.insert(ordinal, place);
+                    }
+                }
+            }
+            _ => {
+                for ordinal in named {
+                    if let Some(place) = self.place(source, ordinal)? {
+                        places.insert(ordinal, place);
+                    }
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    fn frame_offset(&self, ordinal: u32) -> Option<u64> {
+        match &self.storage {
+            Storage::Frames {
+                frame_offsets: Some(offsets),
+                ..
+            } => Some(offsets.get(ordinal as usize)? - 4),
+            _ => None,
+        }
+    }
+
+    /// Checks that each entry names a stored code object of fitting size.
+    fn check_entries(&self) -> Result<(), ArchiveError> {
+        let (toc, count) = (&self.toc, self.count);
+        if let Some(checksums) = toc.checksums.as_ref().filter(|all| all.len() != count) {
+            return malformed(
+                self.toc_offset,
+                format!(
+                    "`checksums` has {} entries for {count} code objects",
+                    checksums.len()
+                ),
+            );
+        }
+        for (name, targets) in &toc.kernels {
+            for (target, entry) in targets {
+                if entry.ordinal as usize >= count {
+                    return malformed(
+                        self.toc_offset,
+                        format!(
+                            "kernel `{name}` for {target} has ordinal {}, but {count} code objects are stored",
+                            entry.ordinal
+                        ),
+                    );
+                }
+                if let Storage::Blobs(blobs) = &self.storage
+                    && toc.scheme == Scheme::None
+                    && let Some((_, size)) = blobs.get(entry.ordinal as usize)
+                    && *size != entry.original_size
+                {
+                    return malformed(
+                        self.toc_offset,
+                        format!(
+                            "kernel `{name}` for {target} has {} bytes by its entry and {size} as stored",
+                            entry.original_size
+                        ),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn malformed<T>(offset: u64, reason: String) -> Result<T, ArchiveError> {
+    Err(ArchiveError::Malformed { offset, reason })
+}
+
+/// Where the TOC is, and where it ends, which is the size of the file.
+fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError> {
+    let size = source.seek(SeekFrom::End(0))?;
+    if size < DATA_OFFSET {
+        return malformed(
+            0,
+            format!("the file has {size} bytes; an archive's header has {DATA_OFFSET}"),
+        );
+    }
+    source.seek(SeekFrom::Start(0))?;
+    let mut header = [0; 16];
+    source.read_exact(&mut header)?;
+    let version = word(&header[4..8]);
+    if header[..4] != MAGIC {
+        return malformed(
+            0,
+            format!("expected the magic `KPAK`, found {:02x?}", &header[..4]),
+        );
+    }
+    if version != u64::from(FORMAT_VERSION) {
+        return Err(ArchiveError::UnsupportedVersion { found: version });
+    }
+    let toc_offset = word(&header[8..16]);
+    if toc_offset < DATA_OFFSET || toc_offset >= size {
+        return malformed(
+            8,
+            format!(
+                "the TOC's offset is {toc_offset:#x}, but the file's data is at {DATA_OFFSET:#x}..{size:#x}: is it cut off?"
+            ),
+        );
+    }
+    Ok((toc_offset, size))
+}
+
+/// Checks the places that the TOC names against the data, which ends at `end`; tells how many code
+/// objects are stored.
+fn check_storage<R: Read + Seek>(
+    source: &mut R,
+    end: u64,
+    storage: &Storage,
+) -> Result<usize, ArchiveError> {
+    match storage {
+        Storage::Blobs(blobs) => {
+            for (ordinal, (offset, size)) in blobs.iter().enumerate() {
+                check_range(*offset, *size, end, &format!("code object {ordinal}"))?;
+            }
+            Ok(blobs.len())
+        }
+        Storage::Frames {
+            offset,
+            size,
+            frame_offsets,
+        } => {
+            check_range(*offset, *size, end, "the area of zstd frames")?;
+            let (offset, area_end) = (*offset, offset + size);
+            if *size < 4 {
+                return malformed(
+                    offset,
+                    format!(
+                        "the area of zstd frames has {size} bytes; it begins with 4 bytes of their number"
+                    ),
+                );
+            }
+            source.seek(SeekFrom::Start(offset))?;
+            let count = read_u32(source)? as usize;
+            // Each has its size in front.
+            if count as u64 > size / 4 {
+                return malformed(
+                    offset,
+                    format!(
+                        "{count} zstd frames are announced, for which {size} bytes are too few"
+                    ),
+                );
+            }
+            if let Some(offsets) = frame_offsets {
+                if offsets.len() != count {
+                    return malformed(
+                        offset,
+                        format!(
+                            "`frame_offsets` has {} entries for {count} zstd frames",
+                            offsets.len()
+                        ),
+                    );
+                }
+                let in_area = |frame: &u64| *frame >= offset + 8 && *frame <= area_end;
+                if let Some(wrong) = offsets.iter().position(|frame| !in_area(frame)) {
+                    return malformed(
+                        offset,
+                        format!("`frame_offsets` has a wrong entry for zstd frame {wrong}"),
+                    );
+                }
+            }
+            Ok(count)
+        }
+    }
+}
+
+/// Offset and size of the frame whose size stands at `at`, in an area that ends at `end`.
+fn frame<R: Read + Seek>(
+    source: &mut R,
+    ordinal: u32,
+    at: u64,
+    end: u64,
+) -> Result<(u64, u64), ArchiveError> {
+    source.seek(SeekFrom::Start(at))?;
+    frame_here(source, ordinal, at, end)
+}
+
+/// As [`frame`], with `source` at `at`; leaves it where the frame begins.
+fn frame_here<R: Read>(
+    source: &mut R,
+    ordinal: u32,
+    at: u64,
+    end: u64,
+) -> Result<(u64, u64), ArchiveError> {
+    if at + 4 > end {
+        return malformed(at, format!("zstd frame {ordinal} is not there"));
+    }
+    let size = u64::from(read_u32(source)?);
+    check_range(at + 4, size, end, &format!("zstd frame {ordinal}"))?;
+    Ok((at + 4, size))
+}
+
+fn check_range(offset: u64, size: u64, end: u64, what: &str) -> Result<(), ArchiveError> {
+    if offset >= DATA_OFFSET
+        && offset
+            .checked_add(size)
+            .is_some_and(|own_end| own_end <= end)
+    {
+        return Ok(());
+    }
+    malformed(
+        offset,
+        format!(
+            "{what} has {size:#x} bytes at offset {offset:#x}; expected it within {DATA_OFFSET:#x}..{end:#x}"
+        ),
+    )
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn read_u32<R: Read>(source: &mut R) -> Result<u32, ArchiveError> {
+    let mut bytes = [0; 4];
+    source.read_exact(&mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
