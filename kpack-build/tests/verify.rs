@@ -282,6 +282,96 @@ fn a_wrapper_that_was_changed() {
 }
 
 #[test]
+fn wrappers_that_changed_places() {
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let magic = [&0x4b50_4948_u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
+        let first = position(bytes, &magic);
+        bytes[first + 16] = 1;
+        bytes[first + 24 + 16] = 0;
+    });
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "index 1; by its position it is 0"]);
+    assert_found(&report, &["libvec.so", "index 0; by its position it is 1"]);
+}
+
+/// The header of section `name`, for a change: type at 4, size at 32.
+fn change_section(tree: &Tree, name: &[u8], edit: impl FnOnce(&mut [u8])) {
+    change(tree, BINARY, |bytes| {
+        let word = |bytes: &[u8], at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize
+        };
+        let half =
+            |bytes: &[u8], at: usize| usize::from(bytes[at]) | usize::from(bytes[at + 1]) << 8;
+        let (table, count, names) = (word(bytes, 40), half(bytes, 60), half(bytes, 62));
+        let strings = word(bytes, table + names * 64 + 24);
+        let header = (0..count)
+            .map(|index| table + index * 64)
+            .find(|header| {
+                let at = strings + (word(bytes, *header) & 0xffff_ffff);
+                bytes[at..].starts_with(name) && bytes[at + name.len()] == 0
+            })
+            .unwrap();
+        edit(&mut bytes[header..header + 64]);
+    });
+}
+
+#[test]
+fn device_code_that_is_still_there() {
+    let tree = installed();
+    change_section(&tree, b".hip_fatbin", |header| header[4] = 1);
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "expected none (NOBITS)"]);
+    // NOBITS by name only, over bytes that are loaded from the file.
+    let tree = installed();
+    let mut marker = [0; 32];
+    change_section(&tree, b".rocm_kpack_ref", |header| {
+        marker.copy_from_slice(&header[16..48]);
+    });
+    change_section(&tree, b".hip_fatbin", |header| {
+        header[16..48].copy_from_slice(&marker);
+    });
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "the file still has bytes"]);
+}
+
+#[test]
+fn a_code_object_that_no_kernel_names() {
+    let tree = installed();
+    let mut writer = ArchiveWriter::new(
+        Cursor::new(Vec::new()),
+        "vec_lib",
+        &"gfx1100".parse().unwrap(),
+        Scheme::None,
+    );
+    let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
+    for name in ["add", "mul"] {
+        let (_, bytes) = code("gfx1100", name);
+        let encoded = encoder.encode(&bytes, sha256(&bytes)).unwrap();
+        writer
+            .add(&format!("lib/libvec.so#{name}"), &encoded)
+            .unwrap();
+    }
+    writer
+        .finish(File::create(tree.path(ARCHIVE)).unwrap())
+        .unwrap();
+    // Both kernels become one, so that a code object is left over.
+    change(&tree, ARCHIVE, |bytes| {
+        let at = bytes
+            .windows(7)
+            .rposition(|window| window == b"ordinal")
+            .unwrap();
+        assert_eq!(bytes[at + 7], 1);
+        bytes[at + 7] = 0;
+    });
+    let report = check(&tree, &[ARCHIVE], &verify::Options::default());
+    assert_found(
+        &report,
+        &["1 of 2 stored code objects belong to no kernel: ordinal 1"],
+    );
+}
+
+#[test]
 fn host_code_that_was_changed() {
     let tree = installed();
     change(&tree, BINARY, |bytes| {

@@ -22,4 +22,5 @@ pub use error::ElfError;
 pub use image::Image;
 pub use layout::Plan;
 pub use read_at::ReadAt;
+pub(crate) use wrappers::FAT_SECTION;
 pub use wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper, Wrapper};

@@ -9,6 +9,9 @@ use super::{Report, Subject};
 use crate::Error;
 use crate::inspect::{self, open_archive};
 
+/// How many ordinals a fault lists.
+const MOST_ORDINALS: usize = 8;
+
 /// Verifies the archive at `path`; tells whether it is whole.
 pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
     let faults = report.count(super::Outcome::Fault);
@@ -33,6 +36,31 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
     let entries: usize = toc.kernels.values().map(BTreeMap::len).sum();
     if entries == 0 {
         report.note(Subject::Archive, path, "is empty");
+    }
+
+    let named: BTreeSet<u32> = toc
+        .kernels
+        .values()
+        .flat_map(|targets| targets.values().map(|entry| entry.ordinal))
+        .collect();
+    let unnamed: Vec<String> = (0..archive.count())
+        .filter(|ordinal| u32::try_from(*ordinal).is_ok_and(|o| !named.contains(&o)))
+        .take(MOST_ORDINALS + 1)
+        .map(|ordinal| ordinal.to_string())
+        .collect();
+    if !unnamed.is_empty() {
+        let more = if unnamed.len() > MOST_ORDINALS {
+            " and more"
+        } else {
+            ""
+        };
+        let text = format!(
+            "{} of {} belong to no kernel: ordinal {}{more}",
+            archive.count() - named.len(),
+            counted(archive.count(), "stored code object"),
+            unnamed[..unnamed.len().min(MOST_ORDINALS)].join(", "),
+        );
+        report.fault(Subject::Archive, path, text);
     }
 
     let mut seen = BTreeSet::new();

@@ -11,7 +11,7 @@ use super::archive::{agrees, counted};
 use super::resolver::Resolver;
 use super::{Options, Outcome, Report, Subject};
 use crate::Error;
-use crate::elf::{DeviceCode, Image, SplitBinary};
+use crate::elf::{DeviceCode, FAT_SECTION, Image, SplitBinary};
 use crate::inspect::{elf_error, no_device_code, open, prefix_of, read_marker};
 
 /// Verifies a binary that the caller named: anything that cannot be read is an error. Archives in
@@ -72,18 +72,7 @@ fn check(
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
-    if let Some((_, section)) = image
-        .section(".hip_fatbin")
-        .map_err(|e| elf_error(path, e))?
-        && section.has_bytes()
-        && section.size > 0
-    {
-        let text = format!(
-            "`.hip_fatbin` still has {} bytes in the file; expected none (NOBITS)",
-            section.size
-        );
-        report.fault(Subject::Marker, path, text);
-    }
+    converted(path, image, report)?;
     let marker = match read_marker(path, image, split) {
         Ok(marker) => marker,
         Err(Error::Refused { reason, .. }) => {
@@ -92,16 +81,8 @@ fn check(
         }
         Err(error) => return Err(error),
     };
-    let mut indices = BTreeSet::new();
-    for wrapper in &split.wrappers {
-        if !indices.insert(wrapper.co_index) {
-            let text = format!(
-                "two wrappers have the code object index {}",
-                wrapper.co_index
-            );
-            report.fault(Subject::Marker, path, text);
-        }
-    }
+    in_order(path, split, report);
+    let indices: BTreeSet<u32> = split.wrappers.iter().map(|w| w.co_index).collect();
     let Some(kernel_name) = marker.kernel_name.clone() else {
         let text = "its marker is in the early plain-text form, which names directories and no \
                     kernels: what it resolves to cannot be told";
@@ -129,6 +110,54 @@ fn check(
         whole,
         report,
     )
+}
+
+/// Whether `.hip_fatbin` holds nothing any more: neither as a section nor in what is loaded.
+fn converted(path: &Path, image: &Image<File>, report: &mut Report) -> Result<(), Error> {
+    let found = image.section(FAT_SECTION);
+    let Some((_, section)) = found.map_err(|e| elf_error(path, e))? else {
+        return Ok(());
+    };
+    if section.has_bytes() {
+        let text = format!(
+            "`{FAT_SECTION}` still has {} bytes in the file; expected none (NOBITS)",
+            section.size
+        );
+        report.fault(Subject::Marker, path, text);
+        return Ok(());
+    }
+    let (start, end) = (section.addr, section.addr_end());
+    let backed = image.segments.iter().find(|segment| {
+        segment.is_load() && start < segment.file_backed_end().min(end) && segment.vaddr < end
+    });
+    if let Some(segment) = backed.filter(|_| section.is_alloc()) {
+        let text = format!(
+            "`{FAT_SECTION}` ({start:#x}..{end:#x}) is NOBITS, but the file still has bytes for \
+             addresses {:#x}..{:#x}",
+            segment.vaddr.max(start),
+            segment.file_backed_end().min(end)
+        );
+        report.fault(Subject::Marker, path, text);
+    }
+    Ok(())
+}
+
+/// Whether the code object indices of the wrappers count from 0 in order of address, as kernels are
+/// named by position. Binaries of objects that were split before the link have a marker, and a
+/// count, for each.
+fn in_order(path: &Path, split: &SplitBinary, report: &mut Report) {
+    let mut next: BTreeMap<u64, u32> = BTreeMap::new();
+    for wrapper in &split.wrappers {
+        let expected = next.entry(wrapper.marker_offset).or_default();
+        if wrapper.co_index != *expected {
+            let text = format!(
+                "the wrapper at address {:#x} has code object index {}; by its position it is {expected}",
+                wrapper.address, wrapper.co_index
+            );
+            report.fault(Subject::Marker, path, text);
+        }
+        *expected += 1;
+    }
 }
 
 /// Search paths that are relative, stay in the install prefix, and name the target.
