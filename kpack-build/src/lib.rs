@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod artifact;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod elf;

@@ -209,6 +209,11 @@ fn target(flags: u32, abi_version: u8) -> Option<TargetId> {
     Some(TargetId::new(processor, &features))
 }
 
+/// The names of the processors that are known here, such as `gfx90a`.
+pub fn processors() -> impl Iterator<Item = &'static str> {
+    PROCESSORS.iter().map(|(_, name)| *name)
+}
+
 /// `EF_AMDGPU_MACH`, by value (LLVM, "User Guide for AMDGPU Backend", "AMDGPU ELF Header e_flags").
 #[rustfmt::skip]
 const PROCESSORS: &[(u32, &str)] = &[

@@ -17,6 +17,7 @@ pub mod marker;
 mod message_pack;
 pub mod offload_bundle;
 pub mod target_id;
+pub mod tensile;
 
 pub use digest::Sha256;
 pub use target_id::TargetId;

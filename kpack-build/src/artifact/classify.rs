@@ -1,0 +1,472 @@
+//! What is in a prefix, as data: for the host, a fat binary, of one target, or unknown.
+//!
+//! A file's path says where it belongs, by the known kernel databases, and its content says so too,
+//! where it is a code object, a bundle, an archive or a library file. Nothing is written here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use walkdir::{DirEntry, WalkDir};
+
+use super::content::Content;
+use super::databases::{self, Place, Selection};
+use super::target_name;
+use crate::Error;
+use crate::elf::{DeviceCode, Image, NoDeviceCode};
+use crate::inspect::{self, FileKind};
+
+/// What is in a prefix.
+#[derive(Debug, Clone, Default)]
+pub struct Classification {
+    /// Everything below the prefix, sorted by path, a directory before what is in it.
+    pub entries: Vec<Entry>,
+    /// Files whose names say one target and whose content another. The text shows both.
+    pub disagreements: Vec<Finding>,
+    /// Code objects without their library file, and library files without their code objects.
+    pub unpaired: Vec<Finding>,
+    /// What else is worth knowing.
+    pub notices: Vec<Finding>,
+}
+
+/// A file, symbolic link or directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its path in the prefix.
+    pub path: PathBuf,
+    /// What the file system says it is.
+    pub node: Node,
+    /// Where it belongs. A directory that is not empty is [`Class::Host`], and belongs wherever
+    /// something in it does.
+    pub class: Class,
+}
+
+/// What the file system says an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Node {
+    /// A directory.
+    Directory {
+        /// Whether nothing is in it.
+        empty: bool,
+    },
+    /// A symbolic link.
+    Symlink,
+    /// A regular file.
+    File {
+        /// In bytes.
+        size: u64,
+        /// Device and inode, where it has more than one name.
+        shared_inode: Option<(u64, u64)>,
+    },
+}
+
+/// Where an entry belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Class {
+    /// For every target.
+    Host,
+    /// A host binary with device code in it, which is to be split.
+    Fat,
+    /// A host binary whose device code is in kpacks already.
+    Split,
+    /// Of one target.
+    Target {
+        /// Which.
+        target: TargetId,
+        /// The database that it is of, or `kpack` for an archive.
+        database: &'static str,
+    },
+    /// It looks architecture-specific, and is in no known place.
+    Unknown {
+        /// The only target that it can be of.
+        target: Option<TargetId>,
+        /// Why it looks so.
+        reason: String,
+    },
+}
+
+/// Something to be said about a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Its path in the prefix.
+    pub path: PathBuf,
+    /// What is to be said.
+    pub text: String,
+}
+
+/// What the database of kpack archives is called in [`Class::Target`].
+pub const KPACK: &str = "kpack";
+
+/// Reads what is below `prefix`. Files of databases that are not selected are for the host.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Refused`] for a damaged binary, code object, bundle or archive, and for
+/// what is neither a file, a directory nor a symbolic link.
+pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
+    let mut classification = Classification::default();
+    let mut pairs = Pairs::default();
+    let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
+    for found in walk {
+        let found = found.map_err(|error| walk_error(prefix, error))?;
+        let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
+        let classifier = Classifier {
+            full: found.path(),
+            path,
+            name: path.to_string_lossy(),
+            databases,
+        };
+        let (node, class) = classifier.entry(&found, &mut classification, &mut pairs)?;
+        let path = path.to_owned();
+        classification.entries.push(Entry { path, node, class });
+    }
+    // A directory is named before what is in it, and known to be empty by what follows.
+    let entries = &mut classification.entries;
+    for index in 0..entries.len() {
+        let (before, from) = entries.split_at_mut(index + 1);
+        let (Some(entry), next) = (before.last_mut(), from.first()) else {
+            continue;
+        };
+        if let Node::Directory { empty } = &mut entry.node {
+            *empty = next.is_none_or(|next| !next.path.starts_with(&entry.path));
+            if !*empty {
+                entry.class = Class::Host;
+            }
+        }
+    }
+    classification.unpaired = pairs.unpaired(&classification.entries);
+    Ok(classification)
+}
+
+fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
+    let path = error.path().unwrap_or(prefix).to_owned();
+    Error::io(&path, "read", error.into())
+}
+
+/// One entry of the walk.
+struct Classifier<'a> {
+    full: &'a Path,
+    /// In the prefix.
+    path: &'a Path,
+    /// The same as text.
+    name: std::borrow::Cow<'a, str>,
+    databases: &'a Selection,
+}
+
+impl Classifier<'_> {
+    fn entry(
+        &self,
+        found: &DirEntry,
+        result: &mut Classification,
+        pairs: &mut Pairs,
+    ) -> Result<(Node, Class), Error> {
+        let kind = found.file_type();
+        if kind.is_dir() {
+            let inside = format!("{}/.", self.name);
+            let class = match databases::recognise(&inside) {
+                Some((database, Place::Target(target))) if self.databases.has(database) => {
+                    Class::Target {
+                        target,
+                        database: database.name,
+                    }
+                }
+                _ => Class::Host,
+            };
+            return Ok((Node::Directory { empty: true }, class));
+        }
+        if kind.is_symlink() {
+            return Ok((Node::Symlink, self.symlink(result)?));
+        }
+        if !kind.is_file() {
+            return Err(Error::refused(
+                self.full,
+                "expected a file, a directory or a symbolic link; it is something else",
+            ));
+        }
+        let file = inspect::open(self.full)?;
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|e| Error::io(self.full, "read", e))?;
+        let node = Node::File {
+            size: metadata.len(),
+            shared_inode: (metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino())),
+        };
+        Ok((node, self.file(&file, metadata.len(), result, pairs)?))
+    }
+
+    fn symlink(&self, result: &mut Classification) -> Result<Class, Error> {
+        let inside = format!("{}/.", self.name);
+        let place = databases::recognise(&self.name).or_else(|| databases::recognise(&inside));
+        let Some((database, place)) = place else {
+            return Ok(self
+                .by_name()
+                .map_or(Class::Host, |(target, reason)| Class::Unknown {
+                    target,
+                    reason,
+                }));
+        };
+        if !self.databases.has(database) {
+            return Ok(Class::Host);
+        }
+        let target = match place {
+            Place::Target(target) => Some(target),
+            Place::Shared => None,
+            Place::Unnamed => {
+                let to = fs::read_link(self.full).map_err(|e| Error::io(self.full, "read", e))?;
+                let name = to.file_name().unwrap_or_default().to_string_lossy();
+                one(target_name::in_file_name(&name))
+            }
+            Place::Contradiction(one, other) => {
+                result.disagreements.push(self.two_names(&one, &other));
+                None
+            }
+        };
+        Ok(target.map_or(Class::Host, |target| Class::Target {
+            target,
+            database: database.name,
+        }))
+    }
+
+    fn file(
+        &self,
+        file: &File,
+        size: u64,
+        result: &mut Classification,
+        pairs: &mut Pairs,
+    ) -> Result<Class, Error> {
+        let kind = inspect::identify(self.full, file)?;
+        if kind == Some(FileKind::Linked) {
+            let class = self.linked(file, size, result)?;
+            if class != Class::Host {
+                return Ok(class);
+            }
+        }
+        let place = databases::recognise(&self.name);
+        let (database, place) = match place {
+            Some((database, _)) if !self.databases.has(database) => return Ok(Class::Host),
+            Some((database, place)) => (database.name, place),
+            None if kind == Some(FileKind::Archive) => {
+                let content = Content::read(self.full, file, size, kind, false)?;
+                return Ok(self.archive(&content, result));
+            }
+            None => return self.outside(file, size, kind),
+        };
+        let library = self
+            .path
+            .extension()
+            .is_some_and(|extension| extension == "dat");
+        let content = Content::read(self.full, file, size, kind, library)?;
+        pairs.add(self.path, &content);
+        if let Content::NoLibrary(reason) = &content {
+            result.notices.push(self.finding(format!(
+                "{reason}; where it belongs is known by its name alone"
+            )));
+        }
+        let target = match place {
+            Place::Target(said) => {
+                if let Some(own) = content.contradiction(&said) {
+                    result
+                        .disagreements
+                        .push(self.finding(format!("its path says {said}, but {own}")));
+                }
+                said
+            }
+            Place::Contradiction(one, other) => {
+                result.disagreements.push(self.two_names(&one, &other));
+                one
+            }
+            Place::Shared | Place::Unnamed => match content.only_target() {
+                // A library file for all targets may happen to name one.
+                Some(target) if !(place == Place::Shared && library) => target.clone(),
+                _ => return Ok(Class::Host),
+            },
+        };
+        Ok(Class::Target { target, database })
+    }
+
+    /// An ELF file for a host. One for another kind of machine cannot have device code.
+    fn linked(&self, file: &File, size: u64, result: &mut Classification) -> Result<Class, Error> {
+        if is_foreign(file, size).map_err(|e| Error::io(self.full, "read", e))? {
+            return Ok(Class::Host);
+        }
+        let code = Image::read(file).and_then(|image| image.device_code());
+        match code.map_err(|error| inspect::elf_error(self.full, error))? {
+            DeviceCode::Fat(_) => Ok(Class::Fat),
+            DeviceCode::Split(_) => Ok(Class::Split),
+            DeviceCode::None(NoDeviceCode::NoWrappers) => {
+                let known = inspect::no_device_code(NoDeviceCode::NoWrappers);
+                let text = format!("left alone: {}", known.explanation);
+                result.notices.push(self.finding(text));
+                Ok(Class::Host)
+            }
+            DeviceCode::None(_) => Ok(Class::Host),
+        }
+    }
+
+    fn archive(&self, content: &Content, result: &mut Classification) -> Class {
+        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+        let named = stem
+            .rsplit_once('_')
+            .and_then(|(_, target)| target.parse().ok());
+        let own = content.only_target().cloned();
+        let Some(target) = own.clone().or(named.clone()) else {
+            return Class::Unknown {
+                target: None,
+                reason: "it is a kpack archive for several targets".to_owned(),
+            };
+        };
+        if let Some(named) = named.filter(|named| Some(named) != own.as_ref())
+            && let Some(own) = content.contradiction(&named)
+        {
+            let text = format!("its name says {named}, but {own}");
+            result.disagreements.push(self.finding(text));
+        }
+        Class::Target {
+            target,
+            database: KPACK,
+        }
+    }
+
+    /// A file in no known place.
+    fn outside(&self, file: &File, size: u64, kind: Option<FileKind>) -> Result<Class, Error> {
+        let content = Content::read(self.full, file, size, kind, false)?;
+        let by_content = match &content {
+            Content::CodeObject(_) => Some("it is an AMDGPU code object"),
+            Content::Bundle(targets) if !targets.is_empty() => Some("it is an offload bundle"),
+            _ => None,
+        };
+        if let Some(reason) = by_content {
+            return Ok(Class::Unknown {
+                target: content.only_target().cloned(),
+                reason: reason.to_owned(),
+            });
+        }
+        Ok(match self.by_name() {
+            Some((target, reason)) => Class::Unknown { target, reason },
+            None => Class::Host,
+        })
+    }
+
+    /// What the names in the path suggest, the last first.
+    fn by_name(&self) -> Option<(Option<TargetId>, String)> {
+        let part = self
+            .name
+            .rsplit('/')
+            .find(|part| target_name::looks_specific(part))?;
+        let reason = format!("`{part}` looks like the name of a GPU target");
+        Some((one(target_name::in_file_name(part)), reason))
+    }
+
+    fn two_names(&self, one: &TargetId, other: &TargetId) -> Finding {
+        self.finding(format!("its path says {one}, and {other} as well"))
+    }
+
+    fn finding(&self, text: String) -> Finding {
+        Finding {
+            path: self.path.to_owned(),
+            text,
+        }
+    }
+}
+
+/// The only one.
+fn one(targets: Vec<TargetId>) -> Option<TargetId> {
+    let mut targets = targets.into_iter();
+    targets.next().filter(|_| targets.next().is_none())
+}
+
+/// Whether an ELF file is of a class or machine that no host of a GPU is, or has no sections.
+fn is_foreign(file: &File, size: u64) -> std::io::Result<bool> {
+    use object::LittleEndian as LE;
+    use object::elf;
+    let mut header = [0u8; size_of::<elf::FileHeader64<LE>>()];
+    if size < header.len() as u64 {
+        return Ok(true);
+    }
+    file.read_exact_at(&mut header, 0)?;
+    let Ok((header, _)) = object::pod::from_bytes::<elf::FileHeader64<LE>>(&header) else {
+        return Ok(true);
+    };
+    let machine = header.e_machine.get(LE);
+    Ok(header.e_ident.class != elf::ELFCLASS64
+        || header.e_ident.data != elf::ELFDATA2LSB
+        || !matches!(machine, elf::EM_X86_64 | elf::EM_AARCH64)
+        || header.e_shoff.get(LE) == 0)
+}
+
+/// Which library file names which code object.
+#[derive(Default)]
+struct Pairs {
+    /// Code objects by the directory and the name, without extension, that library files give them.
+    named: BTreeSet<(PathBuf, String)>,
+    /// Library files, and what they name.
+    libraries: BTreeMap<PathBuf, BTreeSet<String>>,
+}
+
+impl Pairs {
+    fn add(&mut self, path: &Path, content: &Content) {
+        let Content::Library(library) = content else {
+            return;
+        };
+        let directory = path.parent().unwrap_or(Path::new(""));
+        for name in &library.code_objects {
+            self.named
+                .insert((directory.to_owned(), stem(name).to_owned()));
+        }
+        self.libraries
+            .insert(path.to_owned(), library.code_objects.clone());
+    }
+
+    /// What misses its other half. A `.hsaco` may be loaded by other means than a library file.
+    fn unpaired(&self, entries: &[Entry]) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let there: BTreeSet<&Path> = entries.iter().map(|entry| entry.path.as_path()).collect();
+        for entry in entries {
+            let path = entry.path.as_path();
+            let is_tensile = matches!(&entry.class, Class::Target { database, .. }
+                if TENSILE.contains(database));
+            if !is_tensile || entry.node == (Node::Directory { empty: true }) {
+                continue;
+            }
+            let directory = path.parent().unwrap_or(Path::new(""));
+            if path.extension().is_some_and(|extension| extension == "co") {
+                let library = path.with_extension("dat");
+                let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                let named = self
+                    .named
+                    .contains(&(directory.to_owned(), name.into_owned()));
+                if !named && !there.contains(library.as_path()) {
+                    let library = library.file_name().unwrap_or_default().to_string_lossy();
+                    found.push(Finding {
+                        path: path.to_owned(),
+                        text: format!(
+                            "it has no library file: there is no {library} beside it, and no .dat names it"
+                        ),
+                    });
+                }
+            }
+            for name in self.libraries.get(path).into_iter().flatten() {
+                let stem = stem(name);
+                let candidates = [name.clone(), format!("{stem}.co"), format!("{stem}.hsaco")];
+                let is_there = |name: &String| there.contains(directory.join(name).as_path());
+                if !candidates.iter().any(is_there) {
+                    found.push(Finding {
+                        path: path.to_owned(),
+                        text: format!("it names the code object {name}, which is not beside it"),
+                    });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The databases whose code objects and library files come in pairs.
+const TENSILE: [&str; 3] = ["rocblas", "hipblaslt", "hipsparselt"];
+
+fn stem(name: &str) -> &str {
+    let stem = name
+        .strip_suffix(".co")
+        .or_else(|| name.strip_suffix(".hsaco"));
+    stem.unwrap_or(name)
+}

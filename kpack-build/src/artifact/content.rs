@@ -1,0 +1,111 @@
+//! What a file says itself about its target: a code object, a bundle, an archive, a library file.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::Path;
+
+use kpack_format::TargetId;
+use kpack_format::code_object::CodeObject;
+use kpack_format::offload_bundle::Bundle;
+use kpack_format::tensile::Library;
+
+use crate::Error;
+use crate::inspect::{self, FileKind};
+
+/// What a file says of targets.
+pub(super) enum Content {
+    /// It says nothing.
+    Silent,
+    /// It is an AMDGPU code object; the target is `None` where its processor is not known here.
+    CodeObject(Option<TargetId>),
+    /// It is an offload bundle with device code for these targets.
+    Bundle(BTreeSet<TargetId>),
+    /// It is a kpack archive for these targets.
+    Archive(BTreeSet<TargetId>),
+    /// It is a library file of Tensile.
+    Library(Library),
+    /// It should be a library file of Tensile, and is not; the text says why.
+    NoLibrary(String),
+}
+
+impl Content {
+    /// Reads what a file of the kind `kind` says. `library` is whether it may be a library file.
+    pub(super) fn read(
+        path: &Path,
+        file: &File,
+        size: u64,
+        kind: Option<FileKind>,
+        library: bool,
+    ) -> Result<Self, Error> {
+        let refused = |error: &dyn std::fmt::Display| Error::refused(path, error.to_string());
+        Ok(match kind {
+            Some(FileKind::CodeObject) => {
+                let read = CodeObject::read(&mut BufReader::new(file), size);
+                Self::CodeObject(read.map_err(|e| refused(&e))?.target)
+            }
+            Some(FileKind::Bundle) => {
+                let read = Bundle::read(&mut BufReader::new(file), size);
+                let bundle = read.map_err(|e| refused(&e))?;
+                let used = bundle.entries.iter().filter(|entry| entry.size > 0);
+                Self::Bundle(
+                    used.filter_map(|entry| entry.id.target().cloned())
+                        .collect(),
+                )
+            }
+            Some(FileKind::Archive) => {
+                let archive = inspect::open_archive(path)?;
+                let targets = archive.toc().gfx_arches.iter().map(|target| target.parse());
+                Self::Archive(targets.collect::<Result<_, _>>().map_err(|e| refused(&e))?)
+            }
+            None if library && size > 0 => {
+                let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+                match Library::read(&bytes) {
+                    Ok(library) => Self::Library(library),
+                    Err(error) => Self::NoLibrary(error.to_string()),
+                }
+            }
+            _ => Self::Silent,
+        })
+    }
+
+    /// The target whose file this is, where it is one target's.
+    pub(super) fn only_target(&self) -> Option<&TargetId> {
+        let targets = match self {
+            Self::CodeObject(target) => return target.as_ref(),
+            Self::Bundle(targets) | Self::Archive(targets) => targets,
+            Self::Library(library) => &library.targets,
+            Self::Silent | Self::NoLibrary(_) => return None,
+        };
+        let mut targets = targets.iter();
+        targets.next().filter(|_| targets.next().is_none())
+    }
+
+    /// What it says that contradicts `said`, where it does.
+    pub(super) fn contradiction(&self, said: &TargetId) -> Option<String> {
+        let agrees = |own: &TargetId| super::target_name::agrees(said, own);
+        let list = |targets: &BTreeSet<TargetId>| {
+            let names: Vec<String> = targets.iter().map(TargetId::to_string).collect();
+            names.join(", ")
+        };
+        match self {
+            Self::CodeObject(Some(own)) if !agrees(own) => {
+                Some(format!("the ELF header of the code object says {own}"))
+            }
+            Self::Bundle(targets) if !targets.iter().all(agrees) => {
+                Some(format!("the bundle has code for {}", list(targets)))
+            }
+            // An archive is looked up by its exact name.
+            Self::Archive(targets) if !targets.iter().eq([said]) => {
+                Some(format!("the archive says {}", list(targets)))
+            }
+            // One that names other targets too, such as where to fall back to, is no contradiction.
+            Self::Library(library)
+                if !library.targets.is_empty() && !library.targets.iter().any(agrees) =>
+            {
+                Some(format!("the library file names {}", list(&library.targets)))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `artifact_manifest.txt`: the prefixes of an artifact directory, one a line.
+
+use std::fs;
+use std::path::{Component, Path};
+
+use crate::Error;
+
+/// What the file is called.
+pub const FILE_NAME: &str = "artifact_manifest.txt";
+
+/// The prefixes that the artifact directory lists, such as `math-libs/BLAS/rocBLAS/stage`, in the
+/// order of the file, each once, with `/`. Empty lines are skipped.
+///
+/// # Errors
+/// [`Error::Io`] where the file cannot be read; [`Error::Refused`], with the line, for a prefix
+/// that is not a path within the artifact directory, or that is within another one.
+pub fn read(artifact: &Path) -> Result<Vec<String>, Error> {
+    let path = artifact.join(FILE_NAME);
+    let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        Error::refused(&path, format!("byte {offset} is not UTF-8 text"))
+    })?;
+    let mut prefixes: Vec<String> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() {
+            continue;
+        }
+        let refuse = |reason: String| {
+            Err(Error::refused(
+                &path,
+                format!("line {}: {reason}", index + 1),
+            ))
+        };
+        let Some(prefix) = plain(line) else {
+            return refuse(format!(
+                "`{line}`: expected a path within the artifact directory, without `..`"
+            ));
+        };
+        if prefixes.contains(&prefix) {
+            continue;
+        }
+        let nested = |known: &&String| {
+            Path::new(known).starts_with(&prefix) || Path::new(&prefix).starts_with(known)
+        };
+        if let Some(known) = prefixes.iter().find(nested) {
+            return refuse(format!("prefix `{prefix}` and prefix `{known}` overlap"));
+        }
+        prefixes.push(prefix);
+    }
+    Ok(prefixes)
+}
+
+/// The text of the file that lists `prefixes`.
+pub fn to_text<T: AsRef<str>>(prefixes: impl IntoIterator<Item = T>) -> String {
+    prefixes
+        .into_iter()
+        .map(|prefix| format!("{}\n", prefix.as_ref()))
+        .collect()
+}
+
+/// The module that a prefix holds: the directory above `stage`, or the last one where there is no
+/// `stage`, in lower case. `math-libs/BLAS/rocBLAS/stage` is `rocblas`.
+pub fn module(prefix: &str) -> String {
+    let parts: Vec<&str> = prefix.split('/').collect();
+    let stage = parts.iter().rposition(|part| *part == "stage");
+    let name = match stage {
+        Some(index) if index > 0 => parts.get(index - 1),
+        _ => parts.last(),
+    };
+    name.copied().unwrap_or_default().to_lowercase()
+}
+
+/// The path with `/`, if it is relative and goes down only.
+fn plain(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(part) => parts.push(part.to_str()?),
+            Component::CurDir => {}
+            _ => return None,
+        }
+    }
+    (!parts.is_empty()).then(|| parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<String>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(FILE_NAME), text).unwrap();
+        read(directory.path()).map_err(|error| match error {
+            Error::Refused { reason, .. } => reason,
+            other => other.to_string(),
+        })
+    }
+
+    #[test]
+    fn one_prefix_a_line_and_each_once() {
+        let text =
+            "math-libs/BLAS/rocBLAS/stage\n\n./core/hip/stage/\r\nmath-libs/BLAS/rocBLAS/stage";
+        let prefixes = ["math-libs/BLAS/rocBLAS/stage", "core/hip/stage"];
+        assert_eq!(read_text(text).unwrap(), prefixes);
+        assert_eq!(read_text(&to_text(prefixes)).unwrap(), prefixes);
+    }
+
+    #[test]
+    fn what_leads_out_or_overlaps_is_refused_with_its_line() {
+        for line in ["/opt/rocm", "../other", "a/../../b", "."] {
+            let reason = read_text(&format!("good/stage\n{line}\n")).unwrap_err();
+            assert!(reason.starts_with(&format!("line 2: `{line}`")), "{reason}");
+        }
+        let reason = read_text("a/stage\na/stage/lib\n").unwrap_err();
+        assert!(
+            reason.contains("`a/stage/lib` and prefix `a/stage` overlap"),
+            "{reason}"
+        );
+    }
+
+    #[test]
+    fn a_module_is_what_is_staged() {
+        assert_eq!(module("math-libs/BLAS/hipBLASLt/stage"), "hipblaslt");
+        assert_eq!(module("third-party/AOTriton"), "aotriton");
+        assert_eq!(module("stage"), "stage");
+    }
+}

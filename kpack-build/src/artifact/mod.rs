@@ -1,0 +1,10 @@
+//! Artifact directories: what a build system puts out and a packager puts together.
+//!
+//! An artifact directory lists its prefixes in `artifact_manifest.txt` ([`manifest_txt`]). What is
+//! in a prefix is told apart by [`classify`], which knows the kernel databases of [`databases`].
+
+pub mod classify;
+mod content;
+pub mod databases;
+pub mod manifest_txt;
+pub mod target_name;

@@ -1,0 +1,212 @@
+//! GPU targets in the names of files and directories: `Kernels.so-000-gfx90a-xnack+.hsaco`.
+
+use kpack_format::TargetId;
+use kpack_format::code_object::processors;
+
+/// The target that a whole name is, such as a directory's: `gfx1100`, `gfx90a-xnack+`,
+/// `gfx942_20cu`, `amd-gfx11xx`.
+pub fn of_directory(name: &str) -> Option<TargetId> {
+    let name = name.strip_prefix("amd-").unwrap_or(name);
+    if !name.starts_with("gfx") {
+        return None;
+    }
+    let (target, rest) = parse(name)?;
+    (rest.is_empty() || rest.starts_with('_')).then_some(target)
+}
+
+/// The targets that a file's name has, each once, in order. A target is preceded by something
+/// other than a letter or a digit, and so followed.
+pub fn in_file_name(name: &str) -> Vec<TargetId> {
+    let mut found: Vec<TargetId> = Vec::new();
+    for (start, _) in name.match_indices("gfx") {
+        if let Some((target, _)) = at_boundary(name, start).and_then(parse)
+            && !found.contains(&target)
+        {
+            found.push(target);
+        }
+    }
+    found
+}
+
+/// The target that a file of MIOpen's begins with. The number of compute units may follow without
+/// anything between (`gfx90a68` is gfx90a with 0x68 of them), so what is a processor has to be known.
+pub fn leading(name: &str) -> Option<TargetId> {
+    let (target, _) = parse(name)?;
+    let run = target.processor();
+    if processors().any(|known| known == run) {
+        return Some(target);
+    }
+    let known = processors().filter(|known| {
+        let units = run.strip_prefix(known);
+        units.is_some_and(|units| units.bytes().all(|b| b.is_ascii_hexdigit()))
+    });
+    match known.max_by_key(|known| known.len()) {
+        Some(known) => known.parse().ok(),
+        None => Some(target),
+    }
+}
+
+/// Whether a name has `gfx` and a digit in it where a target could be.
+pub fn looks_specific(name: &str) -> bool {
+    let mut starts = name.match_indices("gfx").map(|(start, _)| start);
+    starts.any(|start| {
+        at_boundary(name, start)
+            .and_then(|name| name.as_bytes().get(3))
+            .is_some_and(u8::is_ascii_digit)
+    })
+}
+
+/// Whether a file may have code for `own` where its name says `said`: the processors are equal, `x`
+/// in the name standing for any digit (`gfx11xx`), and no feature has different signs. A name that
+/// says less than the code is no contradiction: `gfx906` was the name of code for `gfx906:xnack-`.
+pub fn agrees(said: &TargetId, own: &TargetId) -> bool {
+    matches_processor(said.processor(), own.processor())
+        && said.features().all(|(name, on)| {
+            let mut same = own.features().filter(|(other, _)| *other == name);
+            same.all(|(_, own)| own == on)
+        })
+}
+
+/// Whether `pattern`, in which `x` stands for any digit, is `processor`.
+pub(crate) fn matches_processor(pattern: &str, processor: &str) -> bool {
+    let (Some(pattern), Some(digits)) =
+        (pattern.strip_prefix("gfx"), processor.strip_prefix("gfx"))
+    else {
+        return pattern == processor;
+    };
+    pattern.len() == digits.len()
+        && pattern
+            .bytes()
+            .zip(digits.bytes())
+            .all(|(a, b)| a == b || a == b'x' && b.is_ascii_hexdigit())
+}
+
+fn at_boundary(name: &str, start: usize) -> Option<&str> {
+    let before = name.get(..start)?.chars().next_back();
+    match before {
+        Some(before) if before.is_alphanumeric() => None,
+        _ => name.get(start..),
+    }
+}
+
+/// A target at the start of `text`, and what follows it.
+fn parse(text: &str) -> Option<(TargetId, &str)> {
+    let digits = text.strip_prefix("gfx")?;
+    let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c) || c == 'x';
+    let length = digits.find(|c| !is_digit(c)).unwrap_or(digits.len());
+    let (number, mut rest) = digits.split_at(length);
+    if !number.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let mut id = format!("gfx{number}");
+    if let Some((generic, behind)) = generic(rest) {
+        id.push_str(generic);
+        rest = behind;
+    } else if number.len() < 3 {
+        // A generation, such as gfx9, is no processor.
+        return None;
+    }
+    while let Some((name, on, behind)) = feature(rest) {
+        id.push_str(&format!(":{name}{on}"));
+        rest = behind;
+    }
+    if rest.starts_with(|c: char| c.is_alphanumeric()) {
+        return None;
+    }
+    Some((id.parse().ok()?, rest))
+}
+
+/// `-generic`, or `-4-generic`.
+fn generic(text: &str) -> Option<(&str, &str)> {
+    let behind = text.strip_prefix('-')?;
+    let digits = behind.trim_start_matches(|c: char| c.is_ascii_digit());
+    let behind = match digits.len() == behind.len() {
+        true => digits,
+        false => digits.strip_prefix('-')?,
+    };
+    let rest = behind.strip_prefix("generic")?;
+    text.split_at_checked(text.len() - rest.len())
+}
+
+/// `:xnack+`, or with `-` in front where the file system or the build has no colons.
+fn feature(text: &str) -> Option<(&'static str, char, &str)> {
+    let text = text.strip_prefix([':', '-'])?;
+    let name = ["sramecc", "xnack"]
+        .into_iter()
+        .find(|name| text.starts_with(name))?;
+    let rest = &text[name.len()..];
+    let on = rest.chars().next().filter(|c| matches!(c, '+' | '-'))?;
+    Some((name, on, &rest[1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_name(name: &str) -> Vec<String> {
+        in_file_name(name).iter().map(TargetId::to_string).collect()
+    }
+
+    #[test]
+    fn targets_in_file_names() {
+        for (name, target) in [
+            ("TensileLibrary_lazy_gfx1100.dat", "gfx1100"),
+            ("Kernels.so-000-gfx90a-xnack+.hsaco", "gfx90a:xnack+"),
+            ("Kernels.so-000-gfx90a:xnack-.hsaco", "gfx90a:xnack-"),
+            ("x_gfx942:xnack-:sramecc+_20cu.co", "gfx942:sramecc+:xnack-"),
+            ("TensileLibrary_gfx942_20cu.co", "gfx942"),
+            ("extop_gfx9-4-generic.co", "gfx9-4-generic"),
+            ("extop_gfx11-generic.co", "gfx11-generic"),
+        ] {
+            assert_eq!(in_name(name), [target], "{name}");
+        }
+        for none in [
+            "TensileManifest.txt",
+            "libgfx1100.so",
+            "gfx9.h",
+            "gfx1100foo.co",
+            "gfx.co",
+        ] {
+            assert!(in_name(none).is_empty(), "{none}");
+        }
+        assert_eq!(in_name("gfx942_to_gfx950_gfx942.co"), ["gfx942", "gfx950"]);
+    }
+
+    #[test]
+    fn targets_of_directories() {
+        let of = |name| of_directory(name).map(|target| target.to_string());
+        assert_eq!(of("gfx1100").as_deref(), Some("gfx1100"));
+        assert_eq!(of("gfx90a:xnack+").as_deref(), Some("gfx90a:xnack+"));
+        assert_eq!(of("amd-gfx11xx").as_deref(), Some("gfx11xx"));
+        assert_eq!(of("gfx942_mod0").as_deref(), Some("gfx942"));
+        assert_eq!(of("flash"), None);
+        assert_eq!(of("gfx1100.d"), None);
+        assert_eq!(of("with_gfx1100"), None);
+    }
+
+    #[test]
+    fn compute_units_are_no_part_of_the_processor() {
+        let of = |name| leading(name).map(|target| target.to_string());
+        assert_eq!(of("gfx90a68.HIP.fdb.txt").as_deref(), Some("gfx90a"));
+        assert_eq!(of("gfx90878.kdb").as_deref(), Some("gfx908"));
+        assert_eq!(of("gfx942130.db.txt").as_deref(), Some("gfx942"));
+        assert_eq!(of("gfx1030_36.kdb").as_deref(), Some("gfx1030"));
+        assert_eq!(
+            of("gfx908_ConvAsm1x1U_encoder.tn.model").as_deref(),
+            Some("gfx908")
+        );
+        assert_eq!(of("gfx1399.kdb").as_deref(), Some("gfx1399"));
+        assert_eq!(of("miopen.db"), None);
+    }
+
+    #[test]
+    fn a_name_may_say_less_than_the_code() {
+        let agrees = |said: &str, own: &str| agrees(&said.parse().unwrap(), &own.parse().unwrap());
+        assert!(agrees("gfx906", "gfx906:xnack-"));
+        assert!(agrees("gfx90a:xnack+", "gfx90a"));
+        assert!(agrees("gfx11xx", "gfx1151"));
+        assert!(!agrees("gfx90a:xnack+", "gfx90a:xnack-"));
+        assert!(!agrees("gfx11xx", "gfx1200"));
+        assert!(!agrees("gfx1100", "gfx1101"));
+    }
+}
