@@ -7,4 +7,8 @@ pub mod classify;
 mod content;
 pub mod databases;
 pub mod manifest_txt;
+pub mod names;
+pub mod packaging;
+#[expect(dead_code, reason = "what writes artifacts follows")]
+mod staged_tree;
 pub mod target_name;

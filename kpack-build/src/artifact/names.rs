@@ -1,0 +1,80 @@
+//! The names of artifact directories: component, and whom it is for.
+
+use kpack_format::TargetId;
+
+/// The suffix of what is for every GPU.
+pub const GENERIC: &str = "generic";
+
+/// What an artifact directory holds, by its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Host files: `blas_lib_generic`.
+    Generic,
+    /// Device code for one target: `blas_lib_gfx90a:xnack+`.
+    Target(TargetId),
+}
+
+/// The component and the kind of the artifact directory called `name`; `None` for a name that
+/// says neither `generic` nor a target.
+pub fn parse(name: &str) -> Option<(&str, Kind)> {
+    let (component, suffix) = name.rsplit_once('_')?;
+    let kind = match suffix {
+        GENERIC => Kind::Generic,
+        _ => Kind::Target(target(suffix)?),
+    };
+    (!component.is_empty()).then_some((component, kind))
+}
+
+/// The GPU target that `text` is: a processor in `gfx` and hexadecimal digits (or `x` for any, as
+/// AOTriton has it: `gfx11xx`), a generic one, or SPIR-V. `gfx110X` is none.
+pub fn target(text: &str) -> Option<TargetId> {
+    let target: TargetId = text.parse().ok()?;
+    let processor = target.processor();
+    let digits = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c) || c == 'x';
+    let known = match processor.strip_prefix("gfx") {
+        Some(number) => {
+            let rest = number.trim_start_matches(digits);
+            number.starts_with(|c: char| c.is_ascii_digit())
+                && (rest.is_empty() && number.len() >= 3 || rest.ends_with("-generic"))
+        }
+        None => processor == "amdgcnspirv",
+    };
+    (known && target.to_string() == text).then_some(target)
+}
+
+/// Whether a name can be one of a directory, or a part of one.
+pub(super) fn is_file_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._+:-".contains(c);
+    !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_and_targets() {
+        let target = |text: &str| Kind::Target(text.parse().unwrap());
+        for (name, expected) in [
+            ("blas_lib_generic", Some(("blas_lib", Kind::Generic))),
+            ("blas_lib_gfx1100", Some(("blas_lib", target("gfx1100")))),
+            (
+                "blas_lib_gfx90a:xnack+",
+                Some(("blas_lib", target("gfx90a:xnack+"))),
+            ),
+            (
+                "blas_lib_gfx9-4-generic",
+                Some(("blas_lib", target("gfx9-4-generic"))),
+            ),
+            (
+                "blas_lib_amdgcnspirv",
+                Some(("blas_lib", target("amdgcnspirv"))),
+            ),
+            ("blas_lib_gfx110X", None),
+            ("blas_lib", None),
+            ("_generic", None),
+        ] {
+            assert_eq!(parse(name), expected, "{name}");
+        }
+    }
+}

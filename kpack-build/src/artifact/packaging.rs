@@ -1,0 +1,427 @@
+//! The packaging configuration: which targets go into which packages. JSON, read strictly.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::names;
+use crate::Error;
+
+/// A packaging configuration.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    /// The shard whose host files are taken.
+    pub primary_shard: String,
+    /// The groups of every component that has no override.
+    pub groups: Vec<Group>,
+    /// The groups of single components.
+    pub overrides: BTreeMap<String, Vec<Group>>,
+    /// What is an error.
+    pub validation: Validation,
+    path: PathBuf,
+    text: String,
+}
+
+/// Targets that go into one package.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The name in the artifact's name: `gfx110X` in `blas_lib_gfx110X`.
+    pub name: String,
+    /// The name for people; the same as `name` where the configuration has none.
+    pub display_name: String,
+    /// Its targets.
+    pub architectures: Vec<TargetId>,
+}
+
+/// What is an error, and not only worth a warning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Validation {
+    /// Device code of one target that two shards have and that differs. Where this is off, the
+    /// primary shard's is taken, or else that of the first shard by name.
+    pub error_on_duplicate_device_code: bool,
+    /// Host files that are not the same in every shard. Where this is off, they are not compared.
+    pub verify_generic_artifacts_match: bool,
+    /// A target of a group that no shard has.
+    pub error_on_missing_architecture: bool,
+}
+
+impl Default for Validation {
+    fn default() -> Self {
+        Self {
+            error_on_duplicate_device_code: true,
+            verify_generic_artifacts_match: true,
+            error_on_missing_architecture: false,
+        }
+    }
+}
+
+impl Configuration {
+    /// Reads the configuration in the file `path`.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Refused`] with line and column for text that is no such JSON, a key
+    /// that is not known or stands twice, and a value that cannot be.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let offset = error.utf8_error().valid_up_to();
+            Error::refused(path, format!("byte {offset} is not UTF-8 text"))
+        })?;
+        Self::parse(path, text)
+    }
+
+    fn parse(path: &Path, text: String) -> Result<Self, Error> {
+        let wire: Wire = serde_json::from_str(&text).map_err(|error| {
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            let reason = error.to_string();
+            let reason = reason.strip_suffix(&place).unwrap_or(&reason);
+            Error::refused(path, located((error.line(), error.column()), reason))
+        })?;
+        let mut configuration = Self {
+            primary_shard: wire.primary_shard,
+            groups: Vec::new(),
+            overrides: BTreeMap::new(),
+            validation: wire.validation,
+            path: path.to_owned(),
+            text,
+        };
+        if !names::is_file_name(&configuration.primary_shard) {
+            return Err(configuration.refuse(
+                &["primary_shard"],
+                "expected the name of a shard's directory",
+            ));
+        }
+        configuration.groups = configuration.checked(&[GROUPS], wire.architecture_groups)?;
+        for (component, wire) in wire.component_overrides.0 {
+            let at = [OVERRIDES, &component, GROUPS];
+            let groups = match wire.architecture_groups {
+                WireGroups::New(groups) => configuration.checked(&at, groups)?,
+                WireGroups::Some(names) => configuration.chosen(&at, &names)?,
+            };
+            configuration.overrides.insert(component, groups);
+        }
+        Ok(configuration)
+    }
+
+    /// The groups of a component.
+    pub fn groups_of(&self, component: &str) -> &[Group] {
+        self.overrides.get(component).unwrap_or(&self.groups)
+    }
+
+    /// An error about the value that `keys` lead to, with its line and column.
+    pub(super) fn refuse(&self, keys: &[&str], reason: impl fmt::Display) -> Error {
+        Error::refused(&self.path, located(place(&self.text, keys), reason))
+    }
+
+    fn checked(&self, at: &[&str], wire: Map<WireGroup>) -> Result<Vec<Group>, Error> {
+        if wire.0.is_empty() {
+            return Err(self.refuse(at, "expected at least one group"));
+        }
+        let mut taken: BTreeMap<TargetId, String> = BTreeMap::new();
+        let mut groups = Vec::new();
+        for (name, group) in wire.0 {
+            let at = [at, &[&name]].concat();
+            if !names::is_file_name(&name) || name == names::GENERIC {
+                let expected = "letters, digits, `.`, `_`, `+`, `:` and `-`, and not `generic`";
+                let text = format!(
+                    "the group's name `{name}` becomes a part of file names; expected {expected}"
+                );
+                return Err(self.refuse(&at, text));
+            }
+            let at = [&at[..], &["architectures"]].concat();
+            if group.architectures.is_empty() {
+                return Err(self.refuse(&at, "expected at least one target"));
+            }
+            let mut architectures = Vec::new();
+            for (index, text) in group.architectures.iter().enumerate() {
+                let index = index.to_string();
+                let at = [&at[..], &[&index]].concat();
+                let Some(target) = names::target(text) else {
+                    let text = format!(
+                        "`{text}` is no GPU target; expected one such as gfx1100 or gfx90a:xnack+"
+                    );
+                    return Err(self.refuse(&at, text));
+                };
+                if let Some(other) = taken.insert(target.clone(), name.clone()) {
+                    let text = format!("{target} is in group `{other}` already");
+                    return Err(self.refuse(&at, text));
+                }
+                architectures.push(target);
+            }
+            groups.push(Group {
+                display_name: group.display_name.unwrap_or_else(|| name.clone()),
+                name,
+                architectures,
+            });
+        }
+        Ok(groups)
+    }
+
+    fn chosen(&self, at: &[&str], names: &[String]) -> Result<Vec<Group>, Error> {
+        let mut groups: Vec<Group> = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let index = index.to_string();
+            let at = [at, &[&index]].concat();
+            let Some(group) = self.groups.iter().find(|group| group.name == *name) else {
+                let known: Vec<&str> = self.groups.iter().map(|g| g.name.as_str()).collect();
+                let text = format!("there is no group `{name}`, only {}", known.join(", "));
+                return Err(self.refuse(&at, text));
+            };
+            if groups.contains(group) {
+                return Err(self.refuse(&at, format!("group `{name}` is named twice")));
+            }
+            groups.push(group.clone());
+        }
+        Ok(groups)
+    }
+}
+
+const GROUPS: &str = "architecture_groups";
+const OVERRIDES: &str = "component_overrides";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wire {
+    primary_shard: String,
+    architecture_groups: Map<WireGroup>,
+    #[serde(default)]
+    component_overrides: Map<WireOverride>,
+    #[serde(default)]
+    validation: Validation,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireGroup {
+    display_name: Option<String>,
+    architectures: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireOverride {
+    architecture_groups: WireGroups,
+}
+
+/// A component's own groups, or names of some of the common ones.
+enum WireGroups {
+    New(Map<WireGroup>),
+    Some(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for WireGroups {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WireGroupsVisitor)
+    }
+}
+
+struct WireGroupsVisitor;
+
+impl<'de> Visitor<'de> for WireGroupsVisitor {
+    type Value = WireGroups;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("groups, or a list of group names")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WireGroups, A::Error> {
+        Map::deserialize(MapAccessDeserializer::new(map)).map(WireGroups::New)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, names: A) -> Result<WireGroups, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(names)).map(WireGroups::Some)
+    }
+}
+
+/// An object in its own order, whose keys stand once.
+struct Map<T>(Vec<(String, T)>);
+
+impl<T> Default for Map<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Map<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(UniqueKeys(std::marker::PhantomData))
+    }
+}
+
+struct UniqueKeys<T>(std::marker::PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for UniqueKeys<T> {
+    type Value = Map<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Map<T>, A::Error> {
+        let mut entries: Vec<(String, T)> = Vec::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if entries.iter().any(|(known, _)| *known == key) {
+                return Err(de::Error::custom(format_args!("key `{key}` stands twice")));
+            }
+            let value = map.next_value()?;
+            entries.push((key, value));
+        }
+        Ok(Map(entries))
+    }
+}
+
+fn located((line, column): (usize, usize), reason: impl fmt::Display) -> String {
+    format!("line {line}, column {column}: {reason}")
+}
+
+/// Line and column, from 1, of the value that `keys` (positions, in lists) lead to in JSON text.
+fn place(text: &str, keys: &[&str]) -> (usize, usize) {
+    let mut value = text;
+    for key in keys {
+        let within = match value.trim_start().starts_with('[') {
+            true => serde_json::from_str::<Vec<&RawValue>>(value)
+                .ok()
+                .zip(key.parse::<usize>().ok())
+                .and_then(|(items, index)| items.get(index).copied()),
+            false => serde_json::from_str::<BTreeMap<String, &RawValue>>(value)
+                .ok()
+                .and_then(|entries| entries.get(*key).copied()),
+        };
+        match within {
+            Some(within) => value = within.get(),
+            None => break,
+        }
+    }
+    // `value` is a part of `text`.
+    let offset = value.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    let before = &text[..offset.min(text.len())];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (
+        before.matches('\n').count() + 1,
+        before[line_start..].chars().count() + 1,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"{
+  "primary_shard": "gfx110X-all",
+  "architecture_groups": {
+    "gfx110X": {"display_name": "Radeon RX 7000", "architectures": ["gfx1100", "gfx1101"]},
+    "instinct": {"architectures": ["gfx90a:xnack+", "gfx942"]}
+  },
+  "component_overrides": {
+    "sparselt_lib": {"architecture_groups": ["instinct"]},
+    "fft_lib": {"architecture_groups": {"all": {"architectures": ["gfx942", "gfx1100"]}}}
+  },
+  "validation": {"error_on_missing_architecture": true}
+}"#;
+
+    fn parse(text: &str) -> Result<Configuration, String> {
+        Configuration::parse(Path::new("packaging.json"), text.to_owned())
+            .map_err(|error| error.in_one_line())
+    }
+
+    #[test]
+    fn groups_for_all_components_and_for_one() {
+        let configuration = parse(WHOLE).unwrap();
+        let names = |component: &str| {
+            let groups = configuration.groups_of(component).iter();
+            groups.map(|group| group.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("blas_lib"), ["gfx110X", "instinct"]);
+        assert_eq!(names("sparselt_lib"), ["instinct"]);
+        assert_eq!(names("fft_lib"), ["all"]);
+        assert_eq!(configuration.groups[0].display_name, "Radeon RX 7000");
+        assert_eq!(configuration.groups[1].display_name, "instinct");
+        assert!(configuration.validation.error_on_missing_architecture);
+        assert!(configuration.validation.error_on_duplicate_device_code);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_line_and_column() {
+        let mut wrong = Vec::new();
+        for (from, to, expected) in [
+            (
+                "primary_shard",
+                "primary_shart",
+                "line 2, column 17: unknown field `primary_shart`",
+            ),
+            (
+                "\"validation\": {",
+                "\"validation\": {\"strict\": 1, ",
+                "line 11, column 25: unknown field `strict`",
+            ),
+            (
+                "true}",
+                "1}",
+                "line 11, column 51: invalid type: integer `1`, expected a boolean",
+            ),
+            (
+                "\"gfx110X-all\"",
+                "\"a/b\"",
+                "line 2, column 20: expected the name of a shard's directory",
+            ),
+            (
+                "\"gfx1101\"",
+                "\"gfx110X\"",
+                "line 4, column 80: `gfx110X` is no GPU target",
+            ),
+            (
+                "\"gfx1101\"",
+                "\"gfx942\"",
+                "line 5, column 53: gfx942 is in group `gfx110X` already",
+            ),
+            (
+                "\"gfx1101\"",
+                "\"gfx1100\"",
+                "line 4, column 80: gfx1100 is in group `gfx110X` already",
+            ),
+            (
+                "[\"gfx1100\", \"gfx1101\"]",
+                "[]",
+                "line 4, column 68: expected at least one target",
+            ),
+            (
+                "\"instinct\": {",
+                "\"gfx110X\": {",
+                "line 5, column 13: key `gfx110X` stands twice",
+            ),
+            (
+                "\"gfx110X\": {",
+                "\"generic\": {",
+                "line 4, column 16: the group's name `generic`",
+            ),
+            (
+                "[\"instinct\"]",
+                "[\"radeon\"]",
+                "line 8, column 46: there is no group `radeon`, only gfx110X, instinct",
+            ),
+            (
+                "[\"instinct\"]",
+                "7",
+                "line 8, column 45: invalid type: integer `7`, expected groups, or a list of group names",
+            ),
+            ("}\n}", "}\n", "line 12, column 0: EOF while parsing"),
+        ] {
+            assert!(WHOLE.contains(from), "{from}");
+            let text = WHOLE.replacen(from, to, 1);
+            let error = parse(&text).unwrap_err();
+            let expected = format!("packaging.json: {expected}");
+            if !error.starts_with(&expected) {
+                wrong.push(format!("{error}\n{expected}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}

@@ -1,0 +1,182 @@
+//! An artifact directory that is written under a hidden name, and renamed when it is complete.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, FileTimes, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use filetime::FileTime;
+
+use crate::Error;
+
+/// An artifact directory in the making: `.<name>.tmp` beside its final place. Dropped before it is
+/// committed, it is removed.
+#[derive(Debug)]
+pub(crate) struct StagedTree {
+    hidden: PathBuf,
+    path: PathBuf,
+    /// The first copy of each file that has more than one name.
+    linked: BTreeMap<(u64, u64), PathBuf>,
+    /// Modes and times of directories, set when nothing is written into them any more.
+    directories: BTreeMap<PathBuf, Metadata>,
+    done: bool,
+}
+
+impl StagedTree {
+    /// Begins the directory `name` in `parent`, which is made where it is missing. What a run that
+    /// was killed left behind is removed.
+    pub(crate) fn begin(parent: &Path, name: &str) -> Result<Self, Error> {
+        let hidden = hidden(parent, name, "tmp");
+        remove_tree(&hidden)?;
+        fs::create_dir_all(&hidden).map_err(|e| Error::io(&hidden, "create directory", e))?;
+        Ok(Self {
+            hidden,
+            path: parent.join(name),
+            linked: BTreeMap::new(),
+            directories: BTreeMap::new(),
+            done: false,
+        })
+    }
+
+    /// Makes the directory `relative`, with the mode and times of the one that `metadata` is of.
+    /// Directories above it that are missing are made, too.
+    pub(crate) fn directory(&mut self, relative: &Path, metadata: Metadata) -> Result<(), Error> {
+        let path = self.hidden.join(relative);
+        fs::create_dir_all(&path).map_err(|e| Error::io(&path, "create directory", e))?;
+        self.directories.entry(path).or_insert(metadata);
+        Ok(())
+    }
+
+    /// Copies a file or symbolic link with its mode and times. Files that are one file under
+    /// several names stay so, and share nothing with the input (but blocks, where the file system
+    /// copies on write).
+    pub(crate) fn copy(&mut self, from: &Path, relative: &Path) -> Result<(), Error> {
+        let to = self.hidden.join(relative);
+        if let Some(directory) = to.parent() {
+            fs::create_dir_all(directory)
+                .map_err(|e| Error::io(directory, "create directory", e))?;
+        }
+        let metadata = from
+            .symlink_metadata()
+            .map_err(|e| Error::io(from, "read", e))?;
+        if metadata.is_symlink() {
+            let target = fs::read_link(from).map_err(|e| Error::io(from, "read", e))?;
+            symlink(target, &to).map_err(|e| Error::io(&to, "create symbolic link", e))?;
+            let (accessed, modified) = (
+                FileTime::from_last_access_time(&metadata),
+                FileTime::from_last_modification_time(&metadata),
+            );
+            return filetime::set_symlink_file_times(&to, accessed, modified)
+                .map_err(|e| Error::io(&to, "set the times of", e));
+        }
+        let inode = (metadata.dev(), metadata.ino());
+        if let Some(first) = self.linked.get(&inode) {
+            return fs::hard_link(first, &to).map_err(|e| Error::io(&to, "create", e));
+        }
+        // Copies on write where the file system can (copy_file_range).
+        fs::copy(from, &to).map_err(|error| match source_is_readable(from) {
+            Ok(()) => Error::io(&to, "write", error),
+            Err(error) => Error::io(from, "read", error),
+        })?;
+        keep(&to, &metadata)?;
+        if metadata.nlink() > 1 {
+            self.linked.insert(inode, to);
+        }
+        Ok(())
+    }
+
+    /// Writes a new file.
+    pub(crate) fn write(&mut self, relative: &Path, bytes: &[u8]) -> Result<(), Error> {
+        let path = self.hidden.join(relative);
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)
+                .map_err(|e| Error::io(directory, "create directory", e))?;
+        }
+        fs::write(&path, bytes).map_err(|e| Error::io(&path, "write", e))
+    }
+
+    /// Sets what is left to set; nothing is written any more.
+    pub(crate) fn finish(&mut self) -> Result<(), Error> {
+        // The deepest first: what is set in one changes the times of the one above.
+        for (path, metadata) in std::mem::take(&mut self.directories).iter().rev() {
+            keep(path, metadata)?;
+        }
+        Ok(())
+    }
+
+    /// Gives it its final name. What has that name is put aside first, and then removed: at no
+    /// moment is there a directory of that name that is not whole.
+    pub(crate) fn commit(mut self) -> Result<(), Error> {
+        let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return Err(Error::refused(&self.path, "expected a directory's name"));
+        };
+        let old = hidden(parent, &name.to_string_lossy(), "old");
+        remove_tree(&old)?;
+        match fs::rename(&self.path, &old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io(&self.path, "replace", error));
+            }
+            _ => {}
+        }
+        fs::rename(&self.hidden, &self.path)
+            .map_err(|error| Error::io(&self.path, "create", error))?;
+        self.done = true;
+        remove_tree(&old)
+    }
+}
+
+impl Drop for StagedTree {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = remove_tree(&self.hidden);
+        }
+    }
+}
+
+fn hidden(parent: &Path, name: &str, extension: &str) -> PathBuf {
+    parent.join(format!(".{name}.{extension}"))
+}
+
+/// Mode and times.
+fn keep(path: &Path, metadata: &Metadata) -> Result<(), Error> {
+    let failed = |error| Error::io(path, "set the mode and times of", error);
+    let times = metadata
+        .accessed()
+        .and_then(|accessed| Ok((accessed, metadata.modified()?)))
+        .map(|(accessed, modified)| {
+            FileTimes::new()
+                .set_accessed(accessed)
+                .set_modified(modified)
+        });
+    let mode = Permissions::from_mode(metadata.mode() & 0o7777);
+    // Opened before the mode may forbid it.
+    let file = File::open(path).map_err(failed)?;
+    file.set_permissions(mode).map_err(failed)?;
+    file.set_times(times.map_err(failed)?).map_err(failed)
+}
+
+fn source_is_readable(path: &Path) -> io::Result<()> {
+    File::open(path).map(drop)
+}
+
+/// Removes a directory that may be missing, with directories in it that may not be written to.
+fn remove_tree(path: &Path) -> Result<(), Error> {
+    let removed = match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            for entry in walkdir::WalkDir::new(path).into_iter().flatten() {
+                if entry.file_type().is_dir() {
+                    let _ = fs::set_permissions(entry.path(), Permissions::from_mode(0o700));
+                }
+            }
+            fs::remove_dir_all(path)
+        }
+        other => other,
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(path, "remove", error))
+        }
+        _ => Ok(()),
+    }
+}
