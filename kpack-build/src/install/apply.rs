@@ -130,8 +130,8 @@ impl Run<'_> {
             let (Some(plan), Some(fat)) = (plans.get(path), binary.fat()) else {
                 continue;
             };
-            if host::is_same(path, &fat.file)? {
-                staging.hosts.push(host::stage(path, &fat.file, plan)?);
+            if host::is_same(path, &fat.code.file)? {
+                staging.hosts.push(host::stage(path, &fat.code.file, plan)?);
             } else if !matches!(split::read(path)?, Input::Split) {
                 return Err(Error::refused(
                     path,

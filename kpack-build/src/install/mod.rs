@@ -19,7 +19,7 @@ use crate::Error;
 use crate::elf::Plan;
 use crate::inspect;
 use crate::kpack_dir;
-use crate::split::{self, Compression, FatFile, Input};
+use crate::split::{self, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
 use locate::{KpackPath, Located, Prefix};
 
@@ -55,9 +55,9 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
         }
     }
 
-    let sources: Vec<(String, &FatFile)> = fat
+    let sources: Vec<(String, &DeviceCode)> = fat
         .iter()
-        .filter_map(|binary| Some((binary.located.name.clone(), binary.fat()?)))
+        .filter_map(|binary| Some((binary.located.name.clone(), &binary.fat()?.code)))
         .collect();
     let sizes = sources.iter().map(|(_, file)| file.device_size(&wants));
     progress.start(sizes.fold(0, u64::saturating_add));
@@ -129,7 +129,12 @@ fn wanted_targets(
     split_before: bool,
     report: &mut Report,
 ) -> Result<BTreeSet<TargetId>, Error> {
-    let targets_of = |binary: &Binary| binary.fat().map(FatFile::targets).unwrap_or_default();
+    let targets_of = |binary: &Binary| {
+        binary
+            .fat()
+            .map(|fat| fat.code.targets())
+            .unwrap_or_default()
+    };
     let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| targets_of(binary)).collect();
     if options.architectures.is_empty() || fat.is_empty() {
         return Ok(found);
@@ -231,11 +236,14 @@ fn file_reports(
                 }
             }
             Input::Fat(fat) => {
-                let metadata = fat.file.metadata();
-                let size = metadata.map_err(|e| Error::io(&fat.path, "read", e))?.len();
-                let targets = fat.targets().into_iter().filter(wants);
+                let code = &fat.code;
+                let metadata = code.file.metadata();
+                let size = metadata
+                    .map_err(|e| Error::io(&code.path, "read", e))?
+                    .len();
+                let targets = code.targets().into_iter().filter(wants);
                 Outcome::Split {
-                    wrappers: fat.wrapper_count(),
+                    wrappers: code.wrapper_count(),
                     targets: targets.map(|target| target.to_string()).collect(),
                     size_before: size,
                     size_after: plans.get(&located.path).map_or(size, Plan::output_size),

@@ -13,7 +13,7 @@ use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, Scheme};
 use kpack_format::digest::{Sha256, sha256};
 
-use super::FatFile;
+use super::DeviceCode;
 use crate::Error;
 use crate::inspect;
 use crate::install::Progress;
@@ -34,7 +34,7 @@ pub(crate) struct Compression<'a> {
 
 /// A code object to be compressed.
 struct Job<'a> {
-    file: &'a FatFile,
+    file: &'a DeviceCode,
     kernels: Vec<String>,
     target: TargetId,
     bytes: Vec<u8>,
@@ -55,7 +55,7 @@ struct Done {
 /// # Errors
 /// [`Error::Refused`] for device code that is damaged or not what it is said to be.
 pub(crate) fn compress(
-    files: &[(String, &FatFile)],
+    files: &[(String, &DeviceCode)],
     wanted: &(dyn Fn(&TargetId) -> bool + Sync),
     compression: &Compression<'_>,
     progress: &dyn Progress,
@@ -89,7 +89,7 @@ pub(crate) fn compress(
 
 /// Reads code objects and hands them on.
 fn read<'a>(
-    files: &'a [(String, &'a FatFile)],
+    files: &'a [(String, &'a DeviceCode)],
     wanted: &dyn Fn(&TargetId) -> bool,
     budget: &'a Budget,
     jobs: &SyncSender<Job<'a>>,

@@ -6,21 +6,20 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::Error;
-use crate::elf::FatBinary;
 
 /// How many bytes are read at a time.
 const CHUNK: u64 = 64 << 10;
 
-/// Refuses a section with other bytes than zeroes outside of `bundles`, given by file offset in
-/// ascending order.
-pub(super) fn check(
+/// Refuses a `section` with other bytes than zeroes outside of `bundles`; both are given by file
+/// offset, the bundles in ascending order.
+pub(crate) fn check(
     path: &Path,
     file: &File,
-    fat: &FatBinary,
+    section: Range<u64>,
     bundles: impl Iterator<Item = Range<u64>>,
 ) -> Result<(), Error> {
-    let end = fat.offset + (fat.addresses.end - fat.addresses.start);
-    let mut at = fat.offset;
+    let end = section.end;
+    let mut at = section.start;
     for bundle in bundles.chain(std::iter::once(end..end)) {
         while at < bundle.start {
             let mut bytes = vec![0; CHUNK.min(bundle.start - at) as usize];
