@@ -1,34 +1,96 @@
-//! `cargo xtask dist`: an install prefix with the helper, the CMake package and the documents.
+//! `cargo xtask dist`: an install prefix with the helper, the loader, their packages for CMake and
+//! pkg-config, and the documents.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use xshell::Shell;
 
 use crate::{process, repository};
 
-/// Fills `prefix`: `bin/kpack`, `lib/cmake/Kpack/`, `share/doc/kpack/`.
-///
-/// # Errors
-/// A helper that does not build, a directory that cannot be written.
-pub(crate) fn install(prefix: &Path) -> Result<()> {
-    let shell = repository::shell()?;
-    let helper = repository::build_helper(&shell)?;
-    fill(prefix, &helper)
+/// What is built before it is installed.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// The helper binary.
+    pub(crate) helper: PathBuf,
+    /// The directory of the loader.
+    pub(crate) runtime: PathBuf,
 }
 
-/// As [`install`], with a helper that is built already.
-pub(crate) fn fill(prefix: &Path, helper: &Path) -> Result<()> {
+impl Built {
+    /// Builds it all.
+    ///
+    /// # Errors
+    /// What does not build.
+    pub(crate) fn new(shell: &Shell) -> Result<Self> {
+        Ok(Self {
+            helper: repository::build_helper(shell)?,
+            runtime: repository::build_runtime(shell)?,
+        })
+    }
+}
+
+/// The end of the loader's SONAME; the build script of `kpack-runtime` sets it.
+const SO_VERSION: u32 = 0;
+
+/// Fills `prefix`: `bin/kpack`, `lib/librocm_kpack.*`, `include/rocm_kpack/`, `lib/pkgconfig/`,
+/// `lib/cmake/`, `share/doc/kpack/`.
+///
+/// # Errors
+/// What does not build, a directory that cannot be written.
+pub(crate) fn install(prefix: &Path) -> Result<()> {
+    let shell = repository::shell()?;
+    fill(prefix, &Built::new(&shell)?)
+}
+
+/// As [`install`], with what is built already.
+pub(crate) fn fill(prefix: &Path, built: &Built) -> Result<()> {
     process::step(&format!("Installing kpack into {}", prefix.display()));
     let root = repository::root();
     let documents = prefix.join("share/doc/kpack");
-    copy_file(helper, &prefix.join("bin/kpack"))?;
+    copy_file(&built.helper, &prefix.join("bin/kpack"))?;
+    install_runtime(prefix, &built.runtime)?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
     copy_tree(&root.join("docs"), &documents)?;
     for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
         copy_file(&root.join(name), &documents.join(name))?;
     }
     Ok(())
+}
+
+/// The loader, its headers, and what finds them.
+fn install_runtime(prefix: &Path, built: &Path) -> Result<()> {
+    let source = repository::root().join("kpack-runtime");
+    let version = env!("CARGO_PKG_VERSION");
+    let library = prefix.join("lib");
+    let full_name = format!("librocm_kpack.so.{version}");
+    copy_file(&built.join("librocm_kpack.so"), &library.join(&full_name))?;
+    let so_name = format!("librocm_kpack.so.{SO_VERSION}");
+    link_file(&full_name, &library.join(&so_name))?;
+    link_file(&so_name, &library.join("librocm_kpack.so"))?;
+    copy_file(
+        &built.join("librocm_kpack.a"),
+        &library.join("librocm_kpack.a"),
+    )?;
+    copy_tree(
+        &source.join("include/rocm_kpack"),
+        &prefix.join("include/rocm_kpack"),
+    )?;
+
+    let template = source.join("package/rocm-kpack.pc.in");
+    let text = fs::read_to_string(&template).with_context(|| template.display().to_string())?;
+    let package = library.join("pkgconfig/rocm-kpack.pc");
+    write_file(&package, &text.replace("@VERSION@", version))?;
+    let cmake = library.join("cmake/rocm-kpack");
+    let config = "rocm-kpack-config.cmake";
+    copy_file(&source.join("package").join(config), &cmake.join(config))?;
+    // Both packages have one version, and mean the same by it.
+    copy_file(
+        &repository::root().join("cmake/KpackConfigVersion.cmake"),
+        &cmake.join("rocm-kpack-config-version.cmake"),
+    )
 }
 
 /// Copies what is in `from`, which must be there, into `to`.
@@ -49,19 +111,38 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file with its mode. The old one is unlinked first: it may be running.
+/// Copies a file with its mode.
 fn copy_file(from: &Path, to: &Path) -> Result<()> {
-    let context = || format!("copying {} to {}", from.display(), to.display());
-    if let Some(directory) = to.parent() {
-        fs::create_dir_all(directory).with_context(context)?;
-    }
-    match fs::remove_file(to) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(context);
-        }
-        _ => {}
-    }
-    fs::copy(from, to).with_context(context)?;
+    make_way(to)?;
+    fs::copy(from, to)
+        .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
     println!("   {}", to.display());
     Ok(())
+}
+
+fn write_file(path: &Path, text: &str) -> Result<()> {
+    make_way(path)?;
+    fs::write(path, text).with_context(|| path.display().to_string())?;
+    println!("   {}", path.display());
+    Ok(())
+}
+
+fn link_file(target: &str, path: &Path) -> Result<()> {
+    make_way(path)?;
+    symlink(target, path).with_context(|| path.display().to_string())?;
+    println!("   {} -> {target}", path.display());
+    Ok(())
+}
+
+/// Makes the directory of a file, and unlinks the old file: it may be running.
+fn make_way(path: &Path) -> Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("replacing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }

@@ -43,7 +43,7 @@ enum Task {
     Bench(bench::Bench),
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
-    /// Put the helper, the CMake package and the documents into an install prefix.
+    /// Put the helper, the loader, the CMake packages and the documents into an install prefix.
     Dist {
         /// The prefix, made where it is missing.
         #[arg(long, value_name = "DIR")]

@@ -40,3 +40,14 @@ pub(crate) fn build_helper(shell: &Shell) -> Result<PathBuf> {
     .run()?;
     Ok(target_directory().join("release/kpack"))
 }
+
+/// Builds the loader `librocm_kpack` optimised, and returns the directory of its `.so` and `.a`.
+pub(crate) fn build_runtime(shell: &Shell) -> Result<PathBuf> {
+    process::step("Building the loader `librocm_kpack` (release)");
+    cmd!(
+        shell,
+        "cargo build --release --locked --package kpack-runtime --lib"
+    )
+    .run()?;
+    Ok(target_directory().join("release"))
+}

@@ -71,9 +71,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let _ = fs::remove_dir_all(&work);
     fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
 
-    let helper = repository::build_helper(&shell)?;
+    let built = dist::Built::new(&shell)?;
     let kpack = work.join("kpack");
-    dist::fill(&kpack, &helper)?;
+    dist::fill(&kpack, &built)?;
     let helper = kpack.join("bin/kpack");
     let runtime = Runtime::build(&shell, &work.join("hip"))?;
     let project = match &tools {

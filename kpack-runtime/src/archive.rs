@@ -1,0 +1,334 @@
+//! An open archive, read by position.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use kpack_format::archive::{ArchiveError, Decoder, Index, Scheme, Toc, TocEntry, check_frame};
+use zstd::zstd_safe::WriteBuf;
+
+use crate::Error;
+use crate::ffi::mapping::Mapping;
+
+/// An archive. Any number of threads may read from it at once.
+#[derive(Debug)]
+pub struct Archive {
+    path: PathBuf,
+    file: File,
+    mapping: Option<Mapping>,
+    index: Index,
+    /// Every target that it says it has, or has a code object for.
+    targets: BTreeSet<String>,
+    /// Where the frames are, found when the first is read, in an archive that does not tell.
+    walked: OnceLock<BTreeMap<u32, (u64, u64)>>,
+}
+
+/// Memory that a code object is put into.
+pub(crate) trait Memory: WriteBuf + Sized {
+    /// Room for `size` bytes, not yet written.
+    fn with_capacity(size: usize) -> Option<Self>;
+    /// `size` zero bytes.
+    fn zeroed(size: usize) -> Option<Self>;
+    /// What has been written.
+    fn written(&mut self) -> &mut [u8];
+}
+
+impl Memory for Vec<u8> {
+    fn with_capacity(size: usize) -> Option<Self> {
+        let mut bytes = Self::new();
+        bytes.try_reserve_exact(size).ok()?;
+        Some(bytes)
+    }
+
+    fn zeroed(size: usize) -> Option<Self> {
+        let mut bytes = <Self as Memory>::with_capacity(size)?;
+        bytes.resize(size, 0);
+        Some(bytes)
+    }
+
+    fn written(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl Archive {
+    /// Opens the archive at `path`, and reads its header and TOC.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Io`] (an empty file, too, and what is no file),
+    /// [`Error::Archive`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let io = |error| Error::io(path, error);
+        let file = OpenOptions::new()
+            .read(true)
+            // What is no file must not keep us waiting for a writer.
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)
+            .map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(io(io::Error::other("it is no regular file")));
+        }
+        if metadata.len() == 0 {
+            return Err(io(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "it is empty",
+            )));
+        }
+        let index = Index::read(&mut At::new(&file)).map_err(|source| Error::Archive {
+            path: path.to_owned(),
+            source,
+        })?;
+        let toc = index.toc();
+        let of_kernels = toc.kernels.values().flat_map(BTreeMap::keys);
+        let targets = toc.gfx_arches.iter().chain(of_kernels).cloned().collect();
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            mapping: None,
+            targets,
+            index,
+            walked: OnceLock::new(),
+        })
+    }
+
+    /// Opens the archive at `path` and maps it into memory, so that code objects that are not
+    /// compressed can be [borrowed](Self::borrow).
+    ///
+    /// # Safety
+    /// The file must not be changed or made shorter for as long as the archive is open: what is
+    /// borrowed would change, and reading what is cut off ends the process with a signal. What
+    /// replaces the file by renaming another one is harmless; that is how kpack itself writes.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    #[allow(unsafe_code)]
+    pub unsafe fn open_mapped(path: &Path) -> Result<Self, Error> {
+        let mut archive = Self::open(path)?;
+        // SAFETY: the caller keeps the file as it is.
+        let mapping = unsafe { Mapping::new(&archive.file) };
+        archive.mapping = Some(mapping.map_err(|error| Error::io(path, error))?);
+        Ok(archive)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The table of contents.
+    pub fn toc(&self) -> &Toc {
+        self.index.toc()
+    }
+
+    /// Whether it has, or says that it has, code objects for `target`.
+    pub(crate) fn has_target(&self, target: &str) -> bool {
+        self.targets.contains(target)
+    }
+
+    /// The code object of `kernel` for `target`, decompressed.
+    ///
+    /// Its size is checked, and Zstandard's checksum where the frame has one; the SHA-256 in the
+    /// TOC is not, since that takes longer than decompressing. `kpack verify` compares it.
+    ///
+    /// # Errors
+    /// [`Error::Archive`] where there is no such kernel or it is damaged, [`Error::OutOfMemory`],
+    /// [`Error::Io`], for a file that has become shorter, too.
+    pub fn load(&self, kernel: &str, target: &str) -> Result<Vec<u8>, Error> {
+        self.load_into(kernel, target)
+    }
+
+    /// The code object of `kernel` for `target`, in the mapped file. `None` where it is compressed,
+    /// or the archive was not opened by [`open_mapped`](Self::open_mapped).
+    ///
+    /// # Errors
+    /// [`Error::Archive`] where there is no such kernel.
+    pub fn borrow(&self, kernel: &str, target: &str) -> Result<Option<&[u8]>, Error> {
+        let entry = self.entry(kernel, target)?;
+        if self.toc().scheme != Scheme::None {
+            return Ok(None);
+        }
+        let (offset, size) = self.place(entry.ordinal)?;
+        Ok(self.mapped(offset, size))
+    }
+
+    pub(crate) fn load_into<M: Memory>(&self, kernel: &str, target: &str) -> Result<M, Error> {
+        let entry = self.entry(kernel, target)?;
+        let (offset, size) = self.place(entry.ordinal)?;
+        match self.toc().scheme {
+            Scheme::None => {
+                let memory = usize::try_from(size).ok().and_then(M::zeroed);
+                let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
+                self.read_at(memory.written(), offset)?;
+                Ok(memory)
+            }
+            Scheme::ZstdPerKernel => match self.mapped(offset, size) {
+                Some(frame) => Scratch::with(|scratch| {
+                    self.decompress(&mut scratch.decoder, frame, kernel, target, entry, offset)
+                }),
+                None => Scratch::with(|scratch| {
+                    let frame = scratch.frame(size).ok_or(Error::OutOfMemory { size })?;
+                    self.read_at(frame, offset)?;
+                    let (decoder, frame) = scratch.parts(size);
+                    self.decompress(decoder, frame, kernel, target, entry, offset)
+                }),
+            },
+        }
+    }
+
+    fn decompress<M: Memory>(
+        &self,
+        decoder: &mut Decoder,
+        frame: &[u8],
+        kernel: &str,
+        target: &str,
+        entry: &TocEntry,
+        offset: u64,
+    ) -> Result<M, Error> {
+        let size = entry.original_size;
+        let damaged = |reason: String| {
+            self.damaged(ArchiveError::Decompression {
+                offset,
+                reason: format!("kernel `{kernel}` for {target}: {reason}"),
+            })
+        };
+        check_frame(frame, size).map_err(damaged)?;
+        let memory = usize::try_from(size).ok().and_then(M::with_capacity);
+        let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
+        decoder
+            .decode_into(frame, size, &mut memory)
+            .map_err(damaged)?;
+        Ok(memory)
+    }
+
+    fn entry(&self, kernel: &str, target: &str) -> Result<&TocEntry, Error> {
+        let entry = self.toc().entry(kernel, target);
+        entry.map_err(|source| self.damaged(source))
+    }
+
+    /// Offset and size of a stored code object.
+    fn place(&self, ordinal: u32) -> Result<(u64, u64), Error> {
+        let mut source = At::new(&self.file);
+        let known = self.index.place(&mut source, ordinal);
+        if let Some(place) = known.map_err(|source| self.damaged(source))? {
+            return Ok(place);
+        }
+        let walked = match self.walked.get() {
+            Some(walked) => walked,
+            None => {
+                let places = self.index.places(&mut BufReader::new(source));
+                let places = places.map_err(|source| self.damaged(source))?;
+                self.walked.get_or_init(|| places)
+            }
+        };
+        walked.get(&ordinal).copied().ok_or_else(|| {
+            self.damaged(ArchiveError::Malformed {
+                offset: 0,
+                reason: format!("no code object with ordinal {ordinal} is stored"),
+            })
+        })
+    }
+
+    fn mapped(&self, offset: u64, size: u64) -> Option<&[u8]> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(usize::try_from(size).ok()?)?;
+        self.mapping.as_ref()?.bytes().get(start..end)
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|error| Error::io(&self.path, error))
+    }
+
+    fn damaged(&self, source: ArchiveError) -> Error {
+        Error::Archive {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+/// What a thread decompresses with, kept from one code object to the next.
+#[derive(Default)]
+struct Scratch {
+    decoder: Decoder,
+    frame: Vec<u8>,
+}
+
+/// What a thread keeps at most for frames, in bytes.
+const KEPT: usize = 4 << 20;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl Scratch {
+    fn with<T>(mut work: impl FnMut(&mut Self) -> T) -> T {
+        let done = SCRATCH.try_with(|scratch| {
+            let mut scratch = scratch.try_borrow_mut().ok()?;
+            let result = work(&mut scratch);
+            if scratch.frame.capacity() > KEPT {
+                scratch.frame = Vec::new();
+            }
+            Some(result)
+        });
+        match done {
+            Ok(Some(result)) => result,
+            // The thread is at its end, and what it kept is gone.
+            _ => work(&mut Self::default()),
+        }
+    }
+
+    /// Room for a frame of `size` bytes.
+    fn frame(&mut self, size: u64) -> Option<&mut [u8]> {
+        let size = usize::try_from(size).ok()?;
+        if let Some(more) = size.checked_sub(self.frame.len()) {
+            self.frame.try_reserve_exact(more).ok()?;
+            self.frame.resize(size, 0);
+        }
+        self.frame.get_mut(..size)
+    }
+
+    /// The decoder, and the frame of `size` bytes that was read.
+    fn parts(&mut self, size: u64) -> (&mut Decoder, &[u8]) {
+        (&mut self.decoder, &self.frame[..size as usize])
+    }
+}
+
+/// A file with a position of its own, which other readers of the same open file do not move.
+struct At<'a> {
+    file: &'a File,
+    position: u64,
+}
+
+impl<'a> At<'a> {
+    fn new(file: &'a File) -> Self {
+        Self { file, position: 0 }
+    }
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(bytes, self.position)?;
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for At<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let (from, by) = match to {
+            SeekFrom::Start(offset) => (offset, 0),
+            SeekFrom::Current(by) => (self.position, by),
+            SeekFrom::End(by) => (self.file.metadata()?.len(), by),
+        };
+        self.position = from
+            .checked_add_signed(by)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.position)
+    }
+}

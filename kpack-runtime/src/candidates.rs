@@ -1,0 +1,140 @@
+//! Where to look: from a marker, a binary and the environment to archives, in order.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use kpack_format::marker::GFXARCH;
+
+use crate::{Environment, Request, TargetId};
+
+/// Every target whose code objects can run, best first: for each ISA in order, from the most to the
+/// least specific.
+pub(crate) fn targets(isas: &[TargetId]) -> Vec<String> {
+    let mut targets = Vec::new();
+    for target in isas.iter().flat_map(TargetId::compatible) {
+        push(&mut targets, target.to_string());
+    }
+    targets
+}
+
+/// The names that the kernel can have, best first. The early form of the marker does not tell: there
+/// every end of the binary's path can be it.
+pub(crate) fn kernels(request: &Request<'_>) -> Vec<String> {
+    let index = request.co_index;
+    match &request.marker.kernel_name {
+        Some(name) if !name.is_empty() => vec![format!("{name}#{index}")],
+        _ => {
+            let path = request.binary.to_string_lossy();
+            let starts = path.match_indices('/').map(|(slash, _)| slash + 1);
+            starts.map(|s| format!("{}#{index}", &path[s..])).collect()
+        }
+    }
+}
+
+/// Search paths, as absolute as they can be made, with the place of the target still in them.
+pub(crate) fn patterns(environment: &Environment, request: &Request<'_>) -> Vec<PathBuf> {
+    if !environment.path.is_empty() {
+        return environment.path.clone();
+    }
+    let mut patterns = environment.path_prefix.clone();
+    let directories = directories(request.binary);
+    for search_path in &request.marker.kpack_search_paths {
+        for directory in &directories {
+            push(&mut patterns, directory.join(search_path));
+        }
+    }
+    patterns
+}
+
+/// The directory of the binary: where it is, and, where the path given leads through a symbolic link
+/// to it, also where that link is.
+fn directories(binary: &Path) -> Vec<PathBuf> {
+    let parent = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
+    let mut directories = Vec::new();
+    if let Ok(real) = fs::canonicalize(binary) {
+        directories.push(parent(&real));
+    }
+    let given = parent(binary);
+    let same = fs::canonicalize(&given).is_ok_and(|given| directories.contains(&given));
+    if !same {
+        directories.push(given);
+    }
+    directories
+}
+
+/// The archives that search paths lead to, in their order, each for every target in order.
+pub(crate) fn archives(patterns: &[PathBuf], targets: &[String]) -> Vec<PathBuf> {
+    let mut archives = Vec::new();
+    for pattern in patterns {
+        if has_variable(pattern) {
+            for target in targets {
+                push(&mut archives, expand(pattern, target));
+            }
+        } else if pattern.is_dir() {
+            for archive in in_directory(pattern, targets) {
+                push(&mut archives, archive);
+            }
+        } else {
+            push(&mut archives, pattern.clone());
+        }
+    }
+    archives
+}
+
+/// Archives of a directory by their names; the early form of the marker names directories.
+fn in_directory(directory: &Path, targets: &[String]) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.sort();
+    let mut archives = Vec::new();
+    for target in targets {
+        let end = format!("_{target}.kpack");
+        let of_target = names
+            .iter()
+            .filter(|name| name.as_bytes().ends_with(end.as_bytes()));
+        archives.extend(of_target.map(|name| directory.join(name)));
+    }
+    archives
+}
+
+pub(crate) fn has_variable(pattern: &Path) -> bool {
+    position(pattern.as_os_str().as_bytes()).is_some()
+}
+
+/// `pattern` with the target in its place.
+pub(crate) fn expand(pattern: &Path, target: &str) -> PathBuf {
+    let mut rest = pattern.as_os_str().as_bytes();
+    let mut path = Vec::with_capacity(rest.len());
+    while let Some(place) = position(rest) {
+        path.extend_from_slice(&rest[..place]);
+        path.extend_from_slice(target.as_bytes());
+        rest = &rest[place + GFXARCH.len()..];
+    }
+    path.extend_from_slice(rest);
+    PathBuf::from(std::ffi::OsString::from_vec(path))
+}
+
+/// A search path split at the first place of the target, if there is one.
+pub(crate) fn split(pattern: &Path) -> Option<(&OsStr, &OsStr)> {
+    let bytes = pattern.as_os_str().as_bytes();
+    let place = position(bytes)?;
+    let behind = &bytes[place + GFXARCH.len()..];
+    Some((
+        OsStr::from_bytes(&bytes[..place]),
+        OsStr::from_bytes(behind),
+    ))
+}
+
+fn position(bytes: &[u8]) -> Option<usize> {
+    bytes
+        .windows(GFXARCH.len())
+        .position(|window| window == GFXARCH.as_bytes())
+}
+
+fn push<T: PartialEq>(list: &mut Vec<T>, item: T) {
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}

@@ -1,0 +1,50 @@
+//! The environment variables that the loader heeds.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use crate::ffi::process;
+
+/// What the environment asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `ROCM_KPACK_DISABLE`, set and not `0`: nothing is loaded.
+    pub disable: bool,
+    /// `ROCM_KPACK_DEBUG`, set and not `0`: say on standard error what was tried.
+    pub debug: bool,
+    /// `ROCM_KPACK_PATH`: archives in place of those that markers name; empty where it is not set.
+    pub path: Vec<PathBuf>,
+    /// `ROCM_KPACK_PATH_PREFIX`: archives before those that markers name.
+    pub path_prefix: Vec<PathBuf>,
+}
+
+impl Environment {
+    /// The variables of this process. In one with raised privileges (AT_SECURE), where whoever
+    /// started it is not to be trusted, they are ignored.
+    pub fn of_process() -> Self {
+        if process::is_secure() {
+            return Self::default();
+        }
+        Self::read(|name| std::env::var_os(name))
+    }
+
+    /// The variables that `get` tells.
+    pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Self {
+        let is_on = |name| get(name).is_some_and(|value| value != "0");
+        let files = |name| {
+            let value = get(name).unwrap_or_default();
+            let files = value.as_bytes().split(|byte| *byte == b':');
+            files
+                .filter(|file| !file.is_empty())
+                .map(|file| PathBuf::from(OsStr::from_bytes(file)))
+                .collect()
+        };
+        Self {
+            disable: is_on("ROCM_KPACK_DISABLE"),
+            debug: is_on("ROCM_KPACK_DEBUG"),
+            path: files("ROCM_KPACK_PATH"),
+            path_prefix: files("ROCM_KPACK_PATH_PREFIX"),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What can go wrong, and its number in the C interface.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kpack_format::archive::ArchiveError;
+use kpack_format::marker::MarkerError;
+use kpack_format::target_id::ParseTargetIdError;
+
+use crate::{ErrorCode, Report};
+
+/// Why an archive could not be read or a code object not be found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no such file.
+    #[error("{}: no such file", path.display())]
+    NotFound {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file that cannot be read.
+    #[error("{}: it cannot be read: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that is no archive, or that is damaged.
+    #[error("{}: {source}", path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// Where, what was expected, and what was found.
+        source: ArchiveError,
+    },
+    /// An archive with a name that C cannot be told.
+    #[error("{}: the name {name:?} has a NUL character", path.display())]
+    NulInName {
+        /// The file.
+        path: PathBuf,
+        /// A target ID or a kernel name.
+        name: String,
+    },
+    /// Too little memory for a code object.
+    #[error("there is no memory for a code object of {size} bytes")]
+    OutOfMemory {
+        /// Size in bytes.
+        size: u64,
+    },
+    /// An address at which no file is mapped.
+    #[error("no file is mapped at address {address:#x}")]
+    NotMapped {
+        /// The address.
+        address: usize,
+    },
+    /// An address at which there is no marker.
+    #[error("at address {address:#x}: {source}")]
+    Marker {
+        /// The address.
+        address: usize,
+        /// What was expected, and what was found.
+        source: MarkerError,
+    },
+    /// An address that cannot be read.
+    #[error("the marker's address {address:#x} cannot be read")]
+    NotReadable {
+        /// The address.
+        address: usize,
+    },
+    /// A text that is no target ID.
+    #[error(transparent)]
+    Target(#[from] ParseTargetIdError),
+    /// No ISA was asked for.
+    #[error("no ISA was given to look for")]
+    NoIsa,
+    /// `ROCM_KPACK_DISABLE` is set.
+    #[error("loading from archives is turned off by ROCM_KPACK_DISABLE")]
+    Disabled,
+    /// The code object was not found; the report says where it was looked for.
+    #[error("{report}")]
+    NoCodeObject {
+        /// [`ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
+        /// [`ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND`] or
+        /// [`ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND`].
+        code: ErrorCode,
+        /// What was tried.
+        report: Box<Report>,
+    },
+}
+
+impl Error {
+    /// The number that the C interface returns for it.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotFound { .. } => ErrorCode::KPACK_ERROR_FILE_NOT_FOUND,
+            Self::Io { .. } => ErrorCode::KPACK_ERROR_IO_ERROR,
+            Self::Archive { source, .. } => match source {
+                ArchiveError::Io(_) => ErrorCode::KPACK_ERROR_IO_ERROR,
+                ArchiveError::Toc { .. } => ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED,
+                ArchiveError::Decompression { .. } => ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED,
+                ArchiveError::UnsupportedVersion { .. } => {
+                    ErrorCode::KPACK_ERROR_UNSUPPORTED_VERSION
+                }
+                ArchiveError::NoSuchKernel { .. } => ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND,
+                _ => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
+            },
+            Self::NulInName { .. } => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
+            Self::OutOfMemory { .. } => ErrorCode::KPACK_ERROR_OUT_OF_MEMORY,
+            Self::NotMapped { .. } => ErrorCode::KPACK_ERROR_PATH_DISCOVERY_FAILED,
+            Self::Marker { .. } | Self::NotReadable { .. } => {
+                ErrorCode::KPACK_ERROR_INVALID_METADATA
+            }
+            Self::Target(_) | Self::NoIsa => ErrorCode::KPACK_ERROR_INVALID_ARGUMENT,
+            Self::Disabled => ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED,
+            Self::NoCodeObject { code, .. } => *code,
+        }
+    }
+
+    /// For an operation on the file at `path`.
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::NotFound { path },
+            _ => Self::Io { path, source },
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Functions of the C interface. Their comments are those of the header, where the contract of all
+//! of them stands once, at the top.
+
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the contract is in the module's documentation and at the top of the header"
+)]
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::slice;
+
+use super::buffer::Buffer;
+use super::types::{
+    kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache, kpack_cache_t,
+    kpack_error_t,
+};
+use crate::{Archive, Cache, Error, Request, TargetId, discover_binary_path, lookup, marker_at};
+
+/// Opens the archive at `path`: reads its header and table of contents, and nothing else.
+///
+/// `*archive` is to be closed with kpack_close(). After an error it is as it was.
+///
+/// Returns KPACK_ERROR_INVALID_ARGUMENT for a null argument, KPACK_ERROR_FILE_NOT_FOUND,
+/// KPACK_ERROR_IO_ERROR for a file that is empty or cannot be read, KPACK_ERROR_INVALID_FORMAT,
+/// KPACK_ERROR_UNSUPPORTED_VERSION, KPACK_ERROR_MSGPACK_PARSE_FAILED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_open(
+    path: *const c_char,
+    archive: *mut kpack_archive_t,
+) -> kpack_error_t {
+    guard(|| {
+        // SAFETY: by contract.
+        let (path, out) = unsafe { (text(path)?, Out::new(archive)?) };
+        let opened = Archive::open(Path::new(OsStr::from_bytes(path)));
+        let opened = opened.and_then(kpack_archive::new).map_err(code)?;
+        out.set(Box::into_raw(Box::new(opened)));
+        Ok(())
+    })
+}
+
+/// Closes an archive, and frees what it owns. Nothing may use it any more. Null is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_close(archive: kpack_archive_t) {
+    if !archive.is_null() {
+        guard(|| {
+            // SAFETY: it came from kpack_open, and is not used any more.
+            drop(unsafe { Box::from_raw(archive) });
+            Ok(())
+        });
+    }
+}
+
+/// Tells how many targets the archive has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_get_architecture_count(
+    archive: kpack_archive_t,
+    count: *mut usize,
+) -> kpack_error_t {
+    // SAFETY: by contract.
+    unsafe { tell_count(archive, count, |archive| &archive.architectures) }
+}
+
+/// Tells the target ID at `index`, such as "gfx90a:xnack+". The archive owns the string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_get_architecture(
+    archive: kpack_archive_t,
+    index: usize,
+    arch: *mut *const c_char,
+) -> kpack_error_t {
+    // SAFETY: by contract.
+    unsafe { tell_name(archive, index, arch, |archive| &archive.architectures) }
+}
+
+/// Tells how many names the archive has kernels under.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_get_binary_count(
+    archive: kpack_archive_t,
+    count: *mut usize,
+) -> kpack_error_t {
+    // SAFETY: by contract.
+    unsafe { tell_count(archive, count, |archive| &archive.names) }
+}
+
+/// Tells the name at `index`, such as "lib/librocblas.so.5#0", which is what kpack_get_kernel()
+/// takes. The archive owns the string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_get_binary(
+    archive: kpack_archive_t,
+    index: usize,
+    binary: *mut *const c_char,
+) -> kpack_error_t {
+    // SAFETY: by contract.
+    unsafe { tell_name(archive, index, binary, |archive| &archive.names) }
+}
+
+/// Makes a copy of the code object under a name, for a target. Any number of threads may do so with
+/// one archive.
+///
+/// `*kernel_data` is to be freed with kpack_free_kernel(), and outlives the archive. After an error
+/// the outputs are as they were.
+///
+/// Returns KPACK_ERROR_KERNEL_NOT_FOUND where the archive has no such name or not for that target,
+/// KPACK_ERROR_DECOMPRESSION_FAILED, KPACK_ERROR_INVALID_FORMAT, KPACK_ERROR_OUT_OF_MEMORY, and
+/// KPACK_ERROR_IO_ERROR where the file has become shorter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_get_kernel(
+    archive: kpack_archive_t,
+    binary_name: *const c_char,
+    arch: *const c_char,
+    kernel_data: *mut *mut c_void,
+    kernel_size: *mut usize,
+) -> kpack_error_t {
+    guard(|| {
+        // SAFETY: by contract.
+        let (archive, name, target) = unsafe {
+            let archive = archive.as_ref().ok_or(INVALID)?;
+            (archive, text(binary_name)?, text(arch)?)
+        };
+        // SAFETY: by contract.
+        let output = unsafe { Output::new(kernel_data, kernel_size)? };
+        let (Ok(name), Ok(target)) = (str::from_utf8(name), str::from_utf8(target)) else {
+            return Err(kpack_error_t::KPACK_ERROR_KERNEL_NOT_FOUND);
+        };
+        output.set(archive.archive.load_into(name, target).map_err(code)?);
+        Ok(())
+    })
+}
+
+/// Frees what kpack_get_kernel() made. Null is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_free_kernel(kernel_data: *mut c_void) {
+    // SAFETY: it came from malloc or calloc.
+    unsafe { libc::free(kernel_data) };
+}
+
+/// Makes a cache, which keeps archives open. The environment is read here, once: ROCM_KPACK_PATH,
+/// ROCM_KPACK_PATH_PREFIX, ROCM_KPACK_DISABLE, ROCM_KPACK_DEBUG; not in a process with raised
+/// privileges.
+///
+/// `*cache` is to be freed with kpack_cache_destroy().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_cache_create(cache: *mut kpack_cache_t) -> kpack_error_t {
+    guard(|| {
+        // SAFETY: by contract.
+        let out = unsafe { Out::new(cache)? };
+        let cache = Cache::from_environment();
+        out.set(Box::into_raw(Box::new(kpack_cache { cache })));
+        Ok(())
+    })
+}
+
+/// Closes all archives of a cache, and frees it. Nothing may use it any more. Null is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_cache_destroy(cache: kpack_cache_t) {
+    if !cache.is_null() {
+        guard(|| {
+            // SAFETY: it came from kpack_cache_create, and is not used any more.
+            drop(unsafe { Box::from_raw(cache) });
+            Ok(())
+        });
+    }
+}
+
+/// Tells the path of the file that is mapped at an address, and, where `offset_out` is not null, the
+/// offset of that address in the file.
+///
+/// Returns KPACK_ERROR_PATH_DISCOVERY_FAILED where no file is mapped there, and
+/// KPACK_ERROR_INVALID_ARGUMENT for a null argument and where the path with its final NUL has more
+/// than `path_out_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_discover_binary_path(
+    address_in_binary: *const c_void,
+    path_out: *mut c_char,
+    path_out_size: usize,
+    offset_out: *mut usize,
+) -> kpack_error_t {
+    guard(|| {
+        if address_in_binary.is_null() || path_out.is_null() || path_out_size == 0 {
+            return Err(INVALID);
+        }
+        let found = discover_binary_path(address_in_binary as usize);
+        let (path, offset) = found.map_err(|_| kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED)?;
+        let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| INVALID)?;
+        let path = path.as_bytes_with_nul();
+        if path.len() > path_out_size {
+            return Err(INVALID);
+        }
+        // SAFETY: by contract; the size was compared.
+        unsafe {
+            path_out
+                .cast::<u8>()
+                .copy_from_nonoverlapping(path.as_ptr(), path.len());
+            if let Ok(out) = Out::new(offset_out) {
+                out.set(offset);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Finds the code object of a split binary that runs on a GPU, and makes a copy of it. Any number of
+/// threads may do so with one cache.
+///
+/// `hipk_metadata` is the wrapper's pointer, to the marker; `co_index` the wrapper's index.
+/// `arch_list` has the GPU's ISAs, the preferred one first. For each, every target that runs on it
+/// is looked for, the most specific first, in every archive, in the order of the search paths.
+///
+/// `*code_object_out` is to be freed with kpack_free_code_object(), and outlives the cache. After an
+/// error the outputs are as they were.
+///
+/// Returns KPACK_ERROR_NOT_IMPLEMENTED with ROCM_KPACK_DISABLE, KPACK_ERROR_INVALID_METADATA where
+/// there is no marker, KPACK_ERROR_ARCHIVE_NOT_FOUND where no archive can be opened,
+/// KPACK_ERROR_ARCH_NOT_FOUND where none has a target that fits, KPACK_ERROR_KERNEL_NOT_FOUND where
+/// none of those has the kernel, and what kpack_get_kernel() returns. With ROCM_KPACK_DEBUG, standard
+/// error has what was tried.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_load_code_object(
+    cache: kpack_cache_t,
+    hipk_metadata: *const c_void,
+    binary_path: *const c_char,
+    co_index: u32,
+    arch_list: *const *const c_char,
+    arch_count: usize,
+    code_object_out: *mut *mut c_void,
+    code_object_size_out: *mut usize,
+) -> kpack_error_t {
+    guard(|| {
+        if hipk_metadata.is_null() || arch_list.is_null() || arch_count == 0 {
+            return Err(INVALID);
+        }
+        // SAFETY: by contract.
+        let (cache, binary, isas, output) = unsafe {
+            (
+                &cache.as_ref().ok_or(INVALID)?.cache,
+                text(binary_path)?,
+                slice::from_raw_parts(arch_list, arch_count),
+                Output::new(code_object_out, code_object_size_out)?,
+            )
+        };
+        let isa = |text: &[u8]| -> Option<TargetId> { str::from_utf8(text).ok()?.parse().ok() };
+        let isas = isas
+            .iter()
+            // SAFETY: by contract.
+            .map(|isa| unsafe { text(*isa) })
+            .map(|text| isa(text?).ok_or(INVALID))
+            .collect::<Result<Vec<_>, _>>()?;
+        if cache.environment().disable {
+            return Err(code(Error::Disabled));
+        }
+        let loaded = marker_at(hipk_metadata as usize).and_then(|marker| {
+            cache.load_into(&Request {
+                marker: &marker,
+                binary: Path::new(OsStr::from_bytes(binary)),
+                co_index,
+                isas: &isas,
+            })
+        });
+        if let Err(error @ (Error::Marker { .. } | Error::NotReadable { .. })) = &loaded
+            && cache.environment().debug
+        {
+            let binary = String::from_utf8_lossy(binary);
+            lookup::say(&format!("{binary}: {error}"));
+        }
+        output.set(loaded.map_err(code)?);
+        Ok(())
+    })
+}
+
+/// Frees what kpack_load_code_object() made. Null is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_free_code_object(code_object: *mut c_void) {
+    // SAFETY: it came from malloc or calloc.
+    unsafe { libc::free(code_object) };
+}
+
+/// Calls `callback` with each target ID of the archive at `archive_path`, until it returns false.
+///
+/// Returns what kpack_open() returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kpack_enumerate_architectures(
+    archive_path: *const c_char,
+    callback: kpack_arch_callback_t,
+    user_data: *mut c_void,
+) -> kpack_error_t {
+    guard(|| {
+        // SAFETY: by contract.
+        let path = unsafe { text(archive_path)? };
+        let callback = callback.ok_or(INVALID)?;
+        let opened = Archive::open(Path::new(OsStr::from_bytes(path)));
+        let archive = opened.and_then(kpack_archive::new).map_err(code)?;
+        for architecture in &archive.architectures {
+            // SAFETY: by contract; the string lives during the call.
+            if !unsafe { callback(architecture.as_ptr(), user_data) } {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+const INVALID: kpack_error_t = kpack_error_t::KPACK_ERROR_INVALID_ARGUMENT;
+
+fn code(error: Error) -> kpack_error_t {
+    error.code()
+}
+
+/// Keeps panics from leaving: one is a fault of this library, and is told on standard error by the
+/// panic handler; the caller gets an error that fits it least badly.
+fn guard(work: impl FnOnce() -> Result<(), kpack_error_t>) -> kpack_error_t {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => kpack_error_t::KPACK_SUCCESS,
+        Ok(Err(error)) => error,
+        Err(_) => kpack_error_t::KPACK_ERROR_IO_ERROR,
+    }
+}
+
+/// The string at `pointer`, without NUL.
+///
+/// # Safety
+/// It is null or a string that lives for `'a`.
+unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a [u8], kpack_error_t> {
+    match pointer.is_null() {
+        true => Err(INVALID),
+        // SAFETY: by contract.
+        false => Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes()),
+    }
+}
+
+/// Where a caller wants a result: memory that need not hold anything yet.
+struct Out<T>(NonNull<T>);
+
+impl<T> Out<T> {
+    /// # Safety
+    /// It is null or may be written.
+    unsafe fn new(pointer: *mut T) -> Result<Self, kpack_error_t> {
+        NonNull::new(pointer).map(Self).ok_or(INVALID)
+    }
+
+    fn set(self, value: T) {
+        // SAFETY: whoever made it saw to that.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// Where a code object and its size go.
+struct Output {
+    data: Out<*mut c_void>,
+    size: Out<usize>,
+}
+
+impl Output {
+    /// # Safety
+    /// Each is null or may be written.
+    unsafe fn new(data: *mut *mut c_void, size: *mut usize) -> Result<Self, kpack_error_t> {
+        // SAFETY: by contract.
+        let (data, size) = unsafe { (Out::new(data)?, Out::new(size)?) };
+        Ok(Self { data, size })
+    }
+
+    fn set(self, buffer: Buffer) {
+        let (data, size) = buffer.into_raw();
+        self.data.set(data);
+        self.size.set(size);
+    }
+}
+
+/// # Safety
+/// `archive` is null or open, `count` is null or may be written.
+unsafe fn tell_count(
+    archive: kpack_archive_t,
+    count: *mut usize,
+    list: impl Fn(&kpack_archive) -> &Vec<CString>,
+) -> kpack_error_t {
+    guard(|| {
+        // SAFETY: by contract.
+        let (archive, count) = unsafe { (archive.as_ref().ok_or(INVALID)?, Out::new(count)?) };
+        count.set(list(archive).len());
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `archive` is null or open, `name` is null or may be written.
+unsafe fn tell_name(
+    archive: kpack_archive_t,
+    index: usize,
+    name: *mut *const c_char,
+    list: impl Fn(&kpack_archive) -> &Vec<CString>,
+) -> kpack_error_t {
+    guard(|| {
+        // SAFETY: by contract.
+        let (archive, name) = unsafe { (archive.as_ref().ok_or(INVALID)?, Out::new(name)?) };
+        name.set(list(archive).get(index).ok_or(INVALID)?.as_ptr());
+        Ok(())
+    })
+}

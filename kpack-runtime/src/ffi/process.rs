@@ -1,0 +1,63 @@
+//! What a process can ask of itself.
+
+use std::ffi::c_void;
+use std::io;
+
+/// Size of the pieces in which memory is read: no page is smaller, and all are multiples of it.
+const PIECE: usize = 4096;
+
+/// Whether the process has more rights than whoever started it (AT_SECURE, see getauxval(3)).
+pub(crate) fn is_secure() -> bool {
+    // SAFETY: getauxval has no precondition.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Copies what is readable at `address` of this process into `bytes`; returns how many bytes, which
+/// ends where a page cannot be read.
+///
+/// # Errors
+/// Where process_vm_readv(2) may not be used.
+pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) -> io::Result<usize> {
+    // A piece that cannot be read whole may not be read at all, so none goes over a page's end.
+    let mut pieces = Vec::new();
+    let mut at = address;
+    let end = address.saturating_add(bytes.len());
+    while at < end {
+        let next = (at / PIECE + 1).saturating_mul(PIECE).min(end);
+        pieces.push(libc::iovec {
+            iov_base: at as *mut c_void,
+            iov_len: next - at,
+        });
+        at = next;
+    }
+    let local = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `local` is `bytes`, which may be written; of `pieces` the kernel reads what is there.
+    let read = unsafe {
+        libc::process_vm_readv(
+            libc::getpid(),
+            &raw const local,
+            1,
+            pieces.as_ptr(),
+            pieces.len() as libc::c_ulong,
+            0,
+        )
+    };
+    match usize::try_from(read) {
+        Ok(read) => Ok(read),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EFAULT) => Ok(0),
+            error => Err(error),
+        },
+    }
+}
+
+/// Copies memory that was found to be mapped and readable.
+pub(crate) fn copy_memory(address: usize, bytes: &mut [u8]) {
+    // SAFETY: the caller found these bytes to be readable, in the list of what this process has
+    // mapped. That they stay so is what every user of a marker relies on: it is part of a binary
+    // that is loaded.
+    unsafe { std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+}

@@ -1,0 +1,54 @@
+//! The loader: finds the device code of a split binary again, and decompresses it.
+//!
+//! A HIP runtime that meets a split binary asks for the code object of the GPU at hand:
+//!
+//! ```no_run
+//! use rocm_kpack::{Cache, Request, marker_at};
+//!
+//! # fn main() -> Result<(), rocm_kpack::Error> {
+//! # let (pointer, co_index) = (0usize, 0u32);
+//! let cache = Cache::from_environment();
+//! // The wrapper's pointer leads to the marker, and to the binary that it is in.
+//! let marker = marker_at(pointer)?;
+//! let (binary, _) = rocm_kpack::discover_binary_path(pointer)?;
+//! let isas = ["gfx942:sramecc+:xnack-".parse()?, "gfx9-4-generic".parse()?];
+//! let code_object: Vec<u8> = cache.load_code_object(&Request {
+//!     marker: &marker,
+//!     binary: &binary,
+//!     co_index,
+//!     isas: &isas,
+//! })?;
+//! # Ok(()) }
+//! ```
+//!
+//! The same through the C interface, `rocm_kpack/kpack.h`, is what the ROCm runtime calls; see
+//! [`ffi`].
+//!
+//! Archives are read by position: opening one costs what its table of contents costs, and a file
+//! that shrinks meanwhile gives an error. Nothing is locked while code objects are read and
+//! decompressed.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod archive;
+mod cache;
+mod candidates;
+mod environment;
+mod error;
+pub mod ffi;
+mod lookup;
+mod marker;
+mod process_map;
+mod report;
+
+pub use archive::Archive;
+pub use cache::Cache;
+pub use environment::Environment;
+pub use error::Error;
+pub use ffi::kpack_error_t as ErrorCode;
+pub use kpack_format::TargetId;
+pub use kpack_format::marker::Marker;
+pub use lookup::Request;
+pub use marker::marker_at;
+pub use process_map::discover_binary_path;
+pub use report::{Attempt, Outcome, Report};

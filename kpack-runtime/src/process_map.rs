@@ -1,0 +1,170 @@
+//! What is mapped where in this process (`/proc/self/maps`, see proc_pid_maps(5)).
+
+use std::ffi::OsStr;
+use std::fs;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use crate::Error;
+use crate::ffi::process;
+
+const MAPS: &str = "/proc/self/maps";
+/// Stands behind the path of a file that is there no longer.
+const DELETED: &[u8] = b" (deleted)";
+
+/// One line.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'a> {
+    range: Range<usize>,
+    readable: bool,
+    /// Offset in the file, in bytes.
+    offset: usize,
+    inode: &'a [u8],
+    /// As it stands there.
+    path: &'a [u8],
+}
+
+/// The file that is mapped at `address` of this process, and the offset of that address in it.
+///
+/// # Errors
+/// [`Error::NotMapped`] where nothing or no file is mapped, [`Error::Io`] where that cannot be told.
+pub fn discover_binary_path(address: usize) -> Result<(PathBuf, usize), Error> {
+    let maps = fs::read(MAPS).map_err(|error| Error::io(MAPS.as_ref(), error))?;
+    find(&maps, address).ok_or(Error::NotMapped { address })
+}
+
+/// Copies what is readable at `address` into `bytes`; returns how many bytes.
+pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) -> usize {
+    let Ok(maps) = fs::read(MAPS) else { return 0 };
+    let size = readable(&maps, address).min(bytes.len());
+    process::copy_memory(address, &mut bytes[..size]);
+    size
+}
+
+fn find(maps: &[u8], address: usize) -> Option<(PathBuf, usize)> {
+    let line = lines(maps).find(|line| line.range.contains(&address))?;
+    if line.inode == b"0" || !line.path.starts_with(b"/") {
+        return None;
+    }
+    let path = unescape(line.path);
+    let exists = |path: &[u8]| PathBuf::from(OsStr::from_bytes(path)).exists();
+    let path = match path.strip_suffix(DELETED) {
+        // What is mapped was replaced; its directory is still the right one.
+        Some(former) if !exists(&path) => former.to_vec(),
+        _ => path,
+    };
+    // Memory that has a name and no place in the file system.
+    if path.starts_with(b"/memfd:") && !exists(&path) {
+        return None;
+    }
+    let offset = line.offset.checked_add(address - line.range.start)?;
+    Some((PathBuf::from(OsStr::from_bytes(&path)), offset))
+}
+
+/// How many bytes from `address` on can be read.
+fn readable(maps: &[u8], address: usize) -> usize {
+    let mut end = address;
+    for line in lines(maps) {
+        if line.range.contains(&end) && line.readable {
+            end = line.range.end;
+        }
+    }
+    end - address
+}
+
+/// The lines in the order of addresses; what cannot be read is left out.
+fn lines(maps: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    maps.split(|byte| *byte == b'\n').filter_map(line)
+}
+
+fn line(text: &[u8]) -> Option<Line<'_>> {
+    let mut rest = text;
+    let mut field = || {
+        let start = rest.iter().position(|byte| *byte != b' ')?;
+        let end = rest[start..].iter().position(|byte| *byte == b' ');
+        let end = end.map_or(rest.len(), |end| start + end);
+        let field = &rest[start..end];
+        rest = &rest[end..];
+        Some(field)
+    };
+    let (range, permissions, offset) = (field()?, field()?, field()?);
+    let (_device, inode) = (field()?, field()?);
+    let range = std::str::from_utf8(range).ok()?;
+    let (start, end) = range.split_once('-')?;
+    let number = |text: &str| usize::from_str_radix(text, 16).ok();
+    Some(Line {
+        range: number(start)?..number(end)?,
+        readable: permissions.first() == Some(&b'r'),
+        offset: number(std::str::from_utf8(offset).ok()?)?,
+        inode,
+        path: rest.trim_ascii_start(),
+    })
+}
+
+/// A newline in a path is written as `\012`.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&first, others)) = rest.split_first() {
+        match rest.strip_prefix(b"\\012") {
+            Some(behind) => {
+                bytes.push(b'\n');
+                rest = behind;
+            }
+            None => {
+                bytes.push(first);
+                rest = others;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &[u8] = b"\
+00400000-00401000 r--p 00000000 08:01 1234 /opt/my app/bin\\012/tool
+00401000-00402000 r-xp 00001000 08:01 1234 /opt/my app/bin\\012/tool
+00402000-00403000 ---p 00002000 08:01 1234 /opt/my app/bin\\012/tool
+7f0000000000-7f0000001000 rw-p 00000000 00:00 0 [heap]
+7f0000001000-7f0000002000 rw-p 00003000 08:01 99 /no/such/libvec.so (deleted)
+7f0000002000-7f0000003000 rw-s 00000000 00:01 77 /memfd:code (deleted)
+";
+
+    #[test]
+    fn a_file_and_the_offset_in_it() {
+        let path = PathBuf::from("/opt/my app/bin\n/tool");
+        assert_eq!(find(MAPS, 0x400010), Some((path.clone(), 0x10)));
+        assert_eq!(find(MAPS, 0x401010), Some((path, 0x1010)));
+        let replaced = PathBuf::from("/no/such/libvec.so");
+        assert_eq!(find(MAPS, 0x7f00_0000_1004), Some((replaced, 0x3004)));
+    }
+
+    #[test]
+    fn what_is_no_file() {
+        for address in [0, 0x403000, 0x7f00_0000_0000, 0x7f00_0000_2000] {
+            assert_eq!(find(MAPS, address), None, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn reading_goes_on_into_the_next_mapping_and_stops_before_a_hole() {
+        assert_eq!(readable(MAPS, 0x400ff0), 0x1010);
+        assert_eq!(readable(MAPS, 0x402000), 0);
+        assert_eq!(readable(MAPS, 0x7f00_0000_0ff0), 0x2010);
+        assert_eq!(readable(MAPS, 0x10), 0);
+    }
+
+    #[test]
+    fn memory_is_read_without_the_help_of_the_kernel_too() {
+        let text = b"what is here";
+        let mut bytes = [0; 12];
+        let address = text.as_ptr() as usize;
+        assert_eq!(read_memory(address, &mut bytes), 12);
+        assert_eq!(&bytes, text);
+        assert_eq!(read_memory(8, &mut bytes), 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! Given an archive, when a code object is loaded, then its bytes are right; given a damaged one,
+//! then there is an error with the right number, and nothing worse.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::thread;
+
+use common::archive;
+use kpack_format::archive::Scheme;
+use kpack_tests::tree::Tree;
+use rocm_kpack::{Archive, Error, ErrorCode};
+
+const TARGET: &str = "gfx1100";
+const SCHEMES: [Scheme; 2] = [Scheme::None, Scheme::ZstdPerKernel];
+
+fn file(tree: &Tree, bytes: &[u8]) -> PathBuf {
+    let path = tree.path("a.kpack");
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorCode {
+    result.unwrap_err().code()
+}
+
+/// `bytes` with the only place of `old` replaced.
+fn patched(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+    let places: Vec<usize> = (0..=bytes.len() - old.len())
+        .filter(|at| bytes[*at..].starts_with(old))
+        .collect();
+    let [place] = places[..] else {
+        panic!("{old:?} is there {} times", places.len());
+    };
+    [&bytes[..place], new, &bytes[place + old.len()..]].concat()
+}
+
+#[test]
+fn code_objects_come_back_as_they_were() {
+    let tree = Tree::new();
+    let large = vec![3; 10 << 20];
+    let kernels: [(&str, &[u8]); 3] = [("a#0", b"one"), ("a#1", &large), ("a#2", b"")];
+    for scheme in SCHEMES {
+        let path = file(&tree, &archive(scheme, TARGET, &kernels));
+        let archive = Archive::open(&path).unwrap();
+        for (name, expected) in kernels {
+            assert_eq!(archive.load(name, TARGET).unwrap(), expected);
+        }
+        assert_eq!(archive.borrow("a#0", TARGET).unwrap(), None, "not mapped");
+        let error = archive.load("a#3", TARGET);
+        assert_eq!(code(error), ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
+    }
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn what_is_not_compressed_can_be_borrowed() {
+    let tree = Tree::new();
+    let path = file(&tree, &archive(Scheme::None, TARGET, &[("a#0", b"one")]));
+    // SAFETY: nothing changes the file.
+    let mapped = unsafe { Archive::open_mapped(&path) }.unwrap();
+    assert_eq!(mapped.borrow("a#0", TARGET).unwrap(), Some(&b"one"[..]));
+    assert_eq!(mapped.load("a#0", TARGET).unwrap(), b"one");
+    mapped.borrow("a#1", TARGET).unwrap_err();
+    let path = file(
+        &tree,
+        &archive(Scheme::ZstdPerKernel, TARGET, &[("a#0", b"one")]),
+    );
+    // SAFETY: nothing changes the file.
+    let mapped = unsafe { Archive::open_mapped(&path) }.unwrap();
+    assert_eq!(mapped.borrow("a#0", TARGET).unwrap(), None);
+    assert_eq!(mapped.load("a#0", TARGET).unwrap(), b"one");
+}
+
+#[test]
+fn frames_are_found_without_frame_offsets() {
+    let tree = Tree::new();
+    let kernels: [(&str, &[u8]); 3] = [("a#0", b"one"), ("a#1", b"two"), ("a#2", b"three")];
+    let bytes = archive(Scheme::ZstdPerKernel, TARGET, &kernels);
+    // Under another name they are a key that is not known.
+    let bytes = patched(&bytes, b"frame_offsets", b"frame_0ffsets");
+    let archive = Archive::open(&file(&tree, &bytes)).unwrap();
+    for (name, expected) in kernels.iter().rev() {
+        assert_eq!(archive.load(name, TARGET).unwrap(), *expected);
+    }
+}
+
+#[test]
+fn files_that_are_no_archives() {
+    let tree = Tree::new();
+    let open = |bytes: &[u8]| code(Archive::open(&file(&tree, bytes)));
+    let whole = archive(Scheme::ZstdPerKernel, TARGET, &[("a#0", b"one")]);
+    assert_eq!(open(b""), ErrorCode::KPACK_ERROR_IO_ERROR);
+    assert_eq!(open(b"KPAK"), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
+    assert_eq!(open(&[7; 100]), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
+    let mut version = whole.clone();
+    version[4] = 2;
+    assert_eq!(open(&version), ErrorCode::KPACK_ERROR_UNSUPPORTED_VERSION);
+    let cut = &whole[..whole.len() - 1];
+    assert_eq!(open(cut), ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED);
+    let wrong_type = patched(&whole, b"\xa7ordinal\x00", b"\xa7ordinal\xc0");
+    assert_eq!(
+        open(&wrong_type),
+        ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED
+    );
+    let beyond = patched(&whole, b"\xa7ordinal\x00", b"\xa7ordinal\x01");
+    assert_eq!(open(&beyond), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
+    let scheme = patched(&whole, b"zstd-per-kernel", b"zstd-per-kernfl");
+    assert_eq!(open(&scheme), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
+
+    let missing = Archive::open(&tree.path("missing.kpack"));
+    assert_eq!(code(missing), ErrorCode::KPACK_ERROR_FILE_NOT_FOUND);
+    let below_a_file = Archive::open(&tree.path("a.kpack/b.kpack"));
+    assert_eq!(code(below_a_file), ErrorCode::KPACK_ERROR_FILE_NOT_FOUND);
+    assert_eq!(
+        code(Archive::open(tree.root())),
+        ErrorCode::KPACK_ERROR_IO_ERROR
+    );
+}
+
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let tree = Tree::new();
+    let path = tree.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.unwrap().success());
+    assert_eq!(code(Archive::open(&path)), ErrorCode::KPACK_ERROR_IO_ERROR);
+}
+
+#[test]
+fn code_objects_that_are_not_what_the_toc_says() {
+    let tree = Tree::new();
+    let whole = archive(Scheme::ZstdPerKernel, TARGET, &[("a#0", &[7; 1000])]);
+    let load = |bytes: &[u8]| {
+        let archive = Archive::open(&file(&tree, bytes)).unwrap();
+        code(archive.load("a#0", TARGET))
+    };
+    let size = b"\xadoriginal_size\xcd\x03\xe8";
+    let more = patched(&whole, size, b"\xadoriginal_size\xcd\x03\xe9");
+    assert_eq!(load(&more), ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
+    let huge = patched(&whole, size, b"\xadoriginal_size\xce\xff\xff\xff\xff");
+    assert_eq!(load(&huge), ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
+    let mut damaged = whole.clone();
+    damaged[80] ^= 1;
+    assert_eq!(load(&damaged), ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
+    let mut frame_size = whole;
+    frame_size[71] = 0xff;
+    assert_eq!(load(&frame_size), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_open() {
+    let tree = Tree::new();
+    for scheme in SCHEMES {
+        let path = file(&tree, &archive(scheme, TARGET, &[("a#0", &[7; 100_000])]));
+        let archive = Archive::open(&path).unwrap();
+        let open = OpenOptions::new().write(true).open(&path).unwrap();
+        open.set_len(70).unwrap();
+        let error = archive.load("a#0", TARGET);
+        assert_eq!(code(error), ErrorCode::KPACK_ERROR_IO_ERROR);
+    }
+}
+
+#[test]
+fn threads_read_from_one_archive_at_once() {
+    let tree = Tree::new();
+    let kernels: Vec<(String, Vec<u8>)> = (0..64usize)
+        .map(|n| (format!("a#{n}"), vec![n as u8; 1000 + 5000 * n]))
+        .collect();
+    let borrowed: Vec<(&str, &[u8])> = kernels.iter().map(|(n, b)| (&**n, &**b)).collect();
+    for (scheme, offsets) in [
+        (Scheme::None, true),
+        (Scheme::ZstdPerKernel, true),
+        (Scheme::ZstdPerKernel, false),
+    ] {
+        let mut bytes = archive(scheme, TARGET, &borrowed);
+        if !offsets {
+            bytes = patched(&bytes, b"frame_offsets", b"frame_0ffsets");
+        }
+        let archive = Archive::open(&file(&tree, &bytes)).unwrap();
+        let start = Barrier::new(8);
+        thread::scope(|scope| {
+            for first in 0..8 {
+                let (archive, kernels, start) = (&archive, &kernels, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for (name, expected) in kernels.iter().skip(first).chain(kernels) {
+                        assert_eq!(archive.load(name, TARGET).unwrap(), *expected);
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,378 @@
+/* Calls every function of the C interface, with every null argument, until it has returned every
+ * error. Takes the directory of the files that the test made; prints the number of checks. With
+ * `overflow` as its second argument it does wrong on purpose, for what watches it to notice.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <rocm_kpack/kpack.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static int checks, seen[15];
+
+#define CHECK(condition) \
+    do { \
+        checks++; \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+#define RETURNS(expected, call) \
+    do { \
+        kpack_error_t returned = (call); \
+        checks++; \
+        if (returned != (expected)) { \
+            fprintf(stderr, "%s:%d: %s returned %d, expected %s (%d)\n", __FILE__, __LINE__, #call, \
+                    (int)returned, #expected, (int)(expected)); \
+            exit(1); \
+        } \
+        seen[returned] = 1; \
+    } while (0)
+
+static const char *directory;
+
+static const char *in(const char *name) {
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return path;
+}
+
+static void opening(void) {
+    kpack_archive_t archive = (kpack_archive_t)&checks;
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_open(NULL, &archive));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_open(in("good.kpack"), NULL));
+    RETURNS(KPACK_ERROR_FILE_NOT_FOUND, kpack_open(in("missing.kpack"), &archive));
+    RETURNS(KPACK_ERROR_IO_ERROR, kpack_open(in("empty.kpack"), &archive));
+    RETURNS(KPACK_ERROR_IO_ERROR, kpack_open(directory, &archive));
+    RETURNS(KPACK_ERROR_INVALID_FORMAT, kpack_open(in("no_archive.kpack"), &archive));
+    RETURNS(KPACK_ERROR_UNSUPPORTED_VERSION, kpack_open(in("version_2.kpack"), &archive));
+    RETURNS(KPACK_ERROR_MSGPACK_PARSE_FAILED, kpack_open(in("no_toc.kpack"), &archive));
+    /* Errors leave the output alone. */
+    CHECK(archive == (kpack_archive_t)&checks);
+    RETURNS(KPACK_SUCCESS, kpack_open(in("good.kpack"), &archive));
+    kpack_close(archive);
+    kpack_close(NULL);
+}
+
+static void names(void) {
+    kpack_archive_t archive;
+    size_t count = 77;
+    const char *name = NULL;
+    RETURNS(KPACK_SUCCESS, kpack_open(in("good.kpack"), &archive));
+
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_architecture_count(NULL, &count));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_architecture_count(archive, NULL));
+    CHECK(count == 77);
+    RETURNS(KPACK_SUCCESS, kpack_get_architecture_count(archive, &count));
+    CHECK(count == 1);
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_architecture(NULL, 0, &name));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_architecture(archive, 0, NULL));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_architecture(archive, 1, &name));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_architecture(archive, (size_t)-1, &name));
+    CHECK(!name);
+    RETURNS(KPACK_SUCCESS, kpack_get_architecture(archive, 0, &name));
+    CHECK(!strcmp(name, "gfx1100"));
+
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_binary_count(NULL, &count));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_binary_count(archive, NULL));
+    RETURNS(KPACK_SUCCESS, kpack_get_binary_count(archive, &count));
+    CHECK(count == 2);
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_binary(NULL, 0, &name));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_binary(archive, 0, NULL));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_binary(archive, 2, &name));
+    RETURNS(KPACK_SUCCESS, kpack_get_binary(archive, 1, &name));
+    CHECK(!strcmp(name, "lib/libvec.so#1"));
+    RETURNS(KPACK_SUCCESS, kpack_get_binary(archive, 0, &name));
+    CHECK(!strcmp(name, "lib/libvec.so#0"));
+    kpack_close(archive);
+}
+
+static void kernels(void) {
+    static const char name[] = "lib/libvec.so#1", target[] = "gfx1100";
+    kpack_archive_t archive;
+    void *data = &checks;
+    size_t size = 77;
+    RETURNS(KPACK_SUCCESS, kpack_open(in("good.kpack"), &archive));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_kernel(NULL, name, target, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_kernel(archive, NULL, target, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_kernel(archive, name, NULL, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_kernel(archive, name, target, NULL, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_get_kernel(archive, name, target, &data, NULL));
+    RETURNS(KPACK_ERROR_KERNEL_NOT_FOUND, kpack_get_kernel(archive, "x", target, &data, &size));
+    RETURNS(KPACK_ERROR_KERNEL_NOT_FOUND, kpack_get_kernel(archive, name, "gfx942", &data, &size));
+    RETURNS(KPACK_ERROR_KERNEL_NOT_FOUND, kpack_get_kernel(archive, "\xff", target, &data, &size));
+    CHECK(data == &checks && size == 77);
+    RETURNS(KPACK_SUCCESS, kpack_get_kernel(archive, name, target, &data, &size));
+    /* What was loaded outlives the archive. */
+    kpack_close(archive);
+    CHECK(size == 100000);
+    for (size_t i = 0; i < size; i++)
+        if (((unsigned char *)data)[i] != i % 251)
+            CHECK(!"the code object's bytes");
+    kpack_free_kernel(data);
+    kpack_free_kernel(NULL);
+
+    RETURNS(KPACK_SUCCESS, kpack_open(in("not_compressed.kpack"), &archive));
+    RETURNS(KPACK_SUCCESS, kpack_get_kernel(archive, name, target, &data, &size));
+    CHECK(size == 5 && !memcmp(data, "plain", 5));
+    kpack_free_kernel(data);
+    RETURNS(KPACK_SUCCESS, kpack_get_kernel(archive, "lib/libvec.so#2", target, &data, &size));
+    CHECK(size == 0 && data);
+    kpack_free_kernel(data);
+    kpack_close(archive);
+
+    RETURNS(KPACK_SUCCESS, kpack_open(in("damaged.kpack"), &archive));
+    RETURNS(KPACK_ERROR_DECOMPRESSION_FAILED,
+            kpack_get_kernel(archive, name, target, &data, &size));
+    kpack_close(archive);
+
+    RETURNS(KPACK_SUCCESS, kpack_open(in("shrinking.kpack"), &archive));
+    CHECK(!truncate(in("shrinking.kpack"), 70));
+    RETURNS(KPACK_ERROR_IO_ERROR, kpack_get_kernel(archive, name, target, &data, &size));
+    kpack_close(archive);
+}
+
+/* A gibibyte of zeros, where there is less memory; AddressSanitizer has its own limit. */
+static void memory(void) {
+    kpack_archive_t archive;
+    void *data;
+    size_t size;
+    struct rlimit before, small = {512 << 20, 512 << 20};
+    int limit = !getenv("ASAN_OPTIONS");
+    RETURNS(KPACK_SUCCESS, kpack_open(in("gibibyte.kpack"), &archive));
+    CHECK(!getrlimit(RLIMIT_AS, &before));
+    small.rlim_max = before.rlim_max;
+    if (limit)
+        CHECK(!setrlimit(RLIMIT_AS, &small));
+    RETURNS(KPACK_ERROR_OUT_OF_MEMORY,
+            kpack_get_kernel(archive, "lib/libvec.so#0", "gfx1100", &data, &size));
+    if (limit)
+        CHECK(!setrlimit(RLIMIT_AS, &before));
+    kpack_close(archive);
+}
+
+static void paths(void) {
+    static const char here[] = "somewhere in this program";
+    char path[4096], expected[4096];
+    size_t offset = 77;
+    ssize_t length = readlink("/proc/self/exe", expected, sizeof expected - 1);
+    CHECK(length > 0);
+    expected[length] = 0;
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_discover_binary_path(NULL, path, 4096, &offset));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_discover_binary_path(here, NULL, 4096, &offset));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_discover_binary_path(here, path, 0, &offset));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT,
+            kpack_discover_binary_path(here, path, (size_t)length, &offset));
+    CHECK(offset == 77);
+    RETURNS(KPACK_SUCCESS, kpack_discover_binary_path(here, path, (size_t)length + 1, &offset));
+    CHECK(!strcmp(path, expected));
+    CHECK(offset > 0 && offset != 77);
+    RETURNS(KPACK_SUCCESS, kpack_discover_binary_path(here, path, sizeof path, NULL));
+    RETURNS(KPACK_ERROR_PATH_DISCOVERY_FAILED,
+            kpack_discover_binary_path(&offset, path, sizeof path, NULL));
+    RETURNS(KPACK_ERROR_PATH_DISCOVERY_FAILED,
+            kpack_discover_binary_path((void *)16, path, sizeof path, NULL));
+}
+
+static unsigned char *marker;
+static size_t marker_size;
+
+static void read_marker(void) {
+    FILE *file = fopen(in("marker"), "rb");
+    marker = malloc(4096);
+    CHECK(file && marker);
+    marker_size = fread(marker, 1, 4096, file);
+    CHECK(marker_size > 0 && marker_size < 4096);
+    fclose(file);
+}
+
+static kpack_error_t load(kpack_cache_t cache, const void *metadata, const char *isa) {
+    char binary[4096];
+    void *data = NULL;
+    size_t size = 0;
+    snprintf(binary, sizeof binary, "%s/lib/libvec.so", directory);
+    kpack_error_t error =
+        kpack_load_code_object(cache, metadata, binary, 0, &isa, 1, &data, &size);
+    if (error == KPACK_SUCCESS)
+        CHECK(size == 4 && !memcmp(data, "code", 4));
+    else
+        CHECK(!data && !size);
+    kpack_free_code_object(data);
+    return error;
+}
+
+static kpack_error_t load_with(const char *variable, const char *value, const char *isa) {
+    kpack_cache_t cache;
+    setenv(variable, value, 1);
+    RETURNS(KPACK_SUCCESS, kpack_cache_create(&cache));
+    /* It was read once. */
+    unsetenv(variable);
+    kpack_error_t error = load(cache, marker, isa);
+    kpack_cache_destroy(cache);
+    return error;
+}
+
+static void code_objects(void) {
+    const char *isas[] = {"amdgcn-amd-amdhsa--gfx1100", NULL}, *wrong[] = {"not a target"};
+    char binary[4096];
+    kpack_cache_t cache;
+    void *data = &checks;
+    size_t size = 77;
+    snprintf(binary, sizeof binary, "%s/lib/libvec.so", directory);
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_cache_create(NULL));
+    RETURNS(KPACK_SUCCESS, kpack_cache_create(&cache));
+#define LOAD(cache, marker, binary, isas, count, data, size) \
+    kpack_load_code_object(cache, marker, binary, 0, isas, count, data, size)
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(NULL, marker, binary, isas, 1, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, NULL, binary, isas, 1, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, NULL, isas, 1, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, NULL, 1, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 0, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 2, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, wrong, 1, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 1, NULL, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 1, &data, NULL));
+    CHECK(data == &checks && size == 77);
+
+    RETURNS(KPACK_SUCCESS, load(cache, marker, "gfx1100"));
+    RETURNS(KPACK_SUCCESS, load(cache, marker, "gfx1100:sramecc+:xnack-"));
+    RETURNS(KPACK_ERROR_ARCHIVE_NOT_FOUND, load(cache, marker, "gfx1030"));
+    /* Archives for other targets, and for one without this kernel, under their names. */
+    RETURNS(KPACK_ERROR_ARCH_NOT_FOUND, load(cache, marker, "gfx1101"));
+    RETURNS(KPACK_ERROR_KERNEL_NOT_FOUND, load(cache, marker, "gfx1102"));
+    RETURNS(KPACK_ERROR_DECOMPRESSION_FAILED, load(cache, marker, "gfx942"));
+
+    /* What is no marker, and what is nothing at all. */
+    RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, "\xc0\xc0\xc0", "gfx1100"));
+    RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, (void *)16, "gfx1100"));
+    RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, (void *)-16, "gfx1100"));
+
+    /* A marker that ends with its page, with nothing behind it. */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED && !munmap(pages + page, page));
+    char *at_the_end = pages + page - marker_size;
+    memcpy(at_the_end, marker, marker_size);
+    RETURNS(KPACK_SUCCESS, load(cache, at_the_end, "gfx1100"));
+    memmove(at_the_end + 1, at_the_end, marker_size - 1);
+    RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, at_the_end + 1, "gfx1100"));
+    CHECK(!munmap(pages, page));
+
+    kpack_cache_destroy(cache);
+    kpack_cache_destroy(NULL);
+
+    RETURNS(KPACK_ERROR_NOT_IMPLEMENTED, load_with("ROCM_KPACK_DISABLE", "1", "gfx1100"));
+    RETURNS(KPACK_SUCCESS, load_with("ROCM_KPACK_DISABLE", "0", "gfx1100"));
+    RETURNS(KPACK_ERROR_ARCHIVE_NOT_FOUND, load_with("ROCM_KPACK_PATH", "/none", "gfx1100"));
+    RETURNS(KPACK_SUCCESS, load_with("ROCM_KPACK_PATH_PREFIX", "/none", "gfx1100"));
+    RETURNS(KPACK_ERROR_ARCHIVE_NOT_FOUND, load_with("ROCM_KPACK_DEBUG", "1", "gfx1030"));
+}
+
+static char listed[64];
+
+static bool list_all(const char *arch, void *user_data) {
+    CHECK(user_data == listed);
+    strcat(strcat(listed, arch), " ");
+    return true;
+}
+
+static bool list_one(const char *arch, void *user_data) {
+    list_all(arch, user_data);
+    return false;
+}
+
+static void architectures(void) {
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, kpack_enumerate_architectures(NULL, list_all, listed));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT,
+            kpack_enumerate_architectures(in("two.kpack"), NULL, listed));
+    RETURNS(KPACK_ERROR_FILE_NOT_FOUND,
+            kpack_enumerate_architectures(in("missing.kpack"), list_all, listed));
+    RETURNS(KPACK_ERROR_IO_ERROR,
+            kpack_enumerate_architectures(in("empty.kpack"), list_all, listed));
+    CHECK(!*listed);
+    RETURNS(KPACK_SUCCESS, kpack_enumerate_architectures(in("two.kpack"), list_all, listed));
+    CHECK(!strcmp(listed, "gfx1100 gfx1101 "));
+    *listed = 0;
+    RETURNS(KPACK_SUCCESS, kpack_enumerate_architectures(in("two.kpack"), list_one, listed));
+    CHECK(!strcmp(listed, "gfx1100 "));
+}
+
+struct work {
+    kpack_archive_t archive;
+    kpack_cache_t cache;
+};
+
+static void *in_a_thread(void *argument) {
+    struct work *work = argument;
+    for (int i = 0; i < 50; i++) {
+        void *data;
+        size_t size;
+        if (kpack_get_kernel(work->archive, "lib/libvec.so#1", "gfx1100", &data, &size) ||
+            size != 100000 || ((unsigned char *)data)[size - 1] != (size - 1) % 251)
+            return "kpack_get_kernel";
+        kpack_free_kernel(data);
+        char binary[4096];
+        const char *isa = "gfx1100";
+        snprintf(binary, sizeof binary, "%s/lib/libvec.so", directory);
+        if (kpack_load_code_object(work->cache, marker, binary, 0, &isa, 1, &data, &size) ||
+            size != 4)
+            return "kpack_load_code_object";
+        kpack_free_code_object(data);
+    }
+    return NULL;
+}
+
+static void threads(void) {
+    struct work work;
+    pthread_t thread[8];
+    RETURNS(KPACK_SUCCESS, kpack_open(in("good.kpack"), &work.archive));
+    RETURNS(KPACK_SUCCESS, kpack_cache_create(&work.cache));
+    for (int i = 0; i < 8; i++)
+        CHECK(!pthread_create(&thread[i], NULL, in_a_thread, &work));
+    for (int i = 0; i < 8; i++) {
+        void *failed;
+        CHECK(!pthread_join(thread[i], &failed));
+        CHECK(!failed);
+    }
+    kpack_cache_destroy(work.cache);
+    kpack_close(work.archive);
+}
+
+/* Reads behind a code object. */
+static void overflow(void) {
+    kpack_archive_t archive;
+    void *data;
+    size_t size;
+    RETURNS(KPACK_SUCCESS, kpack_open(in("good.kpack"), &archive));
+    RETURNS(KPACK_SUCCESS, kpack_get_kernel(archive, "lib/libvec.so#1", "gfx1100", &data, &size));
+    printf("%d\n", ((volatile unsigned char *)data)[size]);
+    exit(0);
+}
+
+int main(int count, char **arguments) {
+    if (count < 2)
+        return 2;
+    directory = arguments[1];
+    if (count > 2)
+        overflow();
+    read_marker();
+    opening();
+    names();
+    kernels();
+    memory();
+    paths();
+    code_objects();
+    architectures();
+    threads();
+    free(marker);
+    for (int code = 0; code <= 14; code++)
+        CHECK(seen[code]);
+    printf("%d checks\n", checks);
+    return 0;
+}

@@ -1,0 +1,318 @@
+//! Given a marker, archives and a GPU, when a code object is looked up, then it is the right one, or
+//! the message says what is missing.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use common::{archive, marker, write, write_manifest};
+use kpack_format::archive::Scheme;
+use kpack_tests::tree::Tree;
+use rocm_kpack::{Cache, Environment, Error, ErrorCode, Marker, Request, TargetId};
+
+const KERNEL: &str = "lib/libvec.so#0";
+
+/// Looks for index 0 of `lib/libvec.so` in `tree`.
+fn load(tree: &Tree, marker: &Marker, isas: &[&str]) -> Result<String, Error> {
+    load_with(&Cache::new(Environment::default()), tree, marker, isas)
+}
+
+fn load_with(cache: &Cache, tree: &Tree, marker: &Marker, isas: &[&str]) -> Result<String, Error> {
+    let isas: Vec<TargetId> = isas.iter().map(|isa| isa.parse().unwrap()).collect();
+    let bytes = cache.load_code_object(&Request {
+        marker,
+        binary: &tree.path("lib/libvec.so"),
+        co_index: 0,
+        isas: &isas,
+    })?;
+    Ok(String::from_utf8(bytes).unwrap())
+}
+
+fn code_of(result: Result<String, Error>) -> ErrorCode {
+    result.unwrap_err().code()
+}
+
+fn kpack(target: &str) -> String {
+    format!("lib/.kpack/vec_lib_{target}.kpack")
+}
+
+#[test]
+fn the_most_specific_target_that_the_isa_can_run_wins() {
+    let tree = Tree::new();
+    let isa = ["gfx942:sramecc+:xnack-"];
+    // From the least specific on, each is preferred to those before it.
+    for target in [
+        "gfx942",
+        "gfx942:xnack-",
+        "gfx942:sramecc+",
+        "gfx942:sramecc+:xnack-",
+    ] {
+        write(
+            &tree.path(&kpack(target)),
+            target,
+            &[(KERNEL, target.as_bytes())],
+        );
+        assert_eq!(load(&tree, &marker(), &isa).unwrap(), target);
+    }
+    // What it cannot run is never taken.
+    let tree = Tree::new();
+    write(
+        &tree.path(&kpack("gfx942:xnack+")),
+        "gfx942:xnack+",
+        &[(KERNEL, b"no")],
+    );
+    let code = code_of(load(&tree, &marker(), &isa));
+    assert_eq!(code, ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND);
+}
+
+#[test]
+fn isas_are_tried_in_the_callers_order() {
+    let tree = Tree::new();
+    for target in ["gfx942", "gfx9-4-generic"] {
+        write(
+            &tree.path(&kpack(target)),
+            target,
+            &[(KERNEL, target.as_bytes())],
+        );
+    }
+    let native_first = ["amdgcn-amd-amdhsa--gfx942:xnack-", "gfx9-4-generic"];
+    assert_eq!(load(&tree, &marker(), &native_first).unwrap(), "gfx942");
+    let generic_first = ["gfx9-4-generic", "gfx942:xnack-"];
+    assert_eq!(
+        load(&tree, &marker(), &generic_first).unwrap(),
+        "gfx9-4-generic"
+    );
+}
+
+#[test]
+fn a_kernel_that_the_more_specific_archive_lacks_is_found_in_the_general_one() {
+    let tree = Tree::new();
+    write(
+        &tree.path(&kpack("gfx90a:xnack-")),
+        "gfx90a:xnack-",
+        &[("lib/other.so#0", b"other")],
+    );
+    write(
+        &tree.path(&kpack("gfx90a")),
+        "gfx90a",
+        &[(KERNEL, b"general")],
+    );
+    assert_eq!(
+        load(&tree, &marker(), &["gfx90a:xnack-"]).unwrap(),
+        "general"
+    );
+}
+
+#[test]
+fn targets_come_before_archives() {
+    let tree = Tree::new();
+    // The first archive has the general target, the second the special one.
+    write(
+        &tree.path("lib/first.kpack"),
+        "gfx90a",
+        &[(KERNEL, b"general")],
+    );
+    write(
+        &tree.path("lib/second.kpack"),
+        "gfx90a:xnack-",
+        &[(KERNEL, b"special")],
+    );
+    write(
+        &tree.path("lib/third.kpack"),
+        "gfx90a:xnack-",
+        &[(KERNEL, b"too late")],
+    );
+    let marker = Marker {
+        kpack_search_paths: ["first.kpack", "second.kpack", "third.kpack"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..marker()
+    };
+    assert_eq!(load(&tree, &marker, &["gfx90a:xnack-"]).unwrap(), "special");
+    assert_eq!(load(&tree, &marker, &["gfx90a:xnack+"]).unwrap(), "general");
+}
+
+#[test]
+fn paths_are_relative_to_the_binary_wherever_a_link_to_it_is() {
+    let tree = Tree::new();
+    write(
+        &tree.path("opt/lib/.kpack/vec_lib_gfx1100.kpack"),
+        "gfx1100",
+        &[(KERNEL, b"code")],
+    );
+    fs::write(tree.path("opt/lib/libvec.so"), "").unwrap();
+    fs::create_dir(tree.path("lib")).unwrap();
+    symlink("../opt/lib/libvec.so", tree.path("lib/libvec.so")).unwrap();
+    assert_eq!(load(&tree, &marker(), &["gfx1100"]).unwrap(), "code");
+    // A binary that is there no longer, as after an upgrade.
+    fs::remove_file(tree.path("opt/lib/libvec.so")).unwrap();
+    write(
+        &tree.path(&kpack("gfx1100")),
+        "gfx1100",
+        &[(KERNEL, b"beside the link")],
+    );
+    assert_eq!(
+        load(&tree, &marker(), &["gfx1100"]).unwrap(),
+        "beside the link"
+    );
+}
+
+#[test]
+fn the_environment_replaces_or_precedes_the_markers_paths() {
+    let tree = Tree::new();
+    write(
+        &tree.path(&kpack("gfx1100")),
+        "gfx1100",
+        &[(KERNEL, b"marker's")],
+    );
+    write(
+        &tree.path("mine_gfx1100.kpack"),
+        "gfx1100",
+        &[(KERNEL, b"mine")],
+    );
+    let set = |name: &'static str, value: PathBuf| {
+        let environment = Environment::read(|n| (n == name).then(|| value.clone().into()));
+        load_with(&Cache::new(environment), &tree, &marker(), &["gfx1100"])
+    };
+    for name in ["ROCM_KPACK_PATH", "ROCM_KPACK_PATH_PREFIX"] {
+        assert_eq!(
+            set(name, tree.path("mine_@GFXARCH@.kpack")).unwrap(),
+            "mine"
+        );
+    }
+    let missing = tree.path("missing.kpack");
+    assert_eq!(
+        set("ROCM_KPACK_PATH_PREFIX", missing.clone()).unwrap(),
+        "marker's"
+    );
+    assert_eq!(
+        code_of(set("ROCM_KPACK_PATH", missing)),
+        ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
+    );
+    assert_eq!(set("ROCM_KPACK_PATH", "".into()).unwrap(), "marker's");
+    assert_eq!(
+        code_of(set("ROCM_KPACK_DISABLE", "1".into())),
+        ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED
+    );
+    assert_eq!(set("ROCM_KPACK_DISABLE", "0".into()).unwrap(), "marker's");
+}
+
+#[test]
+fn the_early_form_of_the_marker_names_directories_and_no_kernel() {
+    let tree = Tree::new();
+    write(
+        &tree.path(&kpack("gfx1100")),
+        "gfx1100",
+        &[(KERNEL, b"code")],
+    );
+    let (marker, _) = Marker::read(b"../../.kpack:.kpack\0").unwrap();
+    assert_eq!(load(&tree, &marker, &["gfx1100"]).unwrap(), "code");
+}
+
+#[test]
+fn each_way_to_find_nothing_has_its_number() {
+    let tree = Tree::new();
+    let load = |isas: &[&str]| code_of(load(&tree, &marker(), isas));
+    assert_eq!(load(&["gfx1100"]), ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND);
+    fs::create_dir_all(tree.path("lib/.kpack")).unwrap();
+    fs::write(tree.path(&kpack("gfx1100")), "damaged").unwrap();
+    assert_eq!(load(&["gfx1100"]), ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND);
+    // Under the name of one target, code for another.
+    write(
+        &tree.path(&kpack("gfx1100")),
+        "gfx942",
+        &[(KERNEL, b"code")],
+    );
+    assert_eq!(load(&["gfx1100"]), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
+    write(
+        &tree.path(&kpack("gfx1101")),
+        "gfx1101",
+        &[("lib/other.so#0", b"code")],
+    );
+    assert_eq!(load(&["gfx1101"]), ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
+    assert_eq!(load(&[]), ErrorCode::KPACK_ERROR_INVALID_ARGUMENT);
+}
+
+#[test]
+fn an_archive_that_holds_the_kernel_damaged_is_not_passed_over() {
+    let tree = Tree::new();
+    let special = tree.path(&kpack("gfx90a:xnack-"));
+    write(&special, "gfx90a:xnack-", &[(KERNEL, &[5; 1000])]);
+    write(
+        &tree.path(&kpack("gfx90a")),
+        "gfx90a",
+        &[(KERNEL, b"general")],
+    );
+    let mut bytes = fs::read(&special).unwrap();
+    bytes[80] ^= 0xff;
+    fs::write(&special, bytes).unwrap();
+    let code = code_of(load(&tree, &marker(), &["gfx90a:xnack-"]));
+    assert_eq!(code, ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
+}
+
+#[test]
+fn an_archive_is_opened_once_by_whatever_path() {
+    let tree = Tree::new();
+    write(&tree.path("lib/a.kpack"), "gfx1100", &[(KERNEL, b"code")]);
+    symlink("a.kpack", tree.path("lib/b.kpack")).unwrap();
+    let cache = Cache::new(Environment::default());
+    let first = cache.archive(&tree.path("lib/a.kpack")).unwrap();
+    let second = cache.archive(&tree.path("lib/../lib/b.kpack")).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &second));
+    // What is open stays open when its name is gone or means another file.
+    fs::write(tree.path("lib/new"), archive(Scheme::None, "gfx1100", &[])).unwrap();
+    fs::rename(tree.path("lib/new"), tree.path("lib/a.kpack")).unwrap();
+    assert_eq!(first.load(KERNEL, "gfx1100").unwrap(), b"code");
+}
+
+#[test]
+fn what_fails_to_open_is_tried_again() {
+    let tree = Tree::new();
+    let cache = Cache::new(Environment::default());
+    let path = tree.path(&kpack("gfx1100"));
+    load_with(&cache, &tree, &marker(), &["gfx1100"]).unwrap_err();
+    write(&path, "gfx1100", &[(KERNEL, b"code")]);
+    assert_eq!(
+        load_with(&cache, &tree, &marker(), &["gfx1100"]).unwrap(),
+        "code"
+    );
+}
+
+/// The message, with the tree's path as `/opt/vec`.
+fn message(tree: &Tree, isas: &[&str]) -> String {
+    let root = |path: &Path| path.display().to_string();
+    let real = fs::canonicalize(tree.root()).unwrap();
+    let message = load(tree, &marker(), isas).unwrap_err().to_string();
+    message
+        .replace(&root(&real), "/opt/vec")
+        .replace(&root(tree.root()), "/opt/vec")
+}
+
+#[test]
+fn messages_say_what_to_do() {
+    let tree = Tree::new();
+    fs::create_dir(tree.path("lib")).unwrap();
+    let mut messages = vec![message(&tree, &["gfx1100"])];
+    write(&tree.path(&kpack("gfx942")), "gfx942", &[(KERNEL, b"code")]);
+    messages.push(message(&tree, &["gfx1100", "gfx11-generic"]));
+    write_manifest(&tree.path("lib/.kpack/vec_lib.kpm"), &["gfx1100", "gfx942"]);
+    messages.push(message(&tree, &["gfx1100"]));
+    messages.push(message(&tree, &["gfx1030"]));
+    fs::write(tree.path(&kpack("gfx1030")), [0; 100]).unwrap();
+    messages.push(message(&tree, &["gfx1030"]));
+    write(
+        &tree.path(&kpack("gfx1030")),
+        "gfx1030",
+        &[("lib/other.so#0", b"code")],
+    );
+    messages.push(message(&tree, &["gfx1030"]));
+    write(
+        &tree.path(&kpack("gfx1030")),
+        "gfx1031",
+        &[(KERNEL, b"code")],
+    );
+    messages.push(message(&tree, &["gfx1030"]));
+    insta::assert_snapshot!(messages.join("\n\n"));
+}
