@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use wait4::Wait4;
+use xshell::cmd;
 
 use crate::{corpus, process, repository};
 
@@ -17,6 +18,16 @@ use crate::{corpus, process, repository};
 pub(crate) enum Bench {
     /// Split librocsparse0's library (1.3 GB), compared with `zstd -3 -T2` on the same file.
     Split(Split),
+    /// Load the kernels of librocsparse0's library for one GPU (190 MB), compared with plain zstd.
+    Load(Load),
+}
+
+/// How to measure.
+#[derive(Debug, Args)]
+pub(crate) struct Load {
+    /// How often all kernels are loaded, by each side alternately.
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
 }
 
 /// How to measure.
@@ -34,6 +45,7 @@ pub(crate) struct Split {
 pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Split(options) => split(options),
+        Bench::Load(options) => load(options),
     }
 }
 
@@ -45,12 +57,43 @@ struct Cost {
     memory: u64,
 }
 
-fn split(options: &Split) -> Result<()> {
-    let libraries = corpus::libraries()?;
-    let library = libraries
-        .iter()
+/// The largest library of the corpus.
+fn largest() -> Result<corpus::Library> {
+    corpus::libraries()?
+        .into_iter()
         .find(|library| library.package == corpus::LARGEST)
-        .with_context(|| format!("{} is not in the corpus", corpus::LARGEST))?;
+        .with_context(|| format!("{} is not in the corpus", corpus::LARGEST))
+}
+
+fn load(options: &Load) -> Result<()> {
+    let library = largest()?;
+    let shell = repository::shell()?;
+    let helper = repository::build_helper(&shell)?;
+    let prefix = repository::target_directory().join("bench-load");
+    let _ = fs::remove_dir_all(&prefix);
+    fs::create_dir_all(prefix.join("lib"))?;
+    let file = Path::new("lib").join(library.name());
+    fs::copy(&library.path, prefix.join(&file))?;
+    cmd!(
+        shell,
+        "{helper} install --module rocsparse --prefix {prefix} --arch gfx1030 {file}"
+    )
+    .ignore_stderr()
+    .run()?;
+    let archive = prefix.join("lib/.kpack/rocsparse_lib_gfx1030.kpack");
+    let rounds = options.rounds.to_string();
+    process::step("Loading every kernel, and decompressing every frame with zstd alone");
+    cmd!(
+        shell,
+        "cargo bench --quiet --locked --package kpack-runtime --bench load -- {archive} {rounds}"
+    )
+    .run()?;
+    fs::remove_dir_all(&prefix)?;
+    Ok(())
+}
+
+fn split(options: &Split) -> Result<()> {
+    let library = largest()?;
     let helper = repository::build_helper(&repository::shell()?)?;
     let work = repository::target_directory().join("bench");
 
