@@ -83,7 +83,15 @@ fn with_filters(check: impl FnOnce()) {
 #[test]
 fn help() {
     let tree = Tree::new();
-    for command in ["", "install", "show", "list", "extract", "verify"] {
+    for command in [
+        "",
+        "install",
+        "show",
+        "list",
+        "extract",
+        "recombine",
+        "verify",
+    ] {
         let arguments: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
         let name = format!(
             "help_{}",

@@ -6,9 +6,10 @@
 pub mod classify;
 mod content;
 pub mod databases;
+mod differences;
 pub mod manifest_txt;
 pub mod names;
 pub mod packaging;
-#[expect(dead_code, reason = "what writes artifacts follows")]
+pub mod recombine;
 mod staged_tree;
 pub mod target_name;

@@ -4,6 +4,7 @@ mod extract;
 mod install;
 mod list;
 mod output;
+mod recombine;
 mod show;
 mod verify;
 
@@ -41,6 +42,7 @@ enum Command {
     Show(show::Arguments),
     List(list::Arguments),
     Extract(extract::Arguments),
+    Recombine(recombine::Arguments),
     Verify(verify::Arguments),
 }
 
@@ -63,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Show(arguments) => show::run(arguments),
         Command::List(arguments) => list::run(arguments),
         Command::Extract(arguments) => extract::run(arguments),
+        Command::Recombine(arguments) => recombine::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
     };
     match result {

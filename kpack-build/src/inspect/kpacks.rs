@@ -1,7 +1,7 @@
 //! Where a split binary's archives are: its marker's search paths, followed as the runtime
 //! follows them, and the manifests beside the archives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -69,9 +69,7 @@ pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
         let listed = pattern.manifest_targets()?;
         for (target, path, size) in pattern.archives()? {
             let name = target.to_string();
-            let listed = listed
-                .as_ref()
-                .map(|(_, targets)| targets.contains(&target));
+            let listed = listed.as_ref().map(|known| known.listed.contains(&target));
             found.entry(target).or_default().push(Kpack {
                 target: name,
                 path,
@@ -79,10 +77,10 @@ pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
                 listed,
             });
         }
-        let Some((manifest, targets)) = listed else {
+        let Some(known) = listed else {
             continue;
         };
-        for target in targets {
+        for target in known.promised {
             let path = pattern.path_of(&target);
             let places = found.entry(target.clone()).or_default();
             if !places.iter().any(|kpack| kpack.path == path) {
@@ -95,8 +93,10 @@ pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
                 });
             }
         }
-        if !manifests.contains(&manifest) {
-            manifests.push(manifest);
+        for manifest in known.manifests {
+            if !manifests.contains(&manifest) {
+                manifests.push(manifest);
+            }
         }
     }
     Ok(Kpacks {
@@ -180,29 +180,49 @@ impl Pattern {
         Ok(found)
     }
 
-    /// The manifest of the module, `<module>_<component>.kpm` beside
-    /// `<module>_<component>_<target>.kpack`, and the targets that it lists. A manifest that
-    /// cannot be read lists nothing here; verifying it says why.
-    fn manifest_targets(&self) -> Result<Option<(PathBuf, Vec<TargetId>)>, Error> {
+    /// What the manifests of the module say: `<module>_<component>.kpm` beside
+    /// `<module>_<component>_<target>.kpack`, and its parts. Where there are parts, they say what is
+    /// here, as the whole one also lists what is in packages that are not. A manifest that cannot be
+    /// read lists nothing here; verifying it says why.
+    fn manifest_targets(&self) -> Result<Option<Known>, Error> {
         let Some(name) = self.before.strip_suffix('_') else {
             return Ok(None);
         };
-        if !self.rest.is_empty() || name.is_empty() {
+        if !self.rest.is_empty() || name.is_empty() || !self.directory.is_dir() {
             return Ok(None);
         }
-        let path = self.directory.join(format!("{name}.kpm"));
-        if !path.is_file() {
-            return Ok(None);
+        let mut known = Known::default();
+        for (path, part) in super::manifest_parts(&self.directory, name)? {
+            known.promised.extend(targets(&part));
+            known.manifests.push(path);
         }
-        let targets = match super::read_manifest(&path) {
-            Ok(manifest) => manifest
-                .kpack_files
-                .keys()
-                .filter_map(|t| t.parse().ok())
-                .collect(),
-            Err(Error::Refused { .. }) => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        Ok(Some((path, targets)))
+        let whole = self.directory.join(format!("{name}.kpm"));
+        if whole.is_file() {
+            match super::read_manifest(&whole) {
+                Ok(manifest) => known.listed.extend(targets(&manifest)),
+                Err(Error::Refused { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            if known.manifests.is_empty() {
+                known.promised.clone_from(&known.listed);
+            }
+            known.manifests.insert(0, whole);
+        }
+        known.listed.extend(known.promised.iter().cloned());
+        Ok((!known.manifests.is_empty()).then_some(known))
     }
+}
+
+/// What a module's manifests say.
+#[derive(Default)]
+struct Known {
+    manifests: Vec<PathBuf>,
+    /// Targets that have a kpack somewhere.
+    listed: BTreeSet<TargetId>,
+    /// Targets whose kpack has to be here.
+    promised: BTreeSet<TargetId>,
+}
+
+fn targets(manifest: &kpack_format::manifest::Manifest) -> impl Iterator<Item = TargetId> {
+    manifest.kpack_files.keys().filter_map(|t| t.parse().ok())
 }

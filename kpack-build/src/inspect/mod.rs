@@ -31,7 +31,7 @@ pub use unlinked::{DeviceObject, Unlinked};
 pub(crate) use archive::{is_for, open_archive, split_name};
 pub(crate) use bundle::check_code_object;
 pub(crate) use linked::{elf_error, no_device_code, open_bundle, prefix_of, read_marker};
-pub(crate) use manifest::read_manifest;
+pub(crate) use manifest::{manifest_parts, read_manifest};
 
 /// A file and what it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,16 +1,16 @@
 //! A manifest against the archives beside it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path};
 
 use kpack_format::TargetId;
-use kpack_format::manifest::KpackFile;
+use kpack_format::manifest::{KpackFile, Manifest};
 
 use super::archive::counted;
 use super::{Options, Outcome, Report, Subject};
 use crate::Error;
-use crate::inspect::{digest, is_for, open, open_archive, read_manifest};
+use crate::inspect::{digest, is_for, manifest_parts, open, open_archive, read_manifest};
 
 pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
@@ -22,26 +22,36 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
         }
         Err(error) => return Err(error),
     };
-    let mut fault = |text: String| report.fault(Subject::Manifest, path, text);
-
-    if path
-        .file_stem()
-        .is_none_or(|stem| stem != manifest.component_name.as_str())
-    {
-        fault(format!(
-            "its `component_name` is `{}`",
-            manifest.component_name
-        ));
-    }
-    if let Err(reason) = prefix_fits(path, &manifest.prefix) {
-        fault(reason);
-    }
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name = manifest.component_name.as_str();
+    let part = stem
+        .strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix('.'));
+    let mut fault = |text: String| report.fault(Subject::Manifest, path, text);
+    if stem != name && part.is_none_or(str::is_empty) {
+        fault(format!("its `component_name` is `{name}`"));
+    }
+    // What the packages that are here have of the module, where it is in several.
+    let mut here = BTreeSet::new();
+    if part.is_some() {
+        for reason in differs_from_whole(&directory.join(format!("{name}.kpm")), &manifest)? {
+            fault(reason);
+        }
+    } else {
+        for (_, part) in manifest_parts(directory, name)? {
+            here.extend(part.kpack_files.into_keys());
+        }
+    }
+    if let Err(reason) = prefix_fits(path, &manifest.prefix) {
+        fault(reason);
+    }
     let mut checked = 0;
     let mut skipped = 0;
+    let mut elsewhere = Vec::new();
     for (target, file) in &manifest.kpack_files {
         if *target != file.architecture {
             fault(format!(
@@ -59,6 +69,14 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
             continue;
         }
         let archive = directory.join(&file.filename);
+        if options.targets.is_empty()
+            && !here.is_empty()
+            && !here.contains(target)
+            && !archive.exists()
+        {
+            elsewhere.push(target.as_str());
+            continue;
+        }
         checked += 1;
         match file_holds(&archive, &manifest.component_name, file) {
             Ok(reasons) => {
@@ -75,7 +93,7 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
             Err(error) => return Err(error),
         }
     }
-    for wanted in &options.targets {
+    for wanted in options.targets.iter().filter(|_| part.is_none()) {
         if !manifest.kpack_files.contains_key(&wanted.to_string()) {
             let there: Vec<&str> = manifest.kpack_files.keys().map(String::as_str).collect();
             fault(format!(
@@ -90,7 +108,9 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
         .map(|(t, f)| (f.filename.as_str(), t.as_str()))
         .collect();
     let start = format!("{}_", manifest.component_name);
-    for entry in fs::read_dir(directory).map_err(|e| Error::io(directory, "list", e))? {
+    let entries = fs::read_dir(directory).map_err(|e| Error::io(directory, "list", e))?;
+    // A part lists what one package has.
+    for entry in entries.take_while(|_| part.is_none()) {
         let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
@@ -106,15 +126,46 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
     }
 
     if report.count(Outcome::Fault) == faults {
-        let limited = if skipped > 0 {
-            format!(", {skipped} not asked for")
-        } else {
-            String::new()
-        };
+        let mut limited = String::new();
+        if skipped > 0 {
+            limited += &format!(", {skipped} not asked for");
+        }
+        if !elsewhere.is_empty() {
+            limited += &format!("; {} in packages that are not here", elsewhere.join(", "));
+        }
         let text = format!("{} as listed{limited}", counted(checked, "archive"));
         report.ok(Subject::Manifest, path, text);
     }
     Ok(())
+}
+
+/// What a part of a manifest says that the whole one at `path` does not.
+fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let whole = match read_manifest(path) {
+        Ok(whole) => whole,
+        // That is a fault of its own.
+        Err(Error::Refused { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut reasons = Vec::new();
+    if whole.prefix != part.prefix {
+        let (own, other) = (&part.prefix, &whole.prefix);
+        reasons.push(format!(
+            "its `prefix` is `{own}`, and `{other}` in `{name}`"
+        ));
+    }
+    for (target, file) in &part.kpack_files {
+        match whole.kpack_files.get(target) {
+            Some(other) if other == file => {}
+            Some(_) => reasons.push(format!("says other things of {target} than `{name}`")),
+            None => reasons.push(format!("lists {target}, which `{name}` does not")),
+        }
+    }
+    Ok(reasons)
 }
 
 /// Whether `prefix` is the directory that holds the manifest's own directory, as it would be in an

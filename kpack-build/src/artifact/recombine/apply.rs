@@ -1,0 +1,91 @@
+//! The plan, written.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use super::{Artifact, Options, Plan, Source};
+use crate::Error;
+use crate::artifact::manifest_txt;
+use crate::artifact::staged_tree::StagedTree;
+use crate::kpack_dir;
+
+impl Plan {
+    /// Writes the artifacts. `on_bytes` is called with the size of each file that was copied.
+    ///
+    /// Each is written under a hidden name, and all are renamed when all are complete; an artifact
+    /// of that name that is there is replaced. The output directory is locked meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where the plan has errors; [`Error::Io`]. No artifact was written then,
+    /// but where renaming failed half-way: each that has its final name is whole.
+    pub fn apply(&self, options: &Options, on_bytes: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {
+        if self.errors() > 0 {
+            let text = format!(
+                "{} errors in its shards; nothing was written",
+                self.errors()
+            );
+            return Err(Error::refused(&options.shards_dir, text));
+        }
+        let output = &options.output_dir;
+        fs::create_dir_all(output).map_err(|e| Error::io(output, "create directory", e))?;
+        let lock = File::open(output).map_err(|e| Error::io(output, "open", e))?;
+        lock.lock().map_err(|e| Error::io(output, "lock", e))?;
+
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let staged = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for _ in 0..options.jobs.get().min(self.artifacts.len()) {
+                scope.spawn(|| {
+                    while !failed.load(Ordering::Relaxed)
+                        && let Some(artifact) =
+                            self.artifacts.get(next.fetch_add(1, Ordering::Relaxed))
+                    {
+                        let tree = stage(artifact, output, on_bytes);
+                        if tree.is_err() {
+                            failed.store(true, Ordering::Relaxed);
+                        }
+                        if let Ok(mut staged) = staged.lock() {
+                            staged.push(tree);
+                        }
+                    }
+                });
+            }
+        });
+        let staged = staged.into_inner().unwrap_or_default();
+        let staged: Vec<StagedTree> = staged.into_iter().collect::<Result<_, _>>()?;
+        for tree in staged {
+            tree.commit()?;
+        }
+        kpack_dir::sync_directory(output)
+    }
+}
+
+fn stage(
+    artifact: &Artifact,
+    output: &Path,
+    on_bytes: &(dyn Fn(u64) + Sync),
+) -> Result<StagedTree, Error> {
+    let mut tree = StagedTree::begin(output, &artifact.name)?;
+    for (path, source) in &artifact.entries {
+        match source {
+            Source::Directory(like) => {
+                let metadata = like.metadata().map_err(|e| Error::io(like, "read", e))?;
+                tree.directory(path, metadata)?;
+            }
+            Source::Copy(from) => {
+                tree.copy(from, path)?;
+                let metadata = from.symlink_metadata();
+                on_bytes(metadata.map(|m| m.len()).unwrap_or_default());
+            }
+            Source::Bytes(bytes) => tree.write(path, bytes)?,
+        }
+    }
+    let text = manifest_txt::to_text(&artifact.prefixes);
+    tree.write(Path::new(manifest_txt::FILE_NAME), text.as_bytes())?;
+    tree.finish()?;
+    Ok(tree)
+}

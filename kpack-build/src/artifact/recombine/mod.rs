@@ -1,0 +1,127 @@
+//! The reduce side: the split artifacts of all shards become one generic artifact for each
+//! component, and one for each group of targets.
+//!
+//! [`plan`] reads everything and writes nothing; what it finds wrong stands in the plan, all of it.
+//! [`Plan::apply`] writes every artifact under a hidden name, and gives them their names when all
+//! are complete.
+
+mod apply;
+mod manifests;
+mod plan;
+mod shards;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use kpack_format::TargetId;
+use serde::Serialize;
+
+use super::packaging::Configuration;
+
+pub use plan::plan;
+
+/// What to recombine, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A directory for each shard, with its split artifacts. It is only read.
+    pub shards_dir: PathBuf,
+    /// Which targets go into which artifacts.
+    pub configuration: Configuration,
+    /// Where the artifacts go.
+    pub output_dir: PathBuf,
+    /// The components to recombine; where empty, all.
+    pub components: Vec<String>,
+    /// How many components are read, and artifacts written, at once.
+    pub jobs: NonZeroUsize,
+}
+
+/// What is to be written, and what is wrong with it.
+#[derive(Debug, Serialize)]
+pub struct Plan {
+    /// The artifacts, by name.
+    pub artifacts: Vec<Artifact>,
+    /// What is to be said about the shards. With an error among it, nothing is written.
+    pub findings: Vec<Finding>,
+}
+
+/// An artifact to be written.
+#[derive(Debug, Serialize)]
+pub struct Artifact {
+    /// The name of its directory.
+    pub name: String,
+    /// The component.
+    pub component: String,
+    /// The group; `None` for the generic artifact.
+    pub group: Option<String>,
+    /// What the group is called for people.
+    pub display_name: Option<String>,
+    /// The shards that it is from.
+    pub shards: BTreeSet<String>,
+    /// The targets that it has device code for.
+    #[serde(serialize_with = "as_text")]
+    pub targets: BTreeSet<TargetId>,
+    /// Number of files and symbolic links.
+    pub files: usize,
+    /// Size of the files in bytes.
+    pub size: u64,
+    #[serde(skip)]
+    prefixes: Vec<String>,
+    /// By path in the artifact.
+    #[serde(skip)]
+    entries: BTreeMap<PathBuf, Source>,
+}
+
+/// Where an entry of an artifact comes from.
+#[derive(Debug)]
+enum Source {
+    Directory(PathBuf),
+    Copy(PathBuf),
+    Bytes(Vec<u8>),
+}
+
+/// Something to be said about the shards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What it is about.
+    #[serde(serialize_with = "crate::lossy::path")]
+    pub path: PathBuf,
+    /// What is to be said.
+    pub text: String,
+}
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing.
+    Note,
+    /// Probably not what was wanted.
+    Warning,
+    /// Nothing is written.
+    Error,
+}
+
+impl Plan {
+    /// How many errors there are.
+    pub fn errors(&self) -> usize {
+        let errors = self.findings.iter();
+        errors.filter(|f| f.severity == Severity::Error).count()
+    }
+}
+
+fn as_text<S: serde::Serializer>(
+    targets: &BTreeSet<TargetId>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(targets.iter().map(TargetId::to_string))
+}
+
+/// Targets with commas between.
+fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
+    let names: Vec<String> = targets.into_iter().map(TargetId::to_string).collect();
+    names.join(", ")
+}

@@ -1,0 +1,650 @@
+//! Given the split artifacts of several shards, when they are recombined, then there is one generic
+//! artifact and one for each group of targets, which laid over each other in any order are an
+//! install; and shards that do not go together are refused, with both named.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use kpack_build::artifact::packaging::Configuration;
+use kpack_build::artifact::recombine::{Options, Plan, Severity, plan};
+use kpack_build::install::install;
+use kpack_build::verify::{self, Outcome, verify};
+use kpack_format::manifest::Manifest;
+use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::tree::Tree;
+
+const PREFIX: &str = "math-libs/BLAS/rocBLAS/stage";
+const DATABASE: &str = "lib/rocblas/library";
+
+const CONFIGURATION: &str = r#"{
+  "primary_shard": "linux-a",
+  "architecture_groups": {
+    "gfx110X": {"display_name": "Radeon RX 7000", "architectures": ["gfx1100", "gfx1101"]},
+    "instinct": {"architectures": ["gfx90a:xnack+", "gfx942"]}
+  }
+}"#;
+
+/// The configuration with a validation switched.
+fn with_validation(key: &str, value: bool) -> String {
+    let validation = format!("  }},\n  \"validation\": {{\"{key}\": {value}}}\n}}");
+    CONFIGURATION.strip_suffix("  }\n}").unwrap().to_owned() + &validation
+}
+
+/// What a machine uploads that built for `targets`: the artifacts of `blas_lib`, split.
+fn shard(tree: &Tree, name: &str, targets: &[&str]) {
+    let at = |artifact: &str| tree.path(&format!("shards/{name}/blas_lib_{artifact}"));
+    let generic = at("generic").join(PREFIX);
+    let library = FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            targets.iter().map(|target| code(target, "gemm")),
+        )
+        .wrapper(
+            Storage::Zstd(2),
+            targets.iter().map(|target| code(target, "trsm")),
+        );
+    library.build(&generic.join("lib/librocblas.so.5")).unwrap();
+    symlink("librocblas.so.5", generic.join("lib/librocblas.so")).unwrap();
+    fs::create_dir_all(generic.join("share/empty")).unwrap();
+    let options = kpack_build::install::Options::new(&generic, "rocblas", ["lib/librocblas.so.5"]);
+    install(&options, &()).unwrap();
+    write(
+        &generic.join(DATABASE).join("TensileLibrary_fallback.dat"),
+        b"\x80",
+    );
+    let list = |artifact: &Path| {
+        fs::write(
+            artifact.join("artifact_manifest.txt"),
+            format!("{PREFIX}\n"),
+        )
+        .unwrap();
+    };
+    list(&at("generic"));
+    for target in targets {
+        let kpack = format!("lib/.kpack/rocblas_lib_{target}.kpack");
+        let to = at(target).join(PREFIX).join(&kpack);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::rename(generic.join(&kpack), to).unwrap();
+        let (_, code_object) = code(target, "database");
+        let directory = at(target).join(PREFIX).join(DATABASE);
+        write(
+            &directory.join(format!("Kernels_{target}.hsaco")),
+            &code_object,
+        );
+        list(&at(target));
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// Three shards, for all targets of the configuration.
+fn three_shards() -> Tree {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx1100", "gfx1101"]);
+    shard(&tree, "linux-b", &["gfx90a:xnack+"]);
+    shard(&tree, "linux-c", &["gfx942"]);
+    // The same compiler run is the same file; here its temporary names are not.
+    for other in ["linux-b", "linux-c"] {
+        let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
+        let (from, to) = (
+            format!("shards/linux-a/{library}"),
+            format!("shards/{other}/{library}"),
+        );
+        fs::copy(tree.path(&from), tree.path(&to)).unwrap();
+    }
+    tree
+}
+
+fn options(tree: &Tree, configuration: &str) -> Options {
+    fs::write(tree.path("packaging.json"), configuration).unwrap();
+    Options {
+        shards_dir: tree.path("shards"),
+        configuration: Configuration::read(&tree.path("packaging.json")).unwrap(),
+        output_dir: tree.path("out"),
+        components: Vec::new(),
+        jobs: NonZeroUsize::new(2).unwrap(),
+    }
+}
+
+fn planned(tree: &Tree, configuration: &str) -> Plan {
+    plan(&options(tree, configuration), &|_, _| {}).unwrap()
+}
+
+fn recombine(tree: &Tree) {
+    let options = options(tree, CONFIGURATION);
+    let plan = plan(&options, &|_, _| {}).unwrap();
+    assert_eq!(said(&plan), [""; 0]);
+    plan.apply(&options, &|_| {}).unwrap();
+}
+
+/// Findings, with the path from the tree's root.
+fn said(plan: &Plan) -> Vec<String> {
+    let line = |finding: &kpack_build::artifact::recombine::Finding| {
+        let path = finding.path.to_string_lossy();
+        let path = path.split_once("/shards").map_or(&*path, |(_, path)| path);
+        format!("{:?} {path}: {}", finding.severity, finding.text)
+    };
+    plan.findings.iter().map(line).collect()
+}
+
+fn assert_said(plan: &Plan, severity: Severity, parts: &[&str]) {
+    let said = said(plan);
+    let start = format!("{severity:?} ");
+    let found = said
+        .iter()
+        .any(|line| line.starts_with(&start) && parts.iter().all(|part| line.contains(part)));
+    assert!(found, "{severity:?} {parts:?} is not in {said:#?}");
+}
+
+fn targets(path: &Path) -> Vec<String> {
+    let manifest = Manifest::read(&fs::read(path).unwrap()).unwrap();
+    assert_eq!(manifest.component_name, "rocblas_lib");
+    assert_eq!(manifest.prefix, "lib");
+    manifest.kpack_files.into_keys().collect()
+}
+
+fn below(tree: &Tree, directory: &str) -> Vec<String> {
+    let start = format!("{directory}/");
+    let files = tree.files().into_iter();
+    files
+        .filter_map(|file| file.strip_prefix(&start).map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn one_generic_artifact_and_one_for_each_group() {
+    let tree = three_shards();
+    recombine(&tree);
+    let expected = [
+        "blas_lib_generic/artifact_manifest.txt",
+        "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.kpm",
+        "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so",
+        "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5",
+        "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_fallback.dat",
+        "blas_lib_gfx110X/artifact_manifest.txt",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.gfx110X.kpm",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx1100.kpack",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx1101.kpack",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels_gfx1100.hsaco",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels_gfx1101.hsaco",
+        "blas_lib_instinct/artifact_manifest.txt",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.instinct.kpm",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx90a:xnack+.kpack",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx942.kpack",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels_gfx90a:xnack+.hsaco",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels_gfx942.hsaco",
+    ];
+    assert_eq!(below(&tree, "out"), expected);
+    let kpack_dir = |artifact: &str| tree.path(&format!("out/{artifact}/{PREFIX}/lib/.kpack"));
+    assert_eq!(
+        targets(&kpack_dir("blas_lib_generic").join("rocblas_lib.kpm")),
+        ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]
+    );
+    assert_eq!(
+        targets(&kpack_dir("blas_lib_instinct").join("rocblas_lib.instinct.kpm")),
+        ["gfx90a:xnack+", "gfx942"]
+    );
+    let text = fs::read_to_string(tree.path("out/blas_lib_gfx110X/artifact_manifest.txt"));
+    assert_eq!(text.unwrap(), format!("{PREFIX}\n"));
+    assert!(
+        tree.path(&format!("out/blas_lib_generic/{PREFIX}/share/empty"))
+            .is_dir()
+    );
+}
+
+/// Lays artifacts over each other, as packages are unpacked.
+fn overlay(tree: &Tree, artifacts: &[&str], to: &str) -> PathBuf {
+    let root = tree.path(to);
+    for artifact in artifacts {
+        let from = tree.path(&format!("out/{artifact}/{PREFIX}"));
+        for entry in walkdir(&from) {
+            let target = root.join(entry.strip_prefix(&from).unwrap());
+            if entry.is_dir() && !entry.is_symlink() {
+                fs::create_dir_all(target).unwrap();
+            } else {
+                assert!(!target.exists(), "{} is there already", target.display());
+                match fs::read_link(&entry) {
+                    Ok(link) => symlink(link, target).unwrap(),
+                    Err(_) => drop(fs::copy(&entry, target).unwrap()),
+                }
+            }
+        }
+    }
+    root
+}
+
+/// Everything below a directory, itself first.
+fn walkdir(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![path.to_owned()];
+    if path.is_dir() && !path.is_symlink() {
+        let mut inside: Vec<PathBuf> = fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        inside.sort();
+        found.extend(inside.iter().flat_map(|path| walkdir(path)));
+    }
+    found
+}
+
+fn faults(path: PathBuf) -> Vec<String> {
+    faults_for(path, &verify::Options::default())
+}
+
+fn faults_for(path: PathBuf, options: &verify::Options) -> Vec<String> {
+    let report = verify(&[path], options, &mut |_, _, _| {}).unwrap();
+    let faults = report
+        .checks
+        .into_iter()
+        .filter(|check| check.outcome == Outcome::Fault);
+    faults
+        .map(|check| format!("{}: {}", check.path.display(), check.text))
+        .collect()
+}
+
+#[test]
+fn laid_over_each_other_in_any_order_they_are_an_install() {
+    let tree = three_shards();
+    recombine(&tree);
+    let all = ["blas_lib_generic", "blas_lib_gfx110X", "blas_lib_instinct"];
+    let root = overlay(&tree, &all, "forth");
+    assert_eq!(faults(root), [""; 0]);
+    overlay(&tree, &[all[2], all[1], all[0]], "back");
+    let relative = |to: &str| below(&tree, to);
+    assert_eq!(relative("forth"), relative("back"));
+    for file in relative("forth") {
+        let read = |to: &str| fs::read(tree.path(to).join(&file)).unwrap();
+        assert_eq!(read("forth"), read("back"), "{file}");
+    }
+}
+
+#[test]
+fn an_install_of_some_groups_lacks_nothing_that_its_packages_promise() {
+    let tree = three_shards();
+    recombine(&tree);
+    let root = overlay(&tree, &["blas_lib_gfx110X", "blas_lib_generic"], "some");
+    assert_eq!(faults(root.clone()), [""; 0]);
+    let options = |target: &str| verify::Options {
+        targets: vec![target.parse().unwrap()],
+        ..Default::default()
+    };
+    assert_eq!(faults_for(root.clone(), &options("gfx1101")), [""; 0]);
+    let missing = faults_for(root.clone(), &options("gfx942"));
+    assert!(
+        missing.iter().any(|fault| fault.contains("gfx942")),
+        "{missing:#?}"
+    );
+    // What a package that is here promises has to be here.
+    fs::remove_file(root.join("lib/.kpack/rocblas_lib_gfx1101.kpack")).unwrap();
+    let missing = faults(root.clone());
+    for file in ["rocblas_lib.gfx110X.kpm", "librocblas.so.5"] {
+        let found = |fault: &String| fault.contains(file) && fault.contains("gfx1101");
+        assert!(missing.iter().any(found), "{missing:#?}");
+    }
+    // Neither may a part say other things than the whole.
+    let part = root.join("lib/.kpack/rocblas_lib.gfx110X.kpm");
+    let mut manifest = Manifest::read(&fs::read(&part).unwrap()).unwrap();
+    manifest.kpack_files.get_mut("gfx1100").unwrap().checksum = None;
+    fs::write(&part, manifest.to_bytes()).unwrap();
+    let other = faults(root);
+    assert!(
+        other
+            .iter()
+            .any(|f| f.contains("says other things of gfx1100")),
+        "{other:#?}"
+    );
+}
+
+#[test]
+fn the_shards_are_not_touched_and_nothing_is_shared_with_them() {
+    let tree = three_shards();
+    let generic = tree.path(&format!("shards/linux-a/blas_lib_generic/{PREFIX}"));
+    fs::create_dir_all(generic.join("bin")).unwrap();
+    fs::write(generic.join("bin/tool"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(generic.join("bin/tool"), fs::Permissions::from_mode(0o751)).unwrap();
+    fs::hard_link(generic.join("bin/tool"), generic.join("bin/tool-5")).unwrap();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
+    for path in ["bin/tool", "share/empty"] {
+        let file = fs::File::open(generic.join(path)).unwrap();
+        file.set_modified(then).unwrap();
+    }
+    for other in ["linux-b", "linux-c"] {
+        let at = tree.path(&format!("shards/{other}/blas_lib_generic/{PREFIX}/bin"));
+        fs::create_dir_all(&at).unwrap();
+        for name in ["tool", "tool-5"] {
+            fs::copy(generic.join("bin/tool"), at.join(name)).unwrap();
+        }
+    }
+    let inodes = |directory: &str| -> Vec<(PathBuf, u64, i64, i64)> {
+        let paths = walkdir(&tree.path(directory)).into_iter();
+        paths
+            .map(|path| {
+                let metadata = path.symlink_metadata().unwrap();
+                (path, metadata.ino(), metadata.mtime(), metadata.ctime())
+            })
+            .collect()
+    };
+    let before = inodes("shards");
+    recombine(&tree);
+    assert_eq!(inodes("shards"), before);
+
+    let out = tree.path(&format!("out/blas_lib_generic/{PREFIX}"));
+    let (tool, linked) = (
+        out.join("bin/tool").metadata().unwrap(),
+        out.join("bin/tool-5"),
+    );
+    assert_eq!(tool.mode() & 0o7777, 0o751);
+    assert_eq!(tool.modified().unwrap(), then);
+    assert_eq!(tool.ino(), linked.metadata().unwrap().ino());
+    assert_eq!(tool.nlink(), 2);
+    assert_eq!(
+        out.join("share/empty")
+            .metadata()
+            .unwrap()
+            .modified()
+            .unwrap(),
+        then
+    );
+    assert_eq!(
+        fs::read_link(out.join("lib/librocblas.so")).unwrap(),
+        Path::new("librocblas.so.5")
+    );
+    let input: Vec<u64> = before.iter().map(|(_, inode, ..)| *inode).collect();
+    for (path, inode, ..) in inodes("out") {
+        assert!(!input.contains(&inode), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
+    let tree = three_shards();
+    write(&tree.path("out/.blas_lib_generic.tmp/half"), b"");
+    write(&tree.path("out/.blas_lib_gfx110X.old/half"), b"");
+    write(&tree.path("out/blas_lib_generic/stale"), b"");
+    recombine(&tree);
+    let first = below(&tree, "out");
+    assert!(
+        !first
+            .iter()
+            .any(|file| file.contains("half") || file.contains("stale")),
+        "{first:#?}"
+    );
+    recombine(&tree);
+    assert_eq!(below(&tree, "out"), first);
+}
+
+#[test]
+fn targets_that_no_shard_has_or_no_group_takes_are_listed() {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx1100", "gfx906"]);
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(
+        &plan,
+        Severity::Warning,
+        &[
+            "no shard has gfx1101 for group `gfx110X`",
+            "linux-a has gfx1100, gfx906",
+        ],
+    );
+    assert_said(
+        &plan,
+        Severity::Warning,
+        &["linux-a/blas_lib_gfx906", "no group takes gfx906"],
+    );
+    let names: Vec<&str> = plan
+        .artifacts
+        .iter()
+        .map(|artifact| artifact.name.as_str())
+        .collect();
+    assert_eq!(names, ["blas_lib_generic", "blas_lib_gfx110X"]);
+    assert_eq!(plan.errors(), 0);
+    let strict = with_validation("error_on_missing_architecture", true);
+    let plan = planned(&tree, &strict);
+    assert_said(
+        &plan,
+        Severity::Error,
+        &["no shard has gfx1101 for group `gfx110X`"],
+    );
+}
+
+#[test]
+fn the_manifest_lists_all_shards_targets_and_no_other() {
+    let tree = three_shards();
+    // The shard of gfx90a also built for gfx906, which nobody packages.
+    shard(&tree, "linux-d", &["gfx906"]);
+    fs::remove_dir_all(tree.path("shards/linux-d/blas_lib_generic")).unwrap();
+    let options = options(&tree, CONFIGURATION);
+    plan(&options, &|_, _| {})
+        .unwrap()
+        .apply(&options, &|_| {})
+        .unwrap();
+    let manifest = format!("out/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm");
+    assert_eq!(
+        targets(&tree.path(&manifest)),
+        ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]
+    );
+    assert!(
+        !below(&tree, "out")
+            .iter()
+            .any(|file| file.contains("gfx906"))
+    );
+}
+
+#[test]
+fn host_files_that_differ_are_shown() {
+    let tree = three_shards();
+    let at = |shard: &str, file: &str| {
+        tree.path(&format!("shards/{shard}/blas_lib_generic/{PREFIX}/{file}"))
+    };
+    write(
+        &at("linux-a", "share/stamp"),
+        b"built 2026-11-21 07:45:12 by ci",
+    );
+    write(
+        &at("linux-b", "share/stamp"),
+        b"built 2026-11-21 08:01:59 by ci",
+    );
+    write(
+        &at("linux-c", "share/stamp"),
+        b"built 2026-11-21 07:45:12 by ci",
+    );
+    write(
+        &at("linux-a", "lib/rocblas.pc"),
+        b"prefix=/home/a/build/rocblas\n",
+    );
+    write(
+        &at("linux-b", "lib/rocblas.pc"),
+        b"prefix=/home/b/build/rocblas\n",
+    );
+    FatLibrary::new()
+        .flag("-Wl,--build-id=0x0a0b")
+        .build(&at("linux-a", "lib/libhost.so"))
+        .unwrap();
+    FatLibrary::new()
+        .flag("-Wl,--build-id=0x0c0d")
+        .build(&at("linux-b", "lib/libhost.so"))
+        .unwrap();
+    fs::copy(
+        at("linux-a", "lib/libhost.so"),
+        at("linux-c", "lib/libhost.so"),
+    )
+    .unwrap();
+    write(&at("linux-c", "lib/more"), b"");
+    let plan = planned(&tree, CONFIGURATION);
+    for parts in [
+        ["linux-b", "share/stamp", "timestamp `", "07:45:12"],
+        [
+            "linux-b",
+            "rocblas.pc",
+            "path `prefix=/home/a/build/rocblas` against",
+            "/home/b",
+        ],
+        ["linux-b", "libhost.so", "build ID 0a0b against 0c0d", ""],
+        ["linux-c", "lib/rocblas.pc", "only shard linux-a has it", ""],
+        ["linux-c", "lib/more", "only shard linux-c has it", ""],
+    ] {
+        assert_said(&plan, Severity::Error, &parts);
+    }
+    let options = options(&tree, CONFIGURATION);
+    let error = plan.apply(&options, &|_| {}).unwrap_err().in_one_line();
+    assert!(error.contains("nothing was written"), "{error}");
+    assert!(!tree.path("out").exists());
+    let lenient = with_validation("verify_generic_artifacts_match", false);
+    assert_eq!(planned(&tree, &lenient).errors(), 0);
+}
+
+#[test]
+fn duplicate_device_code_is_an_error_unless_it_is_identical() {
+    let tree = three_shards();
+    let at = |shard: &str, file: &str| tree.path(&format!("shards/{shard}/blas_lib_gfx942/{file}"));
+    for file in walkdir(&at("linux-c", "")) {
+        if file.is_file() {
+            let to = at(
+                "linux-a",
+                file.strip_prefix(at("linux-c", ""))
+                    .unwrap()
+                    .to_str()
+                    .unwrap(),
+            );
+            write(&to, &fs::read(&file).unwrap());
+        }
+    }
+    assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
+    let database = format!("{PREFIX}/{DATABASE}/Kernels_gfx942.hsaco");
+    let (_, other) = code("gfx942", "Database");
+    write(&at("linux-a", &database), &other);
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(
+        &plan,
+        Severity::Error,
+        &[
+            "Kernels_gfx942.hsaco",
+            "shards linux-a and linux-c both have",
+            "`Database",
+        ],
+    );
+    let lenient = with_validation("error_on_duplicate_device_code", false);
+    let options = options(&tree, &lenient);
+    let plan = kpack_build::artifact::recombine::plan(&options, &|_, _| {}).unwrap();
+    assert_said(&plan, Severity::Warning, &["linux-a's is taken"]);
+    plan.apply(&options, &|_| {}).unwrap();
+    let taken = fs::read(tree.path("out/blas_lib_instinct").join(database)).unwrap();
+    assert_eq!(taken, other);
+}
+
+#[test]
+fn files_in_the_wrong_artifact_are_refused() {
+    let tree = three_shards();
+    let at = |artifact: &str, file: &str| {
+        tree.path(&format!(
+            "shards/linux-a/blas_lib_{artifact}/{PREFIX}/{file}"
+        ))
+    };
+    write(&at("gfx1100", "lib/host.txt"), b"");
+    let (_, wrong) = code("gfx942", "database");
+    write(
+        &at("gfx1101", "lib/rocblas/library/Kernels_gfx942.hsaco"),
+        &wrong,
+    );
+    let plan = planned(&tree, CONFIGURATION);
+    for parts in [
+        [
+            "gfx1100",
+            "host.txt",
+            "it is for the host, in an artifact for gfx1100",
+        ],
+        [
+            "gfx1101",
+            "Kernels_gfx942.hsaco",
+            "it is of gfx942, in an artifact for gfx1101",
+        ],
+    ] {
+        assert_said(&plan, Severity::Error, &parts);
+    }
+    assert_said(
+        &plan,
+        Severity::Error,
+        &["instinct", "Kernels_gfx942.hsaco", "has it too"],
+    );
+}
+
+#[test]
+fn an_archive_that_a_manifest_promises_and_no_shard_has() {
+    let tree = three_shards();
+    let kpack =
+        format!("shards/linux-c/blas_lib_gfx942/{PREFIX}/lib/.kpack/rocblas_lib_gfx942.kpack");
+    fs::remove_file(tree.path(&kpack)).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(
+        &plan,
+        Severity::Error,
+        &[
+            "linux-c",
+            "rocblas_lib.kpm",
+            "promises a kpack for gfx942, which no shard has",
+        ],
+    );
+}
+
+#[test]
+fn components_without_device_code_and_without_a_primary() {
+    let tree = three_shards();
+    for shard in ["linux-a", "linux-b"] {
+        let at = tree.path(&format!("shards/{shard}/doc_lib_generic"));
+        write(&at.join("artifact_manifest.txt"), b"doc/stage\n");
+        write(&at.join("doc/stage/README"), b"text");
+    }
+    let plan = planned(&tree, CONFIGURATION);
+    assert_eq!(said(&plan), [""; 0]);
+    let doc: Vec<_> = plan
+        .artifacts
+        .iter()
+        .filter(|a| a.component == "doc_lib")
+        .collect();
+    assert_eq!((doc.len(), doc[0].files, doc[0].targets.len()), (1, 1, 0));
+
+    fs::remove_dir_all(tree.path("shards/linux-a/doc_lib_generic")).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(
+        &plan,
+        Severity::Error,
+        &[
+            "linux-a/doc_lib_generic",
+            "no host files of doc_lib, which linux-b built",
+        ],
+    );
+    let mut options = options(&tree, CONFIGURATION);
+    options.components = vec!["blas_lib".to_owned()];
+    let plan = kpack_build::artifact::recombine::plan(&options, &|_, _| {}).unwrap();
+    assert_eq!(said(&plan), [""; 0]);
+}
+
+#[test]
+fn what_cannot_be_is_an_error() {
+    let tree = three_shards();
+    let message = |options: &Options| plan(options, &|_, _| {}).unwrap_err().in_one_line();
+    let other = options(&tree, &CONFIGURATION.replace("linux-a", "linux-z"));
+    let text = message(&other);
+    assert!(
+        text.contains("packaging.json: line 2, column 20: there is no shard `linux-z`"),
+        "{text}"
+    );
+    assert!(text.contains("only linux-a, linux-b, linux-c"), "{text}");
+    let mut inside = options(&tree, CONFIGURATION);
+    inside.output_dir = tree.path("shards/linux-a/out");
+    assert!(message(&inside).contains("must not be in one another"));
+    let mut unknown = options(&tree, CONFIGURATION);
+    unknown.components = vec!["blass_lib".to_owned()];
+    assert!(
+        message(&unknown).contains("no shard has the component `blass_lib`; there are blas_lib")
+    );
+    let mut empty = options(&tree, CONFIGURATION);
+    empty.shards_dir = tree.path("shards/linux-a/blas_lib_generic");
+    assert!(message(&empty).contains("it has no shards"));
+}
