@@ -21,6 +21,16 @@ pub(crate) fn group_name(module: &str, component: &str) -> String {
     format!("{module}_{component}")
 }
 
+/// What the archive of a group for a target is called.
+pub(crate) fn archive_name(group: &str, target: &TargetId) -> String {
+    format!("{group}_{target}.kpack")
+}
+
+/// What the manifest of a group is called.
+pub(crate) fn manifest_name(group: &str) -> String {
+    format!("{group}.kpm")
+}
+
 /// A module's kpacks in a directory that is locked as long as this lives. The lock is on the
 /// directory itself (`flock`), so nothing is left behind.
 pub(crate) struct KpackDir {
@@ -62,11 +72,11 @@ impl KpackDir {
     }
 
     pub(crate) fn archive_name(&self, target: &TargetId) -> String {
-        format!("{}_{target}.kpack", self.group)
+        archive_name(&self.group, target)
     }
 
     fn manifest_path(&self) -> PathBuf {
-        self.path.join(format!("{}.kpm", self.group))
+        self.path.join(manifest_name(&self.group))
     }
 
     /// The module's archives, by target.

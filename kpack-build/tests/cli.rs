@@ -86,6 +86,7 @@ fn help() {
     for command in [
         "",
         "install",
+        "split",
         "show",
         "list",
         "extract",

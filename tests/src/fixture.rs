@@ -20,6 +20,7 @@
 
 mod bundle;
 mod code_object;
+mod tensile;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -31,6 +32,7 @@ use anyhow::{Context, Result, ensure};
 
 pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
+pub use tensile::library_file;
 
 /// What the linker makes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -139,7 +139,7 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
     Ok(classification)
 }
 
-fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
+pub(super) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
     let path = error.path().unwrap_or(prefix).to_owned();
     Error::io(&path, "read", error.into())
 }

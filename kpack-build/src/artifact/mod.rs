@@ -1,7 +1,8 @@
 //! Artifact directories: what a build system puts out and a packager puts together.
 //!
 //! An artifact directory lists its prefixes in `artifact_manifest.txt` ([`manifest_txt`]). What is
-//! in a prefix is told apart by [`classify`], which knows the kernel databases of [`databases`].
+//! in a prefix is told apart by [`classify`], which knows the kernel databases of [`databases`]. [`split`] makes a generic artifact
+//! and one for each target of it.
 
 pub mod classify;
 mod content;
@@ -11,5 +12,6 @@ pub mod manifest_txt;
 pub mod names;
 pub mod packaging;
 pub mod recombine;
+pub mod split;
 mod staged_tree;
 pub mod target_name;

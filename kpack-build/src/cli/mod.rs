@@ -6,6 +6,7 @@ mod list;
 mod output;
 mod recombine;
 mod show;
+mod split;
 mod verify;
 
 use std::io;
@@ -39,6 +40,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Install(install::Arguments),
+    Split(split::Arguments),
     Show(show::Arguments),
     List(list::Arguments),
     Extract(extract::Arguments),
@@ -62,6 +64,7 @@ pub fn main() -> ExitCode {
     };
     let result = match &cli.command {
         Command::Install(arguments) => install::run(arguments),
+        Command::Split(arguments) => split::run(arguments),
         Command::Show(arguments) => show::run(arguments),
         Command::List(arguments) => list::run(arguments),
         Command::Extract(arguments) => extract::run(arguments),

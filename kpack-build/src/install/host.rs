@@ -28,7 +28,7 @@ pub(super) fn stage(path: &Path, input: &File, plan: &Plan) -> Result<Staged, Er
 }
 
 /// Whether `path` is still the file that was opened.
-pub(super) fn is_same(path: &Path, opened: &File) -> Result<bool, Error> {
+pub(crate) fn is_same(path: &Path, opened: &File) -> Result<bool, Error> {
     let now = fs::metadata(path).map_err(|e| Error::io(path, "read", e))?;
     let then = opened.metadata().map_err(|e| Error::io(path, "read", e))?;
     let identity = |m: &fs::Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());

@@ -7,21 +7,21 @@ use kpack_format::marker::{GFXARCH, Marker};
 use crate::Error;
 
 /// An install prefix, with symbolic links resolved.
-pub(super) struct Prefix {
+pub(crate) struct Prefix {
     path: PathBuf,
 }
 
 /// A binary in the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Located {
+pub(crate) struct Located {
     /// Where it is, with symbolic links resolved.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Its path in the prefix, with `/`: the kernel name.
-    pub(super) name: String,
+    pub(crate) name: String,
 }
 
 impl Prefix {
-    pub(super) fn new(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn new(path: &Path) -> Result<Self, Error> {
         let path = path
             .canonicalize()
             .map_err(|e| Error::io(path, "find install prefix", e))?;
@@ -29,7 +29,7 @@ impl Prefix {
     }
 
     /// The binary that `file`, relative to the prefix, is, through symbolic links.
-    pub(super) fn binary(&self, file: &Path) -> Result<Located, Error> {
+    pub(crate) fn binary(&self, file: &Path) -> Result<Located, Error> {
         let joined = self.path.join(file);
         if leads_out(file) {
             return Err(Error::refused(
@@ -47,7 +47,7 @@ impl Prefix {
     }
 
     /// The same for a binary that need not be there.
-    pub(super) fn absent_binary(&self, file: &Path) -> Result<Located, Error> {
+    pub(crate) fn absent_binary(&self, file: &Path) -> Result<Located, Error> {
         if self.path.join(file).exists() {
             return self.binary(file);
         }
@@ -66,7 +66,7 @@ impl Prefix {
     }
 
     /// The directory of the archives, which need not be there.
-    pub(super) fn kpack_dir(&self, relative: &Path) -> Result<KpackPath, Error> {
+    pub(crate) fn kpack_dir(&self, relative: &Path) -> Result<KpackPath, Error> {
         let within = relative.strip_prefix(&self.path).unwrap_or(relative);
         let Some(relative) = plain(within) else {
             return Err(Error::usage(format!(
@@ -111,22 +111,22 @@ impl Prefix {
 }
 
 /// Where the archives are.
-pub(super) struct KpackPath {
-    pub(super) path: PathBuf,
+pub(crate) struct KpackPath {
+    pub(crate) path: PathBuf,
     /// Path in the prefix, with symbolic links resolved.
-    name: String,
+    pub(crate) name: String,
     /// What the manifest calls its prefix: the directory above, as it was given.
-    pub(super) manifest_prefix: String,
+    pub(crate) manifest_prefix: String,
 }
 
 impl KpackPath {
     /// The closest directory that is there: on the same file system, most likely.
-    pub(super) fn existing(&self) -> &Path {
+    pub(crate) fn existing(&self) -> &Path {
         existing_ancestor(&self.path)
     }
 
     /// The marker of `binary`, whose archives are of `group`.
-    pub(super) fn marker(&self, binary: &Located, group: &str) -> Marker {
+    pub(crate) fn marker(&self, binary: &Located, group: &str) -> Marker {
         let directory: Vec<&str> = binary.name.split('/').collect();
         let directory = &directory[..directory.len() - 1];
         let kpacks: Vec<&str> = self.name.split('/').collect();

@@ -6,7 +6,7 @@
 
 mod apply;
 mod host;
-mod locate;
+pub(crate) mod locate;
 mod options;
 mod report;
 
@@ -19,10 +19,12 @@ use crate::Error;
 use crate::elf::Plan;
 use crate::inspect;
 use crate::kpack_dir;
-use crate::split::{self, Compression, DeviceCode, FatFile, Input};
+use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
 use locate::{KpackPath, Located, Prefix};
 
+pub(crate) use host::is_same;
+pub(crate) use options::is_name_part;
 pub use options::{Only, Options, Progress, Unexpected};
 pub use report::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};
 
@@ -67,6 +69,7 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
         level: options.level,
         jobs: options.jobs,
         scratch: kpacks.existing(),
+        budget: &Budget::default(),
     };
     let archives = split::compress(&sources, &wants, &compression, progress)?;
 

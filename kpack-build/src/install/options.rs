@@ -86,8 +86,7 @@ impl Options {
 
     pub(super) fn validate(&self) -> Result<(), Error> {
         for (what, name) in [("module", &self.module), ("component", &self.component)] {
-            let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
-            if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
+            if !is_name_part(name) {
                 return Err(Error::usage(format!(
                     "{what} `{name}`: expected a part of a file name, of letters, digits, `.`, `_`, `+` and `-`"
                 )));
@@ -113,6 +112,12 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Whether a module or component can be named so: it becomes a part of file names.
+pub(crate) fn is_name_part(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+    !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
 }
 
 /// Is told how far the work is.

@@ -30,6 +30,8 @@ pub(crate) struct Compression<'a> {
     pub(crate) jobs: NonZeroUsize,
     /// A directory on the file system of the archives, for scratch files without a name.
     pub(crate) scratch: &'a Path,
+    /// What may be in flight, of this and of whatever else shares it.
+    pub(crate) budget: &'a Budget,
 }
 
 /// A code object to be compressed.
@@ -60,7 +62,6 @@ pub(crate) fn compress(
     compression: &Compression<'_>,
     progress: &dyn Progress,
 ) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
-    let budget = Budget::new(IN_FLIGHT);
     let claimed = Mutex::new(HashSet::new());
     let jobs = compression.jobs.get();
     thread::scope(|scope| {
@@ -74,7 +75,7 @@ pub(crate) fn compress(
         }
         drop((job_receiver, done_sender));
 
-        let read = read(files, wanted, &budget, &job_sender, progress);
+        let read = read(files, wanted, compression.budget, &job_sender, progress);
         drop(job_sender);
         let collected = match collector.join() {
             Ok(collected) => collected,
@@ -250,7 +251,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Bytes that may be in flight.
-struct Budget {
+pub(crate) struct Budget {
     used: Mutex<u64>,
     freed: Condvar,
     limit: u64,
@@ -262,15 +263,17 @@ struct Permit<'a> {
     size: u64,
 }
 
-impl Budget {
-    fn new(limit: u64) -> Self {
+impl Default for Budget {
+    fn default() -> Self {
         Self {
             used: Mutex::new(0),
             freed: Condvar::new(),
-            limit,
+            limit: IN_FLIGHT,
         }
     }
+}
 
+impl Budget {
     /// Waits until there is room for `size` bytes, or nothing else in flight.
     fn take(&self, size: u64) -> Permit<'_> {
         let full = |used: &mut u64| *used > 0 && *used + size > self.limit;

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::elf::{self, Image, Plan};
 use crate::inspect::{self, FileKind};
 
-pub(crate) use compress::{Compression, archive_error, compress};
+pub(crate) use compress::{Budget, Compression, archive_error, compress};
 pub(crate) use device_code::DeviceCode;
 
 /// What a file is to the splitter.

@@ -1,0 +1,285 @@
+//! A plan, carried out: files are copied while code objects are compressed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::SystemTime;
+
+use kpack_format::TargetId;
+use kpack_format::archive::ArchiveWriter;
+use kpack_format::manifest::{KpackFile, Manifest};
+
+use super::Options;
+use super::copy::{self, Counts, create, create_directories, set_time};
+use super::plan::{Module, Plan};
+use super::report::{ArtifactReport, Report};
+use super::stage::Stage;
+use crate::Error;
+use crate::artifact::manifest_txt;
+use crate::inspect;
+use crate::install::{ArchiveReport, Progress};
+use crate::kpack_dir;
+use crate::split::{self, Budget, Compression, DeviceCode};
+
+/// Writes the split artifacts.
+pub(super) fn apply(
+    options: &Options,
+    plan: &Plan,
+    budget: &Budget,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let wanted = |target: &TargetId| plan.targets.keeps(target);
+    let devices = plan.modules.iter().flat_map(|module| &module.binaries);
+    let devices = devices.map(|binary| binary.file.code.device_size(&wanted));
+    let copies = plan.items.iter().map(|item| item.size());
+    progress.start(devices.chain(copies).fold(0, u64::saturating_add));
+
+    let stage = Stage::lock(options)?;
+    let work = Work {
+        options,
+        plan,
+        stage: &stage,
+        budget,
+        progress,
+    };
+    match work.write(report) {
+        Ok(targets) => stage.commit(&targets.iter().collect::<Vec<_>>()),
+        Err(error) => {
+            stage.discard();
+            Err(error)
+        }
+    }
+}
+
+/// What is written into the stage.
+struct Work<'a> {
+    options: &'a Options,
+    plan: &'a Plan,
+    stage: &'a Stage,
+    budget: &'a Budget,
+    progress: &'a dyn Progress,
+}
+
+impl Work<'_> {
+    /// Writes everything. Gives the targets that there is an artifact for.
+    fn write(&self, report: &mut Report) -> Result<Vec<TargetId>, Error> {
+        let mut targets: Vec<&TargetId> = self.plan.targets.0.iter().collect();
+        self.stage.check(&targets, report)?;
+        for prefix in &self.plan.prefixes {
+            create_directories(&self.stage.artifact(None).join(prefix))?;
+        }
+        let (copied, archives) = thread::scope(|scope| {
+            let copier = scope.spawn(|| copy::copy(self.plan, self.stage, self.progress));
+            let archives = self.modules();
+            let copied = match copier.join() {
+                Ok(copied) => copied,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            (copied, archives)
+        });
+        let (mut counts, archives) = (copied?, archives?);
+        for (target, line) in archives {
+            let count = counts.entry(target).or_default();
+            count.files += 1;
+            count.size += line.as_ref().map_or(0, |line: &ArchiveReport| line.size);
+            report.archives.extend(line);
+        }
+        report.archives.sort_by(|a, b| a.path.cmp(&b.path));
+        targets.retain(|target| counts.contains_key(&Some((*target).clone())));
+        counts.entry(None).or_default();
+        self.finish(counts, report)?;
+        Ok(targets.into_iter().cloned().collect())
+    }
+
+    /// Splits the modules, one after the other.
+    fn modules(&self) -> Result<Vec<Line>, Error> {
+        let mut lines = Vec::new();
+        for module in &self.plan.modules {
+            self.module(module, &mut lines)?;
+        }
+        Ok(lines)
+    }
+
+    fn module(&self, module: &Module, lines: &mut Vec<Line>) -> Result<(), Error> {
+        let wanted = |target: &TargetId| self.plan.targets.keeps(target);
+        let binaries = module.binaries.iter();
+        let sources: Vec<(String, &DeviceCode)> = binaries
+            .map(|binary| (binary.name.clone(), &binary.file.code))
+            .collect();
+        let compression = Compression {
+            group: &module.group,
+            scheme: self.options.scheme,
+            level: self.options.level,
+            jobs: self.options.jobs,
+            scratch: self.stage.path(),
+            budget: self.budget,
+        };
+        let archives = split::compress(&sources, &wanted, &compression, self.progress)?;
+        let time = newest(module)?;
+        let mut entries = self.present(module)?;
+        let archives: Vec<(TargetId, ArchiveWriter<File>)> = archives.into_iter().collect();
+        let mut archives = archives.into_iter();
+        loop {
+            let some: Vec<_> = archives.by_ref().take(self.options.jobs.get()).collect();
+            if some.is_empty() {
+                break;
+            }
+            let written: Vec<_> = thread::scope(|scope| {
+                let write = |(target, archive)| {
+                    scope.spawn(move || self.archive(module, target, archive, time))
+                };
+                let threads: Vec<_> = some.into_iter().map(write).collect();
+                threads.into_iter().map(|thread| thread.join()).collect()
+            });
+            for result in written {
+                let (target, path, file) = match result {
+                    Ok(written) => written?,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                };
+                lines.push((
+                    Some(target.clone()),
+                    Some(ArchiveReport {
+                        path,
+                        target: target.to_string(),
+                        size: file.size,
+                        kernel_count: file.kernel_count,
+                        changed: true,
+                    }),
+                ));
+                entries.insert(target.to_string(), file);
+            }
+        }
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let manifest = Manifest {
+            component_name: module.group.clone(),
+            prefix: module.kpacks.manifest_prefix.clone(),
+            kpack_files: entries,
+        };
+        let directory = self.kpack_dir(module, None)?;
+        let path = directory.join(kpack_dir::manifest_name(&module.group));
+        let mut file = create(&path)?;
+        file.write_all(&manifest.to_bytes())
+            .and_then(|()| set_time(&file, time))
+            .map_err(|e| Error::io(&path, "write", e))?;
+        lines.push((None, None));
+        Ok(())
+    }
+
+    /// The manifest's entries for archives that were there before.
+    fn present(&self, module: &Module) -> Result<BTreeMap<String, KpackFile>, Error> {
+        let mut entries = match &module.manifest {
+            Some(path) => inspect::read_manifest(path)?.kpack_files,
+            None => BTreeMap::new(),
+        };
+        for (target, path) in &module.present {
+            let key = target.to_string();
+            if !self.plan.targets.keeps(target) {
+                entries.remove(&key);
+                continue;
+            }
+            let present = kpack_dir::Present {
+                path: path.clone(),
+                archive: inspect::open_archive(path)?,
+            };
+            let name = kpack_dir::archive_name(&module.group, target);
+            let entry = kpack_dir::entry_of(target, name, &present, entries.get(&key))?;
+            entries.insert(key, entry);
+        }
+        Ok(entries)
+    }
+
+    /// Writes an archive, merged with the one of binaries that were split before.
+    fn archive(
+        &self,
+        module: &Module,
+        target: TargetId,
+        mut archive: ArchiveWriter<File>,
+        time: SystemTime,
+    ) -> Result<(TargetId, PathBuf, KpackFile), Error> {
+        if let Some(path) = module.present.get(&target) {
+            let replaced = |kernel: &str| {
+                let name = kernel.rsplit_once('#').map_or(kernel, |(name, _)| name);
+                module.binaries.iter().any(|binary| binary.name == name)
+            };
+            let mut present: kpack_format::archive::Archive<BufReader<File>> =
+                inspect::open_archive(path)?;
+            let merged = archive.merge(&mut present, |kernel| !replaced(kernel));
+            merged.map_err(|error| split::archive_error(path, error))?;
+        }
+        let directory = self.kpack_dir(module, Some(&target))?;
+        let name = kpack_dir::archive_name(&module.group, &target);
+        let path = directory.join(&name);
+        let file = create(&path)?;
+        let mut out = BufWriter::with_capacity(1 << 20, &file);
+        let written = archive.finish(&mut out);
+        let written = written.map_err(|error| split::archive_error(&path, error))?;
+        out.flush()
+            .and_then(|()| set_time(&file, time))
+            .map_err(|e| Error::io(&path, "write", e))?;
+        let final_path = self.stage.output(Some(&target)).join(&module.prefix);
+        let final_path = final_path.join(&module.kpacks.name).join(&name);
+        let entry = kpack_dir::entry(&target, name, &written);
+        Ok((target, final_path, entry))
+    }
+
+    /// The module's kpack directory in an artifact.
+    fn kpack_dir(&self, module: &Module, target: Option<&TargetId>) -> Result<PathBuf, Error> {
+        let artifact = self.stage.artifact(target);
+        let path = artifact.join(&module.prefix).join(&module.kpacks.name);
+        create_directories(&path)?;
+        Ok(path)
+    }
+
+    /// Lists the prefixes of each artifact, and makes directories what they are in the input.
+    fn finish(&self, counts: Counts, report: &mut Report) -> Result<(), Error> {
+        let input = &self.options.artifact_dir;
+        let listed = input.join(manifest_txt::FILE_NAME);
+        let time = modified(&listed)?;
+        for (target, mut count) in counts {
+            let artifact = self.stage.artifact(target.as_ref());
+            let prefixes = self.plan.prefixes.iter();
+            let prefixes = prefixes.filter(|prefix| artifact.join(prefix).is_dir());
+            let text = manifest_txt::to_text(prefixes);
+            let path = artifact.join(manifest_txt::FILE_NAME);
+            let mut file = create(&path)?;
+            file.write_all(text.as_bytes())
+                .and_then(|()| set_time(&file, time))
+                .map_err(|e| Error::io(&path, "write", e))?;
+            copy::directories(&artifact, input)?;
+            count.files += 1;
+            count.size += text.len() as u64;
+            report.size_after += count.size;
+            report.artifacts.push(ArtifactReport {
+                path: self.stage.output(target.as_ref()),
+                target: target.map(|target| target.to_string()),
+                files: count.files,
+                size: count.size,
+            });
+        }
+        report.prefixes.clone_from(&self.plan.prefixes);
+        Ok(())
+    }
+}
+
+/// An archive that was written for a target, or, without either, the manifest.
+type Line = (Option<TargetId>, Option<ArchiveReport>);
+
+/// When the newest of a module's binaries changed. What is made of them is as old as they are, so
+/// that the same input gives the same artifacts.
+fn newest(module: &Module) -> Result<SystemTime, Error> {
+    let mut newest = SystemTime::UNIX_EPOCH;
+    for binary in &module.binaries {
+        newest = newest.max(modified(&binary.file.code.path)?);
+    }
+    Ok(newest)
+}
+
+fn modified(path: &Path) -> Result<SystemTime, Error> {
+    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
+    modified.map_err(|e| Error::io(path, "read", e))
+}

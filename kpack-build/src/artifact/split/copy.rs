@@ -1,0 +1,197 @@
+//! The files that stay as they are, and the host binaries: copied with modes and times, linked where
+//! they were linked.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, FileTimes, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use filetime::FileTime;
+use kpack_format::TargetId;
+use walkdir::WalkDir;
+
+use super::plan::{Item, Plan};
+use super::stage::Stage;
+use crate::Error;
+use crate::artifact::classify::Node;
+use crate::elf::ElfError;
+use crate::inspect;
+use crate::install::{Progress, is_same};
+
+/// How many files an artifact has, and their size.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Count {
+    pub(super) files: u64,
+    pub(super) size: u64,
+}
+
+/// By target; `None` is the generic artifact.
+pub(super) type Counts = BTreeMap<Option<TargetId>, Count>;
+
+/// Copies everything that is planned into the stage.
+pub(super) fn copy(plan: &Plan, stage: &Stage, progress: &dyn Progress) -> Result<Counts, Error> {
+    let mut copier = Copier {
+        plan,
+        stage,
+        counts: Counts::new(),
+        links: HashMap::new(),
+        last_directory: PathBuf::new(),
+    };
+    for item in &plan.items {
+        copier.item(item)?;
+        progress.advance(item.size());
+    }
+    Ok(copier.counts)
+}
+
+/// An inode of the input.
+type Inode = (u64, u64);
+
+struct Copier<'a> {
+    plan: &'a Plan,
+    stage: &'a Stage,
+    counts: Counts,
+    /// Where a file with several names is already, by target.
+    links: HashMap<(Option<TargetId>, Inode), PathBuf>,
+    /// Made last; what follows is in the same, most of the time.
+    last_directory: PathBuf,
+}
+
+impl Copier<'_> {
+    fn item(&mut self, item: &Item) -> Result<(), Error> {
+        let to = self.stage.artifact(item.target.as_ref()).join(&item.path);
+        match item.node {
+            Node::Directory { empty: true } => return create_directories(&to),
+            // It is made for what is in it.
+            Node::Directory { empty: false } => return Ok(()),
+            _ => {}
+        }
+        if let Some(parent) = to.parent().filter(|parent| **parent != self.last_directory) {
+            create_directories(parent)?;
+            self.last_directory = parent.to_owned();
+        }
+        let size = match item.node {
+            Node::File { shared_inode, .. } => {
+                let key = shared_inode.map(|inode| (item.target.clone(), inode));
+                match key.as_ref().and_then(|key| self.links.get(key)) {
+                    Some(first) => {
+                        fs::hard_link(first, &to).map_err(|e| Error::io(&to, "link", e))?;
+                        0
+                    }
+                    None => {
+                        let size = self.file(item, &to)?;
+                        if let Some(key) = key {
+                            self.links.insert(key, to);
+                        }
+                        size
+                    }
+                }
+            }
+            _ => {
+                copy_symlink(&item.from, &to)?;
+                0
+            }
+        };
+        let count = self.counts.entry(item.target.clone()).or_default();
+        count.files += 1;
+        count.size += size;
+        Ok(())
+    }
+
+    /// Copies a file, or writes the host binary of a fat one.
+    fn file(&self, item: &Item, to: &Path) -> Result<u64, Error> {
+        // Not the file that the code objects are read from, whose position is in use.
+        let input = inspect::open(&item.from)?;
+        let metadata = input
+            .metadata()
+            .map_err(|e| Error::io(&item.from, "read", e))?;
+        let output = create(to)?;
+        let fat = item
+            .fat
+            .and_then(|(module, binary)| self.plan.modules.get(module)?.binaries.get(binary));
+        match fat {
+            None => {
+                let copied = io::copy(&mut &input, &mut &output);
+                copied.map_err(|e| Error::io(&item.from, "copy", e))?;
+            }
+            Some(fat) => {
+                if !is_same(&item.from, &fat.file.code.file)? {
+                    return Err(Error::refused(
+                        &item.from,
+                        "it changed while it was read; run this again",
+                    ));
+                }
+                let applied = fat.plan.apply(&input, &output);
+                applied.map_err(|error| match error {
+                    ElfError::Io(error) => Error::io(to, "write", error),
+                    error => inspect::elf_error(&item.from, error),
+                })?;
+            }
+        }
+        set_metadata(&output, &metadata).map_err(|e| Error::io(to, "set the mode of", e))?;
+        let written = output.metadata().map_err(|e| Error::io(to, "read", e))?;
+        Ok(written.len())
+    }
+}
+
+/// Creates a file that is not there.
+pub(super) fn create(path: &Path) -> Result<File, Error> {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    options.open(path).map_err(|e| Error::io(path, "create", e))
+}
+
+pub(super) fn create_directories(path: &Path) -> Result<(), Error> {
+    fs::create_dir_all(path).map_err(|e| Error::io(path, "create directory", e))
+}
+
+fn copy_symlink(from: &Path, to: &Path) -> Result<(), Error> {
+    let target = fs::read_link(from).map_err(|e| Error::io(from, "read", e))?;
+    symlink(target, to).map_err(|e| Error::io(to, "create", e))?;
+    let metadata = from
+        .symlink_metadata()
+        .map_err(|e| Error::io(from, "read", e))?;
+    let accessed = FileTime::from_last_access_time(&metadata);
+    let modified = FileTime::from_last_modification_time(&metadata);
+    filetime::set_symlink_file_times(to, accessed, modified)
+        .map_err(|e| Error::io(to, "set the time of", e))
+}
+
+/// Mode and time of change.
+fn set_metadata(file: &File, metadata: &Metadata) -> io::Result<()> {
+    file.set_permissions(metadata.permissions())?;
+    set_time(file, metadata.modified()?)
+}
+
+/// Time of change.
+pub(super) fn set_time(file: &File, time: SystemTime) -> io::Result<()> {
+    file.set_times(FileTimes::new().set_modified(time))
+}
+
+/// Gives the directories of an artifact the modes and times that they have in the input.
+pub(super) fn directories(artifact: &Path, input: &Path) -> Result<(), Error> {
+    for entry in WalkDir::new(artifact).contents_first(true) {
+        let entry = entry.map_err(|error| {
+            let path = error.path().unwrap_or(artifact).to_owned();
+            Error::io(&path, "read", error.into())
+        })?;
+        if !entry.file_type().is_dir() {
+            continue;
+        }
+        let relative = entry.path().strip_prefix(artifact).unwrap_or(entry.path());
+        let Ok(metadata) = input.join(relative).metadata() else {
+            continue;
+        };
+        let set = || {
+            let directory = File::open(entry.path())?;
+            set_time(&directory, metadata.modified()?)?;
+            // The artifact itself has to be renamed, which needs the right to write.
+            let owner = if entry.depth() == 0 { 0o200 } else { 0 };
+            directory.set_permissions(Permissions::from_mode(metadata.mode() & 0o7777 | owner))
+        };
+        set().map_err(|e| Error::io(entry.path(), "set the mode of", e))?;
+    }
+    Ok(())
+}

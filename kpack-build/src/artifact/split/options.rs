@@ -1,0 +1,86 @@
+//! What to split, and how.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use kpack_format::TargetId;
+use kpack_format::archive::Scheme;
+
+use crate::Error;
+use crate::artifact::databases::Selection;
+use crate::install::{Unexpected, is_name_part};
+
+/// What to split, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The artifact directory, with its `artifact_manifest.txt`. It is only read.
+    pub artifact_dir: PathBuf,
+    /// Where the split artifacts go.
+    pub output_dir: PathBuf,
+    /// Name and component, such as `blas_lib`: what the split artifacts are named after. The
+    /// component, behind the last `_`, is a part of the archives' names too.
+    pub artifact_prefix: String,
+    /// The kernel databases whose files are moved to their targets.
+    pub databases: Selection,
+    /// The targets that are expected; where empty, every target that is there.
+    pub targets: Vec<TargetId>,
+    /// What becomes of what is for a target that is not expected.
+    pub unexpected: Unexpected,
+    /// What becomes of what looks architecture-specific in no known place.
+    pub unknown: Unknown,
+    /// How code objects are stored.
+    pub scheme: Scheme,
+    /// The Zstandard level, where it applies.
+    pub level: i32,
+    /// How many threads compress.
+    pub jobs: NonZeroUsize,
+}
+
+/// What becomes of what looks architecture-specific in no known place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unknown {
+    /// It stays in the generic artifact, and is reported.
+    #[default]
+    Report,
+    /// It is moved to its target, where it has one, and reported.
+    Move,
+    /// The artifact is refused.
+    Error,
+}
+
+impl Options {
+    /// For an artifact directory, with the defaults of everything else: all kernel databases, all
+    /// targets, Zstandard at level 3, and as many threads as there are processors.
+    pub fn new(
+        artifact_dir: impl Into<PathBuf>,
+        output_dir: impl Into<PathBuf>,
+        artifact_prefix: impl Into<String>,
+    ) -> Self {
+        Self {
+            artifact_dir: artifact_dir.into(),
+            output_dir: output_dir.into(),
+            artifact_prefix: artifact_prefix.into(),
+            databases: Selection::default(),
+            targets: Vec::new(),
+            unexpected: Unexpected::default(),
+            unknown: Unknown::default(),
+            scheme: Scheme::ZstdPerKernel,
+            level: 3,
+            jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        }
+    }
+
+    /// The component: what is behind the last `_` of the prefix.
+    pub(super) fn component(&self) -> Result<&str, Error> {
+        match self.artifact_prefix.rsplit_once('_') {
+            Some((name, component)) if is_name_part(name) && is_name_part(component) => {
+                Ok(component)
+            }
+            _ => Err(Error::usage(format!(
+                "artifact prefix `{}`: expected NAME_COMPONENT, such as blas_lib, of letters, \
+                 digits, `.`, `_`, `+` and `-`",
+                self.artifact_prefix
+            ))),
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! The split artifacts as data: what is to be where. Nothing is written yet, and everything is read
+//! that could be a reason to refuse.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::marker::Marker;
+use walkdir::WalkDir;
+
+use super::report::Report;
+use super::targets::Targets;
+use super::{Options, Unknown};
+use crate::Error;
+use crate::artifact::classify::{self, Class, Classification, Entry, Finding, Node};
+use crate::artifact::manifest_txt;
+use crate::elf;
+use crate::install::locate::{KpackPath, Located, Prefix};
+use crate::install::{FileReport, Outcome, is_name_part};
+use crate::kpack_dir;
+use crate::split::{self, FatFile, Input};
+
+/// The split artifacts, before they are written.
+pub(super) struct Plan {
+    /// The prefixes that are there.
+    pub(super) prefixes: Vec<String>,
+    /// What is copied, in the order of paths in each prefix.
+    pub(super) items: Vec<Item>,
+    /// What is split: one for each prefix with fat binaries.
+    pub(super) modules: Vec<Module>,
+    /// The targets that are kept.
+    pub(super) targets: Targets,
+}
+
+/// An entry of the input, and where it goes.
+pub(super) struct Item {
+    pub(super) from: PathBuf,
+    /// In the artifact, with the prefix.
+    pub(super) path: PathBuf,
+    /// `None` for the generic artifact.
+    pub(super) target: Option<TargetId>,
+    pub(super) node: Node,
+    /// Which module, and which of its binaries, where it is to be split.
+    pub(super) fat: Option<(usize, usize)>,
+}
+
+impl Item {
+    /// How many bytes are read for it.
+    pub(super) fn size(&self) -> u64 {
+        match self.node {
+            Node::File { size, .. } => size,
+            _ => 0,
+        }
+    }
+}
+
+/// The fat binaries of a prefix.
+pub(super) struct Module {
+    pub(super) prefix: String,
+    /// Module and component.
+    pub(super) group: String,
+    pub(super) kpacks: KpackPath,
+    pub(super) binaries: Vec<FatBinary>,
+    /// Archives of binaries of the module that were split before.
+    pub(super) present: BTreeMap<TargetId, PathBuf>,
+    /// Their manifest.
+    pub(super) manifest: Option<PathBuf>,
+}
+
+impl Module {
+    /// The targets that the binaries have device code for.
+    pub(super) fn found(&self) -> BTreeSet<TargetId> {
+        let binaries = self.binaries.iter();
+        binaries
+            .flat_map(|binary| binary.file.code.targets())
+            .collect()
+    }
+
+    /// Whether this is a file of the input that is written anew.
+    fn writes(&self, from: &Path, targets: &Targets) -> bool {
+        self.manifest.as_deref() == Some(from)
+            || self.found().iter().any(|target| {
+                targets.keeps(target) && self.present.get(target).is_some_and(|path| path == from)
+            })
+    }
+}
+
+/// A fat binary, and what its host binary will be.
+pub(super) struct FatBinary {
+    /// Path in the prefix, the kernel name.
+    pub(super) name: String,
+    pub(super) file: FatFile,
+    pub(super) plan: elf::Plan,
+}
+
+/// A prefix that was read.
+struct Read {
+    prefix: String,
+    root: PathBuf,
+    classification: Classification,
+}
+
+/// Reads the artifact and plans what becomes of it.
+pub(super) fn plan(options: &Options, report: &mut Report) -> Result<Plan, Error> {
+    let component = options.component()?;
+    let mut prefixes = Vec::new();
+    for prefix in manifest_txt::read(&options.artifact_dir)? {
+        let root = options.artifact_dir.join(&prefix);
+        if !root.is_dir() {
+            report.note(root, "listed, but not there; skipped");
+            continue;
+        }
+        let classification = classify::classify(&root, &options.databases)?;
+        prefixes.push(Read {
+            prefix,
+            root,
+            classification,
+        });
+    }
+    refuse_disagreements(&prefixes)?;
+
+    let mut modules = Vec::new();
+    let mut fat_of = HashMap::new();
+    for read in &prefixes {
+        if let Some(module) = module(read, component, modules.len(), &mut fat_of)? {
+            refuse_collision(&modules, &module, options)?;
+            modules.push(module);
+        }
+    }
+    let found = found(&prefixes, &modules, options);
+    report.device_code = !found.is_empty();
+    report.size_before = size_before(options, &prefixes)?;
+    let targets = Targets::choose(options, found, report)?;
+
+    let mut items = Vec::new();
+    for read in &prefixes {
+        for finding in &read.classification.unpaired {
+            report.warn(read.root.join(&finding.path), &finding.text);
+        }
+        for finding in &read.classification.notices {
+            report.note(read.root.join(&finding.path), &finding.text);
+        }
+        for entry in &read.classification.entries {
+            let from = read.root.join(&entry.path);
+            let target = destination(options, &targets, entry, &from, report)?;
+            let Destination::Kept(target) = target else {
+                continue;
+            };
+            if modules.iter().any(|module| module.writes(&from, &targets)) {
+                continue;
+            }
+            items.push(Item {
+                fat: fat_of.get(&from).copied(),
+                path: Path::new(&read.prefix).join(&entry.path),
+                from,
+                target,
+                node: entry.node,
+            });
+        }
+    }
+    for module in &modules {
+        for binary in &module.binaries {
+            report.binaries.push(file_report(module, binary, &targets)?);
+        }
+    }
+    let prefixes: Vec<String> = prefixes.into_iter().map(|read| read.prefix).collect();
+    strays(options, &prefixes, &mut items, report)?;
+    Ok(Plan {
+        prefixes,
+        items,
+        modules,
+        targets,
+    })
+}
+
+/// A file that says two things could go wrong either way.
+fn refuse_disagreements(prefixes: &[Read]) -> Result<(), Error> {
+    let all = prefixes.iter().flat_map(|read| {
+        let findings = read.classification.disagreements.iter();
+        findings.map(move |finding| (read, finding))
+    });
+    let mut all: Vec<(&Read, &Finding)> = all.collect();
+    let Some((read, first)) = all.first().copied() else {
+        return Ok(());
+    };
+    let mut text = first.text.clone();
+    for (read, finding) in all.drain(1..) {
+        let path = read.root.join(&finding.path);
+        text += &format!("\n  and {}: {}", path.display(), finding.text);
+    }
+    Err(Error::refused(&read.root.join(&first.path), text))
+}
+
+/// The fat binaries of a prefix. Names of one inode are one binary, of the first name.
+fn module(
+    read: &Read,
+    component: &str,
+    index: usize,
+    fat_of: &mut HashMap<PathBuf, (usize, usize)>,
+) -> Result<Option<Module>, Error> {
+    let entries = read.classification.entries.iter();
+    let fat: Vec<&Entry> = entries.filter(|entry| entry.class == Class::Fat).collect();
+    if fat.is_empty() {
+        return Ok(None);
+    }
+    let name = manifest_txt::module(&read.prefix);
+    if !is_name_part(&name) {
+        return Err(Error::refused(
+            &read.root,
+            format!(
+                "its module would be `{name}`; expected a part of a file name, of letters, digits, \
+                 `.`, `_`, `+` and `-`"
+            ),
+        ));
+    }
+    let group = kpack_dir::group_name(&name, component);
+    let prefix = Prefix::new(&read.root)?;
+    let kpacks = prefix.kpack_dir(Path::new("lib/.kpack"))?;
+
+    let mut links: BTreeMap<usize, (PathBuf, Vec<Located>)> = BTreeMap::new();
+    let mut inodes = HashMap::new();
+    for entry in fat {
+        let located = prefix.binary(&entry.path)?;
+        let next = links.len();
+        let binary = match entry.node {
+            Node::File {
+                shared_inode: Some(inode),
+                ..
+            } => *inodes.entry(inode).or_insert(next),
+            _ => next,
+        };
+        let path = read.root.join(&entry.path);
+        fat_of.insert(path.clone(), (index, binary));
+        let (_, names) = links.entry(binary).or_insert((path, Vec::new()));
+        names.push(located);
+    }
+    let mut binaries = Vec::new();
+    for (path, names) in links.into_values() {
+        let Some(first) = names.first() else { continue };
+        let Input::Fat(file) = split::read(&path)? else {
+            return Err(Error::refused(&path, "it changed while it was read"));
+        };
+        let plan = file.plan(&marker(&kpacks, &group, &names).to_bytes())?;
+        binaries.push(FatBinary {
+            name: first.name.clone(),
+            file,
+            plan,
+        });
+    }
+    let directory = Path::new(&kpacks.name);
+    let mut present = BTreeMap::new();
+    for entry in &read.classification.entries {
+        if let Class::Target { target, .. } = &entry.class
+            && entry.path == directory.join(kpack_dir::archive_name(&group, target))
+        {
+            present.insert(target.clone(), read.root.join(&entry.path));
+        }
+    }
+    let manifest = kpacks.path.join(kpack_dir::manifest_name(&group));
+    Ok(Some(Module {
+        prefix: read.prefix.clone(),
+        group,
+        kpacks,
+        binaries,
+        present,
+        manifest: manifest.exists().then_some(manifest),
+    }))
+}
+
+/// The marker of a binary with these names: archives are looked for from each one's directory.
+fn marker(kpacks: &KpackPath, group: &str, names: &[Located]) -> Marker {
+    let mut paths: Vec<String> = Vec::new();
+    for name in names {
+        for path in kpacks.marker(name, group).kpack_search_paths {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+    }
+    Marker {
+        kernel_name: names.first().map(|first| first.name.clone()),
+        kpack_search_paths: paths,
+    }
+}
+
+/// Archives of one name in two prefixes would take each other's place in an installation.
+fn refuse_collision(modules: &[Module], new: &Module, options: &Options) -> Result<(), Error> {
+    let same = |other: &&Module| other.group == new.group && other.kpacks.name == new.kpacks.name;
+    match modules.iter().find(same) {
+        None => Ok(()),
+        Some(other) => Err(Error::refused(
+            &options.artifact_dir.join(&new.prefix),
+            format!(
+                "its archives would be named {}_TARGET.kpack, like those of {}; the directory above \
+                 `stage` names the module",
+                new.group, other.prefix
+            ),
+        )),
+    }
+}
+
+/// The targets that there is something for, and a file that has it.
+fn found(prefixes: &[Read], modules: &[Module], options: &Options) -> BTreeMap<TargetId, PathBuf> {
+    let mut found = BTreeMap::new();
+    for binary in modules.iter().flat_map(|module| &module.binaries) {
+        for target in binary.file.code.targets() {
+            found
+                .entry(target)
+                .or_insert_with(|| binary.file.code.path.clone());
+        }
+    }
+    for read in prefixes {
+        for entry in &read.classification.entries {
+            let target = match &entry.class {
+                Class::Target { target, .. } => Some(target),
+                Class::Unknown { target, .. } if options.unknown == Unknown::Move => {
+                    target.as_ref()
+                }
+                _ => None,
+            };
+            if let Some(target) = target.filter(|_| !matches!(entry.node, Node::Directory { .. })) {
+                let path = || read.root.join(&entry.path);
+                found.entry(target.clone()).or_insert_with(path);
+            }
+        }
+    }
+    found
+}
+
+/// Where an entry goes.
+enum Destination {
+    /// To the generic artifact, or to a target's.
+    Kept(Option<TargetId>),
+    Dropped,
+}
+
+fn destination(
+    options: &Options,
+    targets: &Targets,
+    entry: &Entry,
+    from: &Path,
+    report: &mut Report,
+) -> Result<Destination, Error> {
+    let target = match &entry.class {
+        Class::Host | Class::Fat | Class::Split => None,
+        Class::Target { target, .. } => Some(target),
+        Class::Unknown { target, reason } => {
+            let hint = "looks architecture-specific";
+            match (options.unknown, target) {
+                (Unknown::Error, _) => {
+                    return Err(Error::refused(
+                        from,
+                        format!("{hint}: {reason}; it is in no kernel database that is known"),
+                    ));
+                }
+                (Unknown::Move, Some(target)) => {
+                    report.note(from, format!("{hint}: {reason}; moved to {target}"));
+                    Some(target)
+                }
+                (Unknown::Move, None) => {
+                    report.warn(
+                        from,
+                        format!("{hint}: {reason}; it is of no one target, and stays generic"),
+                    );
+                    None
+                }
+                (Unknown::Report, _) => {
+                    report.warn(from, format!("{hint}: {reason}; it stays generic"));
+                    None
+                }
+            }
+        }
+    };
+    Ok(match target {
+        // An empty directory is no reason for an artifact.
+        Some(target) if matches!(entry.node, Node::Directory { .. }) => {
+            Destination::Kept(targets.keeps(target).then(|| target.clone()))
+        }
+        Some(target) if !targets.keeps(target) => Destination::Dropped,
+        target => Destination::Kept(target.cloned()),
+    })
+}
+
+fn file_report(
+    module: &Module,
+    binary: &FatBinary,
+    targets: &Targets,
+) -> Result<FileReport, Error> {
+    let path = &binary.file.code.path;
+    let metadata = binary.file.code.file.metadata();
+    let size = metadata.map_err(|e| Error::io(path, "read", e))?.len();
+    let kept = binary
+        .file
+        .code
+        .targets()
+        .into_iter()
+        .filter(|t| targets.keeps(t));
+    Ok(FileReport {
+        path: format!("{}/{}", module.prefix, binary.name),
+        outcome: Outcome::Split {
+            wrappers: binary.file.code.wrapper_count(),
+            targets: kept.map(|target| target.to_string()).collect(),
+            size_before: size,
+            size_after: binary.plan.output_size(),
+        },
+    })
+}
+
+/// What is in the artifact directory and in none of its prefixes goes to the generic artifact as it
+/// is, so that nothing is lost.
+fn strays(
+    options: &Options,
+    prefixes: &[String],
+    items: &mut Vec<Item>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let root = &options.artifact_dir;
+    let is_prefix = |path: &Path| prefixes.iter().any(|prefix| path == root.join(prefix));
+    let walk = WalkDir::new(root)
+        .min_depth(1)
+        .sort_by_file_name()
+        .into_iter();
+    for found in walk.filter_entry(|entry| !is_prefix(entry.path())) {
+        let found = found.map_err(|error| classify::walk_error(root, error))?;
+        let from = found.into_path();
+        let path = from.strip_prefix(root).unwrap_or(&from).to_owned();
+        if path == Path::new(manifest_txt::FILE_NAME) {
+            continue;
+        }
+        let metadata = fs::symlink_metadata(&from).map_err(|e| Error::io(&from, "read", e))?;
+        let node = if metadata.is_symlink() {
+            Node::Symlink
+        } else if metadata.is_file() {
+            Node::File {
+                size: metadata.len(),
+                shared_inode: None,
+            }
+        } else {
+            // It comes with what is in it.
+            continue;
+        };
+        report.warn(
+            &from,
+            format!(
+                "is in no prefix that {} lists; copied to the generic artifact as it is",
+                manifest_txt::FILE_NAME
+            ),
+        );
+        items.push(Item {
+            from,
+            path,
+            target: None,
+            node,
+            fat: None,
+        });
+    }
+    Ok(())
+}
+
+/// Size of all files in bytes, each inode once.
+fn size_before(options: &Options, prefixes: &[Read]) -> Result<u64, Error> {
+    let listed = options.artifact_dir.join(manifest_txt::FILE_NAME);
+    let metadata = fs::metadata(&listed).map_err(|e| Error::io(&listed, "read", e))?;
+    let mut inodes = BTreeSet::new();
+    let entries = prefixes
+        .iter()
+        .flat_map(|read| &read.classification.entries);
+    let sizes = entries.map(|entry| match entry.node {
+        Node::File {
+            shared_inode: Some(inode),
+            ..
+        } if !inodes.insert(inode) => 0,
+        Node::File { size, .. } => size,
+        _ => 0,
+    });
+    Ok(sizes.fold(metadata.len(), u64::saturating_add))
+}

@@ -1,0 +1,66 @@
+//! What a split did.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::install::{ArchiveReport, FileReport, Notice, Severity};
+
+/// What became of one artifact directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Name and component, such as `blas_lib`.
+    pub artifact_prefix: String,
+    /// The artifact directory that was read.
+    #[serde(serialize_with = "crate::lossy::path")]
+    pub artifact_dir: PathBuf,
+    /// Whether there is device code or a kernel database in it. Where not, there is a generic
+    /// artifact only.
+    pub device_code: bool,
+    /// The prefixes that are there.
+    pub prefixes: Vec<String>,
+    /// Size of the input's files in bytes, a file with several names counted once.
+    pub size_before: u64,
+    /// Size of the split artifacts' files in bytes, counted likewise.
+    pub size_after: u64,
+    /// The split artifacts, the generic one first.
+    pub artifacts: Vec<ArtifactReport>,
+    /// The binaries that were split.
+    pub binaries: Vec<FileReport>,
+    /// The archives with their device code.
+    pub archives: Vec<ArchiveReport>,
+    /// What is worth knowing, or wrong but no reason to stop.
+    pub notices: Vec<Notice>,
+}
+
+/// A split artifact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ArtifactReport {
+    /// The directory.
+    #[serde(serialize_with = "crate::lossy::path")]
+    pub path: PathBuf,
+    /// Its target; `None` for the generic one.
+    pub target: Option<String>,
+    /// How many files and symbolic links it has, its `artifact_manifest.txt` included.
+    pub files: u64,
+    /// Their size in bytes.
+    pub size: u64,
+}
+
+impl Report {
+    pub(super) fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+        self.notice(Severity::Note, path.into(), text.into());
+    }
+
+    pub(super) fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+        self.notice(Severity::Warning, path.into(), text.into());
+    }
+
+    fn notice(&mut self, severity: Severity, path: PathBuf, text: String) {
+        self.notices.push(Notice {
+            severity,
+            path,
+            text,
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! Artifacts under hidden names, in the output directory, and how they get their final ones.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use walkdir::WalkDir;
+
+use super::Options;
+use super::report::Report;
+use crate::Error;
+use crate::artifact::manifest_txt;
+use crate::kpack_dir::sync_directory;
+
+/// What the generic artifact's name ends with.
+const GENERIC: &str = "generic";
+
+/// The name of a split artifact.
+pub(super) fn artifact_name(prefix: &str, target: Option<&TargetId>) -> String {
+    match target {
+        None => format!("{prefix}_{GENERIC}"),
+        Some(target) => format!("{prefix}_{target}"),
+    }
+}
+
+/// Refuses an output directory that would put output into the input, or in its place.
+pub(super) fn check_output(options: &Options) -> Result<(), Error> {
+    let input = &options.artifact_dir;
+    let input = input
+        .canonicalize()
+        .map_err(|e| Error::io(input, "open", e))?;
+    // The first directory on the way that is there.
+    let there = options.output_dir.ancestors().find(|path| path.exists());
+    let there = there.filter(|path| !path.as_os_str().is_empty());
+    let there = there.unwrap_or(Path::new("."));
+    let output = there
+        .canonicalize()
+        .map_err(|e| Error::io(there, "open", e))?;
+    if output.starts_with(&input) {
+        return Err(Error::usage(format!(
+            "output directory {} is in the artifact directory {}, which is only read",
+            options.output_dir.display(),
+            options.artifact_dir.display()
+        )));
+    }
+    let name = input.file_name().unwrap_or_default().to_string_lossy();
+    let is_output = name
+        .strip_prefix(&options.artifact_prefix)
+        .and_then(|rest| rest.strip_prefix('_'))
+        .is_some_and(|rest| rest == GENERIC || rest.parse::<TargetId>().is_ok());
+    if is_output && input.parent() == Some(&output) {
+        return Err(Error::usage(format!(
+            "the artifact directory {} is where its own output would be; name another output \
+             directory",
+            options.artifact_dir.display()
+        )));
+    }
+    Ok(())
+}
+
+/// A hidden directory with the artifacts to be, locked as long as this lives.
+pub(super) struct Stage {
+    path: PathBuf,
+    output: PathBuf,
+    prefix: String,
+    _lock: File,
+}
+
+impl Stage {
+    /// Waits for the lock, and removes what a run that was killed left behind.
+    pub(super) fn lock(options: &Options) -> Result<Self, Error> {
+        let output = options.output_dir.clone();
+        let path = output.join(format!(".{}.tmp", options.artifact_prefix));
+        let lock = loop {
+            fs::create_dir_all(&path).map_err(|e| Error::io(&path, "create directory", e))?;
+            let lock = File::open(&path).map_err(|e| Error::io(&path, "open", e))?;
+            lock.lock().map_err(|e| Error::io(&path, "lock", e))?;
+            // Another run may have removed it when it was done, while this one waited.
+            let own = lock.metadata().map_err(|e| Error::io(&path, "read", e))?;
+            let there = path.metadata();
+            if there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())) {
+                break lock;
+            }
+        };
+        let stage = Self {
+            path,
+            output,
+            prefix: options.artifact_prefix.clone(),
+            _lock: lock,
+        };
+        stage.empty()?;
+        Ok(stage)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where an artifact is written.
+    pub(super) fn artifact(&self, target: Option<&TargetId>) -> PathBuf {
+        self.path.join(artifact_name(&self.prefix, target))
+    }
+
+    /// Where an artifact will be.
+    pub(super) fn output(&self, target: Option<&TargetId>) -> PathBuf {
+        self.output.join(artifact_name(&self.prefix, target))
+    }
+
+    /// Refuses to replace what is no artifact, and names what an earlier run left for targets that
+    /// there is nothing for now.
+    pub(super) fn check(&self, targets: &[&TargetId], report: &mut Report) -> Result<(), Error> {
+        let all = std::iter::once(None).chain(targets.iter().map(|target| Some(*target)));
+        for output in all.map(|target| self.output(target)) {
+            let there = fs::symlink_metadata(&output).is_ok();
+            if there && !output.join(manifest_txt::FILE_NAME).is_file() {
+                return Err(Error::refused(
+                    &output,
+                    format!(
+                        "it is in the way, and no artifact that could be replaced: it has no {}",
+                        manifest_txt::FILE_NAME
+                    ),
+                ));
+            }
+        }
+        let entries = fs::read_dir(&self.output).map_err(|e| Error::io(&self.output, "list", e))?;
+        for entry in entries {
+            let name = entry
+                .map_err(|e| Error::io(&self.output, "list", e))?
+                .file_name();
+            let target = name.to_str().and_then(|name| {
+                let target = name.strip_prefix(&self.prefix)?.strip_prefix("_gfx")?;
+                format!("gfx{target}").parse::<TargetId>().ok()
+            });
+            if target.is_some_and(|target| !targets.contains(&&target)) {
+                report.warn(
+                    self.output.join(name),
+                    "is of an earlier run; this artifact has nothing for that target",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the artifacts their final names, the generic one last. What was there before goes
+    /// first the same way: as long as there is a generic artifact, it is whole, and all others are.
+    pub(super) fn commit(self, targets: &[&TargetId]) -> Result<(), Error> {
+        // The data first: a name must not survive a power failure that its content does not.
+        rustix::fs::syncfs(&self._lock).map_err(|e| Error::io(&self.path, "write", e.into()))?;
+        self.set_aside(None)?;
+        sync_directory(&self.output)?;
+        for target in targets {
+            self.set_aside(Some(target))?;
+            self.rename(Some(target))?;
+        }
+        sync_directory(&self.output)?;
+        self.rename(None)?;
+        sync_directory(&self.output)?;
+        self.empty()?;
+        fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
+    }
+
+    fn rename(&self, target: Option<&TargetId>) -> Result<(), Error> {
+        let output = self.output(target);
+        fs::rename(self.artifact(target), &output).map_err(|e| Error::io(&output, "replace", e))
+    }
+
+    fn set_aside(&self, target: Option<&TargetId>) -> Result<(), Error> {
+        let output = self.output(target);
+        let aside = self
+            .path
+            .join(format!("old.{}", artifact_name(&self.prefix, target)));
+        match fs::rename(&output, aside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(&output, "replace", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn empty(&self) -> Result<(), Error> {
+        let entries = fs::read_dir(&self.path).map_err(|e| Error::io(&self.path, "list", e))?;
+        for entry in entries {
+            let path = entry.map_err(|e| Error::io(&self.path, "list", e))?.path();
+            remove_all(&path).map_err(|e| Error::io(&path, "remove", e))?;
+        }
+        Ok(())
+    }
+
+    /// Gives up: removes everything that was written.
+    pub(super) fn discard(self) {
+        let _ = self.empty();
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Removes a directory also where directories in it are write-protected, as those of the input may
+/// have been.
+fn remove_all(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        result => return result,
+    }
+    for entry in WalkDir::new(path) {
+        let entry = entry?;
+        if entry.file_type().is_dir() {
+            fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o700))?;
+        }
+    }
+    fs::remove_dir_all(path)
+}

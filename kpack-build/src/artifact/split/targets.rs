@@ -1,0 +1,79 @@
+//! Which targets are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use kpack_format::TargetId;
+
+use super::Options;
+use super::report::Report;
+use crate::Error;
+use crate::artifact::target_name;
+use crate::install::Unexpected;
+
+/// The targets that are kept, of those that there is something for.
+#[derive(Debug, Default)]
+pub(super) struct Targets(pub(super) BTreeSet<TargetId>);
+
+impl Targets {
+    /// Chooses from the targets that were `found`, each with a file that is for it.
+    pub(super) fn choose(
+        options: &Options,
+        found: BTreeMap<TargetId, PathBuf>,
+        report: &mut Report,
+    ) -> Result<Self, Error> {
+        let expected = &options.targets;
+        if expected.is_empty() || found.is_empty() {
+            return Ok(Self(found.into_keys().collect()));
+        }
+        for target in expected {
+            if !found.keys().any(|found| is_for(found, target)) {
+                report.warn(
+                    &options.artifact_dir,
+                    format!("has nothing for {target}, only for {}", list(found.keys())),
+                );
+            }
+        }
+        let mut kept = BTreeSet::new();
+        for (target, path) in found {
+            if expected.iter().any(|expected| is_for(&target, expected)) {
+                kept.insert(target);
+                continue;
+            }
+            match options.unexpected {
+                Unexpected::Keep => {
+                    kept.insert(target);
+                }
+                Unexpected::Drop => report.warn(
+                    path,
+                    format!(
+                        "{target} is not expected; this and all else that is for it is left out"
+                    ),
+                ),
+                Unexpected::Error => {
+                    return Err(Error::refused(
+                        &path,
+                        format!("it is for {target}; expected only {}", list(expected)),
+                    ));
+                }
+            }
+        }
+        Ok(Self(kept))
+    }
+
+    pub(super) fn keeps(&self, target: &TargetId) -> bool {
+        self.0.contains(target)
+    }
+}
+
+/// Whether what is for `found`, which may be a family (`gfx11xx`), is for the target `expected`.
+fn is_for(found: &TargetId, expected: &TargetId) -> bool {
+    let is_family = found.processor().contains('x') && found.processor() != expected.processor();
+    found == expected
+        || is_family && target_name::matches_processor(found.processor(), expected.processor())
+}
+
+fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
+    let names: Vec<String> = targets.into_iter().map(TargetId::to_string).collect();
+    names.join(", ")
+}

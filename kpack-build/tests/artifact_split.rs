@@ -1,0 +1,803 @@
+//! Given an artifact directory, when it is split, then the generic artifact has nothing that is
+//! specific to an architecture, each target's has what is for that target, nothing is lost, and the
+//! input is as it was.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use kpack_build::artifact::databases::Selection;
+use kpack_build::artifact::split::{BatchOptions, Options, Outcome, Report, Unknown, batch, split};
+use kpack_build::install::{self, Severity, Unexpected};
+use kpack_build::{Error, verify};
+use kpack_format::manifest::Manifest;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object, library_file};
+use kpack_tests::tree::Tree;
+
+const ROCBLAS: &str = "math-libs/BLAS/rocBLAS/stage";
+const HIPBLASLT: &str = "math-libs/BLAS/hipBLASLt/stage";
+
+fn fat(name: &str) -> FatLibrary {
+    FatLibrary::new().wrapper(
+        Storage::Zstd(2),
+        [code("gfx1100", name), code("gfx942", name)],
+    )
+}
+
+fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
+    let path = tree.path(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// A code object and the library file that names it.
+fn pair(tree: &Tree, directory: &str, stem: &str, target: &str) {
+    let object = code_object(target, stem.as_bytes()).unwrap();
+    write(tree, &format!("{directory}/{stem}.co"), object);
+    let library = library_file(target, &[stem]).unwrap();
+    write(tree, &format!("{directory}/{stem}.dat"), library);
+}
+
+/// rocBLAS with flat databases, hipBLASLt with a directory for each target.
+fn artifact() -> Tree {
+    let tree = Tree::new();
+    write(
+        &tree,
+        "artifact_manifest.txt",
+        format!("{ROCBLAS}\n{HIPBLASLT}\nmath-libs/not-built/stage\n"),
+    );
+    let lib = format!("{ROCBLAS}/lib");
+    fat("gemm")
+        .build(&tree.path(&format!("{lib}/librocblas.so.5")))
+        .unwrap();
+    symlink(
+        "librocblas.so.5",
+        tree.path(&format!("{lib}/librocblas.so")),
+    )
+    .unwrap();
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = program.wrapper(Storage::Plain, [code("gfx1100", "bench")]);
+    program
+        .build(&tree.path(&format!("{ROCBLAS}/bin/rocblas-bench")))
+        .unwrap();
+    let library = format!("{lib}/rocblas/library");
+    for target in ["gfx1100", "gfx942"] {
+        pair(
+            &tree,
+            &library,
+            &format!("TensileLibrary_Type_SS_{target}"),
+            target,
+        );
+    }
+    let fallback = library_file("gfx000", &[]).unwrap();
+    write(
+        &tree,
+        &format!("{library}/TensileLibrary_Type_SS_fallback.dat"),
+        fallback,
+    );
+    write(
+        &tree,
+        &format!("{ROCBLAS}/include/rocblas.h"),
+        "int rocblas;\n",
+    );
+
+    let lib = format!("{HIPBLASLT}/lib");
+    fat("lt")
+        .build(&tree.path(&format!("{lib}/libhipblaslt.so.1")))
+        .unwrap();
+    pair(
+        &tree,
+        &format!("{lib}/hipblaslt/library/gfx1100"),
+        "TensileLibrary_HH",
+        "gfx1100",
+    );
+    write(
+        &tree,
+        &format!("{lib}/hipblaslt/library/gfx1100/TensileManifest.txt"),
+        "all",
+    );
+    tree
+}
+
+fn options(input: &Tree, output: &Tree) -> Options {
+    Options::new(input.root(), output.root(), "blas_lib")
+}
+
+fn run(options: &Options) -> Report {
+    split(options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
+}
+
+fn refusal(options: &Options) -> String {
+    match split(options, &()) {
+        Err(error @ Error::Refused { .. }) => error.in_one_line(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The files of a split artifact, without its name.
+fn files(output: &Tree, artifact: &str) -> Vec<String> {
+    let files = output.files().into_iter();
+    files
+        .filter_map(|file| Some(file.strip_prefix(artifact)?.strip_prefix('/')?.to_owned()))
+        .collect()
+}
+
+fn manifest(output: &Tree, path: &str) -> Manifest {
+    Manifest::read(&fs::read(output.path(path)).unwrap()).unwrap()
+}
+
+/// The artifacts' prefixes, all laid over each other.
+fn overlay(output: &Tree, artifacts: &[&str]) -> Tree {
+    let root = Tree::new();
+    for artifact in artifacts {
+        let listed = output.path(&format!("{artifact}/artifact_manifest.txt"));
+        for prefix in fs::read_to_string(listed).unwrap().lines() {
+            let from = output.path(&format!("{artifact}/{prefix}/."));
+            let status = Command::new("cp")
+                .arg("-a")
+                .arg(from)
+                .arg(root.root())
+                .status();
+            assert!(status.unwrap().success());
+        }
+    }
+    root
+}
+
+fn warnings(report: &Report) -> Vec<String> {
+    let warnings = report
+        .notices
+        .iter()
+        .filter(|notice| notice.severity == Severity::Warning);
+    warnings
+        .map(|notice| {
+            let path = notice
+                .path
+                .strip_prefix(&report.artifact_dir)
+                .unwrap_or(&notice.path);
+            format!("{}: {}", path.display(), notice.text)
+        })
+        .collect()
+}
+
+fn assert_holds(root: &Path) {
+    let options = verify::Options::default();
+    let report = verify::verify(&[root.to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    assert!(report.holds(), "{report:#?}");
+}
+
+#[test]
+fn each_target_gets_its_own_and_the_generic_artifact_nothing_specific() {
+    let (input, output) = (artifact(), Tree::new());
+    let report = run(&options(&input, &output));
+    assert_eq!(
+        files(&output, "blas_lib_generic"),
+        [
+            "artifact_manifest.txt",
+            "math-libs/BLAS/hipBLASLt/stage/lib/.kpack/hipblaslt_lib.kpm",
+            "math-libs/BLAS/hipBLASLt/stage/lib/libhipblaslt.so.1",
+            "math-libs/BLAS/rocBLAS/stage/bin/rocblas-bench",
+            "math-libs/BLAS/rocBLAS/stage/include/rocblas.h",
+            "math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.kpm",
+            "math-libs/BLAS/rocBLAS/stage/lib/librocblas.so",
+            "math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5",
+            "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_fallback.dat",
+        ]
+    );
+    assert_eq!(
+        files(&output, "blas_lib_gfx1100"),
+        [
+            "artifact_manifest.txt",
+            "math-libs/BLAS/hipBLASLt/stage/lib/.kpack/hipblaslt_lib_gfx1100.kpack",
+            "math-libs/BLAS/hipBLASLt/stage/lib/hipblaslt/library/gfx1100/TensileLibrary_HH.co",
+            "math-libs/BLAS/hipBLASLt/stage/lib/hipblaslt/library/gfx1100/TensileLibrary_HH.dat",
+            "math-libs/BLAS/hipBLASLt/stage/lib/hipblaslt/library/gfx1100/TensileManifest.txt",
+            "math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx1100.kpack",
+            "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1100.co",
+            "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1100.dat",
+        ]
+    );
+    assert_eq!(
+        files(&output, "blas_lib_gfx942"),
+        [
+            "artifact_manifest.txt",
+            "math-libs/BLAS/hipBLASLt/stage/lib/.kpack/hipblaslt_lib_gfx942.kpack",
+            "math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx942.kpack",
+            "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co",
+            "math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat",
+        ]
+    );
+    assert_eq!(
+        fs::read_dir(output.root()).unwrap().count(),
+        3,
+        "nothing hidden is left behind"
+    );
+    let generic = output.path("blas_lib_generic/artifact_manifest.txt");
+    assert_eq!(
+        fs::read_to_string(generic).unwrap(),
+        format!("{ROCBLAS}\n{HIPBLASLT}\n")
+    );
+    assert!(report.device_code);
+    assert_eq!(warnings(&report), Vec::<String>::new());
+    let notes: Vec<&str> = report
+        .notices
+        .iter()
+        .map(|notice| notice.text.as_str())
+        .collect();
+    assert_eq!(notes, ["listed, but not there; skipped"]);
+    assert!(report.size_after < report.size_before, "{report:#?}");
+}
+
+#[test]
+fn a_manifest_lists_every_target_with_the_prefix_of_the_installation() {
+    let (input, output) = (artifact(), Tree::new());
+    run(&options(&input, &output));
+    for (prefix, module) in [(ROCBLAS, "rocblas"), (HIPBLASLT, "hipblaslt")] {
+        let path = format!("blas_lib_generic/{prefix}/lib/.kpack/{module}_lib.kpm");
+        let manifest = manifest(&output, &path);
+        assert_eq!(manifest.component_name, format!("{module}_lib"));
+        assert_eq!(manifest.prefix, "lib");
+        let targets: Vec<&str> = manifest.kpack_files.keys().map(String::as_str).collect();
+        assert_eq!(targets, ["gfx1100", "gfx942"]);
+        for (target, file) in &manifest.kpack_files {
+            let path = format!("blas_lib_{target}/{prefix}/lib/.kpack/{}", file.filename);
+            assert_eq!(fs::metadata(output.path(&path)).unwrap().len(), file.size);
+        }
+    }
+}
+
+#[test]
+fn an_overlay_of_the_generic_artifact_and_targets_works() {
+    let (input, output) = (artifact(), Tree::new());
+    run(&options(&input, &output));
+    let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
+    assert_holds(overlay(&output, &all).root());
+    let some = overlay(&output, &all[..2]);
+    let options = verify::Options {
+        targets: vec!["gfx1100".parse().unwrap()],
+        ..Default::default()
+    };
+    let report = verify::verify(&[some.root().to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    assert!(report.holds(), "{report:#?}");
+}
+
+#[test]
+fn the_bytes_are_those_of_an_install() {
+    let (input, output) = (artifact(), Tree::new());
+    run(&options(&input, &output));
+    let prefix = Tree::new();
+    let copied = Command::new("cp")
+        .arg("-a")
+        .arg(input.path(&format!("{ROCBLAS}/.")))
+        .arg(prefix.root())
+        .status();
+    assert!(copied.unwrap().success());
+    let files = ["lib/librocblas.so.5", "bin/rocblas-bench"];
+    let options = install::Options::new(prefix.root(), "rocblas", files);
+    install::install(&options, &()).unwrap();
+    let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
+    let split = overlay(&output, &all).snapshot();
+    let mut compared = 0;
+    for (path, entry) in prefix.snapshot() {
+        assert_eq!(split.get(&path), Some(&entry), "{path}");
+        compared += usize::from(path.contains(".kpack/"));
+    }
+    assert_eq!(compared, 3);
+}
+
+#[test]
+fn the_input_is_only_read() {
+    let (input, output) = (artifact(), Tree::new());
+    let changes = |tree: &Tree| -> Vec<_> {
+        let files = tree.files().into_iter();
+        files
+            .map(|file| {
+                let metadata = tree.path(&file).symlink_metadata().unwrap();
+                (
+                    file,
+                    metadata.ctime(),
+                    metadata.ctime_nsec(),
+                    metadata.nlink(),
+                )
+            })
+            .collect()
+    };
+    let before = (input.snapshot_with_times(), changes(&input));
+    run(&options(&input, &output));
+    assert_eq!((input.snapshot_with_times(), changes(&input)), before);
+}
+
+#[test]
+fn links_modes_times_and_empty_directories_are_kept() {
+    let (input, output) = (artifact(), Tree::new());
+    let at = |path: &str| input.path(&format!("{ROCBLAS}/{path}"));
+    let then = SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000, 123_456_789);
+    let set_time = |path: &Path| fs::File::open(path).unwrap().set_modified(then).unwrap();
+
+    fs::hard_link(at("include/rocblas.h"), at("include/rocblas-hard.h")).unwrap();
+    fs::hard_link(at("lib/librocblas.so.5"), at("lib/librocblas-hard.so")).unwrap();
+    let stem = "lib/rocblas/library/TensileLibrary_Type_SS_gfx1100";
+    fs::hard_link(at(&format!("{stem}.co")), at(&format!("{stem}_v2.co"))).unwrap();
+    fs::copy(at(&format!("{stem}.dat")), at(&format!("{stem}_v2.dat"))).unwrap();
+    fs::create_dir_all(at("share/empty")).unwrap();
+    fs::set_permissions(at("share/empty"), fs::Permissions::from_mode(0o750)).unwrap();
+    fs::set_permissions(at("include/rocblas.h"), fs::Permissions::from_mode(0o444)).unwrap();
+    fs::set_permissions(at("bin/rocblas-bench"), fs::Permissions::from_mode(0o4755)).unwrap();
+    symlink("nowhere", at("lib/dangling.so")).unwrap();
+    symlink("rocblas", at("lib/directory")).unwrap();
+    for path in [
+        "include/rocblas.h",
+        "lib/librocblas.so.5",
+        "share/empty",
+        "lib",
+        "",
+    ] {
+        set_time(&at(path));
+    }
+    set_time(&at(&format!("{stem}.dat")));
+
+    run(&options(&input, &output));
+    let out = |path: &str| output.path(&format!("blas_lib_generic/{ROCBLAS}/{path}"));
+    let target = |path: &str| output.path(&format!("blas_lib_gfx1100/{ROCBLAS}/{path}"));
+    let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+    assert_eq!(
+        inode(&out("include/rocblas.h")),
+        inode(&out("include/rocblas-hard.h"))
+    );
+    assert_eq!(
+        inode(&out("lib/librocblas.so.5")),
+        inode(&out("lib/librocblas-hard.so"))
+    );
+    assert_eq!(
+        inode(&target(&format!("{stem}.co"))),
+        inode(&target(&format!("{stem}_v2.co")))
+    );
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!(mode(&out("share/empty")), 0o750);
+    assert_eq!(mode(&out("include/rocblas.h")), 0o444);
+    assert_eq!(mode(&out("bin/rocblas-bench")), 0o4755);
+    assert_eq!(
+        fs::read_link(out("lib/dangling.so")).unwrap(),
+        Path::new("nowhere")
+    );
+    assert_eq!(
+        fs::read_link(out("lib/directory")).unwrap(),
+        Path::new("rocblas")
+    );
+    for path in [
+        "include/rocblas.h",
+        "lib/librocblas.so.5",
+        "share/empty",
+        "lib",
+        "",
+    ] {
+        assert_eq!(
+            fs::metadata(out(path)).unwrap().modified().unwrap(),
+            then,
+            "{path}"
+        );
+    }
+    for path in ["lib", &format!("{stem}.dat")] {
+        assert_eq!(
+            fs::metadata(target(path)).unwrap().modified().unwrap(),
+            then,
+            "{path}"
+        );
+    }
+    let link = |path: &Path| path.symlink_metadata().unwrap().modified().unwrap();
+    assert_eq!(link(&out("lib/dangling.so")), link(&at("lib/dangling.so")));
+    assert_holds(
+        overlay(
+            &output,
+            &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"],
+        )
+        .root(),
+    );
+}
+
+#[test]
+fn names_of_one_binary_in_two_directories_stay_one_and_both_find_the_archives() {
+    let (input, output) = (artifact(), Tree::new());
+    let at = |path: &str| input.path(&format!("{ROCBLAS}/{path}"));
+    fs::create_dir_all(at("lib/deep/er")).unwrap();
+    fs::hard_link(at("lib/librocblas.so.5"), at("lib/deep/er/librocblas.so.5")).unwrap();
+    run(&options(&input, &output));
+    let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
+    assert_holds(overlay(&output, &all).root());
+}
+
+#[test]
+fn splitting_again_gives_the_same() {
+    let (input, first, second) = (artifact(), Tree::new(), Tree::new());
+    run(&options(&input, &first));
+    run(&options(&input, &second));
+    assert_eq!(first.snapshot(), second.snapshot());
+    // Over what is there, too.
+    run(&options(&input, &second));
+    assert_eq!(first.snapshot(), second.snapshot());
+}
+
+#[test]
+fn a_split_artifact_stays_as_it_is() {
+    let (input, first) = (artifact(), Tree::new());
+    run(&options(&input, &first));
+    for name in ["blas_lib_generic", "blas_lib_gfx1100"] {
+        let again = Tree::new();
+        let split = Options::new(first.path(name), again.root(), "blas_lib");
+        let report = run(&split);
+        assert!(report.binaries.is_empty() && report.archives.is_empty());
+        let expected: BTreeMap<_, _> = first.snapshot().into_iter().collect();
+        for (path, entry) in again.snapshot() {
+            if path != "blas_lib_generic/artifact_manifest.txt" {
+                assert_eq!(expected.get(&path), Some(&entry), "{path}");
+            }
+        }
+        assert_eq!(files(&again, name), files(&first, name));
+    }
+    // An installation that was split in place: the same artifacts as from the build.
+    let installed = overlay(
+        &first,
+        &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"],
+    );
+    let artifact = Tree::new();
+    write(&artifact, "artifact_manifest.txt", "dist\n");
+    fs::rename(installed.root(), artifact.path("dist")).unwrap();
+    fs::create_dir(installed.root()).unwrap();
+    let again = Tree::new();
+    run(&options(&artifact, &again));
+    let kpacks = files(&again, "blas_lib_gfx1100");
+    assert!(kpacks.contains(&"dist/lib/.kpack/rocblas_lib_gfx1100.kpack".to_owned()));
+    let generic = files(&again, "blas_lib_generic");
+    assert!(generic.contains(&"dist/lib/.kpack/rocblas_lib.kpm".to_owned()));
+    assert!(
+        !generic.iter().any(|file| file.contains("gfx")),
+        "{generic:?}"
+    );
+}
+
+#[test]
+fn a_prefix_that_was_split_in_part_is_split_to_the_end() {
+    let (input, output, whole) = (artifact(), Tree::new(), Tree::new());
+    run(&options(&input, &whole));
+    let prefix = input.path(ROCBLAS);
+    let library = install::Options::new(prefix, "rocblas", ["lib/librocblas.so.5"]);
+    install::install(&library, &()).unwrap();
+    run(&options(&input, &output));
+    assert_eq!(output.snapshot(), whole.snapshot());
+}
+
+#[test]
+fn without_device_code_there_is_a_generic_artifact_only() {
+    let (input, output) = (Tree::new(), Tree::new());
+    write(&input, "artifact_manifest.txt", "core/docs/stage\n");
+    write(&input, "core/docs/stage/share/readme.txt", "read me");
+    FatLibrary::new()
+        .build(&input.path("core/docs/stage/lib/libhost.so"))
+        .unwrap();
+    let report = run(&options(&input, &output));
+    assert!(!report.device_code);
+    assert_eq!(report.artifacts.len(), 1);
+    assert_eq!(
+        output.files(),
+        [
+            "blas_lib_generic/artifact_manifest.txt",
+            "blas_lib_generic/core/docs/stage/lib/libhost.so",
+            "blas_lib_generic/core/docs/stage/share/readme.txt",
+        ]
+    );
+}
+
+#[test]
+fn debug_files_and_sanitized_binaries_are_no_obstacle() {
+    let (input, output) = (artifact(), Tree::new());
+    let lib = input.path(&format!("{ROCBLAS}/lib"));
+    if kpack_tests::require::tool("objcopy") {
+        let debug = Command::new("objcopy")
+            .arg("--only-keep-debug")
+            .arg(lib.join("librocblas.so.5"))
+            .arg(lib.join("librocblas.so.5.debug"))
+            .status();
+        assert!(debug.unwrap().success());
+    }
+    let sanitized = fat("asan")
+        .wrapper(Storage::Plain, [code("gfx942", "more")])
+        .red_zones();
+    sanitized.build(&lib.join("librocblas-asan.so")).unwrap();
+    let before = fs::read(lib.join("librocblas.so.5.debug")).ok();
+    let report = run(&options(&input, &output));
+    assert_eq!(report.binaries.len(), 4);
+    let debug = format!("blas_lib_generic/{ROCBLAS}/lib/librocblas.so.5.debug");
+    assert_eq!(fs::read(output.path(&debug)).ok(), before);
+    let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
+    assert_holds(overlay(&output, &all).root());
+}
+
+#[test]
+fn only_expected_targets_are_kept() {
+    let (input, output) = (artifact(), Tree::new());
+    let mut options = options(&input, &output);
+    options.targets = vec!["gfx1100".parse().unwrap(), "gfx1201".parse().unwrap()];
+    let report = run(&options);
+    assert_eq!(
+        warnings(&report),
+        [
+            ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned(),
+            format!(
+                "{ROCBLAS}/lib/librocblas.so.5: gfx942 is not expected; this and all else that is \
+                 for it is left out"
+            ),
+        ]
+    );
+    assert!(files(&output, "blas_lib_gfx942").is_empty());
+    let manifest = manifest(
+        &output,
+        &format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm"),
+    );
+    assert_eq!(manifest.kpack_files.keys().collect::<Vec<_>>(), ["gfx1100"]);
+
+    options.unexpected = Unexpected::Error;
+    let error = refusal(&options);
+    assert!(
+        error.contains("it is for gfx942; expected only gfx1100, gfx1201"),
+        "{error}"
+    );
+    options.unexpected = Unexpected::Keep;
+    assert_eq!(run(&options).artifacts.len(), 3);
+}
+
+#[test]
+fn a_family_is_for_each_of_its_processors() {
+    let (input, output) = (Tree::new(), Tree::new());
+    write(&input, "artifact_manifest.txt", "aotriton/stage\n");
+    for family in ["gfx11xx", "gfx90a"] {
+        let path = format!("aotriton/stage/lib/aotriton.images/amd-{family}/flash/fwd.aks2");
+        write(&input, &path, "kernels");
+    }
+    let mut options = options(&input, &output);
+    options.targets = vec!["gfx1151".parse().unwrap()];
+    run(&options);
+    assert_eq!(
+        files(&output, "blas_lib_gfx11xx"),
+        [
+            "aotriton/stage/lib/aotriton.images/amd-gfx11xx/flash/fwd.aks2",
+            "artifact_manifest.txt",
+        ]
+    );
+    assert!(files(&output, "blas_lib_gfx90a").is_empty());
+}
+
+#[test]
+fn where_name_and_content_disagree_nothing_is_split() {
+    let library = format!("{ROCBLAS}/lib/rocblas/library");
+    let stem = format!("{library}/TensileLibrary_Type_SS_gfx1100");
+    let other = |target: &str| code_object(target, b"other").unwrap();
+    let two = [
+        ("gfx1100".to_owned(), other("gfx1100")),
+        ("gfx1101".to_owned(), other("gfx1101")),
+    ];
+    for (path, bytes, says) in [
+        (
+            format!("{stem}.co"),
+            other("gfx1101"),
+            "its path says gfx1100, but the ELF header of the code object says gfx1101",
+        ),
+        (
+            format!("{stem}.dat"),
+            library_file("gfx942", &["TensileLibrary_Type_SS_gfx1100"]).unwrap(),
+            "its path says gfx1100, but the library file names gfx942",
+        ),
+        (
+            format!("{stem}.co"),
+            bundle(Storage::Zstd(3), &two).unwrap(),
+            "its path says gfx1100, but the bundle has code for gfx1100, gfx1101",
+        ),
+        (
+            format!("{library}/gfx1101/Kernels.so-000-gfx1100.hsaco"),
+            other("gfx1100"),
+            "its path says gfx1101, and gfx1100 as well",
+        ),
+    ] {
+        let (input, output) = (artifact(), Tree::new());
+        write(&input, &path, bytes);
+        let error = refusal(&options(&input, &output));
+        assert!(error.contains(&path) && error.contains(says), "{error}");
+        assert!(output.files().is_empty());
+    }
+}
+
+#[test]
+fn a_code_object_without_a_name_says_itself_whose_it_is() {
+    let (input, output) = (artifact(), Tree::new());
+    let library = format!("{ROCBLAS}/lib/rocblas/library");
+    let object = code_object("gfx90a:xnack+", b"transform").unwrap();
+    write(&input, &format!("{library}/Transform.hsaco"), object);
+    run(&options(&input, &output));
+    assert!(
+        files(&output, "blas_lib_gfx90a:xnack+").contains(&format!("{library}/Transform.hsaco"))
+    );
+}
+
+#[test]
+fn halves_of_pairs_are_reported() {
+    let (input, output) = (artifact(), Tree::new());
+    let library = format!("{ROCBLAS}/lib/rocblas/library");
+    fs::remove_file(input.path(&format!("{library}/TensileLibrary_Type_SS_gfx942.co"))).unwrap();
+    fs::remove_file(input.path(&format!("{library}/TensileLibrary_Type_SS_gfx1100.dat"))).unwrap();
+    let report = run(&options(&input, &output));
+    assert_eq!(
+        warnings(&report),
+        [
+            format!(
+                "{library}/TensileLibrary_Type_SS_gfx1100.co: it has no library file: there is no \
+                 TensileLibrary_Type_SS_gfx1100.dat beside it, and no .dat names it"
+            ),
+            format!(
+                "{library}/TensileLibrary_Type_SS_gfx942.dat: it names the code object \
+                 TensileLibrary_Type_SS_gfx942, which is not beside it"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn what_looks_specific_in_no_known_place_is_reported_or_moved() {
+    let input = artifact();
+    let object = format!("{ROCBLAS}/share/kernels/add.bin");
+    write(&input, &object, code_object("gfx942", b"add").unwrap());
+    let named = format!("{ROCBLAS}/share/tuning_gfx1100.csv");
+    write(&input, &named, "1,2,3");
+    let generation = format!("{ROCBLAS}/include/gfx9.h");
+    write(&input, &generation, "int gfx9;");
+
+    let output = Tree::new();
+    let mut options = options(&input, &output);
+    let report = run(&options);
+    assert_eq!(
+        warnings(&report),
+        [
+            format!(
+                "{generation}: looks architecture-specific: `gfx9.h` looks like the name of a GPU \
+                 target; it stays generic"
+            ),
+            format!(
+                "{object}: looks architecture-specific: it is an AMDGPU code object; it stays generic"
+            ),
+            format!(
+                "{named}: looks architecture-specific: `tuning_gfx1100.csv` looks like the name of \
+                 a GPU target; it stays generic"
+            ),
+        ]
+    );
+    assert!(files(&output, "blas_lib_generic").contains(&object));
+
+    options.unknown = Unknown::Move;
+    run(&options);
+    assert!(files(&output, "blas_lib_gfx942").contains(&object));
+    assert!(files(&output, "blas_lib_gfx1100").contains(&named));
+    let generic = files(&output, "blas_lib_generic");
+    assert!(!generic.contains(&object) && generic.contains(&generation));
+
+    options.unknown = Unknown::Error;
+    assert!(refusal(&options).contains("gfx9.h"));
+}
+
+#[test]
+fn databases_are_left_where_they_are_on_demand() {
+    let (input, output) = (artifact(), Tree::new());
+    let mut options = options(&input, &output);
+    options.databases = Selection::Named(vec!["hipblaslt".to_owned()]);
+    let report = run(&options);
+    assert_eq!(warnings(&report), Vec::<String>::new());
+    let generic = files(&output, "blas_lib_generic");
+    assert!(
+        generic
+            .iter()
+            .any(|file| file.ends_with("TensileLibrary_Type_SS_gfx942.co"))
+    );
+    assert!(!generic.iter().any(|file| file.contains("library/gfx1100")));
+}
+
+#[test]
+fn modules_of_one_name_would_overwrite_each_other() {
+    let (input, output) = (artifact(), Tree::new());
+    write(
+        &input,
+        "artifact_manifest.txt",
+        format!("{ROCBLAS}\nother/RocBLAS/stage\n"),
+    );
+    fat("x")
+        .build(&input.path("other/RocBLAS/stage/lib/libx.so"))
+        .unwrap();
+    let error = refusal(&options(&input, &output));
+    assert!(
+        error.contains("rocblas_lib_TARGET.kpack") && error.contains(ROCBLAS),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_in_no_prefix_are_not_lost() {
+    let (input, output) = (artifact(), Tree::new());
+    write(&input, "build.log", "warning: all is well");
+    let report = run(&options(&input, &output));
+    assert!(files(&output, "blas_lib_generic").contains(&"build.log".to_owned()));
+    assert_eq!(warnings(&report).len(), 1);
+}
+
+#[test]
+fn a_damaged_binary_leaves_no_output() {
+    let (input, output) = (artifact(), Tree::new());
+    let path = input.path(&format!("{HIPBLASLT}/lib/libhipblaslt.so.1"));
+    let mut bytes = fs::read(&path).unwrap();
+    // In the middle of the compressed bundle: only decompression finds it.
+    let start = bytes
+        .windows(4)
+        .position(|window| window == b"CCOB")
+        .unwrap();
+    bytes[start + 60..start + 90].fill(0xff);
+    fs::write(&path, bytes).unwrap();
+    let error = refusal(&options(&input, &output));
+    assert!(error.contains("libhipblaslt.so.1"), "{error}");
+    assert_eq!(fs::read_dir(output.root()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_output_directory_in_the_input_or_full_of_other_things_is_refused() {
+    let (input, output) = (artifact(), Tree::new());
+    let inside = Options::new(input.root(), input.path("out"), "blas_lib");
+    assert!(matches!(split(&inside, &()), Err(Error::Usage(_))));
+    fs::create_dir(output.path("blas_lib_gfx942")).unwrap();
+    write(&output, "blas_lib_gfx942/thesis.tex", "years of work");
+    let error = refusal(&options(&input, &output));
+    assert!(error.contains("it has no artifact_manifest.txt"), "{error}");
+    assert_eq!(output.files(), ["blas_lib_gfx942/thesis.tex"]);
+    for name in ["blas", "_lib", "blas_", ".._lib", "a/b_lib"] {
+        let named = Options::new(input.root(), output.root(), name);
+        assert!(matches!(split(&named, &()), Err(Error::Usage(_))), "{name}");
+    }
+}
+
+#[test]
+fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
+    let (parent, output) = (Tree::new(), Tree::new());
+    for name in ["blas_lib_gfx94X-dcgpu", "fft_lib", "sparse_lib_generic"] {
+        let status = Command::new("cp")
+            .arg("-a")
+            .arg(artifact().root())
+            .arg(parent.path(name))
+            .status();
+        assert!(status.unwrap().success());
+    }
+    write(&parent, "logs/readme.txt", "no artifact");
+    let library = parent.path(&format!("fft_lib/{ROCBLAS}/lib/librocblas.so.5"));
+    let whole = fs::read(&library).unwrap();
+    fs::write(&library, &whole[..whole.len() / 2]).unwrap();
+    let options = BatchOptions {
+        parent_dir: parent.root().to_owned(),
+        each: Options::new("", output.root(), ""),
+    };
+    let report = batch(&options, &()).unwrap();
+    let prefixes: Vec<(&str, bool)> = report
+        .artifacts
+        .iter()
+        .map(|outcome| match outcome {
+            Outcome::Split(report) => (report.artifact_prefix.as_str(), true),
+            Outcome::Failed(failure) => (failure.artifact_prefix.as_str(), false),
+        })
+        .collect();
+    assert_eq!(
+        prefixes,
+        [("blas_lib", true), ("fft_lib", false), ("sparse_lib", true)]
+    );
+    let failure = report.failures().next().unwrap();
+    assert!(failure.error.contains("librocblas.so.5"), "{failure:?}");
+    assert!(report.notices[0].text.contains("skipped"));
+    assert!(output.path("sparse_lib_gfx1100").is_dir());
+    assert!(!output.path("fft_lib_generic").exists());
+
+    write(&parent, "blas_lib/artifact_manifest.txt", "");
+    assert!(matches!(batch(&options, &()), Err(Error::Usage(_))));
+}
