@@ -267,7 +267,8 @@ impl Drop for Staged {
     }
 }
 
-fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io::Result<bool> {
+/// Whether both give the same bytes.
+pub(crate) fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io::Result<bool> {
     loop {
         let (x, y) = (a.fill_buf()?, b.fill_buf()?);
         let length = x.len().min(y.len());

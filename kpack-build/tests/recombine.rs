@@ -2,6 +2,8 @@
 //! artifact and one for each group of targets, which laid over each other in any order are an
 //! install; and shards that do not go together are refused, with both named.
 
+mod shards;
+
 use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -10,14 +12,11 @@ use std::time::{Duration, SystemTime};
 
 use kpack_build::artifact::packaging::Configuration;
 use kpack_build::artifact::recombine::{Options, Plan, Severity, plan};
-use kpack_build::install::install;
 use kpack_build::verify::{self, Outcome, verify};
 use kpack_format::manifest::Manifest;
-use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::fixture::{FatLibrary, code_object};
 use kpack_tests::tree::Tree;
-
-const PREFIX: &str = "math-libs/BLAS/rocBLAS/stage";
-const DATABASE: &str = "lib/rocblas/library";
+use shards::{DATABASE, PREFIX, shard, three_shards, write};
 
 const CONFIGURATION: &str = r#"{
   "primary_shard": "linux-a",
@@ -31,74 +30,6 @@ const CONFIGURATION: &str = r#"{
 fn with_validation(key: &str, value: bool) -> String {
     let validation = format!("  }},\n  \"validation\": {{\"{key}\": {value}}}\n}}");
     CONFIGURATION.strip_suffix("  }\n}").unwrap().to_owned() + &validation
-}
-
-/// What a machine uploads that built for `targets`: the artifacts of `blas_lib`, split.
-fn shard(tree: &Tree, name: &str, targets: &[&str]) {
-    let at = |artifact: &str| tree.path(&format!("shards/{name}/blas_lib_{artifact}"));
-    let generic = at("generic").join(PREFIX);
-    let library = FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            targets.iter().map(|target| code(target, "gemm")),
-        )
-        .wrapper(
-            Storage::Zstd(2),
-            targets.iter().map(|target| code(target, "trsm")),
-        );
-    library.build(&generic.join("lib/librocblas.so.5")).unwrap();
-    symlink("librocblas.so.5", generic.join("lib/librocblas.so")).unwrap();
-    fs::create_dir_all(generic.join("share/empty")).unwrap();
-    let options = kpack_build::install::Options::new(&generic, "rocblas", ["lib/librocblas.so.5"]);
-    install(&options, &()).unwrap();
-    write(
-        &generic.join(DATABASE).join("TensileLibrary_fallback.dat"),
-        b"\x80",
-    );
-    let list = |artifact: &Path| {
-        fs::write(
-            artifact.join("artifact_manifest.txt"),
-            format!("{PREFIX}\n"),
-        )
-        .unwrap();
-    };
-    list(&at("generic"));
-    for target in targets {
-        let kpack = format!("lib/.kpack/rocblas_lib_{target}.kpack");
-        let to = at(target).join(PREFIX).join(&kpack);
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::rename(generic.join(&kpack), to).unwrap();
-        let (_, code_object) = code(target, "database");
-        let directory = at(target).join(PREFIX).join(DATABASE);
-        write(
-            &directory.join(format!("Kernels_{target}.hsaco")),
-            &code_object,
-        );
-        list(&at(target));
-    }
-}
-
-fn write(path: &Path, bytes: &[u8]) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
-}
-
-/// Three shards, for all targets of the configuration.
-fn three_shards() -> Tree {
-    let tree = Tree::new();
-    shard(&tree, "linux-a", &["gfx1100", "gfx1101"]);
-    shard(&tree, "linux-b", &["gfx90a:xnack+"]);
-    shard(&tree, "linux-c", &["gfx942"]);
-    // The same compiler run is the same file; here its temporary names are not.
-    for other in ["linux-b", "linux-c"] {
-        let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
-        let (from, to) = (
-            format!("shards/linux-a/{library}"),
-            format!("shards/{other}/{library}"),
-        );
-        fs::copy(tree.path(&from), tree.path(&to)).unwrap();
-    }
-    tree
 }
 
 fn options(tree: &Tree, configuration: &str) -> Options {
@@ -171,14 +102,18 @@ fn one_generic_artifact_and_one_for_each_group() {
         "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.gfx110X.kpm",
         "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx1100.kpack",
         "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx1101.kpack",
-        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels_gfx1100.hsaco",
-        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels_gfx1101.hsaco",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1100.co",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1100.dat",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1101.co",
+        "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1101.dat",
         "blas_lib_instinct/artifact_manifest.txt",
         "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.instinct.kpm",
         "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx90a:xnack+.kpack",
         "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx942.kpack",
-        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels_gfx90a:xnack+.hsaco",
-        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/Kernels_gfx942.hsaco",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx90a:xnack+.co",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx90a:xnack+.dat",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co",
+        "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat",
     ];
     assert_eq!(below(&tree, "out"), expected);
     let kpack_dir = |artifact: &str| tree.path(&format!("out/{artifact}/{PREFIX}/lib/.kpack"));
@@ -367,6 +302,10 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     write(&tree.path("out/.blas_lib_generic.tmp/half"), b"");
     write(&tree.path("out/.blas_lib_gfx110X.old/half"), b"");
     write(&tree.path("out/blas_lib_generic/stale"), b"");
+    write(
+        &tree.path("out/blas_lib_generic/artifact_manifest.txt"),
+        b"",
+    );
     recombine(&tree);
     let first = below(&tree, "out");
     assert!(
@@ -377,6 +316,15 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     );
     recombine(&tree);
     assert_eq!(below(&tree, "out"), first);
+    // What is no artifact is not replaced.
+    fs::remove_file(tree.path("out/blas_lib_instinct/artifact_manifest.txt")).unwrap();
+    let options = options(&tree, CONFIGURATION);
+    let plan = plan(&options, &|_, _| {}).unwrap();
+    let error = plan.apply(&options, &|_| {}).unwrap_err().in_one_line();
+    assert!(
+        error.contains("blas_lib_instinct: it is in the way"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -516,15 +464,15 @@ fn duplicate_device_code_is_an_error_unless_it_is_identical() {
         }
     }
     assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
-    let database = format!("{PREFIX}/{DATABASE}/Kernels_gfx942.hsaco");
-    let (_, other) = code("gfx942", "Database");
+    let database = format!("{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.co");
+    let other = code_object("gfx942", b"Database").unwrap();
     write(&at("linux-a", &database), &other);
     let plan = planned(&tree, CONFIGURATION);
     assert_said(
         &plan,
         Severity::Error,
         &[
-            "Kernels_gfx942.hsaco",
+            "TensileLibrary_Type_SS_gfx942.co",
             "shards linux-a and linux-c both have",
             "`Database",
         ],
@@ -547,9 +495,15 @@ fn files_in_the_wrong_artifact_are_refused() {
         ))
     };
     write(&at("gfx1100", "lib/host.txt"), b"");
-    let (_, wrong) = code("gfx942", "database");
+    let wrong = fs::read(tree.path(&format!(
+        "shards/linux-c/blas_lib_gfx942/{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.co"
+    )))
+    .unwrap();
     write(
-        &at("gfx1101", "lib/rocblas/library/Kernels_gfx942.hsaco"),
+        &at(
+            "gfx1101",
+            "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co",
+        ),
         &wrong,
     );
     let plan = planned(&tree, CONFIGURATION);
@@ -561,7 +515,7 @@ fn files_in_the_wrong_artifact_are_refused() {
         ],
         [
             "gfx1101",
-            "Kernels_gfx942.hsaco",
+            "TensileLibrary_Type_SS_gfx942.co",
             "it is of gfx942, in an artifact for gfx1101",
         ],
     ] {
@@ -570,7 +524,7 @@ fn files_in_the_wrong_artifact_are_refused() {
     assert_said(
         &plan,
         Severity::Error,
-        &["instinct", "Kernels_gfx942.hsaco", "has it too"],
+        &["instinct", "TensileLibrary_Type_SS_gfx942.co", "has it too"],
     );
 }
 

@@ -459,7 +459,7 @@ fn what_cannot_be_verified_is_an_error() {
     for (paths, against, message) in [
         (vec!["none"], None, "cannot read"),
         (vec!["text"], None, "not recognised"),
-        (vec!["lib"], Some("fat.so"), "not with a directory"),
+        (vec!["lib"], Some("fat.so"), "a directory with a directory"),
         (vec![BINARY, "fat.so"], Some("fat.so"), "not with several"),
     ] {
         let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use filetime::FileTime;
 
+use super::manifest_txt;
 use crate::Error;
 
 /// An artifact directory in the making: `.<name>.tmp` beside its final place. Dropped before it is
@@ -27,7 +28,7 @@ impl StagedTree {
     /// Begins the directory `name` in `parent`, which is made where it is missing. What a run that
     /// was killed left behind is removed.
     pub(crate) fn begin(parent: &Path, name: &str) -> Result<Self, Error> {
-        let hidden = hidden(parent, name, "tmp");
+        let hidden = parent.join(format!(".{name}.tmp"));
         remove_tree(&hidden)?;
         fs::create_dir_all(&hidden).map_err(|e| Error::io(&hidden, "create directory", e))?;
         Ok(Self {
@@ -105,24 +106,40 @@ impl StagedTree {
         Ok(())
     }
 
-    /// Gives it its final name. What has that name is put aside first, and then removed: at no
-    /// moment is there a directory of that name that is not whole.
-    pub(crate) fn commit(mut self) -> Result<(), Error> {
-        let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name()) else {
-            return Err(Error::refused(&self.path, "expected a directory's name"));
-        };
-        let old = hidden(parent, &name.to_string_lossy(), "old");
-        remove_tree(&old)?;
-        match fs::rename(&self.path, &old) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io(&self.path, "replace", error));
-            }
-            _ => {}
+    /// Refuses to replace what has its final name and is no artifact.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let there = self.path.symlink_metadata().is_ok();
+        if there && !self.path.join(manifest_txt::FILE_NAME).is_file() {
+            let reason = format!(
+                "it is in the way, and no artifact that could be replaced: it has no {}",
+                manifest_txt::FILE_NAME
+            );
+            return Err(Error::refused(&self.path, reason));
         }
+        Ok(())
+    }
+
+    /// Puts what has its final name aside.
+    pub(crate) fn make_way(&self) -> Result<(), Error> {
+        remove_tree(&self.old())?;
+        match fs::rename(&self.path, self.old()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(&self.path, "replace", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives it its final name, which is free, and removes what was put aside.
+    pub(crate) fn commit(mut self) -> Result<(), Error> {
         fs::rename(&self.hidden, &self.path)
             .map_err(|error| Error::io(&self.path, "create", error))?;
         self.done = true;
-        remove_tree(&old)
+        remove_tree(&self.old())
+    }
+
+    fn old(&self) -> PathBuf {
+        self.hidden.with_extension("old")
     }
 }
 
@@ -132,10 +149,6 @@ impl Drop for StagedTree {
             let _ = remove_tree(&self.hidden);
         }
     }
-}
-
-fn hidden(parent: &Path, name: &str, extension: &str) -> PathBuf {
-    parent.join(format!(".{name}.{extension}"))
 }
 
 /// Mode and times.

@@ -11,16 +11,19 @@ use super::output::{self, count};
 use crate::Error;
 use crate::verify::{self, Options, Outcome};
 
-/// Verify binaries, archives, manifests, or a whole prefix
+/// Verify binaries, archives, manifests, a whole prefix, or artifact directories
 ///
 /// A split binary must find each of its code objects in every archive that the manifest promises;
 /// an archive's code objects must decompress and have their checksums; a manifest's archives must
-/// be there and be what it says. With the unsplit original, every code object is compared byte for
-/// byte, and the rest of the host binary with it.
+/// be there and be what it says. An artifact directory (with an artifact_manifest.txt) must have what
+/// belongs into it and nothing else; artifacts of one component beside it are laid over it. With the
+/// unsplit original, every code object is compared byte for byte, and the rest of the host binary
+/// with it; with an unsplit directory, each of its files must also be there once.
 #[derive(Debug, Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub(super) struct Arguments {
-    /// Unsplit original to compare the only PATH with
+    /// Unsplit original to compare the only PATH with: a binary, an install prefix, an artifact
+    /// directory, or a directory of such
     #[arg(long, value_name = "ORIGINAL")]
     against: Option<PathBuf>,
     /// A GPU target whose archive has to be there; others may be missing. Can be repeated
@@ -32,7 +35,7 @@ pub(super) struct Arguments {
     /// Print faults only
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
-    /// Binaries, archives, manifests, or directories with such in them
+    /// Binaries, archives, manifests, or directories with such or with artifacts in them
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 }

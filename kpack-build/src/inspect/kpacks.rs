@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::marker::{GFXARCH, Marker};
 use serde::Serialize;
 
+use super::Overlay;
 use crate::Error;
 
 /// The archives that a split binary's marker leads to.
@@ -58,12 +59,21 @@ impl Kpacks {
 /// # Errors
 /// [`Error::Io`] where a directory is there and cannot be read.
 pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
+    find_kpacks_in(&Overlay::default(), binary, marker)
+}
+
+/// As [`find_kpacks`], with directories that are laid over each other.
+pub(crate) fn find_kpacks_in(
+    overlay: &Overlay,
+    binary: &Path,
+    marker: &Marker,
+) -> Result<Kpacks, Error> {
     let real = fs::canonicalize(binary).map_err(|e| Error::io(binary, "find", e))?;
     let directory = real.parent().unwrap_or(Path::new("/"));
     let mut found: BTreeMap<TargetId, Vec<Kpack>> = BTreeMap::new();
     let mut manifests = Vec::new();
     for search_path in &marker.kpack_search_paths {
-        let Some(pattern) = Pattern::new(directory, search_path) else {
+        let Some(pattern) = Pattern::new(overlay, directory, search_path) else {
             continue;
         };
         let listed = pattern.manifest_targets()?;
@@ -81,9 +91,15 @@ pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
             continue;
         };
         for target in known.promised {
-            let path = pattern.path_of(&target);
+            let path = pattern.path_of(pattern.first(), &target);
             let places = found.entry(target.clone()).or_default();
-            if !places.iter().any(|kpack| kpack.path == path) {
+            let here = |kpack: &Kpack| {
+                pattern
+                    .directories
+                    .iter()
+                    .any(|d| kpack.path.starts_with(d))
+            };
+            if !places.iter().any(here) {
                 let target = target.to_string();
                 places.push(Kpack {
                     target,
@@ -105,10 +121,26 @@ pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
     })
 }
 
+/// The path without `.` and `..`, of a directory that is not there.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            component => plain.push(component),
+        }
+    }
+    plain
+}
+
 /// A search path with the target's place in it.
 struct Pattern {
-    /// Up to the first component with the target in it.
-    directory: PathBuf,
+    /// Up to the first component with the target in it; several where directories are laid over each
+    /// other.
+    directories: Vec<PathBuf>,
     /// That component, before and behind the target.
     before: String,
     behind: String,
@@ -117,7 +149,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    fn new(directory: &Path, search_path: &str) -> Option<Self> {
+    fn new(overlay: &Overlay, directory: &Path, search_path: &str) -> Option<Self> {
         let place = search_path.find(GFXARCH)?;
         let start = search_path[..place].rfind('/').map_or(0, |slash| slash + 1);
         let after = &search_path[place + GFXARCH.len()..];
@@ -126,23 +158,30 @@ impl Pattern {
             None => (after, ""),
         };
         let directory = directory.join(&search_path[..start]);
+        // Without the `..` of the search path.
+        let directory = fs::canonicalize(&directory).unwrap_or_else(|_| without_dots(&directory));
         Some(Self {
-            // Without the `..` of the search path where the directory is there.
-            directory: fs::canonicalize(&directory).unwrap_or(directory),
+            directories: overlay.places(&directory),
             before: search_path[start..place].to_owned(),
             behind: behind.to_owned(),
             rest: rest.to_owned(),
         })
     }
 
-    fn path_of(&self, target: &TargetId) -> PathBuf {
+    fn first(&self) -> &Path {
+        self.directories
+            .first()
+            .map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    fn path_of(&self, directory: &Path, target: &TargetId) -> PathBuf {
         let target = target.to_string();
         let name = format!(
             "{}{target}{}",
             self.before,
             self.behind.replace(GFXARCH, &target)
         );
-        let path = self.directory.join(name);
+        let path = directory.join(name);
         if self.rest.is_empty() {
             path
         } else {
@@ -152,14 +191,25 @@ impl Pattern {
 
     /// Every archive that is there.
     fn archives(&self) -> Result<Vec<(TargetId, PathBuf, u64)>, Error> {
-        let entries = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(Error::io(&self.directory, "list", e)),
-        };
         let mut found = Vec::new();
+        for directory in &self.directories {
+            self.archives_in(directory, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    fn archives_in(
+        &self,
+        directory: &Path,
+        found: &mut Vec<(TargetId, PathBuf, u64)>,
+    ) -> Result<(), Error> {
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(Error::io(directory, "list", e)),
+        };
         for entry in entries {
-            let entry = entry.map_err(|e| Error::io(&self.directory, "list", e))?;
+            let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
             let name = entry.file_name();
             // Another module's name can have this one's as its start; what is between has to be
             // a target ID.
@@ -169,7 +219,7 @@ impl Pattern {
                 .and_then(|name| name.strip_suffix(&self.behind))
                 .and_then(|target| target.parse::<TargetId>().ok());
             let Some(target) = target else { continue };
-            let path = self.path_of(&target);
+            let path = self.path_of(directory, &target);
             if let Ok(metadata) = fs::metadata(&path)
                 && metadata.is_file()
                 && super::is_for(&path, &target)
@@ -177,7 +227,7 @@ impl Pattern {
                 found.push((target, path, metadata.len()));
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// What the manifests of the module say: `<module>_<component>.kpm` beside
@@ -188,26 +238,35 @@ impl Pattern {
         let Some(name) = self.before.strip_suffix('_') else {
             return Ok(None);
         };
-        if !self.rest.is_empty() || name.is_empty() || !self.directory.is_dir() {
+        if !self.rest.is_empty() || name.is_empty() {
             return Ok(None);
         }
         let mut known = Known::default();
-        for (path, part) in super::manifest_parts(&self.directory, name)? {
-            known.promised.extend(targets(&part));
-            known.manifests.push(path);
-        }
-        let whole = self.directory.join(format!("{name}.kpm"));
-        if whole.is_file() {
+        let mut wholes = Vec::new();
+        for directory in self
+            .directories
+            .iter()
+            .filter(|directory| directory.is_dir())
+        {
+            for (path, part) in super::manifest_parts(directory, name)? {
+                known.promised.extend(targets(&part));
+                known.manifests.push(path);
+            }
+            let whole = directory.join(format!("{name}.kpm"));
+            if !whole.is_file() {
+                continue;
+            }
             match super::read_manifest(&whole) {
                 Ok(manifest) => known.listed.extend(targets(&manifest)),
                 Err(Error::Refused { .. }) => {}
                 Err(error) => return Err(error),
             }
-            if known.manifests.is_empty() {
-                known.promised.clone_from(&known.listed);
-            }
-            known.manifests.insert(0, whole);
+            wholes.push(whole);
         }
+        if known.manifests.is_empty() {
+            known.promised.clone_from(&known.listed);
+        }
+        known.manifests.splice(0..0, wholes);
         known.listed.extend(known.promised.iter().cloned());
         Ok((!known.manifests.is_empty()).then_some(known))
     }

@@ -9,6 +9,7 @@ mod identify;
 mod kpacks;
 mod linked;
 mod manifest;
+mod overlay;
 mod unlinked;
 
 use std::fs::File;
@@ -30,8 +31,10 @@ pub use unlinked::{DeviceObject, Unlinked};
 
 pub(crate) use archive::{is_for, open_archive, split_name};
 pub(crate) use bundle::check_code_object;
+pub(crate) use kpacks::find_kpacks_in;
 pub(crate) use linked::{elf_error, no_device_code, open_bundle, prefix_of, read_marker};
 pub(crate) use manifest::{manifest_parts, read_manifest};
+pub(crate) use overlay::Overlay;
 
 /// A file and what it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

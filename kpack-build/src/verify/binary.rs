@@ -3,29 +3,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use kpack_format::marker::{GFXARCH, Marker};
 
 use super::archive::{agrees, counted};
 use super::resolver::Resolver;
-use super::{Options, Outcome, Report, Subject};
+use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
 use crate::elf::{DeviceCode, FAT_SECTION, Image, SplitBinary};
 use crate::inspect::{elf_error, no_device_code, open, prefix_of, read_marker};
 
-/// Verifies a binary that the caller named: anything that cannot be read is an error. Archives in
-/// `whole` were verified already.
-pub(super) fn verify(
-    path: &Path,
-    options: &Options,
-    whole: &BTreeSet<PathBuf>,
-    report: &mut Report,
-) -> Result<(), Error> {
+/// Verifies a binary that the caller named: anything that cannot be read is an error. Archives
+/// that are known to be whole were verified already.
+pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
     let image = Image::read(open(path)?).map_err(|e| elf_error(path, e))?;
     match image.device_code().map_err(|e| elf_error(path, e))? {
         DeviceCode::Split(split) => {
-            return check(path, &image, &split, options, whole, report);
+            return check(path, &image, &split, context, report);
         }
         DeviceCode::Fat(fat) => not_split(path, fat.wrappers.len(), report),
         DeviceCode::None(reason) => {
@@ -39,8 +34,7 @@ pub(super) fn verify(
 /// code.
 pub(super) fn verify_found(
     path: &Path,
-    options: &Options,
-    whole: &BTreeSet<PathBuf>,
+    context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     // Hosts that this program does not rewrite, and files without section headers.
@@ -48,7 +42,7 @@ pub(super) fn verify_found(
         return Ok(());
     };
     match image.device_code().map_err(|e| elf_error(path, e))? {
-        DeviceCode::Split(split) => check(path, &image, &split, options, whole, report)?,
+        DeviceCode::Split(split) => check(path, &image, &split, context, report)?,
         DeviceCode::Fat(fat) => not_split(path, fat.wrappers.len(), report),
         DeviceCode::None(_) => {}
     }
@@ -67,8 +61,7 @@ fn check(
     path: &Path,
     image: &Image<File>,
     split: &SplitBinary,
-    options: &Options,
-    whole: &BTreeSet<PathBuf>,
+    context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
@@ -90,7 +83,17 @@ fn check(
         return Ok(());
     };
     search_paths_hold(path, &marker, &kernel_name, report);
-    if prefix_of(path, &kernel_name).is_none() {
+    let prefix = prefix_of(path, &kernel_name);
+    if let Some(expected) = context.artifacts.prefix_around(path) {
+        if prefix.as_ref() != Some(&expected) {
+            let text = format!(
+                "its kernels are named `{kernel_name}`, which is not its path in the install prefix \
+                 {}",
+                expected.display()
+            );
+            report.fault(Subject::Marker, path, text);
+        }
+    } else if prefix.is_none() {
         let text = format!(
             "does not stand at `{kernel_name}` of an install prefix; it resolves by its relative \
              search paths alone"
@@ -101,15 +104,7 @@ fn check(
         let text = format!("`{kernel_name}`, {}", counted(indices.len(), "wrapper"));
         report.ok(Subject::Marker, path, text);
     }
-    resolves(
-        path,
-        &marker,
-        &kernel_name,
-        &indices,
-        options,
-        whole,
-        report,
-    )
+    resolves(path, &marker, &kernel_name, &indices, context, report)
 }
 
 /// Whether `.hip_fatbin` holds nothing any more: neither as a section nor in what is loaded.
@@ -204,12 +199,12 @@ fn resolves(
     marker: &Marker,
     kernel_name: &str,
     indices: &BTreeSet<u32>,
-    options: &Options,
-    whole: &BTreeSet<PathBuf>,
+    context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
-    let mut resolver = Resolver::open(path, marker, kernel_name)?;
+    let options = context.options;
+    let mut resolver = Resolver::open(context.artifacts.overlay(), path, marker, kernel_name)?;
     for (archive, reason) in &resolver.damaged {
         let text = format!("`{}` is damaged: {reason}", archive.display());
         report.fault(Subject::Resolution, path, text);
@@ -276,7 +271,7 @@ fn resolves(
         if resolver
             .path(place)
             .canonicalize()
-            .is_ok_and(|real| whole.contains(&real))
+            .is_ok_and(|real| context.whole.contains(&real))
         {
             continue;
         }

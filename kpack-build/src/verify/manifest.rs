@@ -8,11 +8,12 @@ use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
 
 use super::archive::counted;
-use super::{Options, Outcome, Report, Subject};
+use super::{Context, Outcome, Report, Subject};
 use crate::Error;
 use crate::inspect::{digest, is_for, manifest_parts, open, open_archive, read_manifest};
 
-pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Result<(), Error> {
+pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+    let options = context.options;
     let faults = report.count(Outcome::Fault);
     let manifest = match read_manifest(path) {
         Ok(manifest) => manifest,
@@ -26,6 +27,7 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
+    let directories = context.artifacts.places(directory);
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let name = manifest.component_name.as_str();
     let part = stem
@@ -38,15 +40,24 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
     // What the packages that are here have of the module, where it is in several.
     let mut here = BTreeSet::new();
     if part.is_some() {
-        for reason in differs_from_whole(&directory.join(format!("{name}.kpm")), &manifest)? {
-            fault(reason);
+        for directory in &directories {
+            let whole = directory.join(format!("{name}.kpm"));
+            for reason in differs_from_whole(&whole, &manifest)? {
+                fault(reason);
+            }
         }
     } else {
-        for (_, part) in manifest_parts(directory, name)? {
-            here.extend(part.kpack_files.into_keys());
+        for directory in directories.iter().filter(|directory| directory.is_dir()) {
+            for (_, part) in manifest_parts(directory, name)? {
+                here.extend(part.kpack_files.into_keys());
+            }
         }
     }
-    if let Err(reason) = prefix_fits(path, &manifest.prefix) {
+    let fits = match context.artifacts.prefix_around(path) {
+        Some(prefix) => is_installed_prefix(path, &prefix, &manifest.prefix),
+        None => prefix_fits(path, &manifest.prefix),
+    };
+    if let Err(reason) = fits {
         fault(reason);
     }
     let mut checked = 0;
@@ -68,7 +79,14 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
             skipped += 1;
             continue;
         }
-        let archive = directory.join(&file.filename);
+        let places = directories
+            .iter()
+            .map(|directory| directory.join(&file.filename));
+        let own = directory.join(&file.filename);
+        let archive = places
+            .into_iter()
+            .find(|place| place.exists())
+            .unwrap_or(own);
         if options.targets.is_empty()
             && !here.is_empty()
             && !here.contains(target)
@@ -108,20 +126,21 @@ pub(super) fn verify(path: &Path, options: &Options, report: &mut Report) -> Res
         .map(|(t, f)| (f.filename.as_str(), t.as_str()))
         .collect();
     let start = format!("{}_", manifest.component_name);
-    let entries = fs::read_dir(directory).map_err(|e| Error::io(directory, "list", e))?;
-    // A part lists what one package has.
-    for entry in entries.take_while(|_| part.is_none()) {
-        let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let target = name
-            .strip_prefix(&start)
-            .and_then(|rest| rest.strip_suffix(".kpack"));
-        // Others belong to a module whose name starts like this one's.
-        let target = target.and_then(|target| target.parse::<TargetId>().ok());
-        let ours = target.is_some_and(|target| is_for(&directory.join(name), &target));
-        if ours && !listed.contains_key(name) {
-            fault(format!("does not list `{name}`, which is beside it"));
+    // A part lists what one package has, the whole one everything.
+    for directory in directories.iter().filter(|d| part.is_none() && d.is_dir()) {
+        for entry in fs::read_dir(directory).map_err(|e| Error::io(directory, "list", e))? {
+            let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
+            let file = entry.file_name();
+            let Some(file) = file.to_str() else { continue };
+            let target = file
+                .strip_prefix(&start)
+                .and_then(|rest| rest.strip_suffix(".kpack"));
+            // Others belong to a module whose name starts like this one's.
+            let target = target.and_then(|target| target.parse::<TargetId>().ok());
+            let ours = target.is_some_and(|target| is_for(&entry.path(), &target));
+            if ours && !listed.contains_key(file) {
+                fault(format!("does not list `{file}`, which is beside it"));
+            }
         }
     }
 
@@ -166,6 +185,25 @@ fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error
         }
     }
     Ok(reasons)
+}
+
+/// Whether `claimed` is the path, in the install prefix at `prefix`, of what holds the manifest's
+/// own directory. Elsewhere in an artifact directory, it would be a path of the build.
+fn is_installed_prefix(manifest: &Path, prefix: &Path, claimed: &str) -> Result<(), String> {
+    let real = fs::canonicalize(manifest).unwrap_or_else(|_| manifest.to_owned());
+    let holder = real.parent().and_then(Path::parent);
+    let within = holder.and_then(|holder| holder.strip_prefix(prefix).ok());
+    match within {
+        Some(within) if within == Path::new(claimed) => Ok(()),
+        Some(within) => Err(format!(
+            "its `prefix` is `{claimed}`; as installed it is `{}`",
+            within.display()
+        )),
+        None => Err(format!(
+            "it is not in a directory of the install prefix {}",
+            prefix.display()
+        )),
+    }
 }
 
 /// Whether `prefix` is the directory that holds the manifest's own directory, as it would be in an

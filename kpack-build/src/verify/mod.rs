@@ -4,11 +4,13 @@
 //! being made. One code object is held at a time (two where an original is compared).
 
 mod archive;
+mod artifacts;
 mod binary;
 mod manifest;
 mod original;
 mod report;
 mod resolver;
+mod unsplit;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,12 +21,15 @@ use walkdir::WalkDir;
 use crate::Error;
 use crate::inspect::{self, FileKind};
 
+use artifacts::Artifacts;
+
 pub use report::{Check, Outcome, Report, Subject};
 
 /// What to verify, and how.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The unsplit original of the only path: its code objects and host code are compared.
+    /// The unsplit original of the only path, a binary or a directory: code objects and host code
+    /// are compared, and of directories, that nothing was lost.
     pub against: Option<PathBuf>,
     /// The targets that have to be there; where empty, those that the manifests promise.
     pub targets: Vec<TargetId>,
@@ -40,34 +45,44 @@ impl Options {
     }
 }
 
-/// Verifies files and install prefixes. `on_file` is called with each file before it is read, its
+/// Verifies files, install prefixes, artifact directories, and directories of such. `on_file` is called with each file before it is read, its
 /// position, and the number of files.
 ///
 /// # Errors
 /// [`Error::Io`] for one of `paths` that cannot be read, [`Error::Refused`] for one that is nothing
-/// that could be verified, [`Error::Usage`] where `against` comes with other than one binary.
+/// that could be verified, [`Error::Usage`] where `against` is compared with anything but one of its kind.
 pub fn verify(
     paths: &[PathBuf],
     options: &Options,
     on_file: &mut dyn FnMut(&Path, usize, usize),
 ) -> Result<Report, Error> {
     let mut report = Report::default();
+    let mut context = Context {
+        options,
+        artifacts: Artifacts::default(),
+        whole: BTreeSet::new(),
+    };
     if let Some(original) = &options.against {
         let [path] = paths else {
             return Err(Error::usage(
-                "an original is compared with one binary, not with several",
+                "an original is compared with one binary or directory, not with several",
             ));
         };
-        if path.is_dir() {
+        if path.is_dir() != original.is_dir() {
             return Err(Error::usage(
-                "an original is compared with a binary, not with a directory",
+                "a binary is compared with a binary, and a directory with a directory, not with the \
+                 other",
             ));
         }
-        on_file(path, 0, 1);
-        binary::verify(path, options, &BTreeSet::new(), &mut report)?;
-        original::compare(path, original, options, &mut report)?;
-        return Ok(report);
+        if !path.is_dir() {
+            on_file(path, 0, 1);
+            binary::verify(path, &context, &mut report)?;
+            original::compare(path, original, &context, &mut report)?;
+            return Ok(report);
+        }
     }
+    let directories = paths.iter().filter(|path| path.is_dir());
+    context.artifacts = Artifacts::find(directories)?;
 
     let mut files = Vec::new();
     for path in paths {
@@ -93,19 +108,18 @@ pub fn verify(
         _ => 2,
     });
 
-    let mut whole = BTreeSet::new();
     let total = files.len();
     for (position, file) in files.iter().enumerate() {
         on_file(&file.path, position, total);
         let result = match file.kind {
             FileKind::Archive => archive::verify(&file.path, &mut report).map(|holds| {
                 if holds && let Ok(real) = file.path.canonicalize() {
-                    whole.insert(real);
+                    context.whole.insert(real);
                 }
             }),
-            FileKind::Manifest => manifest::verify(&file.path, options, &mut report),
-            _ if file.asked_for => binary::verify(&file.path, options, &whole, &mut report),
-            _ => binary::verify_found(&file.path, options, &whole, &mut report),
+            FileKind::Manifest => manifest::verify(&file.path, &context, &mut report),
+            _ if file.asked_for => binary::verify(&file.path, &context, &mut report),
+            _ => binary::verify_found(&file.path, &context, &mut report),
         };
         match result {
             Err(error) if file.asked_for => return Err(error),
@@ -113,7 +127,19 @@ pub fn verify(
             Ok(()) => {}
         }
     }
+    context.artifacts.verify(&mut report)?;
+    if let (Some(unsplit), [path]) = (&options.against, paths) {
+        unsplit::compare(path, unsplit, &context, &mut report)?;
+    }
     Ok(report)
+}
+
+/// What all checks share.
+struct Context<'a> {
+    options: &'a Options,
+    artifacts: Artifacts,
+    /// Archives that were verified and are whole, by their real paths.
+    whole: BTreeSet<PathBuf>,
 }
 
 /// A file to verify.

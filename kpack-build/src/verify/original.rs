@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::archive::counted;
 use super::resolver::Resolver;
-use super::{Options, Outcome, Report, Subject};
+use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary, Image};
 use crate::inspect::{elf_error, open, open_bundle, read_marker};
@@ -16,7 +16,7 @@ use crate::inspect::{elf_error, open, open_bundle, read_marker};
 pub(super) fn compare(
     path: &Path,
     original: &Path,
-    options: &Options,
+    context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let fat_image = Image::read(open(original)?).map_err(|e| elf_error(original, e))?;
@@ -57,7 +57,9 @@ pub(super) fn compare(
     if let Ok(marker) = read_marker(path, &image, &split)
         && let Some(kernel_name) = &marker.kernel_name
     {
-        let resolver = Resolver::open(path, &marker, kernel_name)?;
+        let overlay = context.artifacts.overlay();
+        let resolver = Resolver::open(overlay, path, &marker, kernel_name)?;
+        let options = context.options;
         compare_code(path, original, &fat_image, &fat, resolver, options, report)?;
     }
     compare_host(path, &fat_image, &image, report)
@@ -106,6 +108,14 @@ fn compare_code(
                 );
                 continue;
             };
+            let holders = resolver.holders(index, &target);
+            if holders.len() > 1 {
+                let names: Vec<String> = holders
+                    .iter()
+                    .map(|path| format!("`{}`", path.display()))
+                    .collect();
+                fault(format!("is in several kpacks: {}", names.join(", ")));
+            }
             match resolver.read(place, index, &target) {
                 Ok(bytes) if bytes == code.bytes => equal += 1,
                 Ok(bytes) => fault(difference(&code.bytes, &bytes)),

@@ -35,6 +35,10 @@ pub enum Subject {
     CodeObjects,
     /// A split binary's host code against the unsplit original's.
     HostImage,
+    /// An artifact directory: what is in it, and what must not be.
+    Artifact,
+    /// The files of a tree against those of the unsplit one.
+    Files,
 }
 
 /// One check.

@@ -9,7 +9,7 @@ use kpack_format::archive::{Archive, ArchiveError};
 use kpack_format::marker::Marker;
 
 use crate::Error;
-use crate::inspect::{Kpacks, find_kpacks, open_archive, split_name};
+use crate::inspect::{Kpacks, Overlay, find_kpacks_in, open_archive, split_name};
 
 /// The archives of a split binary, open.
 pub(super) struct Resolver {
@@ -36,10 +36,16 @@ pub(super) struct Place {
 }
 
 impl Resolver {
-    /// Opens the archives that `marker` of the binary at `binary` leads to. `kernel_name` is the
+    /// Opens the archives that `marker` of the binary at `binary` leads to, in any of the directories
+    /// that `overlay` lays over each other. `kernel_name` is the
     /// marker's.
-    pub(super) fn open(binary: &Path, marker: &Marker, kernel_name: &str) -> Result<Self, Error> {
-        let kpacks = find_kpacks(binary, marker)?;
+    pub(super) fn open(
+        overlay: &Overlay,
+        binary: &Path,
+        marker: &Marker,
+        kernel_name: &str,
+    ) -> Result<Self, Error> {
+        let kpacks = find_kpacks_in(overlay, binary, marker)?;
         let mut archives = Vec::new();
         let mut damaged = Vec::new();
         for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
@@ -75,6 +81,19 @@ impl Resolver {
                     ordinal: found.ordinal,
                 })
             })
+    }
+
+    /// The archives that have a code object of wrapper `index` for `target`.
+    pub(super) fn holders(&self, index: u32, target: &str) -> Vec<&Path> {
+        let kernel = self.kernel(index);
+        let has = |opened: &&Opened| {
+            let toc = opened.archive.toc();
+            toc.kernels
+                .get(&kernel)
+                .is_some_and(|targets| targets.contains_key(target))
+        };
+        let holders = self.archives.iter().filter(has);
+        holders.map(|opened| opened.path.as_path()).collect()
     }
 
     /// Path of the archive of a place.

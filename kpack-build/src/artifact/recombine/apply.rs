@@ -15,8 +15,9 @@ use crate::kpack_dir;
 impl Plan {
     /// Writes the artifacts. `on_bytes` is called with the size of each file that was copied.
     ///
-    /// Each is written under a hidden name, and all are renamed when all are complete; an artifact
-    /// of that name that is there is replaced. The output directory is locked meanwhile.
+    /// Each is written under a hidden name, and all are renamed when all are complete and durable; an
+    /// artifact of that name that is there is replaced. Where a generic artifact is there, all of
+    /// its component are, and whole. The output directory is locked meanwhile.
     ///
     /// # Errors
     /// [`Error::Refused`] where the plan has errors; [`Error::Io`]. No artifact was written then,
@@ -49,18 +50,32 @@ impl Plan {
                             failed.store(true, Ordering::Relaxed);
                         }
                         if let Ok(mut staged) = staged.lock() {
-                            staged.push(tree);
+                            staged.push(tree.map(|tree| (artifact.group.is_none(), tree)));
                         }
                     }
                 });
             }
         });
         let staged = staged.into_inner().unwrap_or_default();
-        let staged: Vec<StagedTree> = staged.into_iter().collect::<Result<_, _>>()?;
-        for tree in staged {
-            tree.commit()?;
+        let staged: Vec<(bool, StagedTree)> = staged.into_iter().collect::<Result<_, _>>()?;
+        // The data first: a name must not survive a power failure that its content does not.
+        rustix::fs::syncfs(&lock).map_err(|e| Error::io(output, "write", e.into()))?;
+        // The generic ones go first and come last: where one is, all of its component is there.
+        let (generic, groups): (Vec<_>, Vec<_>) = staged.into_iter().partition(|(g, _)| *g);
+        for (_, tree) in generic.iter().chain(&groups) {
+            tree.check()?;
         }
-        kpack_dir::sync_directory(output)
+        for (_, tree) in generic.iter().chain(&groups) {
+            tree.make_way()?;
+        }
+        kpack_dir::sync_directory(output)?;
+        for trees in [groups, generic] {
+            for (_, tree) in trees {
+                tree.commit()?;
+            }
+            kpack_dir::sync_directory(output)?;
+        }
+        Ok(())
     }
 }
 

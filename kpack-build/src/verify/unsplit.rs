@@ -1,0 +1,256 @@
+//! A split tree against the unsplit one: nothing lost, nothing added, everything the same.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::archive::counted;
+use super::{Context, Outcome, Report, Subject, original};
+use crate::Error;
+use crate::artifact::classify::{Class, Node, classify};
+use crate::artifact::databases::Selection;
+use crate::artifact::manifest_txt;
+use crate::kpack_dir;
+
+/// Compares the tree at `path` with `unsplit`: an install prefix with one, an artifact directory, or
+/// a directory of artifact directories, with what was split from it.
+pub(super) fn compare(
+    path: &Path,
+    unsplit: &Path,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let is_artifact = |path: &Path| path.join(manifest_txt::FILE_NAME).is_file();
+    let sets = context.artifacts.sets();
+    if is_artifact(unsplit) {
+        let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
+        let own = sets.iter().find(|set| set.component == name);
+        let Some(set) = own.or(sets.first().filter(|_| sets.len() == 1)) else {
+            let text = match sets.len() {
+                0 => "there are no split artifacts to compare with it".to_owned(),
+                _ => {
+                    format!("none of the artifacts is called {name}_…; name those of one component")
+                }
+            };
+            report.fault(Subject::Files, unsplit, text);
+            return Ok(());
+        };
+        return artifact(unsplit, &set.roots, context, report);
+    }
+    let mut artifacts: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(unsplit).map_err(|e| Error::io(unsplit, "list", e))? {
+        let path = entry.map_err(|e| Error::io(unsplit, "list", e))?.path();
+        if is_artifact(&path) {
+            artifacts.push(path);
+        }
+    }
+    artifacts.sort();
+    if artifacts.is_empty() {
+        let pair = Pair {
+            unsplit: unsplit.to_owned(),
+            roots: vec![
+                path.canonicalize()
+                    .map_err(|e| Error::io(path, "find", e))?,
+            ],
+        };
+        return pair.compare(context, report);
+    }
+    for unsplit in artifacts {
+        let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
+        match sets.iter().find(|set| set.component == name) {
+            Some(set) => artifact(&unsplit, &set.roots, context, report)?,
+            None => {
+                let text = format!("there is no split artifact {name}_generic");
+                report.fault(Subject::Files, &unsplit, text);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn artifact(
+    unsplit: &Path,
+    roots: &[PathBuf],
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    for prefix in manifest_txt::read(unsplit)? {
+        if unsplit.join(&prefix).is_dir() {
+            let pair = Pair {
+                unsplit: unsplit.join(&prefix),
+                roots: roots.iter().map(|root| root.join(&prefix)).collect(),
+            };
+            pair.compare(context, report)?;
+        }
+    }
+    Ok(())
+}
+
+/// An install prefix that is not split, and where its files are after the split.
+struct Pair {
+    unsplit: PathBuf,
+    roots: Vec<PathBuf>,
+}
+
+impl Pair {
+    fn compare(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+        let faults = report.count(Outcome::Fault);
+        let content = classify(&self.unsplit, &Selection::Auto)?;
+        let mut expected = BTreeSet::new();
+        let (mut files, mut left_out) = (0, 0);
+        for entry in &content.entries {
+            expected.insert(entry.path.clone());
+            if let Class::Target { target, .. } = &entry.class
+                && !context.options.wants(&target.to_string())
+            {
+                left_out += 1;
+                continue;
+            }
+            let unsplit = self.unsplit.join(&entry.path);
+            let places = self.roots.iter().map(|root| root.join(&entry.path));
+            let places: Vec<PathBuf> = places
+                .filter(|place| place.symlink_metadata().is_ok())
+                .collect();
+            let is_directory = matches!(entry.node, Node::Directory { .. });
+            match &places[..] {
+                [] if matches!(entry.node, Node::Directory { empty: false }) => {}
+                [] => {
+                    let text = "is lost: no output has it";
+                    report.fault(Subject::Files, &unsplit, text);
+                }
+                [_, second, ..] if !is_directory => {
+                    let text = format!("is in {} as well", second.display());
+                    report.fault(Subject::Files, &places[0], text);
+                }
+                [place, ..] if is_directory => {
+                    if !place.is_dir() {
+                        report.fault(Subject::Files, place, "was a directory");
+                    }
+                }
+                [place, ..] => {
+                    files += 1;
+                    self.same(place, &unsplit, &entry.class, context, report)?;
+                }
+            }
+        }
+        self.nothing_added(&expected, context, report)?;
+        if report.count(Outcome::Fault) == faults {
+            let limited = match left_out {
+                0 => String::new(),
+                n => format!(", {n} of targets that were not asked for"),
+            };
+            let text = format!(
+                "{} as before, each in one place{limited}",
+                counted(files, "file")
+            );
+            report.ok(Subject::Files, &self.unsplit, text);
+        }
+        Ok(())
+    }
+
+    fn same(
+        &self,
+        place: &Path,
+        unsplit: &Path,
+        class: &Class,
+        context: &Context<'_>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let read = |path: &Path| {
+            path.symlink_metadata()
+                .map_err(|e| Error::io(path, "read", e))
+        };
+        let (now, then) = (read(place)?, read(unsplit)?);
+        if now.file_type() != then.file_type() {
+            report.fault(
+                Subject::Files,
+                place,
+                "is of another kind than in the unsplit tree",
+            );
+            return Ok(());
+        }
+        if then.is_symlink() {
+            let link = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
+            let (now, then) = (link(place)?, link(unsplit)?);
+            if now != then {
+                let text = format!("leads to {}, and did to {}", now.display(), then.display());
+                report.fault(Subject::Files, place, text);
+            }
+            return Ok(());
+        }
+        let mode = |metadata: &fs::Metadata| metadata.permissions().mode() & 0o7777;
+        if mode(&now) != mode(&then) {
+            let text = format!("has mode {:o}, and had {:o}", mode(&now), mode(&then));
+            report.fault(Subject::Files, place, text);
+        }
+        if now.nlink() != then.nlink() && *class != Class::Fat {
+            let text = format!("has {} names, and had {}", now.nlink(), then.nlink());
+            report.note(Subject::Files, place, text);
+        }
+        match class {
+            Class::Fat => original::compare(place, unsplit, context, report),
+            _ if same_bytes(place, unsplit)? => Ok(()),
+            _ => {
+                report.fault(
+                    Subject::Files,
+                    place,
+                    "has other bytes than in the unsplit tree",
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the outputs have only what the unsplit tree has, and archives with their manifests.
+    fn nothing_added(
+        &self,
+        expected: &BTreeSet<PathBuf>,
+        context: &Context<'_>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        for root in self.roots.iter().filter(|root| root.is_dir()) {
+            let content = match classify(root, &Selection::Auto) {
+                Ok(content) => content,
+                Err(Error::Refused { path, reason }) => {
+                    report.fault(Subject::Files, &path, reason);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for entry in content.entries {
+                let made =
+                    |path: &Path| path.extension().is_some_and(|e| e == "kpack" || e == "kpm");
+                // Others' targets may be here, too.
+                let asked_for = match &entry.class {
+                    Class::Target { target, .. } => context.options.wants(&target.to_string()),
+                    _ => true,
+                };
+                let is_directory = matches!(entry.node, Node::Directory { .. });
+                let known = expected.contains(&entry.path) || made(&entry.path);
+                if !is_directory && asked_for && !known {
+                    let text = "is not in the unsplit tree";
+                    report.fault(Subject::Files, &root.join(entry.path), text);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
+    let open = |path: &Path| {
+        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        let size = file
+            .metadata()
+            .map_err(|e| Error::io(path, "read", e))?
+            .len();
+        Ok::<_, Error>((BufReader::with_capacity(1 << 18, file), size))
+    };
+    let ((a, a_size), (b, b_size)) = (open(one)?, open(other)?);
+    if a_size != b_size {
+        return Ok(false);
+    }
+    kpack_dir::same_bytes(a, b).map_err(|e| Error::io(one, "read", e))
+}
