@@ -1,16 +1,19 @@
 /* A stub HIP runtime: takes what the real one takes from a HIP program's start-up code, and reports
- * it instead of using a GPU.
+ * it instead of using a GPU. Code objects of split binaries it loads as the real one does, through
+ * librocm_kpack.so.
  *
  *   STUB_HIP_REPORT  file to append the report to (without it nothing is reported)
  *   STUB_HIP_DUMP    directory to put the bundle of each fat wrapper into, as found in memory
- *   STUB_HIP_AGENT   target ID of the pretended GPU: its code object's archive is looked for
+ *   STUB_HIP_AGENT   ISAs of the pretended GPU, the preferred one first, with commas between them:
+ *                    code objects of split binaries are loaded for it
  *
  * One line for each event, fields separated by tabs. WRAPPER is the wrapper's address relative to
  * where BINARY was loaded, in hexadecimal.
  *
  *   fat       BINARY WRAPPER [DUMPED-FILE]
  *   split     BINARY WRAPPER CO_INDEX KERNEL_NAME SEARCH_PATH...
- *   archive   BINARY WRAPPER TARGET FILE        the first archive that exists for the agent
+ *   loaded    BINARY WRAPPER SIZE SHA256        the code object for the GPU
+ *   missing   BINARY WRAPPER ERROR              the number of the error instead
  *   function  BINARY WRAPPER DEVICE_NAME
  *   launch    BINARY WRAPPER DEVICE_NAME
  *
@@ -19,12 +22,15 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <rocm_kpack/kpack.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "sha256.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -209,61 +215,38 @@ static struct marker read_marker(const unsigned char *at) {
     return marker;
 }
 
-/* `path` with @GFXARCH@ replaced, made absolute from the directory of `binary`. */
-static void expand(char *out, size_t size, const char *path, const char *target,
-                   const char *binary) {
-    static const char variable[] = "@GFXARCH@";
-    size_t used = 0;
-    out[0] = 0;
-    if (path[0] != '/')
-        used = (size_t)snprintf(out, size, "%.*s", (int)(strrchr(binary, '/') + 1 - binary), binary);
-    while (*path && used + strlen(target) + 2 < size) {
-        if (!strncmp(path, variable, sizeof variable - 1)) {
-            used += (size_t)snprintf(out + used, size - used, "%s", target);
-            path += sizeof variable - 1;
+/* Loads the code object that belongs to the wrapper, for the pretended GPU. */
+static void load(const struct module *module, const char *agent) {
+    static kpack_cache_t cache;
+    const struct wrapper *wrapper = module->wrapper;
+    const char *isas[16];
+    char path[4096], *list = strdup(agent), *rest = list;
+    size_t count = 0;
+    while (rest && count < 16)
+        isas[count++] = strsep(&rest, ",");
+    if (!cache && kpack_cache_create(&cache))
+        die("kpack_cache_create failed");
+    kpack_error_t error = kpack_discover_binary_path(wrapper->binary, path, sizeof path, NULL);
+    if (error || strcmp(path, module->binary))
+        die("%s: kpack_discover_binary_path returns %d and finds %s", module->binary, error,
+            error ? "nothing" : path);
+    void *code = NULL;
+    size_t size = 0;
+    error = kpack_load_code_object(cache, wrapper->binary, path, (uint32_t)wrapper->co_index, isas,
+                                   count, &code, &size);
+    FILE *file = report(error ? "missing" : "loaded", module);
+    if (file) {
+        if (error) {
+            fprintf(file, "\t%d", error);
         } else {
-            out[used++] = *path++;
-            out[used] = 0;
+            char digest[65];
+            sha256(code, size, digest);
+            fprintf(file, "\t%zu\t%s", size, digest);
         }
+        end(file);
     }
-    if (*path)
-        die("a search path in the marker is too long");
-}
-
-/* The targets that run on an agent, most specific first: every subset of its features, earlier
- * features being dropped last. */
-static void report_archive(const struct module *module, const struct marker *marker,
-                           const char *agent) {
-    char *copy = strdup(agent), *features[8], *rest = copy;
-    const char *processor = strsep(&rest, ":");
-    int count = 0;
-    while (rest && count < 8)
-        features[count++] = strsep(&rest, ":");
-    for (int size = count; size >= 0; size--) {
-        for (int mask = (1 << count) - 1; mask >= 0; mask--) {
-            if (__builtin_popcount((unsigned)mask) != size)
-                continue;
-            char target[256];
-            size_t used = (size_t)snprintf(target, sizeof target, "%s", processor);
-            for (int i = 0; i < count; i++)
-                if (mask >> (count - 1 - i) & 1)
-                    used += (size_t)snprintf(target + used, sizeof target - used, ":%s", features[i]);
-            for (size_t i = 0; i < marker->path_count; i++) {
-                char path[8192];
-                expand(path, sizeof path, marker->search_paths[i], target, module->binary);
-                if (access(path, R_OK))
-                    continue;
-                FILE *file = report("archive", module);
-                if (file) {
-                    fprintf(file, "\t%s\t%s", target, path);
-                    end(file);
-                }
-                free(copy);
-                return;
-            }
-        }
-    }
-    free(copy);
+    kpack_free_code_object(code);
+    free(list);
 }
 
 static void report_split(const struct module *module) {
@@ -278,7 +261,7 @@ static void report_split(const struct module *module) {
         end(file);
     }
     if (agent)
-        report_archive(module, &marker, agent);
+        load(module, agent);
     for (size_t i = 0; i < marker.path_count; i++)
         free(marker.search_paths[i]);
     free(marker.search_paths);

@@ -16,6 +16,11 @@ pub(crate) fn step(what: &str) {
 /// # Errors
 /// A command that cannot be run or fails; the error has the command and everything it printed.
 pub(crate) fn output(command: Cmd<'_>) -> Result<String> {
+    Ok(both_outputs(command)?.0)
+}
+
+/// As [`output`], with what it printed on stderr.
+pub(crate) fn both_outputs(command: Cmd<'_>) -> Result<(String, String)> {
     let shown = command.to_string();
     let output = command
         .quiet()
@@ -23,14 +28,11 @@ pub(crate) fn output(command: Cmd<'_>) -> Result<String> {
         .output()
         .with_context(|| format!("`{shown}` cannot be run"))?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
-        bail!(
-            "`{shown}` failed ({}):\n{stdout}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
+        bail!("`{shown}` failed ({}):\n{stdout}{stderr}", output.status);
     }
-    Ok(stdout)
+    Ok((stdout, stderr))
 }
 
 /// Where a program is: in `PATH`, or among the programs that Debian installs for LLVM 19 without

@@ -1,13 +1,12 @@
 //! Whether a split prefix does all that the unsplit one does.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use xshell::{Shell, cmd};
 
-use super::reference::{Behaviour, CodeObject, CodeObjects, Reference, Wrapper, indices};
+use super::reference::{Behaviour, Reference, Wrapper, indices};
 use super::runtime::{Kind, Observation, Program, Runtime};
 use crate::process;
 
@@ -31,79 +30,72 @@ pub(super) struct Counts {
     pub(super) code_objects: usize,
 }
 
-/// A split wrapper's marker.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Marker {
-    kernel_name: String,
-    search_paths: Vec<String>,
-}
-
-/// GPUs that the programs are run on; their code objects need not be for exactly these.
-const AGENTS: [&str; 2] = ["gfx90a:sramecc+:xnack+", "gfx1100"];
+/// GPUs that the programs are run on, by their ISAs, besides one for each target: one with more
+/// features than any target has, whose best archive lacks kernels that the second best has; one with
+/// a generic ISA behind its own; and one that there is no code for.
+pub(super) const AGENTS: [&str; 3] = [
+    "gfx942:sramecc+:xnack-",
+    "gfx90a:sramecc+:xnack+,gfx9-4-generic",
+    NO_CODE,
+];
+/// No target of any project here.
+const NO_CODE: &str = "gfx1036";
 
 impl Checker<'_> {
-    /// Runs every program of `prefix`, and resolves every wrapper for every target.
+    /// Runs every program of `prefix`, for a GPU of each target and for some others. They must do
+    /// what the unsplit ones do with all wrappers split, and be given the same code objects.
     ///
     /// # Errors
     /// The first difference from the reference.
     pub(super) fn check(&self, prefix: &Path) -> Result<Counts> {
-        let markers = self.observe(prefix)?;
         let mut counts = Counts {
             programs: self.programs.len(),
-            ..Counts::default()
+            wrappers: self.reference.wrappers.len(),
+            code_objects: 0,
         };
-        for (wrapper, code_objects) in &self.reference.wrappers {
-            let marker = markers.get(wrapper).with_context(|| {
-                format!(
-                    "{}: wrapper {} was not registered",
-                    wrapper.0.display(),
-                    wrapper.1
-                )
-            })?;
-            counts.wrappers += 1;
-            counts.code_objects += self.resolve(prefix, wrapper, marker, code_objects)?;
+        let targets = self.reference.targets();
+        for agent in targets.iter().copied().chain(AGENTS) {
+            counts.code_objects += self.observe(prefix, agent)?;
         }
         Ok(counts)
     }
 
-    /// Runs every program of `prefix`, which must do what the unsplit ones do with all wrappers
-    /// split; returns their markers.
+    /// As [`check`](Self::check), for one GPU; returns how many code objects were loaded.
     ///
     /// # Errors
     /// The first difference from the reference.
-    pub(super) fn observe(&self, prefix: &Path) -> Result<BTreeMap<Wrapper, Marker>> {
-        let mut markers = BTreeMap::new();
+    pub(super) fn observe(&self, prefix: &Path, agent: &str) -> Result<usize> {
+        let isas: Vec<&str> = agent.split(',').collect();
+        let mut seen = BTreeSet::new();
+        let mut loaded = 0;
         for (program, expected) in self.programs.iter().zip(&self.reference.programs) {
-            for agent in AGENTS {
-                let observation =
-                    self.runtime
-                        .run(self.shell, prefix, program, agent, self.scratch)?;
-                let name = program.executable.display();
-                let found = Behaviour::of(&observation);
-                ensure!(
-                    found == *expected,
-                    "{name} behaves differently after the split: {}",
-                    expected.difference(&found)
-                );
-                self.collect_markers(&observation, &mut markers)?;
-                self.check_archives(&observation, prefix, agent)?;
+            let observation = self
+                .runtime
+                .run(self.shell, prefix, program, agent, self.scratch)?;
+            let name = program.executable.display();
+            let found = Behaviour::of(&observation);
+            ensure!(
+                found == *expected,
+                "{name} behaves differently after the split: {}",
+                expected.difference(&found)
+            );
+            self.check_markers(&observation)?;
+            loaded += self.check_loaded(&observation, &isas, &mut seen)?;
+            if agent == NO_CODE {
+                check_explanation(&observation, prefix)?;
             }
         }
         ensure!(
-            markers.keys().eq(self.reference.wrappers.keys()),
+            seen.iter().eq(self.reference.wrappers.keys()),
             "{} wrappers were registered, {} before the split",
-            markers.len(),
+            seen.len(),
             self.reference.wrappers.len()
         );
-        Ok(markers)
+        Ok(loaded)
     }
 
     /// Every wrapper must be split, with its index among the binary's wrappers.
-    fn collect_markers(
-        &self,
-        observation: &Observation,
-        markers: &mut BTreeMap<Wrapper, Marker>,
-    ) -> Result<()> {
+    fn check_markers(&self, observation: &Observation) -> Result<()> {
         let indices = indices(&observation.events);
         for event in &observation.events {
             let binary = event.binary.display();
@@ -123,11 +115,10 @@ impl Checker<'_> {
                         Path::new(kernel_name) == event.binary,
                         "{binary}: the marker's kernel_name is {kernel_name}"
                     );
-                    let marker = Marker {
-                        kernel_name: kernel_name.clone(),
-                        search_paths: search_paths.clone(),
-                    };
-                    markers.insert((event.binary.clone(), index), marker);
+                    ensure!(
+                        search_paths.iter().all(|path| !path.starts_with('/')),
+                        "{binary}: the marker has an absolute path: {search_paths:?}"
+                    );
                 }
                 _ => {}
             }
@@ -135,119 +126,45 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The runtime finds an archive for its GPU wherever there is a target that runs on it.
-    fn check_archives(&self, observation: &Observation, prefix: &Path, agent: &str) -> Result<()> {
-        let runs = |target: &str| {
-            let mut features = target.split(':');
-            features.next() == agent.split(':').next()
-                && features.all(|feature| agent.split(':').any(|f| f == feature))
-        };
-        let expected: Vec<&str> = self
-            .reference
-            .targets()
-            .into_iter()
-            .filter(|t| runs(t))
-            .collect();
-        for event in &observation.events {
-            if !matches!(event.kind, Kind::Split { .. }) {
-                continue;
-            }
-            let found = observation
-                .events
-                .iter()
-                .find_map(|other| match &other.kind {
-                    Kind::Archive { target, file }
-                        if other.binary == event.binary && other.wrapper == event.wrapper =>
-                    {
-                        Some((target, file))
-                    }
-                    _ => None,
-                });
-            match found {
-                Some((target, file)) => ensure!(
-                    expected.contains(&target.as_str())
-                        && file.canonicalize()?.starts_with(prefix.canonicalize()?),
-                    "{}: for {agent} the runtime would open {} for {target}",
-                    event.binary.display(),
-                    file.display()
-                ),
-                None => ensure!(
-                    expected.is_empty(),
-                    "{}: the runtime finds no archive for {agent}",
-                    event.binary.display()
-                ),
-            }
-        }
-        Ok(())
-    }
-
-    /// Extracts what the marker leads to for each target and compares; returns how many code
-    /// objects were the same.
-    fn resolve(
+    /// What was loaded must be what the unsplit binary would have given; returns how many code
+    /// objects were the same. The wrappers are added to `seen`.
+    fn check_loaded(
         &self,
-        prefix: &Path,
-        (binary, index): &Wrapper,
-        marker: &Marker,
-        code_objects: &CodeObjects,
+        observation: &Observation,
+        isas: &[&str],
+        seen: &mut BTreeSet<Wrapper>,
     ) -> Result<usize> {
-        let kernel = format!("{}#{index}", marker.kernel_name);
-        let beside = prefix.join(binary);
-        let beside = beside.parent().context("a binary is in a directory")?;
-        for target in self.reference.targets() {
-            let archives: Vec<PathBuf> = marker
-                .search_paths
-                .iter()
-                .map(|path| beside.join(path.replace("@GFXARCH@", target)))
-                .filter(|path| path.exists())
-                .collect();
-            let extracted = match archives.as_slice() {
-                [] => bail!(
-                    "{}: no archive for {target} at {:?}",
-                    binary.display(),
-                    marker.search_paths
-                ),
-                [archive, ..] => self.extract(archive, &kernel, target)?,
-            };
-            match (extracted, code_objects.get(target)) {
-                (Some(found), Some(expected)) => ensure!(
-                    found == *expected,
-                    "{kernel} for {target}: {found} was extracted, the unsplit bundle has {expected}"
-                ),
-                (None, None) => {}
-                (None, Some(_)) => {
-                    bail!("{kernel} for {target} is not in {}", archives[0].display())
+        let indices = indices(&observation.events);
+        let mut loaded = 0;
+        for event in &observation.events {
+            let index = indices[&(event.binary.as_path(), event.wrapper)];
+            let wrapper = (event.binary.clone(), index);
+            let expected = self.reference.expected(&wrapper, isas);
+            let what = format!("{}, wrapper {index}", event.binary.display());
+            match (&event.kind, expected) {
+                (Kind::Loaded(found), Some(expected)) => {
+                    ensure!(
+                        found == expected,
+                        "{what}: for {isas:?} {found} was loaded; the unsplit bundle has {expected}"
+                    );
+                    loaded += 1;
                 }
-                (Some(_), None) => {
-                    bail!(
-                        "{kernel} for {target} is in {}, but was in no bundle",
-                        archives[0].display()
-                    )
+                (Kind::Loaded(found), None) => {
+                    bail!("{what}: for {isas:?} {found} was loaded; there is no code for it")
                 }
+                (Kind::Missing(error), Some(expected)) => bail!(
+                    "{what}: for {isas:?} loading failed with error {error}; the unsplit bundle has {expected}\n{}",
+                    observation.stderr
+                ),
+                (Kind::Missing(error), None) => ensure!(
+                    [5, 13, 14].contains(error),
+                    "{what}: for {isas:?}, for which there is no code, loading failed with error {error}"
+                ),
+                _ => continue,
             }
+            seen.insert(wrapper);
         }
-        Ok(code_objects.len())
-    }
-
-    /// The code object, or `None` where the helper says that there is none (exit code 3).
-    fn extract(&self, archive: &Path, kernel: &str, target: &str) -> Result<Option<CodeObject>> {
-        let (helper, shell) = (self.helper, self.shell);
-        let output = self.scratch.join("extracted");
-        let _ = fs::remove_file(&output);
-        let command = cmd!(
-            shell,
-            "{helper} extract {archive} --kernel {kernel} --arch {target} -o {output}"
-        );
-        let shown = command.to_string();
-        let result = command.quiet().ignore_status().output()?;
-        match result.status.code() {
-            Some(0) => Ok(Some(CodeObject::of(&fs::read(&output)?))),
-            Some(3) => Ok(None),
-            _ => bail!(
-                "`{shown}` failed ({}):\n{}",
-                result.status,
-                String::from_utf8_lossy(&result.stderr)
-            ),
-        }
+        Ok(loaded)
     }
 
     /// `kpack verify` of a binary against its unsplit original.
@@ -256,4 +173,34 @@ impl Checker<'_> {
         process::output(cmd!(shell, "{helper} verify {binary} --against {original}"))?;
         Ok(())
     }
+}
+
+/// Where there is no code for the GPU, the loader says for which there is, and what to do.
+fn check_explanation(observation: &Observation, prefix: &Path) -> Result<()> {
+    let prefix = prefix.canonicalize()?;
+    let told = &observation.stderr;
+    for event in &observation.events {
+        if !matches!(event.kind, Kind::Missing(_)) {
+            continue;
+        }
+        let binary = prefix.join(&event.binary);
+        let directory = binary.parent().context("a binary is in a directory")?;
+        for expected in [
+            format!("no code object for GPU ISA {NO_CODE}"),
+            format!("binary: {}", binary.display()),
+            format!("kernel: {}#", event.binary.display()),
+            "marker's search paths: ".to_owned(),
+            format!("tried {}", directory.display()),
+            "no such file".to_owned(),
+            " has code for gfx".to_owned(),
+            ".kpm lists gfx".to_owned(),
+            format!("what to do: use a build with code for {NO_CODE}"),
+        ] {
+            ensure!(
+                told.contains(&expected),
+                "the loader does not say `{expected}`, but\n{told}"
+            );
+        }
+    }
+    Ok(())
 }

@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let kpack = work.join("kpack");
     dist::fill(&kpack, &built)?;
     let helper = kpack.join("bin/kpack");
-    let runtime = Runtime::build(&shell, &work.join("hip"))?;
+    let runtime = Runtime::build(&shell, &work.join("hip"), &kpack)?;
     let project = match &tools {
         Some(tools) => tools.build(&shell, &runtime, &kpack, &work)?,
         None => embedded::build(&shell, &runtime, &helper, &work)?,
@@ -118,7 +118,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.corpus {
         for library in corpus::libraries()? {
             let work = work.join("corpus");
-            let checked = real_libraries::check(&shell, &helper, &library, &work, &mut table);
+            let checked = real_libraries::check(&shell, &kpack, &library, &work, &mut table);
             if let Err(error) = checked {
                 table.add(library.name(), Err(error));
             }
@@ -283,7 +283,7 @@ fn install<'a>(
 
 fn counted(counts: Counts) -> String {
     format!(
-        "{} programs ran, {} wrappers, {} code objects equal",
+        "{} programs ran, {} wrappers, {} code objects loaded",
         counts.programs, counts.wrappers, counts.code_objects
     )
 }

@@ -32,6 +32,20 @@ impl CodeObject {
             sha256: Sha256::digest(bytes).into(),
         }
     }
+
+    /// The one that a program reported by size and digest.
+    ///
+    /// # Errors
+    /// What is no number, and no digest.
+    pub(super) fn reported(size: &str, sha256: &str) -> Result<Self> {
+        let byte = |at: usize| u8::from_str_radix(sha256.get(at..at + 2)?, 16).ok();
+        let digest: Option<Vec<u8>> = (0..64).step_by(2).map(byte).collect();
+        let digest = digest.and_then(|digest| digest.try_into().ok());
+        Ok(Self {
+            size: size.parse()?,
+            sha256: digest.with_context(|| format!("{sha256} is no SHA-256"))?,
+        })
+    }
 }
 
 impl fmt::Display for CodeObject {
@@ -159,6 +173,19 @@ impl Reference {
             .collect()
     }
 
+    /// What a GPU with these ISAs, the preferred one first, is given of `wrapper`: of the targets that
+    /// run on the first ISA the most specific that there is, or else of those of the next.
+    pub(super) fn expected(&self, wrapper: &Wrapper, isas: &[&str]) -> Option<&CodeObject> {
+        let code_objects = self.wrappers.get(wrapper)?;
+        isas.iter().find_map(|isa| {
+            let fitting = code_objects
+                .iter()
+                .filter(|(target, _)| runs_on(target, isa));
+            let best = fitting.max_by_key(|(target, _)| target.matches(':').count());
+            best.map(|(_, code_object)| code_object)
+        })
+    }
+
     /// The binaries with device code, as paths in the prefix.
     pub(super) fn binaries(&self) -> BTreeSet<&Path> {
         self.wrappers
@@ -166,6 +193,13 @@ impl Reference {
             .map(|(binary, _)| binary.as_path())
             .collect()
     }
+}
+
+/// Whether code for `target` runs on a GPU with the ISA `isa`.
+fn runs_on(target: &str, isa: &str) -> bool {
+    let mut parts = target.split(':');
+    parts.next() == isa.split(':').next()
+        && parts.all(|feature| isa.split(':').any(|other| other == feature))
 }
 
 /// Takes a bundle apart with `bundler`, clang's own tool.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use xshell::{Shell, cmd};
 
+use super::reference::CodeObject;
 use crate::{process, repository};
 
 /// The stub's `libamdhip64.so`, ready to be linked with and loaded.
@@ -28,6 +29,7 @@ pub(super) struct Program {
 #[derive(Debug)]
 pub(super) struct Observation {
     pub(super) stdout: String,
+    pub(super) stderr: String,
     pub(super) events: Vec<Event>,
 }
 
@@ -52,8 +54,10 @@ pub(super) enum Kind {
         kernel_name: String,
         search_paths: Vec<String>,
     },
-    /// The archive that the runtime would open for the pretended GPU.
-    Archive { target: String, file: PathBuf },
+    /// The code object that was loaded for the pretended GPU.
+    Loaded(CodeObject),
+    /// The number of the loader's error instead.
+    Missing(i32),
     /// A kernel is registered.
     Function(String),
     /// A kernel is launched.
@@ -61,16 +65,17 @@ pub(super) enum Kind {
 }
 
 impl Runtime {
-    /// Builds it into `prefix`.
-    pub(super) fn build(shell: &Shell, prefix: &Path) -> Result<Self> {
+    /// Builds it into `prefix`, with the loader in the prefix `kpack`.
+    pub(super) fn build(shell: &Shell, prefix: &Path, kpack: &Path) -> Result<Self> {
         process::step("Building the stub HIP runtime, libamdhip64.so");
         let library = prefix.join("lib");
         fs::create_dir_all(&library)?;
         let source = source();
         let file = library.join("libamdhip64.so.6");
+        let loader = add_loader(kpack, &library)?;
         cmd!(
             shell,
-            "cc -std=c11 -Wall -Wextra -O2 -fPIC -shared -Wl,-soname,libamdhip64.so.6 -o {file} {source} -ldl"
+            "cc -std=c11 -Wall -Wextra -O2 -fPIC -shared -Wl,-soname,libamdhip64.so.6 -o {file} {source} {loader...} -ldl"
         )
         .run()?;
         let link = library.join("libamdhip64.so");
@@ -82,7 +87,7 @@ impl Runtime {
         })
     }
 
-    /// Runs `program` of `prefix` for the GPU `agent`. Bundles of fat wrappers are copied into
+    /// Runs `program` of `prefix` for a GPU with these ISAs. Bundles of fat wrappers are copied into
     /// `scratch`.
     ///
     /// # Errors
@@ -103,9 +108,10 @@ impl Runtime {
         let _ = fs::remove_file(&report);
         let executable = prefix.join(&program.executable);
         let libraries: Vec<PathBuf> = program.libraries.iter().map(|l| prefix.join(l)).collect();
-        let stdout = process::output(
+        let (stdout, stderr) = process::both_outputs(
             cmd!(shell, "{executable} {libraries...}")
                 .env("LD_LIBRARY_PATH", self.prefix.join("lib"))
+                .env("ROCM_KPACK_DEBUG", "1")
                 .env("LD_BIND_NOW", "1")
                 .env("STUB_HIP_REPORT", &report)
                 .env("STUB_HIP_DUMP", scratch)
@@ -123,8 +129,25 @@ impl Runtime {
             .lines()
             .map(|line| parse(line, &prefix))
             .collect::<Result<_>>()?;
-        Ok(Observation { stdout, events })
+        Ok(Observation {
+            stdout,
+            stderr,
+            events,
+        })
     }
+}
+
+/// Puts the loader of the prefix `kpack` beside a stub runtime in `directory`, as in a ROCm
+/// installation; returns what the C compiler needs to be told.
+pub(super) fn add_loader(kpack: &Path, directory: &Path) -> Result<Vec<String>> {
+    let name = "librocm_kpack.so.0";
+    fs::copy(kpack.join("lib").join(name), directory.join(name))?;
+    Ok(vec![
+        format!("-I{}/include", kpack.display()),
+        format!("-L{}", directory.display()),
+        format!("-l:{name}"),
+        "-Wl,-rpath,$ORIGIN".to_owned(),
+    ])
 }
 
 /// The stub's source.
@@ -147,10 +170,8 @@ fn parse(line: &str, prefix: &Path) -> Result<Event> {
             kernel_name: (*kernel_name).to_owned(),
             search_paths: search_paths.iter().map(|&path| path.to_owned()).collect(),
         },
-        ("archive", [target, file]) => Kind::Archive {
-            target: (*target).to_owned(),
-            file: file.into(),
-        },
+        ("loaded", [size, sha256]) => Kind::Loaded(CodeObject::reported(size, sha256)?),
+        ("missing", [error]) => Kind::Missing(error.parse()?),
         ("function", [name]) => Kind::Function((*name).to_owned()),
         ("launch", [name]) => Kind::Launch((*name).to_owned()),
         _ => return Err(unknown()),

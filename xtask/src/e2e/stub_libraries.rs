@@ -35,7 +35,7 @@ const REGISTER: &str = "__hipRegisterFatBinary";
 ///
 /// # Errors
 /// A library that cannot be read, a compiler that fails.
-pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path) -> Result<Runtime> {
+pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) -> Result<Runtime> {
     let directory = prefix.join("lib");
     fs::create_dir_all(&directory)?;
     let needs = Needs::of(library).with_context(|| library.display().to_string())?;
@@ -54,17 +54,18 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path) -> Result<Runt
         fs::write(&code_file, code)?;
         fs::write(&versions_file, &versions)?;
         let mut sources = vec![code_file];
+        let mut flags = vec![format!("-Wl,-soname,{name}")];
         if symbols.iter().any(|(name, _)| name == REGISTER) {
             sources.push(runtime::source());
+            flags.extend(runtime::add_loader(kpack, &directory)?);
         }
-        let mut flags = vec![format!("-Wl,-soname,{name}")];
         if !versions.is_empty() {
             flags.push(format!("-Wl,--version-script={}", versions_file.display()));
         }
         let output = directory.join(name);
         process::output(cmd!(
             shell,
-            "cc -w -fno-builtin -shared -fPIC {flags...} -o {output} {sources...} -ldl"
+            "cc -w -fno-builtin -shared -fPIC -o {output} {sources...} {flags...} -ldl"
         ))?;
     }
     Ok(Runtime {

@@ -67,7 +67,15 @@ impl Table {
             println!("\nFAILED: {what}\n{error:#}");
         }
         match self.failures.len() {
-            0 => Ok(()),
+            0 => {
+                let passed = |row: &&(String, Outcome)| matches!(row.1, Outcome::Passed(_));
+                let passed = self.rows.iter().filter(passed).count();
+                println!(
+                    "\n{passed} of {} checks hold; none failed.",
+                    self.rows.len()
+                );
+                Ok(())
+            }
             failures => bail!("{failures} of {} checks failed", self.rows.len()),
         }
     }
