@@ -27,6 +27,7 @@ pub mod inspect;
 pub mod install;
 mod kpack_dir;
 mod lossy;
+pub mod sizes;
 mod split;
 pub mod verify;
 

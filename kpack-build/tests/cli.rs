@@ -91,6 +91,7 @@ fn help() {
         "list",
         "extract",
         "recombine",
+        "report",
         "verify",
     ] {
         let arguments: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();

@@ -5,6 +5,7 @@ mod install;
 mod list;
 mod output;
 mod recombine;
+mod report;
 mod show;
 mod split;
 mod verify;
@@ -45,6 +46,7 @@ enum Command {
     List(list::Arguments),
     Extract(extract::Arguments),
     Recombine(recombine::Arguments),
+    Report(report::Arguments),
     Verify(verify::Arguments),
 }
 
@@ -69,6 +71,7 @@ pub fn main() -> ExitCode {
         Command::List(arguments) => list::run(arguments),
         Command::Extract(arguments) => extract::run(arguments),
         Command::Recombine(arguments) => recombine::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
     };
     match result {

@@ -1,0 +1,125 @@
+//! `kpack report`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use super::output::{self, size, table};
+use crate::Error;
+use crate::sizes::{self, Depth, Row, Sizes};
+
+/// Report where the bytes are: by module, target and binary, before and after a split
+///
+/// Trees of any kind are read: install prefixes, artifact directories, and directories of such. Of
+/// the binaries that are fat still, each bundle is counted for its targets. Without --before, what
+/// the code objects in the archives take when they are unpacked stands in its place.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  What packages a build gives, and what its artifacts were:
+    kpack report recombined --before artifacts
+  A page with a treemap:
+    kpack report /opt/rocm --html sizes.html
+
+Exit codes:
+  0  fine
+  2  wrong usage
+  3  an input was refused: damaged, or not what it has to be
+  4  reading or writing failed"))]
+pub(super) struct Arguments {
+    /// Directories
+    #[arg(value_name = "DIR", required = true)]
+    paths: Vec<PathBuf>,
+    /// The unsplit trees to compare with. Can be repeated
+    #[arg(long, value_name = "DIR")]
+    before: Vec<PathBuf>,
+    /// Up to where the table tells rows apart
+    #[arg(long, value_enum, default_value_t = DepthArgument::Binary)]
+    by: DepthArgument,
+    /// Write a page with a table and treemaps to FILE, which needs no other file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Title of the page
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "Where the bytes are",
+        requires = "html"
+    )]
+    title: String,
+    /// Print the rows as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DepthArgument {
+    /// A row for each module
+    Module,
+    /// A row for each target of a module
+    Target,
+    /// A row for each binary and target
+    Binary,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let sizes = sizes::measure(&arguments.paths, &arguments.before)?;
+    if let Some(path) = &arguments.html {
+        let page = sizes::page(&sizes, &arguments.title);
+        fs::write(path, page).map_err(|e| Error::io(path, "write", e))?;
+    }
+    if arguments.json {
+        output::json(&sizes)?;
+    } else {
+        let depth = match arguments.by {
+            DepthArgument::Module => Depth::Module,
+            DepthArgument::Target => Depth::Target,
+            DepthArgument::Binary => Depth::Binary,
+        };
+        output::write(text(&sizes, depth))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(sizes: &Sizes, depth: Depth) -> String {
+    let before = match sizes.before_was_measured {
+        true => ">before",
+        false => ">unpacked",
+    };
+    let line = |module: &str, target: &str, what: &str, before: u64, after: u64| {
+        let mut cells = vec![module.to_owned()];
+        if depth != Depth::Module {
+            cells.push(target.to_owned());
+        }
+        if depth == Depth::Binary {
+            cells.push(what.to_owned());
+        }
+        cells.extend([size(before), size(after), change(before, after)]);
+        cells
+    };
+    let row = |row: &Row| {
+        let target = row.target.as_deref().unwrap_or("host");
+        line(&row.module, target, &row.what, row.before, row.after)
+    };
+    let mut heading = vec!["module"];
+    if depth != Depth::Module {
+        heading.push("target");
+    }
+    if depth == Depth::Binary {
+        heading.push("binary");
+    }
+    heading.extend([before, ">after", ">change"]);
+    let (all_before, all_after) = sizes.total();
+    let rows = sizes.by(depth);
+    let total = line("total", "", "", all_before, all_after);
+    table(0, &heading, rows.iter().map(row).chain([total]))
+}
+
+fn change(before: u64, after: u64) -> String {
+    match before {
+        0 => String::new(),
+        _ => format!("{:+.1} %", (after as f64 / before as f64 - 1.0) * 100.0),
+    }
+}

@@ -1,0 +1,237 @@
+//! The report as a page: a table and two treemaps, in one file that needs no other.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::treemap::{Rectangle, layout};
+use super::{Depth, Row, Sizes};
+
+const WIDTH: f64 = 1200.0;
+const HEIGHT: f64 = 640.0;
+/// Room for a module's name above what is in it.
+const HEADING: f64 = 16.0;
+/// Below this, a rectangle has no text.
+const LEAST_TEXT: (f64, f64) = (46.0, 13.0);
+/// About what a letter takes.
+const LETTER: f64 = 6.6;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1d2430;--quiet:#5b6676;--paper:#fff;--line:#d8dde5}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ee;--quiet:#9aa5b4;--paper:#15191f;--line:#333b47}}\
+body{font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1200px;\
+margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.5rem;margin-bottom:.2rem}h2{font-size:1.1rem;margin:1.8rem 0 .4rem}\
+p{color:var(--quiet);margin:.2rem 0 1rem}svg{width:100%;height:auto;display:block}\
+svg text{font:11px system-ui,sans-serif;fill:#10141a;pointer-events:none}svg .m{font-weight:600}\
+svg rect{stroke:var(--paper);stroke-width:1}svg rect:hover{stroke:var(--ink);stroke-width:2}\
+table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:.25rem .6rem;text-align:left;\
+border-bottom:1px solid var(--line)}th{position:sticky;top:0;background:var(--paper)}\
+.n{text-align:right;font-variant-numeric:tabular-nums}tr.m td{font-weight:600;border-top:2px solid var(--line)}";
+
+/// An HTML page about `sizes`, called `title`. It refers to nothing outside.
+pub fn page(sizes: &Sizes, title: &str) -> String {
+    let title = escape(title);
+    let (before, after) = sizes.total();
+    let measured = match sizes.before_was_measured {
+        true => "before",
+        false => "unpacked",
+    };
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n\
+         <p>{} {measured}, {} after: {}</p>\n",
+        bytes(before),
+        bytes(after),
+        change(before, after)
+    );
+    let scale = before.max(after).max(1);
+    let after_of = |row: &Row| row.after;
+    let before_of = |row: &Row| row.before;
+    let parts: [(&str, u64, &dyn Fn(&Row) -> u64); 2] =
+        [("After", after, &after_of), (measured, before, &before_of)];
+    for (name, total, size) in parts {
+        // Both to one scale, so that the areas can be compared.
+        let height = (HEIGHT * total as f64 / scale as f64).max(HEADING);
+        let name = capitalised(name);
+        let _ = write!(
+            page,
+            "<h2>{name}: {}</h2>\n{}",
+            bytes(total),
+            svg(sizes, height, size)
+        );
+    }
+    page + "<h2>By module, target and binary</h2>\n"
+        + &table(sizes, measured)
+        + "</body>\n</html>\n"
+}
+
+fn svg(sizes: &Sizes, height: f64, size: &dyn Fn(&Row) -> u64) -> String {
+    let mut text =
+        format!("<svg viewBox=\"0 0 {WIDTH} {height:.1}\" role=\"img\" aria-label=\"treemap\">\n");
+    let area = Rectangle {
+        x: 0.0,
+        y: 0.0,
+        width: WIDTH,
+        height,
+    };
+    let mut colours: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in &sizes.rows {
+        let next = colours.len();
+        colours.entry(&row.module).or_insert(next);
+    }
+    let all: Vec<&Row> = sizes.rows.iter().collect();
+    for (module, rows, place) in groups(&all, area, size, |row| row.module.clone()) {
+        // Hues far apart, one after the other (golden angle).
+        let hue = colours.get(module.as_str()).copied().unwrap_or(0) as f64 * 137.5 % 360.0;
+        let sum: u64 = rows.iter().map(|row| size(row)).sum();
+        rectangle(
+            &mut text,
+            place,
+            (hue, 78.0),
+            &format!("{module}: {}", bytes(sum)),
+        );
+        label(&mut text, place, &module, "m");
+        let inner = place.inset(2.0, HEADING);
+        let target_of = |row: &Row| row.target.clone().unwrap_or_else(|| "host".to_owned());
+        for (index, (target, rows, place)) in groups(&rows, inner, size, target_of)
+            .into_iter()
+            .enumerate()
+        {
+            let light = 72.0 - (index % 3) as f64 * 5.0;
+            for (what, rows, place) in groups(&rows, place, size, |row| row.what.clone()) {
+                let sum: u64 = rows.iter().map(|row| size(row)).sum();
+                let hint = format!("{module}, {target}, {what}: {}", bytes(sum));
+                rectangle(&mut text, place, (hue, light), &hint);
+            }
+            label(&mut text, place, &target, "t");
+        }
+    }
+    text + "</svg>\n"
+}
+
+/// Rows with the same name together, the largest first, with their places in `area`. What has no
+/// size has no place.
+fn groups<'a>(
+    rows: &[&'a Row],
+    area: Rectangle,
+    size: &dyn Fn(&Row) -> u64,
+    name: impl Fn(&Row) -> String,
+) -> Vec<(String, Vec<&'a Row>, Rectangle)> {
+    let mut by_name: BTreeMap<String, (u64, Vec<&Row>)> = BTreeMap::new();
+    for row in rows.iter().copied().filter(|row| size(row) > 0) {
+        let group = by_name.entry(name(row)).or_default();
+        group.0 += size(row);
+        group.1.push(row);
+    }
+    let mut groups: Vec<(String, (u64, Vec<&Row>))> = by_name.into_iter().collect();
+    groups.sort_by_key(|(_, (size, _))| std::cmp::Reverse(*size));
+    let sizes: Vec<u64> = groups.iter().map(|(_, (size, _))| *size).collect();
+    let places = layout(&sizes, area);
+    let place = |((name, (_, rows)), place)| (name, rows, place);
+    groups.into_iter().zip(places).map(place).collect()
+}
+
+fn rectangle(text: &mut String, place: Rectangle, (hue, light): (f64, f64), hint: &str) {
+    let Rectangle {
+        x,
+        y,
+        width,
+        height,
+    } = place;
+    let _ = writeln!(
+        text,
+        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
+         fill=\"hsl({hue:.0} 55% {light:.0}%)\"><title>{}</title></rect>",
+        escape(hint)
+    );
+}
+
+fn label(text: &mut String, place: Rectangle, name: &str, class: &str) {
+    if place.width < LEAST_TEXT.0 || place.height < LEAST_TEXT.1 {
+        return;
+    }
+    let room = ((place.width - 8.0) / LETTER) as usize;
+    let mut shown: String = name.chars().take(room).collect();
+    if shown.len() < name.len() {
+        shown.pop();
+        shown.push('…');
+    }
+    let _ = writeln!(
+        text,
+        "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+        place.x + 4.0,
+        place.y + 12.0,
+        escape(&shown)
+    );
+}
+
+fn table(sizes: &Sizes, before: &str) -> String {
+    let mut text = format!(
+        "<table>\n<tr><th>module<th>target<th>binary<th class=\"n\">{before}<th class=\"n\">after\
+         <th class=\"n\">change</tr>\n"
+    );
+    for module in sizes.by(Depth::Module) {
+        row(&mut text, " class=\"m\"", &module.module, "", "", &module);
+        for line in sizes.rows.iter().filter(|row| row.module == module.module) {
+            let target = line.target.as_deref().unwrap_or("host");
+            row(&mut text, "", "", target, &line.what, line);
+        }
+    }
+    text + "</table>\n"
+}
+
+fn row(text: &mut String, class: &str, module: &str, target: &str, what: &str, row: &Row) {
+    let _ = writeln!(
+        text,
+        "<tr{class}><td>{}<td>{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}</tr>",
+        escape(module),
+        escape(target),
+        escape(what),
+        bytes(row.before),
+        bytes(row.after),
+        change(row.before, row.after)
+    );
+}
+
+/// `-37.5 %`; empty where there was nothing.
+fn change(before: u64, after: u64) -> String {
+    match before {
+        0 => String::new(),
+        _ => format!("{:+.1} %", (after as f64 / before as f64 - 1.0) * 100.0),
+    }
+}
+
+fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.2} {}", UNITS[unit]),
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}

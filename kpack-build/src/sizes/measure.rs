@@ -1,0 +1,304 @@
+//! The bytes of trees.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use kpack_format::marker::GFXARCH;
+use walkdir::WalkDir;
+
+use super::{Key, Size};
+use crate::Error;
+use crate::artifact::classify::{Class, Entry, KPACK, Node, classify};
+use crate::artifact::databases::Selection;
+use crate::artifact::manifest_txt;
+use crate::elf::{DeviceCode, FatBinary, Image};
+use crate::inspect;
+
+/// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
+const DEPTH: usize = 3;
+
+/// Measures trees; install prefixes and artifact directories may be anywhere among them.
+pub(super) fn trees(paths: &[PathBuf]) -> Result<BTreeMap<Key, Size>, Error> {
+    let mut tree = Tree::default();
+    for path in paths {
+        let artifacts = artifacts(path)?;
+        if artifacts.is_empty() {
+            tree.prefix(path, None)?;
+        }
+        for artifact in artifacts {
+            let list = artifact.join(manifest_txt::FILE_NAME);
+            let metadata = list.metadata().map_err(|e| Error::io(&list, "read", e))?;
+            tree.add(Key::other("artifacts", "lists of prefixes"), metadata.len());
+            for prefix in manifest_txt::read(&artifact)? {
+                let directory = artifact.join(&prefix);
+                if directory.is_dir() {
+                    tree.prefix(&directory, Some(manifest_txt::module(&prefix)))?;
+                }
+            }
+        }
+    }
+    Ok(tree.sizes)
+}
+
+/// The artifact directories at and below `path`.
+fn artifacts(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found = Vec::new();
+    let walk = WalkDir::new(path)
+        .follow_root_links(true)
+        .max_depth(DEPTH)
+        .sort_by_file_name();
+    let mut walk = walk.into_iter();
+    while let Some(entry) = walk.next() {
+        let entry = entry.map_err(|e| Error::io(path, "list", e.into()))?;
+        if entry.path().join(manifest_txt::FILE_NAME).is_file() {
+            found.push(entry.into_path());
+            walk.skip_current_dir();
+        }
+    }
+    Ok(found)
+}
+
+impl Key {
+    fn other(module: &str, what: &str) -> Self {
+        Self {
+            module: module.to_owned(),
+            target: None,
+            what: what.to_owned(),
+            is_file: false,
+        }
+    }
+}
+
+/// What was measured until now.
+#[derive(Default)]
+struct Tree {
+    sizes: BTreeMap<Key, Size>,
+    /// Files with several names take their space once.
+    inodes: BTreeSet<(u64, u64)>,
+}
+
+impl Tree {
+    fn add(&mut self, key: Key, bytes: u64) {
+        self.add_code(key, bytes, bytes);
+    }
+
+    fn add_code(&mut self, key: Key, stored: u64, unpacked: u64) {
+        let size = self.sizes.entry(key).or_default();
+        size.stored += stored;
+        size.unpacked += unpacked;
+    }
+
+    fn prefix(&mut self, directory: &Path, module: Option<String>) -> Result<(), Error> {
+        for entry in classify(directory, &Selection::Auto)?.entries {
+            let Node::File { size, shared_inode } = entry.node else {
+                continue;
+            };
+            if shared_inode.is_some_and(|inode| !self.inodes.insert(inode)) {
+                continue;
+            }
+            self.file(
+                &directory.join(&entry.path),
+                &entry,
+                size,
+                module.as_deref(),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn file(
+        &mut self,
+        path: &Path,
+        entry: &Entry,
+        size: u64,
+        module: Option<&str>,
+    ) -> Result<(), Error> {
+        let name = entry.path.to_string_lossy();
+        match &entry.class {
+            Class::Fat => self.fat(path, &name, size, module),
+            Class::Split => self.split(path, &name, size, module),
+            Class::Target { database, .. } if *database == KPACK => {
+                self.archive(path, size, module)
+            }
+            Class::Target { target, database } => {
+                let mut key =
+                    Key::other(module.unwrap_or(database), &format!("{database} database"));
+                key.target = Some(target.to_string());
+                self.add(key, size);
+                Ok(())
+            }
+            Class::Unknown { target, .. } => {
+                let mut key = Key::other(module.unwrap_or_default(), "device code in other files");
+                key.target = target.as_ref().map(ToString::to_string);
+                self.add(key, size);
+                Ok(())
+            }
+            Class::Host => {
+                let is_manifest = entry.path.extension().is_some_and(|e| e == "kpm");
+                let what = match is_manifest {
+                    true => "kpack manifests",
+                    false => "other files",
+                };
+                let module = match (module, is_manifest) {
+                    (Some(module), _) => module.to_owned(),
+                    (None, true) => inspect::read_manifest(path)
+                        .map(|manifest| module_of(&manifest.component_name))
+                        .unwrap_or_default(),
+                    (None, false) => String::new(),
+                };
+                self.add(Key::other(&module, what), size);
+                Ok(())
+            }
+        }
+    }
+
+    /// A fat binary: what each bundle stores for each target, and the rest for the host. Of a
+    /// compressed bundle, each code object has its share.
+    fn fat(
+        &mut self,
+        path: &Path,
+        name: &str,
+        size: u64,
+        module: Option<&str>,
+    ) -> Result<(), Error> {
+        let key = |target| Key {
+            module: module.unwrap_or_default().to_owned(),
+            target,
+            what: name.to_owned(),
+            is_file: true,
+        };
+        let image = Image::read(inspect::open(path)?).map_err(|e| inspect::elf_error(path, e))?;
+        let code = image
+            .device_code()
+            .map_err(|e| inspect::elf_error(path, e))?;
+        let targets = match code {
+            DeviceCode::Fat(fat) => bundles(path, &image, &fat)?,
+            _ => BTreeMap::new(),
+        };
+        let device: u64 = targets.values().map(|size| size.stored).sum();
+        let host = size.saturating_sub(device);
+        for (target, size) in targets {
+            self.add_code(key(Some(target)), size.stored, size.unpacked);
+        }
+        self.add(key(None), host);
+        Ok(())
+    }
+
+    fn split(
+        &mut self,
+        path: &Path,
+        name: &str,
+        size: u64,
+        module: Option<&str>,
+    ) -> Result<(), Error> {
+        let image = Image::read(inspect::open(path)?).map_err(|e| inspect::elf_error(path, e))?;
+        let code = image
+            .device_code()
+            .map_err(|e| inspect::elf_error(path, e))?;
+        let from_marker = match code {
+            DeviceCode::Split(split) => {
+                let marker = inspect::read_marker(path, &image, &split).ok();
+                let paths = marker.map(|marker| marker.kpack_search_paths);
+                paths.and_then(|paths| {
+                    let file = paths.first()?.rsplit('/').next()?;
+                    let group = file.split(GFXARCH).next()?.trim_end_matches('_');
+                    Some(module_of(group))
+                })
+            }
+            _ => None,
+        };
+        let module = module.map(str::to_owned).or(from_marker);
+        let key = Key {
+            module: module.unwrap_or_default(),
+            target: None,
+            what: name.to_owned(),
+            is_file: true,
+        };
+        self.add(key, size);
+        Ok(())
+    }
+
+    /// An archive: what is stored for each binary, and the rest. What several kernels share is the
+    /// first one's.
+    fn archive(&mut self, path: &Path, size: u64, module: Option<&str>) -> Result<(), Error> {
+        let mut archive = inspect::open_archive(path)?;
+        let toc = archive.toc().clone();
+        let module = match module {
+            Some(module) => module.to_owned(),
+            None => module_of(&toc.group_name),
+        };
+        let key = |target: &str, what: &str, is_file| Key {
+            module: module.clone(),
+            target: Some(target.to_owned()),
+            what: what.to_owned(),
+            is_file,
+        };
+        let mut counted = BTreeSet::new();
+        let mut used = 0;
+        for (kernel, targets) in &toc.kernels {
+            let (binary, _) = inspect::split_name(kernel);
+            for (target, entry) in targets {
+                let mut stored = 0;
+                if counted.insert(entry.ordinal) {
+                    let place = archive.stored(entry.ordinal);
+                    (_, stored) = place.map_err(|e| Error::refused(path, e.to_string()))?;
+                }
+                used += stored;
+                self.add_code(key(target, binary, true), stored, entry.original_size);
+            }
+        }
+        let index = key(&toc.gfx_arch_family, "archive index", false);
+        self.add_code(index, size.saturating_sub(used), 0);
+        Ok(())
+    }
+}
+
+/// `rocblas` of `rocblas_lib`.
+fn module_of(group: &str) -> String {
+    let module = group.rsplit_once('_').map_or(group, |(module, _)| module);
+    module.to_owned()
+}
+
+/// What the bundles of a fat binary store for each target.
+fn bundles(
+    path: &Path,
+    image: &Image<File>,
+    fat: &FatBinary,
+) -> Result<BTreeMap<String, Size>, Error> {
+    let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    let mut reader = BufReader::new(image.source());
+    for (index, wrapper) in fat.wrappers.iter().enumerate() {
+        if !seen.insert(wrapper.bundle_offset) {
+            continue;
+        }
+        let bundle = inspect::open_bundle(&mut reader, wrapper).map_err(|e| {
+            let offset = wrapper.bundle_offset;
+            let text = format!("wrapper {index}, bundle at file offset {offset:#x}: {e}");
+            Error::refused(path, text)
+        })?;
+        let used = bundle.entries.iter().filter(|entry| entry.size > 0);
+        let entries: Vec<(String, u64)> = used
+            .filter_map(|entry| Some((entry.id.target()?.to_string(), entry.size)))
+            .collect();
+        let unpacked: u64 = entries.iter().map(|(_, size)| size).sum();
+        for (target, size) in entries {
+            // Plain bundles have padding, which is nobody's; compressed ones are smaller.
+            let stored = match unpacked > bundle.size {
+                true => share(bundle.size, size, unpacked),
+                false => size,
+            };
+            let sum = sizes.entry(target).or_default();
+            sum.stored += stored;
+            sum.unpacked += size;
+        }
+    }
+    Ok(sizes)
+}
+
+/// `part` of `whole`, of `size`.
+fn share(size: u64, part: u64, whole: u64) -> u64 {
+    (u128::from(size) * u128::from(part) / u128::from(whole.max(1))) as u64
+}

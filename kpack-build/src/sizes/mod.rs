@@ -1,0 +1,150 @@
+//! Where the bytes are: by module, target and binary, before and after a split.
+//!
+//! [`measure`] reads trees of any kind, split or not: install prefixes, artifact directories, and
+//! directories of such. Every byte of every file is in exactly one row, so that the sum is what the
+//! files take.
+
+mod html;
+mod measure;
+mod treemap;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::Error;
+
+pub use html::page;
+
+/// What trees take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Sizes {
+    /// Whether `before` was measured on an unsplit tree. Otherwise it is what the code objects in
+    /// the archives take when they are unpacked, and everything else as it is.
+    pub before_was_measured: bool,
+    /// By module, then target, the host first, then what.
+    pub rows: Vec<Row>,
+}
+
+/// The bytes of one binary for one target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The module.
+    pub module: String,
+    /// Target ID; `None` for what is for the host.
+    pub target: Option<String>,
+    /// A binary's path in the install prefix, or what else it is.
+    pub what: String,
+    /// Bytes before the split.
+    pub before: u64,
+    /// Bytes after the split.
+    pub after: u64,
+}
+
+/// Up to where rows are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Modules.
+    Module,
+    /// Targets of modules.
+    Target,
+    /// Binaries for targets of modules.
+    Binary,
+}
+
+/// Measures the trees `after`, and the unsplit ones in `before`, if any.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Refused`] for damaged files.
+pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
+    let split = measure::trees(after)?;
+    let unsplit = measure::trees(before)?;
+    let before_was_measured = !before.is_empty();
+    let mut rows: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
+    // An unsplit install prefix does not say which modules its binaries are of.
+    let mut modules: BTreeMap<String, String> = BTreeMap::new();
+    for (key, size) in split {
+        if !key.module.is_empty() && key.is_file {
+            modules.insert(key.what.clone(), key.module.clone());
+        }
+        let row = rows.entry(key).or_default();
+        row.1 += size.stored;
+        if !before_was_measured {
+            row.0 += size.unpacked;
+        }
+    }
+    for (mut key, size) in unsplit {
+        if key.module.is_empty()
+            && let Some(module) = modules.get(&key.what)
+        {
+            key.module.clone_from(module);
+        }
+        rows.entry(key).or_default().0 += size.stored;
+    }
+    let row = |(key, (before, after)): (Key, _)| Row {
+        module: match key.module.is_empty() {
+            true => "(no module)".to_owned(),
+            false => key.module,
+        },
+        target: key.target,
+        what: key.what,
+        before,
+        after,
+    };
+    Ok(Sizes {
+        before_was_measured,
+        rows: rows.into_iter().map(row).collect(),
+    })
+}
+
+impl Sizes {
+    /// Bytes before and after.
+    pub fn total(&self) -> (u64, u64) {
+        let add = |(before, after): (u64, u64), row: &Row| (before + row.before, after + row.after);
+        self.rows.iter().fold((0, 0), add)
+    }
+
+    /// The rows, with those added up that differ below `depth` only. What is not told apart is
+    /// empty.
+    pub fn by(&self, depth: Depth) -> Vec<Row> {
+        let mut sums: Vec<Row> = Vec::new();
+        for row in &self.rows {
+            let mut row = row.clone();
+            if depth != Depth::Binary {
+                row.what = String::new();
+            }
+            if depth == Depth::Module {
+                row.target = None;
+            }
+            match sums.last_mut() {
+                Some(sum)
+                    if (&sum.module, &sum.target, &sum.what)
+                        == (&row.module, &row.target, &row.what) =>
+                {
+                    sum.before += row.before;
+                    sum.after += row.after;
+                }
+                _ => sums.push(row),
+            }
+        }
+        sums
+    }
+}
+
+/// What a row is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    module: String,
+    target: Option<String>,
+    what: String,
+    /// Whether `what` is the path of a file.
+    is_file: bool,
+}
+
+/// Bytes of files, and of the code objects in them.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    stored: u64,
+    unpacked: u64,
+}
