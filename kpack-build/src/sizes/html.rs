@@ -28,6 +28,9 @@ table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:.25rem .6
 border-bottom:1px solid var(--line)}th{position:sticky;top:0;background:var(--paper)}\
 .n{text-align:right;font-variant-numeric:tabular-nums}tr.m td{font-weight:600;border-top:2px solid var(--line)}";
 
+/// The size of a row that is drawn.
+type Measure = fn(&Row) -> u64;
+
 /// An HTML page about `sizes`, called `title`. It refers to nothing outside.
 pub fn page(sizes: &Sizes, title: &str) -> String {
     let title = escape(title);
@@ -46,10 +49,10 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
         change(before, after)
     );
     let scale = before.max(after).max(1);
-    let after_of = |row: &Row| row.after;
-    let before_of = |row: &Row| row.before;
-    let parts: [(&str, u64, &dyn Fn(&Row) -> u64); 2] =
-        [("After", after, &after_of), (measured, before, &before_of)];
+    let parts: [(&str, u64, Measure); 2] = [
+        ("after", after, |row| row.after),
+        (measured, before, |row| row.before),
+    ];
     for (name, total, size) in parts {
         // Both to one scale, so that the areas can be compared.
         let height = (HEIGHT * total as f64 / scale as f64).max(HEADING);
@@ -66,7 +69,7 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
         + "</body>\n</html>\n"
 }
 
-fn svg(sizes: &Sizes, height: f64, size: &dyn Fn(&Row) -> u64) -> String {
+fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
     let mut text =
         format!("<svg viewBox=\"0 0 {WIDTH} {height:.1}\" role=\"img\" aria-label=\"treemap\">\n");
     let area = Rectangle {
@@ -115,7 +118,7 @@ fn svg(sizes: &Sizes, height: f64, size: &dyn Fn(&Row) -> u64) -> String {
 fn groups<'a>(
     rows: &[&'a Row],
     area: Rectangle,
-    size: &dyn Fn(&Row) -> u64,
+    size: Measure,
     name: impl Fn(&Row) -> String,
 ) -> Vec<(String, Vec<&'a Row>, Rectangle)> {
     let mut by_name: BTreeMap<String, (u64, Vec<&Row>)> = BTreeMap::new();
