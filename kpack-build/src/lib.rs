@@ -2,7 +2,8 @@
 //!
 //! [`install`] splits the binaries of an install prefix, [`inspect`] tells what a file is, and
 //! [`verify`] whether binaries, archives and manifests are whole; all three are what the command
-//! `kpack` (feature `cli`) calls. [`elf`] is one linked binary: read, planned, rewritten.
+//! `kpack` (feature `cli`) calls. [`object`] splits objects before they are linked. [`elf`]
+//! is one linked binary: read, planned, rewritten.
 //!
 //! ```no_run
 //! use kpack_build::install::{Options, install};
@@ -27,8 +28,10 @@ pub mod inspect;
 pub mod install;
 mod kpack_dir;
 mod lossy;
+pub mod object_file;
 pub mod sizes;
 mod split;
 pub mod verify;
 
 pub use error::Error;
+pub use object_file as object;

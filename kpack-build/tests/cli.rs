@@ -87,6 +87,7 @@ fn help() {
         "",
         "install",
         "split",
+        "object",
         "show",
         "list",
         "extract",

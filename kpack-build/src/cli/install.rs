@@ -106,11 +106,20 @@ enum OnlyArgument {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum CompressionArgument {
+pub(super) enum CompressionArgument {
     /// A Zstandard frame for each code object
     Zstd,
     /// As they are
     None,
+}
+
+impl CompressionArgument {
+    pub(super) fn scheme(self) -> Scheme {
+        match self {
+            Self::Zstd => Scheme::ZstdPerKernel,
+            Self::None => Scheme::None,
+        }
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -128,10 +137,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         OnlyArgument::Device => Only::Device,
     });
     options.sources.clone_from(&arguments.source);
-    options.scheme = match arguments.compression {
-        CompressionArgument::Zstd => Scheme::ZstdPerKernel,
-        CompressionArgument::None => Scheme::None,
-    };
+    options.scheme = arguments.compression.scheme();
     options.level = arguments.level;
     if let Some(jobs) = arguments.jobs {
         options.jobs = jobs;
@@ -151,7 +157,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_notice(notice: &Notice, quiet: bool) {
+pub(super) fn print_notice(notice: &Notice, quiet: bool) {
     let kind = match notice.severity {
         Severity::Warning => "warning",
         Severity::Note if quiet => return,
@@ -163,7 +169,7 @@ fn print_notice(notice: &Notice, quiet: bool) {
     );
 }
 
-fn summary(report: &Report) -> String {
+pub(super) fn summary(report: &Report) -> String {
     let mut text = String::new();
     for file in &report.files {
         match &file.outcome {
@@ -213,10 +219,10 @@ fn summary(report: &Report) -> String {
 }
 
 /// Progress on a terminal, and none elsewhere.
-struct Bar(ProgressBar);
+pub(super) struct Bar(pub(super) ProgressBar);
 
 impl Bar {
-    fn new(hidden: bool) -> Self {
+    pub(super) fn new(hidden: bool) -> Self {
         let bar = ProgressBar::no_length();
         bar.set_draw_target(match hidden {
             true => ProgressDrawTarget::hidden(),

@@ -3,6 +3,7 @@
 mod extract;
 mod install;
 mod list;
+mod object;
 mod output;
 mod recombine;
 mod report;
@@ -42,6 +43,7 @@ struct Cli {
 enum Command {
     Install(install::Arguments),
     Split(split::Arguments),
+    Object(object::Arguments),
     Show(show::Arguments),
     List(list::Arguments),
     Extract(extract::Arguments),
@@ -67,6 +69,7 @@ pub fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Install(arguments) => install::run(arguments),
         Command::Split(arguments) => split::run(arguments),
+        Command::Object(arguments) => object::run(arguments),
         Command::Show(arguments) => show::run(arguments),
         Command::List(arguments) => list::run(arguments),
         Command::Extract(arguments) => extract::run(arguments),

@@ -10,6 +10,7 @@ use crate::Error;
 use crate::inspect::{
     self, Archive, Bundle, CodeObject, Content, FatBinary, Manifest, SplitBinary, Unlinked,
 };
+use crate::object_file::is_object;
 
 /// Show what a file is
 ///
@@ -98,13 +99,26 @@ fn split_binary(split: &SplitBinary) -> String {
     let mut text = format!("{}\n", count(split.wrappers.len() as u64, "wrapper"));
     match &split.kernel_name {
         Some(name) => text += &format!("kernels: {name}#0 and on\n"),
-        None => text += "kernels: the marker is of the old form, which names none\n",
+        None if split.objects.is_empty() => {
+            text += "kernels: the marker is of the old form, which names none\n";
+        }
+        None => {
+            text += "kernels: of objects that were split before the link\n";
+            let rows = split.objects.iter().map(|object| {
+                let name = object.kernel_name.clone();
+                let wrappers = object.wrappers.iter().map(usize::to_string);
+                vec![name.unwrap_or_default(), Vec::from_iter(wrappers).join(" ")]
+            });
+            text += &table(2, &["object", "wrappers"], rows);
+        }
     }
     for path in &split.kpack_search_paths {
         text += &format!("looks in: {path}\n");
     }
+    let of_object = split.kernel_name.as_deref().is_none_or(is_object);
     match &split.prefix {
         Some(prefix) => text += &format!("install prefix: {}\n", prefix.display()),
+        None if of_object => {}
         None => text += "install prefix: unknown; the file is not where it was installed\n",
     }
     let rows = split

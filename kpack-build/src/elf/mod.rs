@@ -20,7 +20,11 @@ mod wrappers;
 pub use compare::compare;
 pub use error::ElfError;
 pub use image::Image;
+pub(crate) use image::{pods, pods_mut};
 pub use layout::Plan;
 pub use read_at::ReadAt;
 pub(crate) use wrappers::FAT_SECTION;
 pub use wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper, Wrapper};
+pub(crate) use wrappers::{
+    MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SECTION, WRAPPER_SIZE,
+};

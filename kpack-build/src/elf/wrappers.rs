@@ -22,7 +22,7 @@ pub(crate) const MAGIC_FAT: u32 = 0x4849_5046;
 /// `HIPK`: the wrapper points to a marker.
 pub(crate) const MAGIC_SPLIT: u32 = 0x4b50_4948;
 /// The only version of a wrapper.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Size of a wrapper (`__CudaFatBinaryWrapper`), in bytes.
 pub(crate) const WRAPPER_SIZE: u64 = 24;
 /// Offset of the pointer in a wrapper, in bytes.

@@ -6,12 +6,11 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use kpack_format::marker::{self, Marker};
 use serde::Serialize;
 
-use super::{Bundle, Content, Kpacks, archive, find_kpacks, unlinked};
+use super::{Bundle, Content, Kpack, Kpacks, archive, find_kpacks, read_markers, unlinked};
 use crate::Error;
-use crate::elf::{self, DeviceCode, ElfError, Image, ReadAt};
+use crate::elf::{self, DeviceCode, ElfError, Image};
 
 /// A binary with its device code in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -49,10 +48,14 @@ pub struct TargetTotal {
 /// A binary whose device code is in kpacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SplitBinary {
-    /// Its path in the install prefix; the early plain-text marker does not tell it.
+    /// Its path in the install prefix. The early plain-text marker does not tell it, and objects
+    /// that were split before the link have names of their own.
     pub kernel_name: Option<String>,
-    /// The marker's search paths.
+    /// The search paths of its markers.
     pub kpack_search_paths: Vec<String>,
+    /// Its markers, where it has several: the objects that were split before the link.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<SplitObject>,
     /// The install prefix, where the binary stands at its `kernel_name` in one.
     #[serde(serialize_with = "crate::lossy::option")]
     pub prefix: Option<PathBuf>,
@@ -64,6 +67,15 @@ pub struct SplitBinary {
     /// How many of its code objects each archive that is there has, in the order of the archives.
     /// 0 for one that is missing or cannot be read.
     pub code_objects: Vec<usize>,
+}
+
+/// An object that was split before it was linked into a binary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SplitObject {
+    /// What its kernels are called, in front of the code object index.
+    pub kernel_name: Option<String>,
+    /// Positions of its wrappers in the binary.
+    pub wrappers: Vec<usize>,
 }
 
 /// A wrapper of a split binary.
@@ -182,85 +194,73 @@ fn split_binary(
     image: &Image<File>,
     split: &elf::SplitBinary,
 ) -> Result<SplitBinary, Error> {
-    let marker = read_marker(path, image, split)?;
-    let kpacks = find_kpacks(path, &marker)?;
-    let mut code_objects = Vec::new();
-    for kpack in &kpacks.files {
-        code_objects.push(match archive::open_archive(&kpack.path) {
-            Ok(archive) => archive
-                .toc()
-                .kernels
-                .iter()
-                .filter(|(name, targets)| {
-                    Some(archive::split_name(name).0) == marker.kernel_name.as_deref()
-                        && targets.contains_key(&kpack.target)
-                })
-                .count(),
-            Err(_) => 0,
-        });
+    let groups = read_markers(path, image, split)?;
+    let mut kpacks = Kpacks::default();
+    let mut code_objects: Vec<usize> = Vec::new();
+    let mut objects = Vec::new();
+    for group in &groups {
+        let of_group = find_kpacks(path, &group.marker)?;
+        for kpack in of_group.files {
+            let count = count_code_objects(&kpack, group.marker.kernel_name.as_deref());
+            match kpacks.files.iter().position(|known| *known == kpack) {
+                Some(known) => code_objects[known] += count,
+                None => {
+                    kpacks.files.push(kpack);
+                    code_objects.push(count);
+                }
+            }
+        }
+        for manifest in of_group.manifests {
+            if !kpacks.manifests.contains(&manifest) {
+                kpacks.manifests.push(manifest);
+            }
+        }
+        if groups.len() > 1 {
+            objects.push(SplitObject {
+                kernel_name: group.marker.kernel_name.clone(),
+                wrappers: group.wrappers.clone(),
+            });
+        }
+    }
+    let mut names: Vec<&Option<String>> = groups.iter().map(|g| &g.marker.kernel_name).collect();
+    names.dedup();
+    let kernel_name = match names.as_slice() {
+        [Some(name)] => Some(name.clone()),
+        _ => None,
+    };
+    let mut kpack_search_paths: Vec<String> = Vec::new();
+    for search_path in groups.iter().flat_map(|g| &g.marker.kpack_search_paths) {
+        if !kpack_search_paths.contains(search_path) {
+            kpack_search_paths.push(search_path.clone());
+        }
     }
     let wrapper = |wrapper: &elf::SplitWrapper| SplitWrapper {
         index: wrapper.co_index,
         address: wrapper.address,
     };
     Ok(SplitBinary {
-        prefix: marker
-            .kernel_name
+        prefix: kernel_name
             .as_deref()
             .and_then(|name| prefix_of(path, name)),
-        kernel_name: marker.kernel_name,
-        kpack_search_paths: marker.kpack_search_paths,
+        kernel_name,
+        kpack_search_paths,
+        objects,
         wrappers: split.wrappers.iter().map(wrapper).collect(),
         kpacks,
         code_objects,
     })
 }
 
-/// The marker that all wrappers of a split binary point to.
-pub(crate) fn read_marker<S: ReadAt>(
-    path: &Path,
-    image: &Image<S>,
-    split: &elf::SplitBinary,
-) -> Result<Marker, Error> {
-    let mut found: Option<(u64, Marker)> = None;
-    for wrapper in &split.wrappers {
-        let at = wrapper.marker_offset;
-        if found.as_ref().is_some_and(|(offset, _)| *offset == at) {
-            continue;
-        }
-        let available = usize::try_from(wrapper.marker_available).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; available.min(marker::MAX_SIZE)];
-        image
-            .source()
-            .read_exact_at(at, &mut bytes)
-            .map_err(|e| elf_error(path, e.into()))?;
-        let (marker, _) = Marker::read(&bytes).map_err(|e| {
-            Error::refused(
-                path,
-                format!(
-                    "marker of wrapper {} at file offset {at:#x}: {e}",
-                    wrapper.co_index
-                ),
-            )
-        })?;
-        match &found {
-            None => found = Some((at, marker)),
-            Some((_, first)) if *first == marker => {}
-            Some((offset, _)) => {
-                return Err(Error::refused(
-                    path,
-                    format!(
-                        "its wrappers point to different markers, at file offsets {offset:#x} and \
-                         {at:#x}; a split binary has one"
-                    ),
-                ));
-            }
-        }
-    }
-    match found {
-        Some((_, marker)) => Ok(marker),
-        None => Err(Error::refused(path, "a split binary without wrappers")),
-    }
+/// How many code objects named `kernel_name` an archive has; 0 for one that cannot be read.
+fn count_code_objects(kpack: &Kpack, kernel_name: Option<&str>) -> usize {
+    let Ok(archive) = archive::open_archive(&kpack.path) else {
+        return 0;
+    };
+    let kernels = archive.toc().kernels.iter();
+    let own = kernels.filter(|(name, targets)| {
+        Some(archive::split_name(name).0) == kernel_name && targets.contains_key(&kpack.target)
+    });
+    own.count()
 }
 
 /// The install prefix of a binary that stands at `kernel_name` in one: its path without

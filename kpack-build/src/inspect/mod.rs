@@ -9,6 +9,7 @@ mod identify;
 mod kpacks;
 mod linked;
 mod manifest;
+mod markers;
 mod overlay;
 mod unlinked;
 
@@ -25,15 +26,18 @@ pub use archive::{Archive, Kernel, extract};
 pub use bundle::{Bundle, BundleEntry, CodeObject};
 pub use identify::{FileKind, identify};
 pub use kpacks::{Kpack, Kpacks, find_kpacks};
-pub use linked::{FatBinary, FatWrapper, NoDeviceCode, SplitBinary, SplitWrapper, TargetTotal};
+pub use linked::{
+    FatBinary, FatWrapper, NoDeviceCode, SplitBinary, SplitObject, SplitWrapper, TargetTotal,
+};
 pub use manifest::{Manifest, ManifestEntry};
 pub use unlinked::{DeviceObject, Unlinked};
 
 pub(crate) use archive::{is_for, open_archive, split_name};
 pub(crate) use bundle::check_code_object;
 pub(crate) use kpacks::find_kpacks_in;
-pub(crate) use linked::{elf_error, no_device_code, open_bundle, prefix_of, read_marker};
-pub(crate) use manifest::{manifest_parts, read_manifest};
+pub(crate) use linked::{elf_error, no_device_code, open_bundle, prefix_of};
+pub(crate) use manifest::{hex, manifest_parts, read_manifest};
+pub(crate) use markers::{Marked, read_markers};
 pub(crate) use overlay::Overlay;
 
 /// A file and what it is.

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Written};
@@ -14,7 +12,7 @@ use super::locate::KpackPath;
 use super::{ArchiveReport, Binary, Only, Options, Report, host};
 use crate::Error;
 use crate::elf::Plan;
-use crate::kpack_dir::{self, KpackDir, Present, Staged};
+use crate::kpack_dir::{self, KpackDir, Staged, Update};
 use crate::split::{self, Input};
 
 /// What is to be made of the prefix.
@@ -24,13 +22,6 @@ pub(super) struct Run<'a> {
     pub(super) group: &'a str,
     pub(super) wanted: &'a BTreeSet<TargetId>,
     pub(super) fat: &'a [&'a Binary],
-}
-
-/// An archive to be written: new kernels, and the archive that they are merged with.
-struct Change {
-    target: TargetId,
-    archive: ArchiveWriter<File>,
-    old: Option<Present>,
 }
 
 /// Files under hidden names, and what else changes.
@@ -88,28 +79,19 @@ impl Run<'_> {
     ) -> Result<Staging, Error> {
         let mut staging = Staging::default();
         let mut manifest = self.manifest(directory, report)?;
-        let mut present = directory.archives()?;
-        let mut changes = Vec::new();
-        for (target, archive) in archives {
-            let old = present.remove(&target);
-            changes.push(Change {
-                target,
-                archive,
-                old,
-            });
-        }
-        for (target, old) in present {
-            if let Some(archive) =
-                self.without_stale(directory, &target, &old, &mut manifest, &mut staging)?
-            {
-                changes.push(Change {
-                    target,
-                    archive,
-                    old: Some(old),
-                });
-            }
-        }
-        for (target, written, staged) in self.write(directory, changes)? {
+        let replaces = |kernel: &str| self.is_replaced(kernel);
+        let update = Update {
+            directory,
+            replaces: &replaces,
+            touches: &|target| {
+                self.options.only != Some(Only::Device) || self.wanted.contains(target)
+            },
+            only_computed: self.options.only == Some(Only::Host),
+            jobs: self.options.jobs,
+        };
+        let updated = update.stage(archives, &mut manifest)?;
+        staging.emptied = updated.emptied;
+        for (target, written, staged) in updated.archives {
             match staged {
                 None => self.warn_of_fewer(&manifest, &target, &written, report),
                 Some(staged) => staging.add(staged, &target, &written),
@@ -146,90 +128,6 @@ impl Run<'_> {
     fn is_replaced(&self, kernel: &str) -> bool {
         let binary = kernel.rsplit_once('#').map_or(kernel, |(binary, _)| binary);
         self.fat.iter().any(|fat| fat.located.name == binary)
-    }
-
-    /// What becomes of the archive of a target that the binaries have no device code for (any
-    /// more): the beginning of a new one for the kernels of other binaries, if it has to change.
-    fn without_stale(
-        &self,
-        directory: &KpackDir,
-        target: &TargetId,
-        old: &Present,
-        manifest: &mut Manifest,
-        staging: &mut Staging,
-    ) -> Result<Option<ArchiveWriter<File>>, Error> {
-        let key = target.to_string();
-        let toc = old.archive.toc();
-        let not_asked_for =
-            self.options.only == Some(Only::Device) && !self.wanted.contains(target);
-        if not_asked_for || !toc.kernels.keys().any(|kernel| self.is_replaced(kernel)) {
-            let known = manifest.kpack_files.get(&key);
-            let entry = kpack_dir::entry_of(target, directory.archive_name(target), old, known)?;
-            manifest.kpack_files.insert(key, entry);
-            return Ok(None);
-        }
-        if toc.kernels.keys().all(|kernel| self.is_replaced(kernel)) {
-            manifest.kpack_files.remove(&key);
-            if self.options.only != Some(Only::Host) {
-                staging.emptied.push(old.path.clone());
-            }
-            return Ok(None);
-        }
-        let spool = tempfile::tempfile_in(directory.path())
-            .map_err(|e| Error::io(directory.path(), "create a scratch file in", e))?;
-        Ok(Some(ArchiveWriter::new(
-            spool, self.group, target, toc.scheme,
-        )))
-    }
-
-    /// Merges and writes archives, some at a time; with [`Only::Host`] only to know what they are.
-    fn write(
-        &self,
-        directory: &KpackDir,
-        changes: Vec<Change>,
-    ) -> Result<Vec<(TargetId, Written, Option<Staged>)>, Error> {
-        let mut all = Vec::new();
-        let mut changes = changes.into_iter();
-        loop {
-            let some: Vec<Change> = changes.by_ref().take(self.options.jobs.get()).collect();
-            if some.is_empty() {
-                return Ok(all);
-            }
-            let results: Vec<_> = thread::scope(|scope| {
-                let write = |change| scope.spawn(move || self.write_one(directory, change));
-                let threads: Vec<_> = some.into_iter().map(write).collect();
-                threads.into_iter().map(|thread| thread.join()).collect()
-            });
-            for result in results {
-                match result {
-                    Ok(written) => all.push(written?),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-        }
-    }
-
-    fn write_one(
-        &self,
-        directory: &KpackDir,
-        Change {
-            target,
-            mut archive,
-            old,
-        }: Change,
-    ) -> Result<(TargetId, Written, Option<Staged>), Error> {
-        if let Some(mut old) = old {
-            archive
-                .merge(&mut old.archive, |kernel| !self.is_replaced(kernel))
-                .map_err(|error| split::archive_error(&old.path, error))?;
-        }
-        if self.options.only == Some(Only::Host) {
-            let written = archive.finish(io::sink());
-            let written = written.map_err(|e| split::archive_error(directory.path(), e))?;
-            return Ok((target, written, None));
-        }
-        let (staged, written) = directory.stage_archive(&target, archive)?;
-        Ok((target, written, Some(staged)))
     }
 
     /// The manifest to start from: the one that is there, also with its entries of archives that

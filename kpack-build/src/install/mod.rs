@@ -24,8 +24,8 @@ use apply::Run;
 use locate::{KpackPath, Located, Prefix};
 
 pub(crate) use host::is_same;
-pub(crate) use options::is_name_part;
 pub use options::{Only, Options, Progress, Unexpected};
+pub(crate) use options::{check_names, is_name_part};
 pub use report::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};
 
 /// Splits binaries of an install prefix.

@@ -85,13 +85,7 @@ impl Options {
     }
 
     pub(super) fn validate(&self) -> Result<(), Error> {
-        for (what, name) in [("module", &self.module), ("component", &self.component)] {
-            if !is_name_part(name) {
-                return Err(Error::usage(format!(
-                    "{what} `{name}`: expected a part of a file name, of letters, digits, `.`, `_`, `+` and `-`"
-                )));
-            }
-        }
+        check_names(&self.module, &self.component)?;
         if self.files.is_empty() {
             return Err(Error::usage("no binary is named"));
         }
@@ -118,6 +112,18 @@ impl Options {
 pub(crate) fn is_name_part(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
+}
+
+/// Refuses names of a module and component that can be no part of file names.
+pub(crate) fn check_names(module: &str, component: &str) -> Result<(), Error> {
+    for (what, name) in [("module", module), ("component", component)] {
+        if !is_name_part(name) {
+            return Err(Error::usage(format!(
+                "{what} `{name}`: expected a part of a file name, of letters, digits, `.`, `_`, `+` and `-`"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Is told how far the work is.

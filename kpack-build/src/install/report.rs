@@ -93,7 +93,7 @@ pub enum Severity {
 }
 
 impl Report {
-    pub(super) fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+    pub(crate) fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
         self.notices.push(Notice {
             severity: Severity::Note,
             path: path.into(),
@@ -101,7 +101,7 @@ impl Report {
         });
     }
 
-    pub(super) fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+    pub(crate) fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
         self.notices.push(Notice {
             severity: Severity::Warning,
             path: path.into(),

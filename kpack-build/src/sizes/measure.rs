@@ -199,8 +199,9 @@ impl Tree {
             .map_err(|e| inspect::elf_error(path, e))?;
         let from_marker = match code {
             DeviceCode::Split(split) => {
-                let marker = inspect::read_marker(path, &image, &split).ok();
-                let paths = marker.map(|marker| marker.kpack_search_paths);
+                let markers = inspect::read_markers(path, &image, &split).ok();
+                let first = markers.and_then(|markers| markers.into_iter().next());
+                let paths = first.map(|first| first.marker.kpack_search_paths);
                 paths.and_then(|paths| {
                     let file = paths.first()?.rsplit('/').next()?;
                     let group = file.split(GFXARCH).next()?.trim_end_matches('_');

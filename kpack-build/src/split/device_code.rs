@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::offload_bundle::{Bundle, BundleError, Entry};
@@ -17,7 +18,7 @@ use crate::inspect;
 /// library.
 pub(crate) struct DeviceCode {
     pub(crate) path: PathBuf,
-    pub(crate) file: File,
+    pub(crate) file: Arc<File>,
     wrapper_count: usize,
     bundles: Vec<LocatedBundle>,
 }
@@ -74,7 +75,11 @@ fn bundle_error(path: &Path, wrapper: usize, offset: u64, error: BundleError) ->
 
 impl DeviceCode {
     /// Reads the tables of the bundles that `wrappers` of `file`, found at `path`, point to.
-    pub(crate) fn read(path: &Path, file: File, wrappers: &[elf::Wrapper]) -> Result<Self, Error> {
+    pub(crate) fn read(
+        path: &Path,
+        file: Arc<File>,
+        wrappers: &[elf::Wrapper],
+    ) -> Result<Self, Error> {
         let bundles = bundles(path, &file, wrappers)?;
         Ok(Self {
             path: path.to_owned(),
@@ -120,7 +125,7 @@ impl DeviceCode {
         for located in &self.bundles {
             let wrapper = located.wrappers.first().copied().unwrap_or_default();
             let failed = |error| bundle_error(&self.path, wrapper, located.offset, error);
-            let mut source = &self.file;
+            let mut source = &*self.file;
             let start = source.seek(SeekFrom::Start(located.offset));
             start.map_err(|error| Error::io(&self.path, "read", error))?;
             for code in located

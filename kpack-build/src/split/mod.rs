@@ -5,6 +5,7 @@ mod device_code;
 pub(crate) mod padding;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::Error;
 use crate::elf::{self, Image, Plan};
@@ -39,12 +40,14 @@ pub(crate) fn read(path: &Path) -> Result<Input, Error> {
         Some(FileKind::Linked) => {}
         Some(FileKind::Object) => {
             return Ok(Input::LeftAlone(
-                "a relocatable object; its device code is split before the link".to_owned(),
+                "a relocatable object; its device code is split before the link, by `kpack object`"
+                    .to_owned(),
             ));
         }
         Some(FileKind::StaticLibrary) => {
             return Ok(Input::LeftAlone(
-                "a static library; its device code is split before the link".to_owned(),
+                "a static library; its device code is split before the link, by `kpack object`"
+                    .to_owned(),
             ));
         }
         Some(_) | None => {
@@ -68,7 +71,7 @@ pub(crate) fn read(path: &Path) -> Result<Input, Error> {
         }
     };
     drop(image);
-    let code = DeviceCode::read(path, file, &fat.wrappers)?;
+    let code = DeviceCode::read(path, Arc::new(file), &fat.wrappers)?;
     let section = fat.offset..fat.offset + (fat.addresses.end - fat.addresses.start);
     padding::check(path, &code.file, section, code.ranges())?;
     Ok(Input::Fat(FatFile { code, fat }))
@@ -78,7 +81,7 @@ impl FatFile {
     /// Plans its host binary, with `marker` in the device code's place.
     pub(crate) fn plan(&self, marker: &[u8]) -> Result<Plan, Error> {
         let plan =
-            Image::read(&self.code.file).and_then(|image| Plan::new(&image, &self.fat, marker));
+            Image::read(&*self.code.file).and_then(|image| Plan::new(&image, &self.fat, marker));
         plan.map_err(|error| inspect::elf_error(&self.code.path, error))
     }
 }

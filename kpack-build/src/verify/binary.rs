@@ -12,7 +12,8 @@ use super::resolver::Resolver;
 use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
 use crate::elf::{DeviceCode, FAT_SECTION, Image, SplitBinary};
-use crate::inspect::{elf_error, no_device_code, open, prefix_of, read_marker};
+use crate::inspect::{Marked, elf_error, no_device_code, open, prefix_of, read_markers};
+use crate::object_file::is_object;
 
 /// Verifies a binary that the caller named: anything that cannot be read is an error. Archives
 /// that are known to be whole were verified already.
@@ -66,25 +67,43 @@ fn check(
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
     converted(path, image, report)?;
-    let marker = match read_marker(path, image, split) {
-        Ok(marker) => marker,
+    let groups = match read_markers(path, image, split) {
+        Ok(groups) => groups,
         Err(Error::Refused { reason, .. }) => {
             report.fault(Subject::Marker, path, reason.to_string());
             return Ok(());
         }
         Err(error) => return Err(error),
     };
-    in_order(path, split, report);
-    let indices: BTreeSet<u32> = split.wrappers.iter().map(|w| w.co_index).collect();
+    in_order(path, split, &groups, report);
+    for group in &groups {
+        check_group(path, group, split, faults, context, report)?;
+    }
+    Ok(())
+}
+
+/// Checks the wrappers of one marker; `faults` is how many the binary had before.
+fn check_group(
+    path: &Path,
+    group: &Marked,
+    split: &SplitBinary,
+    faults: usize,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let marker = &group.marker;
+    let indices: BTreeSet<u32> = group.indices(split).collect();
     let Some(kernel_name) = marker.kernel_name.clone() else {
         let text = "its marker is in the early plain-text form, which names directories and no \
                     kernels: what it resolves to cannot be told";
         report.note(Subject::Marker, path, text);
         return Ok(());
     };
-    search_paths_hold(path, &marker, &kernel_name, report);
+    search_paths_hold(path, marker, &kernel_name, report);
     let prefix = prefix_of(path, &kernel_name);
-    if let Some(expected) = context.artifacts.prefix_around(path) {
+    if is_object(&kernel_name) {
+        // Its name says nothing of where the binary is.
+    } else if let Some(expected) = context.artifacts.prefix_around(path) {
         if prefix.as_ref() != Some(&expected) {
             let text = format!(
                 "its kernels are named `{kernel_name}`, which is not its path in the install prefix \
@@ -104,7 +123,7 @@ fn check(
         let text = format!("`{kernel_name}`, {}", counted(indices.len(), "wrapper"));
         report.ok(Subject::Marker, path, text);
     }
-    resolves(path, &marker, &kernel_name, &indices, context, report)
+    resolves(path, marker, &kernel_name, &indices, context, report)
 }
 
 /// Whether `.hip_fatbin` holds nothing any more: neither as a section nor in what is loaded.
@@ -138,26 +157,38 @@ fn converted(path: &Path, image: &Image<File>, report: &mut Report) -> Result<()
 }
 
 /// Whether the code object indices of the wrappers count from 0 in order of address, as kernels are
-/// named by position. Binaries of objects that were split before the link have a marker, and a
-/// count, for each.
-fn in_order(path: &Path, split: &SplitBinary, report: &mut Report) {
-    let mut next: BTreeMap<u64, u32> = BTreeMap::new();
-    for wrapper in &split.wrappers {
-        let expected = next.entry(wrapper.marker_offset).or_default();
-        if wrapper.co_index != *expected {
+/// named by position. Objects that were split before the link have a marker, and a count, each.
+fn in_order(path: &Path, split: &SplitBinary, groups: &[Marked], report: &mut Report) {
+    let mut next_of_name: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut next_of_marker: BTreeMap<u64, u32> = BTreeMap::new();
+    for (position, wrapper) in split.wrappers.iter().enumerate() {
+        let group = groups
+            .iter()
+            .find(|group| group.wrappers.contains(&position));
+        let name = group.and_then(|group| group.marker.kernel_name.as_deref());
+        let of_name = next_of_name.entry(name.unwrap_or_default()).or_default();
+        let of_marker = next_of_marker.entry(wrapper.marker_offset).or_default();
+        let expected = match name.is_some_and(is_object) {
+            // The same object may have been linked twice.
+            true => *of_marker,
+            false => *of_name,
+        };
+        if wrapper.co_index != expected {
             let text = format!(
                 "the wrapper at address {:#x} has code object index {}; by its position it is {expected}",
                 wrapper.address, wrapper.co_index
             );
             report.fault(Subject::Marker, path, text);
         }
-        *expected += 1;
+        *of_name += 1;
+        *of_marker += 1;
     }
 }
 
 /// Search paths that are relative, stay in the install prefix, and name the target.
 fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &mut Report) {
-    if !stays_inside(Path::new(""), Path::new(kernel_name)) {
+    // Where an object is linked into, its name does not tell.
+    if !is_object(kernel_name) && !stays_inside(Path::new(""), Path::new(kernel_name)) {
         let text = format!("the kernel name `{kernel_name}` is no path in an install prefix");
         report.fault(Subject::Marker, path, text);
         return;
@@ -170,7 +201,7 @@ fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &m
         } else if Path::new(search_path).is_absolute() {
             let text = format!("search path `{search_path}` is absolute: the prefix cannot move");
             report.note(Subject::Marker, path, text);
-        } else if !stays_inside(directory, Path::new(search_path)) {
+        } else if !is_object(kernel_name) && !stays_inside(directory, Path::new(search_path)) {
             let text = format!("search path `{search_path}` leaves the install prefix");
             report.fault(Subject::Marker, path, text);
         }

@@ -1,6 +1,6 @@
 //! A split binary against the unsplit original: every code object byte for byte, and the host code.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::resolver::Resolver;
 use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary, Image};
-use crate::inspect::{elf_error, open, open_bundle, read_marker};
+use crate::inspect::{Marked, elf_error, open, open_bundle, read_markers};
 
 /// Compares the split binary at `path` with `original`.
 pub(super) fn compare(
@@ -39,30 +39,101 @@ pub(super) fn compare(
         return Ok(());
     };
 
-    let indices: BTreeSet<u32> = split
-        .wrappers
-        .iter()
-        .map(|wrapper| wrapper.co_index)
-        .collect();
-    if !indices.iter().copied().eq((0..).take(fat.wrappers.len())) {
+    if split.wrappers.len() != fat.wrappers.len() {
+        let indices = split.wrappers.iter().map(|w| w.co_index.to_string());
         let text = format!(
             "has {} with index {}; the original has {}",
             counted(split.wrappers.len(), "wrapper"),
-            Vec::from_iter(indices.iter().map(u32::to_string)).join(", "),
+            Vec::from_iter(indices).join(", "),
             counted(fat.wrappers.len(), "wrapper"),
         );
         report.fault(Subject::CodeObjects, path, text);
     }
     // A marker that cannot be read is a fault that was reported already.
-    if let Ok(marker) = read_marker(path, &image, &split)
-        && let Some(kernel_name) = &marker.kernel_name
+    if let Ok(groups) = read_markers(path, &image, &split)
+        && let Some(kernels) = Kernels::open(context, path, &groups, &split)?
     {
-        let overlay = context.artifacts.overlay();
-        let resolver = Resolver::open(overlay, path, &marker, kernel_name)?;
         let options = context.options;
-        compare_code(path, original, &fat_image, &fat, resolver, options, report)?;
+        compare_code(path, original, &fat_image, &fat, kernels, options, report)?;
+    }
+    let before_the_link = image.section(elf::FAT_SECTION);
+    if before_the_link.map_err(|e| elf_error(path, e))?.is_none() {
+        let text =
+            "was split before the link, so that its host code was linked anew: it is not compared";
+        report.note(Subject::HostImage, path, text);
+        return Ok(());
     }
     compare_host(path, &fat_image, &image, report)
+}
+
+/// The code objects of a split binary, by the positions of its wrappers.
+struct Kernels {
+    resolvers: Vec<Resolver>,
+    /// For each wrapper: its resolver, and the index of its code object there.
+    wrappers: BTreeMap<u32, (usize, u32)>,
+}
+
+impl Kernels {
+    /// `None` where a marker does not name its kernels.
+    fn open(
+        context: &Context<'_>,
+        path: &Path,
+        groups: &[Marked],
+        split: &elf::SplitBinary,
+    ) -> Result<Option<Self>, Error> {
+        let overlay = context.artifacts.overlay();
+        let mut resolvers = Vec::new();
+        let mut wrappers = BTreeMap::new();
+        for group in groups {
+            let Some(kernel_name) = &group.marker.kernel_name else {
+                return Ok(None);
+            };
+            for (position, index) in group.wrappers.iter().zip(group.indices(split)) {
+                wrappers.insert(*position as u32, (resolvers.len(), index));
+            }
+            resolvers.push(Resolver::open(overlay, path, &group.marker, kernel_name)?);
+        }
+        Ok(Some(Self {
+            resolvers,
+            wrappers,
+        }))
+    }
+
+    /// The code object of the wrapper at a position; an error says why it cannot be had.
+    fn read(&mut self, position: u32, target: &str) -> Option<Result<Vec<u8>, String>> {
+        let (resolver, index) = *self.wrappers.get(&position)?;
+        let resolver = self.resolvers.get_mut(resolver)?;
+        let place = resolver.find(index, target)?;
+        let bytes = resolver.read(place, index, target);
+        Some(bytes.map_err(|e| format!("`{}`: {e}", resolver.path(place).display())))
+    }
+
+    /// The archives that have the code object of the wrapper at a position.
+    fn holders(&self, position: u32, target: &str) -> Vec<String> {
+        let Some((resolver, index)) = self.wrappers.get(&position) else {
+            return Vec::new();
+        };
+        let holders = self.resolvers[*resolver].holders(*index, target);
+        holders
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect()
+    }
+
+    /// Every entry that a wrapper asks for: its position, and the target.
+    fn entries(&self) -> BTreeSet<(u32, String)> {
+        let entries: Vec<BTreeSet<(u32, String)>> =
+            self.resolvers.iter().map(Resolver::entries).collect();
+        let of_wrapper = self
+            .wrappers
+            .iter()
+            .flat_map(|(position, (resolver, index))| {
+                let all = entries[*resolver].iter();
+                let own = all.filter(move |(entry, _)| entry == index);
+                own.map(|(_, target)| (*position, target.clone()))
+            });
+        of_wrapper.collect()
+    }
 }
 
 fn compare_code(
@@ -70,7 +141,7 @@ fn compare_code(
     original: &Path,
     image: &Image<File>,
     fat: &FatBinary,
-    mut resolver: Resolver,
+    mut kernels: Kernels,
     options: &Options,
     report: &mut Report,
 ) -> Result<(), Error> {
@@ -100,30 +171,23 @@ fn compare_code(
                 let text = format!("index {index} for {target}: {what}");
                 report.fault(Subject::CodeObjects, path, text);
             };
-            let Some(place) = resolver.find(index, &target) else {
-                fault(
+            let holders = kernels.holders(index, &target);
+            if holders.len() > 1 {
+                fault(format!("is in several kpacks: `{}`", holders.join("`, `")));
+            }
+            match kernels.read(index, &target) {
+                None => fault(
                     "the original has a code object, the kpacks have none (to leave targets out, \
                      name those to verify)"
                         .to_owned(),
-                );
-                continue;
-            };
-            let holders = resolver.holders(index, &target);
-            if holders.len() > 1 {
-                let names: Vec<String> = holders
-                    .iter()
-                    .map(|path| format!("`{}`", path.display()))
-                    .collect();
-                fault(format!("is in several kpacks: {}", names.join(", ")));
-            }
-            match resolver.read(place, index, &target) {
-                Ok(bytes) if bytes == code.bytes => equal += 1,
-                Ok(bytes) => fault(difference(&code.bytes, &bytes)),
-                Err(e) => fault(format!("`{}`: {e}", resolver.path(place).display())),
+                ),
+                Some(Ok(bytes)) if bytes == code.bytes => equal += 1,
+                Some(Ok(bytes)) => fault(difference(&code.bytes, &bytes)),
+                Some(Err(reason)) => fault(reason),
             }
         }
     }
-    for (index, target) in resolver.entries().difference(&in_original) {
+    for (index, target) in kernels.entries().difference(&in_original) {
         if (*index as usize) < fat.wrappers.len() && options.wants(target) {
             let text = format!(
                 "index {index} for {target}: the kpacks have a code object, the original has none"

@@ -93,7 +93,9 @@ impl Resolver {
                 .is_some_and(|targets| targets.contains_key(target))
         };
         let holders = self.archives.iter().filter(has);
-        holders.map(|opened| opened.path.as_path()).collect()
+        // Two search paths can lead to one archive.
+        let places: BTreeSet<&Path> = holders.map(|opened| opened.path.as_path()).collect();
+        places.into_iter().collect()
     }
 
     /// Path of the archive of a place.

@@ -1,5 +1,7 @@
 //! A module's kpack directory: lock, merge, manifest, durable replacement.
 
+mod update;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,6 +16,8 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use crate::Error;
 use crate::inspect;
 use crate::split::archive_error;
+
+pub(crate) use update::Update;
 
 /// The name of what an install of `module` and `component` writes: in front of archives' targets,
 /// and of the manifest's extension.

@@ -1,0 +1,92 @@
+//! `kpack object`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::install::{Bar, CompressionArgument, print_notice, summary};
+use super::output;
+use crate::Error;
+use crate::object_file::{self, Options};
+
+/// Split objects and static libraries before they are linked
+///
+/// Each FILE is written without its device code, under its own name, into the output directory; the
+/// device code goes into archives in .kpack in that directory, one for each GPU target. What is linked
+/// of these objects is a host binary with markers: no linker sees device code, and nothing has to be
+/// split afterwards. A file without device code is copied, so that the directory has everything
+/// to link.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  Split two objects, and link them:
+    kpack object --module vec --output-dir host add.o multiply.o
+    c++ -shared -o host/libvec.so host/add.o host/multiply.o -lamdhip64
+  Split a static library whose users keep the archives elsewhere:
+    kpack object --module vec --output-dir host libvec.a \\
+        --search-path /opt/vec/lib/.kpack/vec_lib_@GFXARCH@.kpack
+
+Exit codes:
+  0  fine
+  2  wrong usage
+  3  an input was refused: damaged, or not what it has to be
+  4  reading or writing failed")]
+pub(super) struct Arguments {
+    /// Module that the objects belong to, the first part of the archives' names
+    #[arg(long, value_name = "NAME")]
+    module: String,
+    /// Component of the module, the second part of the archives' names
+    #[arg(long, value_name = "NAME", default_value = "lib")]
+    component: String,
+    /// Directory of the host-only objects; the archives go into .kpack in it
+    #[arg(long, value_name = "DIR")]
+    output_dir: PathBuf,
+    /// Where a linked binary looks for archives: absolute, or relative to its directory, with
+    /// @GFXARCH@ for the GPU target. Can be repeated. Without it, in .kpack/ beside itself, then in
+    /// ../lib/.kpack/
+    #[arg(long, value_name = "PATTERN")]
+    search_path: Vec<String>,
+    /// How code objects are stored
+    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
+    compression: CompressionArgument,
+    /// Zstandard level: 1 is fastest, 19 is smallest
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    level: i32,
+    /// How many threads compress; by default, as many as there are processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print errors and warnings only
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Objects (.o) and static libraries (.a)
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut options = Options::new(&arguments.module, &arguments.output_dir, &arguments.files);
+    options.component.clone_from(&arguments.component);
+    options.search_paths.clone_from(&arguments.search_path);
+    options.scheme = arguments.compression.scheme();
+    options.level = arguments.level;
+    if let Some(jobs) = arguments.jobs {
+        options.jobs = jobs;
+    }
+    let bar = Bar::new(arguments.quiet || arguments.json);
+    let report = object_file::split(&options, &bar)?;
+    bar.0.finish_and_clear();
+    for notice in &report.notices {
+        print_notice(notice, arguments.quiet);
+    }
+    if arguments.json {
+        output::json(&report)?;
+    } else if !arguments.quiet {
+        output::write(summary(&report))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,178 @@
+//! New kernels into the archives of a module, in the place of older ones of the same binaries.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::thread;
+
+use kpack_format::TargetId;
+use kpack_format::archive::{ArchiveWriter, Written};
+use kpack_format::manifest::Manifest;
+
+use super::{KpackDir, Present, Staged, entry_of};
+use crate::Error;
+use crate::split::archive_error;
+
+/// What is to become of a module's archives.
+pub(crate) struct Update<'a> {
+    pub(crate) directory: &'a KpackDir,
+    /// Whether a kernel of an archive that is there is of a binary that is written anew.
+    pub(crate) replaces: &'a (dyn Fn(&str) -> bool + Sync),
+    /// Whether the archive of a target for which there is nothing new may change.
+    pub(crate) touches: &'a dyn Fn(&TargetId) -> bool,
+    /// Archives are only to be known, not to be kept.
+    pub(crate) only_computed: bool,
+    /// How many archives are written at a time.
+    pub(crate) jobs: NonZeroUsize,
+}
+
+/// What an update makes: archives under hidden names, and those that hold nothing any more.
+#[derive(Default)]
+pub(crate) struct Updated {
+    /// Without a file where it was only computed.
+    pub(crate) archives: Vec<(TargetId, Written, Option<Staged>)>,
+    pub(crate) emptied: Vec<PathBuf>,
+}
+
+/// An archive to be written: new kernels, and the archive that they are merged with.
+struct Change {
+    target: TargetId,
+    archive: ArchiveWriter<File>,
+    old: Option<Present>,
+}
+
+impl Update<'_> {
+    /// Merges `new` kernels with those that stay. `manifest` loses the entries of what is emptied,
+    /// and gets entries of archives that stay as they are.
+    pub(crate) fn stage(
+        &self,
+        new: BTreeMap<TargetId, ArchiveWriter<File>>,
+        manifest: &mut Manifest,
+    ) -> Result<Updated, Error> {
+        let mut updated = Updated::default();
+        let mut present = self.directory.archives()?;
+        let mut changes = Vec::new();
+        for (target, archive) in new {
+            let old = present.remove(&target);
+            changes.push(Change {
+                target,
+                archive,
+                old,
+            });
+        }
+        for (target, old) in present {
+            if let Some(archive) =
+                self.without_stale(&target, &old, manifest, &mut updated.emptied)?
+            {
+                changes.push(Change {
+                    target,
+                    archive,
+                    old: Some(old),
+                });
+            }
+        }
+        updated.archives = self.write(changes)?;
+        Ok(updated)
+    }
+
+    /// What becomes of the archive of a target that the binaries have no device code for (any
+    /// more): the beginning of a new one for the kernels of other binaries, if it has to change.
+    fn without_stale(
+        &self,
+        target: &TargetId,
+        old: &Present,
+        manifest: &mut Manifest,
+        emptied: &mut Vec<PathBuf>,
+    ) -> Result<Option<ArchiveWriter<File>>, Error> {
+        let directory = self.directory;
+        let key = target.to_string();
+        let toc = old.archive.toc();
+        let mut kernels = toc.kernels.keys();
+        if !(self.touches)(target) || !kernels.any(|kernel| (self.replaces)(kernel)) {
+            let known = manifest.kpack_files.get(&key);
+            let entry = entry_of(target, directory.archive_name(target), old, known)?;
+            manifest.kpack_files.insert(key, entry);
+            return Ok(None);
+        }
+        if toc.kernels.keys().all(|kernel| (self.replaces)(kernel)) {
+            manifest.kpack_files.remove(&key);
+            if !self.only_computed {
+                emptied.push(old.path.clone());
+            }
+            return Ok(None);
+        }
+        let spool = tempfile::tempfile_in(directory.path())
+            .map_err(|e| Error::io(directory.path(), "create a scratch file in", e))?;
+        Ok(Some(ArchiveWriter::new(
+            spool,
+            &directory.group,
+            target,
+            toc.scheme,
+        )))
+    }
+
+    /// Merges and writes archives, some at a time.
+    fn write(
+        &self,
+        changes: Vec<Change>,
+    ) -> Result<Vec<(TargetId, Written, Option<Staged>)>, Error> {
+        let writer = Writer {
+            directory: self.directory,
+            replaces: self.replaces,
+            only_computed: self.only_computed,
+        };
+        let mut all = Vec::new();
+        let mut changes = changes.into_iter();
+        loop {
+            let some: Vec<Change> = changes.by_ref().take(self.jobs.get()).collect();
+            if some.is_empty() {
+                return Ok(all);
+            }
+            let results: Vec<_> = thread::scope(|scope| {
+                let writer = &writer;
+                let write = |change| scope.spawn(move || writer.write(change));
+                let threads: Vec<_> = some.into_iter().map(write).collect();
+                threads.into_iter().map(|thread| thread.join()).collect()
+            });
+            for result in results {
+                match result {
+                    Ok(written) => all.push(written?),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        }
+    }
+}
+
+/// The part of an update that threads share.
+struct Writer<'a> {
+    directory: &'a KpackDir,
+    replaces: &'a (dyn Fn(&str) -> bool + Sync),
+    only_computed: bool,
+}
+
+impl Writer<'_> {
+    fn write(
+        &self,
+        Change {
+            target,
+            mut archive,
+            old,
+        }: Change,
+    ) -> Result<(TargetId, Written, Option<Staged>), Error> {
+        if let Some(mut old) = old {
+            archive
+                .merge(&mut old.archive, |kernel| !(self.replaces)(kernel))
+                .map_err(|error| archive_error(&old.path, error))?;
+        }
+        if self.only_computed {
+            let written = archive.finish(io::sink());
+            let written = written.map_err(|e| archive_error(self.directory.path(), e))?;
+            return Ok((target, written, None));
+        }
+        let (staged, written) = self.directory.stage_archive(&target, archive)?;
+        Ok((target, written, Some(staged)))
+    }
+}

@@ -1,0 +1,64 @@
+//! How the kernels of an object are called.
+//!
+//! A linked binary's kernels are named after its path in the install prefix, which no two files
+//! share. An object has no such path, and objects of many directories, or of several builds, meet
+//! in one module. So its name is `<file name>@<digest>`, where the digest is of its bundles: two
+//! objects of one name have the same device code, and whatever else has the name of an object,
+//! from this build or another, can be put into one archive with it.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use kpack_format::digest::Hasher;
+
+use crate::Error;
+use crate::inspect::hex;
+
+/// How many bytes of the digest are in a name: with 64 bits, a thousand million different objects
+/// of one file name meet with a probability of 3 %.
+const DIGEST: usize = 8;
+const CHUNK: u64 = 1 << 20;
+
+/// The kernel name of an object, without the index: `label`, and the digest of its bundles.
+pub(super) fn kernel_name(
+    path: &Path,
+    label: &str,
+    file: &File,
+    bundles: impl Iterator<Item = Range<u64>>,
+) -> Result<String, Error> {
+    let mut hasher = Hasher::default();
+    let mut buffer = vec![0; CHUNK as usize];
+    for bundle in bundles {
+        hasher.update(&(bundle.end - bundle.start).to_le_bytes());
+        let mut at = bundle.start;
+        while at < bundle.end {
+            let some = &mut buffer[..(bundle.end - at).min(CHUNK) as usize];
+            file.read_exact_at(some, at)
+                .map_err(|e| Error::io(path, "read", e))?;
+            hasher.update(some);
+            at += some.len() as u64;
+        }
+    }
+    Ok(format!("{label}@{}", hex(&hasher.finish()[..DIGEST])))
+}
+
+/// Whether `kernel_name` is the name of an object, not the path of a binary.
+pub(crate) fn is_object(kernel_name: &str) -> bool {
+    kernel_name.rsplit_once('@').is_some_and(|(label, digest)| {
+        !label.is_empty()
+            && digest.len() == 2 * DIGEST
+            && digest
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+/// The file name that a kernel of an object begins with, be the object a member of a static library
+/// or not.
+pub(super) fn file_of(kernel: &str) -> Option<&str> {
+    let name = kernel.rsplit_once('#').map_or(kernel, |(name, _)| name);
+    let (label, _) = name.rsplit_once('@').filter(|_| is_object(name))?;
+    Some(label.split('/').next().unwrap_or(label))
+}

@@ -1,0 +1,102 @@
+//! What to split, and how.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use kpack_format::archive::Scheme;
+use kpack_format::marker::GFXARCH;
+
+use crate::Error;
+use crate::install::check_names;
+
+/// What to split, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The module, such as `rocblas`: what the archives are named after.
+    pub module: String,
+    /// The component, such as `lib`: the second part of the archives' names.
+    pub component: String,
+    /// Where the host-only objects go; the archives go into `.kpack` in it.
+    pub output_dir: PathBuf,
+    /// Where the linked binary is to look for archives: absolute, or relative to its directory,
+    /// with `@GFXARCH@` for the target ID. Where empty, in `.kpack/` beside itself and in
+    /// `../lib/.kpack/`.
+    pub search_paths: Vec<String>,
+    /// How code objects are stored.
+    pub scheme: Scheme,
+    /// The Zstandard level, where it applies.
+    pub level: i32,
+    /// How many threads compress.
+    pub jobs: NonZeroUsize,
+    /// Objects and static libraries. They stay as they are, unless they are in the output directory.
+    pub files: Vec<PathBuf>,
+}
+
+impl Options {
+    /// For a module, an output directory and its files, with the defaults of everything else:
+    /// component `lib`, Zstandard at level 3, and as many threads as there are processors.
+    pub fn new(
+        module: impl Into<String>,
+        output_dir: impl Into<PathBuf>,
+        files: impl IntoIterator<Item = impl Into<PathBuf>>,
+    ) -> Self {
+        Self {
+            module: module.into(),
+            component: "lib".to_owned(),
+            output_dir: output_dir.into(),
+            search_paths: Vec::new(),
+            scheme: Scheme::ZstdPerKernel,
+            level: 3,
+            jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            files: files.into_iter().map(Into::into).collect(),
+        }
+    }
+
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        check_names(&self.module, &self.component)?;
+        if self.files.is_empty() {
+            return Err(Error::usage("no object is named"));
+        }
+        if let Some(path) = self
+            .search_paths
+            .iter()
+            .find(|path| !path.contains(GFXARCH))
+        {
+            return Err(Error::usage(format!(
+                "search path `{path}`: expected {GFXARCH} in it, where the target ID is to stand"
+            )));
+        }
+        let mut names = BTreeSet::new();
+        for file in &self.files {
+            let Some(name) = file.file_name() else {
+                return Err(Error::usage(format!("`{}` names no file", file.display())));
+            };
+            if !names.insert(name) {
+                return Err(Error::usage(format!(
+                    "two files are called `{}`, and would become one in {}; split them into different directories",
+                    name.display(),
+                    self.output_dir.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the markers are to have.
+    pub(super) fn search_paths(&self, group: &str) -> Vec<String> {
+        if !self.search_paths.is_empty() {
+            return self.search_paths.clone();
+        }
+        default_search_paths(group)
+    }
+}
+
+/// Beside the binary, and in the library directory beside the binary's.
+pub(crate) fn default_search_paths(group: &str) -> Vec<String> {
+    let archive = format!("{group}_{GFXARCH}.kpack");
+    vec![
+        format!(".kpack/{archive}"),
+        format!("../lib/.kpack/{archive}"),
+    ]
+}

@@ -1,0 +1,559 @@
+//! A relocatable object: its headers, and the wrappers and bundles in it.
+
+use std::collections::BTreeMap;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use crate::elf::{
+    self as linked, ElfError, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, ReadAt, VERSION,
+    WRAPPER_SECTION, WRAPPER_SIZE,
+};
+
+/// `SHT_LLVM_OFFLOADING`: device code of clang's new offload driver (LLVM, "llvm/BinaryFormat/ELF.h").
+const OFFLOADING: u32 = 0x6fff_4c0b;
+
+pub(super) type Header = elf::FileHeader64<LE>;
+pub(super) type SectionHeader = elf::SectionHeader64<LE>;
+
+/// A relocatable object of which the headers are held.
+pub(super) struct Relocatable<S> {
+    pub(super) source: S,
+    pub(super) size: u64,
+    pub(super) header: Header,
+    pub(super) sections: Vec<SectionHeader>,
+    /// The section header string table, and its index.
+    pub(super) names: Vec<u8>,
+    pub(super) names_index: usize,
+    absolute: elf::RelocationType,
+}
+
+/// What device code an object has.
+pub(super) enum Found {
+    /// None.
+    None,
+    /// It has been split already.
+    Split,
+    /// Bundles.
+    Fat(FatObject),
+}
+
+/// Where the device code of an object is.
+pub(super) struct FatObject {
+    /// Indices of the sections with bundles.
+    pub(super) fat_sections: Vec<usize>,
+    /// In order of section and offset; the position is the code object index.
+    pub(super) wrappers: Vec<FatWrapper>,
+    /// Symbols that are defined in these sections, section symbols apart: their file offsets.
+    pub(super) symbols: Vec<u64>,
+}
+
+/// A wrapper with magic HIPF.
+pub(super) struct FatWrapper {
+    /// The section that it is in.
+    pub(super) section: usize,
+    /// Its offset in that section.
+    pub(super) offset: u64,
+    /// The section of its pointer's relocation, and the entry's offset in that.
+    pub(super) relocation: (usize, u64),
+    /// Where its bundle is.
+    pub(super) bundle: linked::Wrapper,
+}
+
+/// A relocation, with what its symbol is.
+struct Relocation {
+    place: (usize, u64),
+    kind: elf::RelocationType,
+    target: Target,
+}
+
+/// What a relocation points to.
+#[derive(Clone, Copy)]
+enum Target {
+    /// A place in a section.
+    Section(usize, u64),
+    /// A symbol of another object, by its index.
+    Undefined(u32),
+}
+
+macro_rules! refuse {
+    ($($arg:tt)*) => {
+        return Err(ElfError::Refused(format!($($arg)*)))
+    };
+}
+
+impl<S: ReadAt> Relocatable<S> {
+    /// Reads the headers.
+    ///
+    /// # Errors
+    /// What is not a 64-bit little-endian relocatable object for x86-64 or AArch64.
+    pub(super) fn read(source: S) -> Result<Self, ElfError> {
+        let size = source.size()?;
+        let bytes = bytes(&source, size, 0, 64, "the ELF header")?;
+        let header: Header = linked::pods::<Header>(&bytes)[0];
+        let ident = &header.e_ident;
+        if ident.magic != elf::ELFMAG
+            || ident.class != elf::ELFCLASS64
+            || ident.data != elf::ELFDATA2LSB
+        {
+            refuse!("expected a 64-bit little-endian ELF file (class 2, data 1)");
+        }
+        if header.e_type.get(LE) != elf::ET_REL {
+            refuse!(
+                "expected a relocatable object (e_type 1), found e_type {}; a linked binary is split when it is installed, by `kpack install`",
+                header.e_type.get(LE).0
+            );
+        }
+        let absolute = match header.e_machine.get(LE) {
+            elf::EM_X86_64 => elf::R_X86_64_64,
+            elf::EM_AARCH64 => elf::R_AARCH64_ABS64,
+            other => refuse!(
+                "expected an object for x86-64 (e_machine 62) or AArch64 (183), found e_machine {}",
+                other.0
+            ),
+        };
+        let sections = section_headers(&source, size, &header)?;
+        // The gABI's escapes for more sections than fit ("ELF Header", e_shstrndx).
+        let names_index = match header.e_shstrndx.get(LE) {
+            elf::SHN_XINDEX => sections
+                .first()
+                .map_or(0, |first| first.sh_link.get(LE) as usize),
+            index => usize::from(index.0),
+        };
+        let Some(table) = sections.get(names_index).filter(|_| names_index != 0) else {
+            refuse!("its section names are said to be in section {names_index}, which it has not");
+        };
+        let names = bytes_of(&source, size, table, "the section names")?;
+        Ok(Self {
+            source,
+            size,
+            header,
+            sections,
+            names,
+            names_index,
+            absolute,
+        })
+    }
+
+    /// The name of a section; empty for one that has none.
+    pub(super) fn name(&self, section: &SectionHeader) -> &[u8] {
+        let start = section.sh_name.get(LE) as usize;
+        let rest = self.names.get(start..).unwrap_or_default();
+        rest.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    /// What device code there is, every relocation having been looked at.
+    ///
+    /// # Errors
+    /// Device code that cannot be split off before the link, and damage.
+    pub(super) fn device_code(&self) -> Result<Found, ElfError> {
+        self.refuse_device_link()?;
+        let fat_sections = self.named(FAT_SECTION);
+        let wrapper_sections = self.named(WRAPPER_SECTION);
+        if wrapper_sections.is_empty() {
+            return Ok(Found::None);
+        }
+        for index in fat_sections.iter().chain(&wrapper_sections) {
+            let section = &self.sections[*index];
+            if section.sh_flags.get(LE).0 & elf::SHF_COMPRESSED.0 != 0
+                || section.sh_type.get(LE) == elf::SHT_NOBITS
+            {
+                refuse!("`{}` has no plain bytes", self.shown(*index));
+            }
+        }
+        let symbols = Symbols::read(self)?;
+        let relocations = self.relocations(&symbols, &fat_sections, &wrapper_sections)?;
+
+        let mut wrappers = Vec::new();
+        let mut split = 0;
+        for section in wrapper_sections {
+            for (offset, magic, version) in self.wrappers_in(section)? {
+                let Some(relocation) = relocations.get(&(section, offset + POINTER)) else {
+                    continue;
+                };
+                if version != VERSION {
+                    refuse!(
+                        "the wrapper at offset {offset:#x} of `{}` has version {version}; this program knows version {VERSION}",
+                        self.shown(section)
+                    );
+                }
+                if magic == MAGIC_SPLIT {
+                    split += 1;
+                    continue;
+                }
+                wrappers.push((section, offset, relocation));
+            }
+        }
+        if wrappers.is_empty() {
+            return Ok(if split > 0 { Found::Split } else { Found::None });
+        }
+        let used: Vec<(usize, u64)> = wrappers
+            .iter()
+            .filter_map(|(.., relocation)| match relocation.target {
+                Target::Section(section, offset) => Some((section, offset)),
+                Target::Undefined(_) => None,
+            })
+            .collect();
+        let mut found = Vec::new();
+        for (section, offset, relocation) in &wrappers {
+            found.push(FatWrapper {
+                section: *section,
+                offset: *offset,
+                relocation: relocation.place,
+                bundle: self.bundle(*offset, relocation, &fat_sections, &used, &symbols)?,
+            });
+        }
+        for (place, relocation) in &relocations {
+            let of_wrapper = wrappers
+                .iter()
+                .any(|(section, offset, _)| (*section, offset + POINTER) == *place);
+            if let Target::Section(section, offset) = relocation.target
+                && fat_sections.contains(&section)
+                && !of_wrapper
+            {
+                refuse!(
+                    "a relocation of `{}` at offset {:#x} points to offset {offset:#x} of `{FAT_SECTION}`, and belongs to no wrapper",
+                    self.shown(place.0),
+                    place.1
+                );
+            }
+        }
+        Ok(Found::Fat(FatObject {
+            symbols: symbols.defined_in(&fat_sections),
+            fat_sections,
+            wrappers: found,
+        }))
+    }
+
+    /// Objects whose device code is put together by a device link are not ready to be split.
+    fn refuse_device_link(&self) -> Result<(), ElfError> {
+        for section in &self.sections {
+            if self
+                .name(section)
+                .starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip")
+            {
+                refuse!(
+                    "it was compiled with -fgpu-rdc: its device code is linked with that of other objects when the host is linked, and only then complete. Compile without -fgpu-rdc, or link it as it is and split the linked binary (kpack install)"
+                );
+            }
+            if section.sh_type.get(LE).0 == OFFLOADING || self.name(section) == b".llvm.offloading"
+            {
+                refuse!(
+                    "it was compiled with --offload-new-driver and -fgpu-rdc, or with -foffload-lto: its device code is in `.llvm.offloading` until clang-linker-wrapper links it. Compile without these, or link it as it is and split the linked binary (kpack install)"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Sections of that name, or of that name with a suffix behind a dot.
+    fn named(&self, name: &str) -> Vec<usize> {
+        let is_named = |section: &SectionHeader| {
+            let rest = self.name(section).strip_prefix(name.as_bytes());
+            section.sh_type.get(LE) != elf::SHT_RELA
+                && rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'.')
+        };
+        let all = self.sections.iter().enumerate();
+        all.filter(|(_, section)| is_named(section) && section.sh_size.get(LE) > 0)
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// A section's name, for people.
+    fn shown(&self, index: usize) -> String {
+        let section = self.sections.get(index);
+        String::from_utf8_lossy(section.map_or(&[], |section| self.name(section))).into_owned()
+    }
+
+    /// Offset, magic and version of what looks like a wrapper in a section. Instrumented builds
+    /// pad between wrappers, so each aligned slot may hold the next one.
+    fn wrappers_in(&self, section: usize) -> Result<Vec<(u64, u32, u32)>, ElfError> {
+        let bytes = self.bytes_of(section)?;
+        let word = |at: usize| {
+            let bytes = bytes
+                .get(at..at + 4)
+                .and_then(|bytes| bytes.try_into().ok());
+            bytes.map_or(0, u32::from_le_bytes)
+        };
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at + WRAPPER_SIZE as usize <= bytes.len() {
+            let magic = word(at);
+            if magic == MAGIC_FAT || magic == MAGIC_SPLIT {
+                found.push((at as u64, magic, word(at + 4)));
+                at += WRAPPER_SIZE as usize;
+            } else {
+                at += 8;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The bundle that a wrapper's relocation leads to.
+    fn bundle(
+        &self,
+        wrapper: u64,
+        relocation: &Relocation,
+        fat_sections: &[usize],
+        used: &[(usize, u64)],
+        symbols: &Symbols,
+    ) -> Result<linked::Wrapper, ElfError> {
+        let (section, offset) = match relocation.target {
+            Target::Section(section, offset) => (section, offset),
+            Target::Undefined(symbol) => refuse!(
+                "the wrapper at offset {wrapper:#x} of `{WRAPPER_SECTION}` points to symbol `{}` of another object, as -fgpu-rdc makes it: its device code is complete only when the host is linked. Compile without -fgpu-rdc, or link it as it is and split the linked binary (kpack install)",
+                symbols.name(symbol)
+            ),
+        };
+        let header = match self.sections.get(section) {
+            Some(header) if fat_sections.contains(&section) => header,
+            _ => refuse!(
+                "the wrapper at offset {wrapper:#x} points into `{}`; expected `{FAT_SECTION}`",
+                self.shown(section)
+            ),
+        };
+        let size = header.sh_size.get(LE);
+        if offset >= size {
+            refuse!(
+                "the wrapper at offset {wrapper:#x} points to offset {offset:#x} of `{FAT_SECTION}`, which has {size:#x} bytes"
+            );
+        }
+        if relocation.kind != self.absolute {
+            refuse!(
+                "the pointer of the wrapper at offset {wrapper:#x} is relocated by {:?}; expected {:?}",
+                relocation.kind,
+                self.absolute
+            );
+        }
+        let next = used
+            .iter()
+            .filter(|(other, start)| *other == section && *start > offset)
+            .map(|(_, start)| *start)
+            .min();
+        Ok(linked::Wrapper {
+            address: wrapper,
+            bundle_address: offset,
+            bundle_offset: header.sh_offset.get(LE) + offset,
+            bundle_available: next.unwrap_or(size).min(size) - offset,
+        })
+    }
+
+    /// The relocations of wrappers, and all that point into `fat_sections`, by what they apply to.
+    fn relocations(
+        &self,
+        symbols: &Symbols,
+        fat_sections: &[usize],
+        wrapper_sections: &[usize],
+    ) -> Result<BTreeMap<(usize, u64), Relocation>, ElfError> {
+        let mut found = BTreeMap::new();
+        for (index, section) in self.sections.iter().enumerate() {
+            let applies_to = section.sh_info.get(LE) as usize;
+            let of_wrapper = wrapper_sections.contains(&applies_to);
+            match section.sh_type.get(LE) {
+                elf::SHT_RELA => {}
+                elf::SHT_REL if of_wrapper => refuse!(
+                    "`{}` has relocations without addends; expected SHT_RELA",
+                    self.shown(index)
+                ),
+                _ => continue,
+            }
+            let bytes = self.bytes_of(index)?;
+            for (number, rela) in linked::pods::<elf::Rela64<LE>>(&bytes).iter().enumerate() {
+                let symbol = rela.r_sym(LE, false);
+                let target = symbols.target(symbol, rela.r_addend.get(LE));
+                let into_fat = matches!(target, Some(Target::Section(section, _)) if fat_sections.contains(&section));
+                if fat_sections.contains(&applies_to) {
+                    refuse!("a relocation applies to `{FAT_SECTION}`, which goes away");
+                }
+                if !of_wrapper && !into_fat {
+                    continue;
+                }
+                let Some(target) = target else {
+                    continue;
+                };
+                let at = (applies_to, rela.r_offset.get(LE));
+                let relocation = Relocation {
+                    place: (index, number as u64 * size_of::<elf::Rela64<LE>>() as u64),
+                    kind: rela.r_type(LE, false),
+                    target,
+                };
+                if found.insert(at, relocation).is_some() {
+                    refuse!(
+                        "offset {:#x} of `{}` is relocated twice",
+                        at.1,
+                        self.shown(applies_to)
+                    );
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The bytes of a section.
+    pub(super) fn bytes_of(&self, index: usize) -> Result<Vec<u8>, ElfError> {
+        match self.sections.get(index) {
+            Some(section) => bytes_of(&self.source, self.size, section, "a section"),
+            None => refuse!("there is no section {index}"),
+        }
+    }
+
+    /// Bytes of the file.
+    pub(super) fn bytes(&self, offset: u64, size: u64) -> Result<Vec<u8>, ElfError> {
+        bytes(
+            &self.source,
+            self.size,
+            offset,
+            size,
+            "a part of the object",
+        )
+    }
+}
+
+fn section_headers<S: ReadAt>(
+    source: &S,
+    size: u64,
+    header: &Header,
+) -> Result<Vec<SectionHeader>, ElfError> {
+    let entry = size_of::<SectionHeader>() as u64;
+    if u64::from(header.e_shentsize.get(LE)) != entry {
+        refuse!(
+            "its section headers have {} bytes each; expected {entry}",
+            header.e_shentsize.get(LE)
+        );
+    }
+    let offset = header.e_shoff.get(LE);
+    let first = bytes(source, size, offset, entry, "the first section header")?;
+    let count = match header.e_shnum.get(LE) {
+        0 => linked::pods::<SectionHeader>(&first)[0].sh_size.get(LE),
+        count => u64::from(count),
+    };
+    let all = bytes(
+        source,
+        size,
+        offset,
+        count.saturating_mul(entry),
+        "the section headers",
+    )?;
+    Ok(linked::pods::<SectionHeader>(&all).to_vec())
+}
+
+fn bytes_of<S: ReadAt>(
+    source: &S,
+    size: u64,
+    section: &SectionHeader,
+    what: &str,
+) -> Result<Vec<u8>, ElfError> {
+    if section.sh_type.get(LE) == elf::SHT_NOBITS {
+        return Ok(Vec::new());
+    }
+    bytes(
+        source,
+        size,
+        section.sh_offset.get(LE),
+        section.sh_size.get(LE),
+        what,
+    )
+}
+
+fn bytes<S: ReadAt>(
+    source: &S,
+    available: u64,
+    offset: u64,
+    size: u64,
+    what: &str,
+) -> Result<Vec<u8>, ElfError> {
+    if offset.checked_add(size).is_none_or(|end| end > available) {
+        refuse!(
+            "{what} ({size} bytes at offset {offset:#x}) would end behind the end of the file, which has {available} bytes"
+        );
+    }
+    let mut bytes = vec![0; size as usize];
+    source.read_exact_at(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The symbol table, of which relocatable objects have one.
+struct Symbols {
+    /// File offset of the table.
+    offset: u64,
+    bytes: Vec<u8>,
+    names: Vec<u8>,
+    /// Section indices of symbols for which 16 bits are too few (gABI, SHT_SYMTAB_SHNDX).
+    extended: Vec<u8>,
+}
+
+impl Symbols {
+    fn read<S: ReadAt>(object: &Relocatable<S>) -> Result<Self, ElfError> {
+        let of_type = |kind| {
+            let mut sections = object.sections.iter();
+            sections.position(|section| section.sh_type.get(LE) == kind)
+        };
+        let Some(table) = of_type(elf::SHT_SYMTAB) else {
+            refuse!("it has no symbol table");
+        };
+        let section = &object.sections[table];
+        let extended = match of_type(elf::SHT_SYMTAB_SHNDX) {
+            Some(index) => object.bytes_of(index)?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            offset: section.sh_offset.get(LE),
+            bytes: object.bytes_of(table)?,
+            names: object.bytes_of(section.sh_link.get(LE) as usize)?,
+            extended,
+        })
+    }
+
+    fn all(&self) -> &[elf::Sym64<LE>] {
+        linked::pods(&self.bytes)
+    }
+
+    /// The section that a symbol is defined in; `None` for one that is in none.
+    fn section(&self, index: usize) -> Option<usize> {
+        let symbol = self.all().get(index)?;
+        match symbol.st_shndx.get(LE) {
+            elf::SHN_XINDEX => {
+                let all = linked::pods::<object::U32<LE>>(&self.extended);
+                all.get(index).map(|section| section.get(LE) as usize)
+            }
+            section if section == elf::SHN_UNDEF || section.is_reserved() => None,
+            section => Some(usize::from(section.0)),
+        }
+    }
+
+    /// What a relocation against a symbol points to; `None` for what is neither in a section nor
+    /// in another object.
+    fn target(&self, index: u32, addend: i64) -> Option<Target> {
+        let symbol = self.all().get(index as usize)?;
+        match self.section(index as usize) {
+            Some(section) => {
+                let offset = symbol.st_value.get(LE).wrapping_add_signed(addend);
+                Some(Target::Section(section, offset))
+            }
+            None if symbol.st_shndx.get(LE) == elf::SHN_UNDEF => Some(Target::Undefined(index)),
+            None => None,
+        }
+    }
+
+    fn name(&self, index: u32) -> String {
+        let start = self.all().get(index as usize);
+        let start = start.map_or(0, |symbol| symbol.st_name.get(LE) as usize);
+        let rest = self.names.get(start..).unwrap_or_default();
+        let name = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+
+    /// File offsets of the entries of symbols that are defined in `sections`, other than section
+    /// symbols.
+    fn defined_in(&self, sections: &[usize]) -> Vec<u64> {
+        let all = self.all().iter().enumerate();
+        let defined = all.filter(|(index, symbol)| {
+            let section = self.section(*index);
+            symbol.st_type() != elf::STT_SECTION
+                && section.is_some_and(|section| sections.contains(&section))
+        });
+        defined
+            .map(|(index, _)| self.offset + (index * size_of::<elf::Sym64<LE>>()) as u64)
+            .collect()
+    }
+}

@@ -1,0 +1,211 @@
+//! Static libraries (`ar` archives in the GNU format): read member by member, and rewritten with
+//! members of other sizes.
+//!
+//! The format is that of GNU binutils and LLVM, "ar.h": `!<arch>\n`, then for each member a header
+//! of 60 bytes in text and its bytes, padded to an even offset. The members `/` and `/SYM64/` are
+//! the symbol table: where the header of the member that defines each symbol is. `//` has the
+//! names that are longer than 15 characters.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::plan::{Plan, Window, copy};
+use crate::elf::{ElfError, ReadAt};
+
+const MAGIC: &[u8; 8] = b"!<arch>\n";
+const THIN_MAGIC: &[u8; 8] = b"!<thin>\n";
+const HEADER_SIZE: u64 = 60;
+/// Where a header has its member's size, in decimal digits and spaces.
+const SIZE_FIELD: std::ops::Range<usize> = 48..58;
+
+macro_rules! refuse {
+    ($($arg:tt)*) => {
+        return Err(ElfError::Refused(format!($($arg)*)))
+    };
+}
+
+/// A member of a static library.
+#[derive(Debug)]
+pub(super) struct Member {
+    /// Offset of its header.
+    header: u64,
+    /// Offset of its bytes.
+    pub(super) offset: u64,
+    /// How many bytes it has.
+    pub(super) size: u64,
+    /// Its name; that of a table as it is in the header.
+    pub(super) name: String,
+}
+
+impl Member {
+    /// Whether it is the symbol table or the table of long names.
+    pub(super) fn is_table(&self) -> bool {
+        matches!(self.name.as_str(), "/" | "//" | "/SYM64/")
+    }
+}
+
+/// The members, in order.
+///
+/// # Errors
+/// Thin archives, archives in the BSD format, and damage.
+pub(super) fn members(file: &File) -> Result<Vec<Member>, ElfError> {
+    let size = file.metadata()?.len();
+    let mut magic = [0; 8];
+    ReadAt::read_exact_at(file, 0, &mut magic)?;
+    if &magic == THIN_MAGIC {
+        refuse!(
+            "a thin archive: it only names its objects. Split these, and make the archive of the host-only objects"
+        );
+    }
+    if &magic != MAGIC {
+        refuse!("expected a static library, which starts with `!<arch>`");
+    }
+    let mut members: Vec<Member> = Vec::new();
+    let mut long_names = Vec::new();
+    let mut at = MAGIC.len() as u64;
+    while at < size {
+        let mut header = [0; HEADER_SIZE as usize];
+        if size - at < HEADER_SIZE {
+            refuse!("a member's header at offset {at:#x} is cut off by the end of the file");
+        }
+        ReadAt::read_exact_at(file, at, &mut header)?;
+        let text = |range| {
+            std::str::from_utf8(&header[range])
+                .unwrap_or_default()
+                .trim_end()
+        };
+        let Ok(length) = text(SIZE_FIELD).parse::<u64>() else {
+            refuse!("the member's header at offset {at:#x} has no size");
+        };
+        let offset = at + HEADER_SIZE;
+        if &header[58..] != b"`\n" || length > size - offset {
+            refuse!(
+                "the member at offset {at:#x} is said to have {length} bytes, which do not fit into the file ({size} bytes)"
+            );
+        }
+        let field = text(0..16);
+        if field.starts_with("#1/") || field.starts_with("__.SYMDEF") {
+            refuse!("a static library in the BSD format; expected the GNU format");
+        }
+        let name = match field
+            .strip_prefix('/')
+            .and_then(|at| at.parse::<usize>().ok())
+        {
+            Some(at) => long_name(&long_names, at),
+            None if field.starts_with('/') => field.to_owned(),
+            None => field.strip_suffix('/').unwrap_or(field).to_owned(),
+        };
+        if name == "//" {
+            long_names = vec![0; length as usize];
+            ReadAt::read_exact_at(file, offset, &mut long_names)?;
+        }
+        members.push(Member {
+            header: at,
+            offset,
+            size: length,
+            name,
+        });
+        at = (offset + length).next_multiple_of(2);
+    }
+    Ok(members)
+}
+
+/// A name in the table of long names; each ends in `/` and a newline.
+fn long_name(table: &[u8], at: usize) -> String {
+    let rest = table.get(at..).unwrap_or_default();
+    let name = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let name = String::from_utf8_lossy(name);
+    name.strip_suffix('/').unwrap_or(&name).to_owned()
+}
+
+/// Writes the static library into the empty file `output`, with the members that are planned
+/// split, and everything else as it is: `plans` has one entry for each of `members`.
+pub(super) fn rewrite(
+    file: &File,
+    members: &[Member],
+    plans: &[Option<&Plan>],
+    output: &File,
+) -> Result<(), ElfError> {
+    let sizes: Vec<u64> = members
+        .iter()
+        .zip(plans)
+        .map(|(member, plan)| plan.map_or(member.size, Plan::size))
+        .collect();
+    let mut headers = Vec::new();
+    let mut at = MAGIC.len() as u64;
+    for size in &sizes {
+        headers.push(at);
+        at = (at + HEADER_SIZE + size).next_multiple_of(2);
+    }
+    let moved = |offset: u64| {
+        let member = members.binary_search_by_key(&offset, |member| member.header);
+        member.ok().map(|member| headers[member])
+    };
+
+    output.write_all_at(MAGIC, 0)?;
+    for (((member, plan), size), to) in members.iter().zip(plans).zip(&sizes).zip(&headers) {
+        let mut header = [0; HEADER_SIZE as usize];
+        ReadAt::read_exact_at(file, member.header, &mut header)?;
+        if *size != member.size {
+            header[SIZE_FIELD].copy_from_slice(format!("{size:<10}").as_bytes());
+        }
+        output.write_all_at(&header, *to)?;
+        let to = to + HEADER_SIZE;
+        let window = Window::new(file, member.offset, member.size);
+        match (plan, member.name.as_str()) {
+            (Some(plan), _) => plan.apply(&window, output, to)?,
+            (None, "/") => output.write_all_at(&symbol_table::<4>(&window, &moved)?, to)?,
+            (None, "/SYM64/") => output.write_all_at(&symbol_table::<8>(&window, &moved)?, to)?,
+            (None, _) => copy(&window, &(0..member.size), output, to)?,
+        }
+        if size % 2 == 1 {
+            output.write_all_at(b"\n", to + size)?;
+        }
+    }
+    Ok(())
+}
+
+/// The symbol table, whose offsets have `WORD` bytes, with the headers where they are now.
+fn symbol_table<const WORD: usize>(
+    table: &Window<'_>,
+    moved: &dyn Fn(u64) -> Option<u64>,
+) -> Result<Vec<u8>, ElfError> {
+    let mut bytes = vec![0; table.size()? as usize];
+    table.read_exact_at(0, &mut bytes)?;
+    let count = bytes.get(..WORD).map_or(0, big_endian);
+    let end = count
+        .checked_add(1)
+        .and_then(|words| words.checked_mul(WORD as u64));
+    let offsets = end.and_then(|end| bytes.get_mut(WORD..usize::try_from(end).ok()?));
+    let Some(offsets) = offsets else {
+        refuse!("its symbol table is said to have {count} entries, for which it is too short");
+    };
+    for word in offsets.chunks_exact_mut(WORD) {
+        let old = big_endian(word);
+        let Some(new) = moved(old) else {
+            refuse!("its symbol table names a member at offset {old:#x}, where none is");
+        };
+        let new = new.to_be_bytes();
+        if new[..8 - WORD].iter().any(|byte| *byte != 0) {
+            refuse!("a member would come to be at an offset that its symbol table cannot name");
+        }
+        word.copy_from_slice(&new[8 - WORD..]);
+    }
+    Ok(bytes)
+}
+
+fn big_endian(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+/// What of a member is not an ELF file, such as bitcode or a list of imports.
+pub(super) fn is_elf(window: &Window<'_>) -> io::Result<bool> {
+    let mut magic = [0; 4];
+    Ok(window.size()? >= 4 && {
+        window.read_exact_at(0, &mut magic)?;
+        magic == *b"\x7fELF"
+    })
+}

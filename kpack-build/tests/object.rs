@@ -1,0 +1,578 @@
+//! Given objects with device code, when they are split and then linked, then every linker makes a
+//! host binary of them that finds its device code, and what is refused says why.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kpack_build::install::Report;
+use kpack_build::object_file::{Options, split};
+use kpack_build::{Error, verify};
+use kpack_format::archive::Archive;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+use object::read::elf::ElfFile64;
+use object::{Object as _, ObjectSection as _, SectionFlags};
+
+/// Three wrappers; one code object is in two of them.
+fn fixture() -> FatLibrary {
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx90a:xnack+", "add")],
+        )
+        .wrapper(
+            Storage::Zstd(2),
+            [code("gfx1100", "mul"), code("gfx942", "mul")],
+        )
+        .wrapper(Storage::Plain, [code("gfx1100", "add")])
+}
+
+/// Splits files of a tree into a directory of it.
+fn split_into(tree: &Tree, directory: &str, files: &[&str]) -> Report {
+    try_split(tree, directory, files).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
+}
+
+fn try_split(tree: &Tree, directory: &str, files: &[&str]) -> Result<Report, Error> {
+    let files = files.iter().map(|file| tree.path(file));
+    split(&Options::new("vec", tree.path(directory), files), &())
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// `main.o`, which calls the fixture's report.
+fn build_main(tree: &Tree) -> PathBuf {
+    let source = tree.path("main.c");
+    let text = "void fixture_report(void);\nint main(void) { fixture_report(); return 0; }\n";
+    fs::write(&source, text).unwrap();
+    let object = tree.path("main.o");
+    run(Command::new("cc")
+        .args(["-c", "-o"])
+        .arg(&object)
+        .arg(&source));
+    object
+}
+
+/// The linkers that are here, by the name that `-fuse-ld` takes.
+fn linkers() -> Vec<&'static str> {
+    let all = [
+        ("bfd", "ld.bfd"),
+        ("gold", "ld.gold"),
+        ("lld", "ld.lld-19"),
+        ("mold", "ld.mold"),
+    ];
+    let here = all
+        .into_iter()
+        .filter(|(_, program)| require::tool(program));
+    here.map(|(linker, _)| linker).collect()
+}
+
+/// Links with a linker: gcc does not find Debian's lld, clang does.
+fn link(linker: &str, objects: &[PathBuf], output: &Path) {
+    let driver = if linker == "lld" { "clang-19" } else { "cc" };
+    let mut command = Command::new(driver);
+    command
+        .arg(format!("-fuse-ld={linker}"))
+        .arg("-o")
+        .arg(output);
+    run(command.args(objects));
+}
+
+fn assert_verifies(binary: &Path, original: Option<&Path>) {
+    let options = verify::Options {
+        against: original.map(Path::to_owned),
+        ..Default::default()
+    };
+    let report = verify::verify(&[binary.to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    assert!(report.holds(), "{report:#?}");
+}
+
+#[test]
+fn every_linker_makes_a_host_binary_of_split_objects() {
+    let tree = Tree::new();
+    fixture()
+        .kind(Kind::Object)
+        .build(&tree.path("vec.o"))
+        .unwrap();
+    let main = build_main(&tree);
+    let report = split_into(&tree, "host", &["vec.o"]);
+    assert_eq!(report.archives.len(), 3);
+    for linker in linkers() {
+        let fat = tree.path(&format!("{linker}-fat"));
+        link(linker, &[main.clone(), tree.path("vec.o")], &fat);
+        let host = tree.path(&format!("host/{linker}"));
+        link(linker, &[main.clone(), tree.path("host/vec.o")], &host);
+        assert_eq!(
+            run(&mut Command::new(&host)),
+            "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n"
+        );
+        assert_verifies(&host, Some(&fat));
+        run(Command::new("strip").arg(&host));
+        assert_verifies(&host, Some(&fat));
+    }
+}
+
+#[test]
+fn the_code_objects_are_those_of_the_linked_binary() {
+    let tree = Tree::new();
+    fixture()
+        .kind(Kind::Object)
+        .build(&tree.path("vec.o"))
+        .unwrap();
+    fixture().build(&tree.path("stage/lib/libvec.so")).unwrap();
+    split_into(&tree, "host", &["vec.o"]);
+    let options = kpack_build::install::Options::new(tree.path("stage"), "vec", ["lib/libvec.so"]);
+    kpack_build::install::install(&options, &()).unwrap();
+    let before = kernels(&tree.path("host/.kpack"));
+    let after = kernels(&tree.path("stage/lib/.kpack"));
+    assert_eq!(before.len(), 5);
+    let codes = |all: BTreeMap<(String, String), Vec<u8>>| {
+        let by_index = all.into_iter().map(|((kernel, target), code)| {
+            (kernel.rsplit_once('#').unwrap().1.to_owned(), target, code)
+        });
+        by_index.collect::<Vec<_>>()
+    };
+    assert_eq!(codes(before), codes(after));
+}
+
+/// Every code object of the archives in a directory, by kernel and target.
+fn kernels(directory: &Path) -> BTreeMap<(String, String), Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "kpack")
+        {
+            continue;
+        }
+        let mut archive = Archive::open(File::open(&path).unwrap()).unwrap();
+        for (kernel, targets) in archive.toc().kernels.clone() {
+            for target in targets.keys() {
+                let code = archive.read(&kernel, target).unwrap();
+                found.insert((kernel.clone(), target.clone()), code);
+            }
+        }
+    }
+    found
+}
+
+/// Name, type, flags and bytes of each section, and the bytes of its relocations.
+type Sections = Vec<(String, SectionFlags, u64, Vec<u8>)>;
+
+fn sections(bytes: &[u8]) -> Sections {
+    let file = ElfFile64::<object::LittleEndian>::parse(bytes).unwrap();
+    let sections = file.sections().map(|section| {
+        let name = section.name().unwrap().to_owned();
+        let data = section.data().unwrap().to_owned();
+        (name, section.flags(), section.align(), data)
+    });
+    sections.collect()
+}
+
+/// Everything but device code, wrapper, its relocations and the section names is as it was.
+fn assert_same_but_device_code(before: &[u8], after: &[u8]) {
+    let (before, after) = (sections(before), sections(after));
+    assert_eq!(before.len(), after.len());
+    for (old, new) in before.iter().zip(&after) {
+        match old.0.as_str() {
+            ".hip_fatbin" => assert_eq!(new.0, ".rocm_kpack_ref"),
+            // GNU tools have the names of sections in a table of their own, LLVM in the symbols'.
+            ".shstrtab" | ".strtab" => assert!(new.3.starts_with(&old.3), "{}", old.0),
+            ".hipFatBinSegment" | ".rela.hipFatBinSegment" => assert_eq!(old.3.len(), new.3.len()),
+            _ => assert_eq!(old, new),
+        }
+    }
+}
+
+#[test]
+fn everything_else_stays_byte_for_byte() {
+    let compilers = [
+        ("cc", "cc"),
+        ("clang-19", "clang-19"),
+        ("aarch64-linux-gnu-gcc", "aarch64-linux-gnu-gcc"),
+    ];
+    for (compiler, tool) in compilers {
+        if !require::tool(tool) {
+            continue;
+        }
+        for flag in ["-O1", "-g", "-ffunction-sections"] {
+            let tree = Tree::new();
+            let library = fixture().kind(Kind::Object).red_zones();
+            let library = library.compiler(compiler).flag(flag);
+            library.build(&tree.path("vec.o")).unwrap();
+            split_into(&tree, "host", &["vec.o"]);
+            let before = fs::read(tree.path("vec.o")).unwrap();
+            let after = fs::read(tree.path("host/vec.o")).unwrap();
+            assert_same_but_device_code(&before, &after);
+        }
+    }
+}
+
+#[test]
+fn aarch64_objects_run_after_the_link() {
+    if !require::tool("aarch64-linux-gnu-gcc") || !require::tool("qemu-aarch64") {
+        return;
+    }
+    let tree = Tree::new();
+    let library = fixture()
+        .kind(Kind::Object)
+        .compiler("aarch64-linux-gnu-gcc");
+    library.build(&tree.path("vec.o")).unwrap();
+    split_into(&tree, "host", &["vec.o"]);
+    build_main(&tree);
+    let program = tree.path("host/program");
+    let mut command = Command::new("aarch64-linux-gnu-gcc");
+    command
+        .arg("-o")
+        .arg(&program)
+        .arg(tree.path("main.c"))
+        .arg(tree.path("host/vec.o"));
+    run(&mut command);
+    let mut qemu = Command::new("qemu-aarch64");
+    qemu.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&program);
+    assert_eq!(run(&mut qemu), "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n");
+    assert_verifies(&program, None);
+}
+
+#[test]
+fn a_static_library_becomes_one() {
+    let tree = Tree::new();
+    fixture()
+        .kind(Kind::Object)
+        .build(&tree.path("a_member_with_a_long_name.o"))
+        .unwrap();
+    let main = build_main(&tree);
+    fs::write(tree.path("odd.txt"), "odd").unwrap();
+    let library = tree.path("libvec.a");
+    let mut ar = Command::new("ar");
+    ar.current_dir(tree.root()).arg("rcsD").arg(&library);
+    run(ar.args(["odd.txt", "main.o", "a_member_with_a_long_name.o"]));
+    let report = split_into(&tree, "host", &["libvec.a"]);
+    assert_eq!(report.archives.len(), 3);
+
+    let host = tree.path("host/libvec.a");
+    let list = |archive: &Path| run(Command::new("ar").arg("tO").arg(archive));
+    let names = |text: String| {
+        text.lines()
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(list(&host)), names(list(&library)));
+    for member in ["odd.txt", "main.o"] {
+        let take = |archive: &Path| {
+            Command::new("ar")
+                .arg("p")
+                .arg(archive)
+                .arg(member)
+                .output()
+                .unwrap()
+                .stdout
+        };
+        assert_eq!(take(&host), take(&library));
+    }
+    // The symbol table leads every linker to the members.
+    for linker in linkers() {
+        let program = tree.path(&format!("host/{linker}"));
+        link(linker, &[main.clone(), host.clone()], &program);
+        assert_eq!(
+            run(&mut Command::new(&program)),
+            "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n"
+        );
+        assert_verifies(&program, None);
+    }
+    let kernels = kernels(&tree.path("host/.kpack"));
+    assert!(
+        kernels
+            .keys()
+            .all(|(name, _)| name.starts_with("libvec.a/a_member_with_a_long_name.o@"))
+    );
+}
+
+#[test]
+fn a_kernel_name_tells_the_device_code() {
+    let tree = Tree::new();
+    let build = |path: &str, name: &str| {
+        let library = FatLibrary::new().kind(Kind::Object);
+        let library = library.wrapper(Storage::Plain, [code("gfx1100", name)]);
+        library.build(&tree.path(path)).unwrap();
+    };
+    build("a/vec.o", "add");
+    build("b/vec.o", "add");
+    build("c/vec.o", "subtract");
+    for directory in ["a", "b", "c"] {
+        let file = format!("{directory}/vec.o");
+        split_into(&tree, &format!("host/{directory}"), &[&file]);
+    }
+    let names = |directory: &str| {
+        let kernels = kernels(&tree.path(&format!("host/{directory}/.kpack")));
+        kernels
+            .into_keys()
+            .map(|(name, _)| name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names("a"), names("b"));
+    assert_ne!(names("a"), names("c"));
+}
+
+#[test]
+fn splitting_again_replaces_what_the_file_had() {
+    let tree = Tree::new();
+    fixture()
+        .kind(Kind::Object)
+        .build(&tree.path("vec.o"))
+        .unwrap();
+    let other = FatLibrary::new().kind(Kind::Object);
+    other
+        .clone()
+        .wrapper(Storage::Plain, [code("gfx942", "other")])
+        .build(&tree.path("other.o"))
+        .unwrap();
+    split_into(&tree, "host", &["vec.o", "other.o"]);
+    let first = tree.snapshot();
+    split_into(&tree, "host", &["vec.o", "other.o"]);
+    assert_eq!(tree.snapshot(), first);
+
+    other
+        .wrapper(Storage::Plain, [code("gfx1101", "vec")])
+        .build(&tree.path("vec.o"))
+        .unwrap();
+    let report = split_into(&tree, "host", &["vec.o"]);
+    assert_eq!(report.removed.len(), 2);
+    let targets: Vec<String> = kernels(&tree.path("host/.kpack"))
+        .into_keys()
+        .map(|(_, target)| target)
+        .collect();
+    assert_eq!(targets.len(), 2);
+    assert!(targets.contains(&"gfx1101".to_owned()) && targets.contains(&"gfx942".to_owned()));
+
+    // Split files are left alone, and so are their kernels.
+    let before = tree.snapshot();
+    split_into(&tree, "host", &["host/vec.o", "host/other.o"]);
+    assert_eq!(tree.snapshot(), before);
+}
+
+/// Over 2 GiB of device code: a linker cannot place host code on both sides of it within reach of
+/// 32-bit relocations.
+///
+/// The object is generated sparse: a small one is assembled, and then its `.hip_fatbin` is laid
+/// behind the end of the file, where a bundle's table and the headers of its eight code objects are
+/// written and everything else is a hole.
+#[test]
+fn device_code_that_no_linker_can_place_links_after_the_split() {
+    const CODE_SIZE: u64 = 288 << 20;
+    let targets = [
+        "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1101",
+    ];
+    let tree = Tree::new();
+    let library = FatLibrary::new().kind(Kind::Object);
+    let small = library.wrapper(Storage::Plain, targets.map(|target| code(target, "huge")));
+    let path = tree.path("vec.o");
+    small.build(&path).unwrap();
+    grow(&path, &targets, CODE_SIZE);
+    let main = build_main(&tree);
+
+    let mut plain = match require::tool("ld.lld-19") && require::tool("clang-19") {
+        true => Command::new("clang-19"),
+        false => Command::new("cc"),
+    };
+    if plain.get_program() == "clang-19" {
+        plain.arg("-fuse-ld=lld");
+    }
+    plain
+        .arg("-o")
+        .arg(tree.path("plain"))
+        .arg(&main)
+        .arg(&path);
+    let output = plain.output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        message.contains("out of range") || message.contains("truncated to fit"),
+        "{message}"
+    );
+
+    let report = split_into(&tree, "host", &["vec.o"]);
+    assert_eq!(report.archives.len(), targets.len());
+    let program = tree.path("host/program");
+    link("bfd", &[main, tree.path("host/vec.o")], &program);
+    assert_eq!(run(&mut Command::new(&program)), "HIPK 0\nhost 27\n");
+    assert!(program.metadata().unwrap().len() < 1 << 20);
+}
+
+/// Gives the object at `path` a bundle of code objects of `size` bytes each, without writing them.
+fn grow(path: &Path, targets: &[&str], size: u64) {
+    let bytes = fs::read(path).unwrap();
+    let file = ElfFile64::<object::LittleEndian>::parse(&*bytes).unwrap();
+    let index = file.section_by_name(".hip_fatbin").unwrap().index().0;
+    let table_at = file.elf_header().e_shoff.get(object::LittleEndian);
+    // The table of a bundle of empty code objects has the places of its entries, which are 8 bytes
+    // each in front of the IDs.
+    let empty: Vec<(String, Vec<u8>)> = targets
+        .iter()
+        .map(|target| ((*target).to_owned(), Vec::new()))
+        .collect();
+    let mut table = bundle(Storage::Plain, &empty).unwrap();
+    let start = (bytes.len() as u64).next_multiple_of(4096);
+    let output = File::options().write(true).open(path).unwrap();
+    let mut place = 4096u64;
+    let mut at = 32;
+    for entry in 0..=targets.len() {
+        let id_size = u64::from_le_bytes(table[at + 16..at + 24].try_into().unwrap());
+        if let Some(target) = entry.checked_sub(1).map(|entry| targets[entry]) {
+            table[at..at + 8].copy_from_slice(&place.to_le_bytes());
+            table[at + 8..at + 16].copy_from_slice(&size.to_le_bytes());
+            let head = code_object(target, b"huge").unwrap();
+            output.write_all_at(&head, start + place).unwrap();
+            place += size;
+        }
+        at += 24 + id_size as usize;
+    }
+    table.truncate(at);
+    output.write_all_at(&table, start).unwrap();
+    output.set_len(start + place).unwrap();
+    // sh_offset and sh_size.
+    let header = table_at + 64 * index as u64;
+    output
+        .write_all_at(&start.to_le_bytes(), header + 24)
+        .unwrap();
+    output
+        .write_all_at(&place.to_le_bytes(), header + 32)
+        .unwrap();
+}
+
+/// What is said of each, with the tree's root left out.
+fn refusal(tree: &Tree, file: &str) -> String {
+    let before = tree.snapshot();
+    let error = try_split(tree, "host", &[file]).unwrap_err();
+    assert_eq!(tree.snapshot(), before, "a refused file changes nothing");
+    let root = format!("{}/", tree.root().display());
+    error.in_one_line().replace(&root, "")
+}
+
+#[test]
+fn what_cannot_be_split_before_the_link_says_why() {
+    let tree = Tree::new();
+    let assemble = |file: &str, text: &str| {
+        let source = tree.path("text.s");
+        fs::write(&source, text).unwrap();
+        run(Command::new("cc")
+            .arg("-c")
+            .arg("-o")
+            .arg(tree.path(file))
+            .arg(&source));
+    };
+    let wrapper = |pointer: &str| {
+        format!(
+            ".section .hipFatBinSegment,\"aw\",@progbits\n.p2align 3\n.long 0x48495046, 1\n.quad {pointer}, 0\n"
+        )
+    };
+    assemble(
+        "rdc.o",
+        ".section \"__CLANG_OFFLOAD_BUNDLE__hip-amdgcn-amd-amdhsa--gfx1100\",\"e\",@progbits\n.long 1\n",
+    );
+    assemble("rdc_host.o", &wrapper("__hip_fatbin_0123456789abcdef"));
+    assemble(
+        "new_driver.o",
+        ".section .llvm.offloading,\"e\",@0x6fff4c0b\n.long 1\n",
+    );
+    assemble(
+        "other_pointer.o",
+        &format!(
+            ".section .hip_fatbin,\"a\",@progbits\n.Lb: .zero 64\n.data\n.quad .Lb\n{}",
+            wrapper(".Lb")
+        ),
+    );
+    assemble(
+        "no_bundle.o",
+        &format!(
+            ".section .hip_fatbin,\"a\",@progbits\n.Lb: .ascii \"no bundle\"\n{}",
+            wrapper(".Lb")
+        ),
+    );
+    fs::write(
+        tree.path("lto.o"),
+        b"BC\xc0\xde and so on, which is bitcode",
+    )
+    .unwrap();
+    fs::write(tree.path("text.o"), "a text").unwrap();
+    fs::write(tree.path("thin.a"), "!<thin>\n").unwrap();
+    fs::write(tree.path("short.a"), "!<arch>\nshort").unwrap();
+    fixture().build(&tree.path("libvec.so")).unwrap();
+    let files = [
+        "rdc.o",
+        "rdc_host.o",
+        "new_driver.o",
+        "other_pointer.o",
+        "no_bundle.o",
+        "lto.o",
+        "text.o",
+        "thin.a",
+        "short.a",
+        "libvec.so",
+    ];
+    let text: Vec<String> = files.iter().map(|file| refusal(&tree, file)).collect();
+    insta::assert_snapshot!(text.join("\n\n"));
+}
+
+#[test]
+fn truncated_objects_are_refused() {
+    let tree = Tree::new();
+    fixture()
+        .kind(Kind::Object)
+        .build(&tree.path("vec.o"))
+        .unwrap();
+    let bytes = fs::read(tree.path("vec.o")).unwrap();
+    for length in (0..bytes.len()).step_by(97) {
+        fs::write(tree.path("cut.o"), &bytes[..length]).unwrap();
+        let _ = fs::remove_dir_all(tree.path("host"));
+        assert!(
+            try_split(&tree, "host", &["cut.o"]).is_err(),
+            "{length} of {} bytes",
+            bytes.len()
+        );
+    }
+}
+
+#[test]
+fn flipped_bytes_never_panic() {
+    let tree = Tree::new();
+    fixture()
+        .kind(Kind::Object)
+        .build(&tree.path("vec.o"))
+        .unwrap();
+    let bytes = fs::read(tree.path("vec.o")).unwrap();
+    // The headers of file and sections, symbols and relocations are in front and behind.
+    let places = (0..64).chain((bytes.len().saturating_sub(6000)..bytes.len()).step_by(13));
+    for at in places {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x5a;
+        fs::write(tree.path("damaged.o"), &damaged).unwrap();
+        let _ = fs::remove_dir_all(tree.path("host"));
+        let _ = try_split(&tree, "host", &["damaged.o"]);
+    }
+}
+
+#[test]
+fn wrong_arguments_are_usage_errors() {
+    let tree = Tree::new();
+    let mut options = Options::new("vec", tree.path("host"), ["a/x.o", "b/x.o"]);
+    let twice = split(&options, &()).unwrap_err().in_one_line();
+    assert!(twice.contains("two files are called `x.o`"), "{twice}");
+    options.files.pop();
+    options.search_paths = vec!["lib/vec.kpack".to_owned()];
+    let pattern = split(&options, &()).unwrap_err().in_one_line();
+    assert!(pattern.contains("expected @GFXARCH@ in it"), "{pattern}");
+    options.module = "a/b".to_owned();
+    assert!(matches!(split(&options, &()), Err(Error::Usage(_))));
+}
