@@ -448,6 +448,21 @@ fn host_files_that_differ_are_shown() {
 }
 
 #[test]
+fn a_host_binary_that_is_laid_out_otherwise_is_worth_a_warning() {
+    let tree = three_shards();
+    // As it was built: for one target instead of two.
+    shard(&tree, "linux-c", &["gfx942"]);
+    let plan = planned(&tree, CONFIGURATION);
+    let file = "linux-c/blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5";
+    assert_said(
+        &plan,
+        Severity::Warning,
+        &[file, "its sections have the same sizes and other addresses"],
+    );
+    assert_eq!(plan.errors(), 0);
+}
+
+#[test]
 fn duplicate_device_code_is_an_error_unless_it_is_identical() {
     let tree = three_shards();
     let at = |shard: &str, file: &str| tree.path(&format!("shards/{shard}/blas_lib_gfx942/{file}"));

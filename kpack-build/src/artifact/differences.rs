@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
+use kpack_format::marker;
+
 use crate::Error;
-use crate::elf::Image;
+use crate::elf::{DeviceCode, FAT_SECTION, Image};
 use crate::inspect;
 
 /// How many sections are named.
@@ -15,8 +17,17 @@ const CONTEXT: usize = 60;
 /// The least printable bytes around a difference that are called text.
 const LEAST_TEXT: usize = 6;
 
+/// In what two files differ.
+pub(crate) struct Difference {
+    /// What to say.
+    pub(crate) text: String,
+    /// Whether it can be no more than the layout: both are split binaries, with the same sections of
+    /// the same sizes at other addresses, as linkers give them where device code has another size.
+    pub(crate) layout_only: bool,
+}
+
 /// Says in what two regular files differ; `None` where they have the same bytes.
-pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<String>, Error> {
+pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Error> {
     let Some(at) = first_difference(one, other)? else {
         return Ok(None);
     };
@@ -31,6 +42,14 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<String>, Error>
     );
     let mut shown = at;
     if let (Ok(a), Ok(b)) = images {
+        if layout_only(&a, &b) {
+            let text = "differs in its layout: its sections have the same sizes and other \
+                        addresses, as where device code had another size";
+            return Ok(Some(Difference {
+                text: text.to_owned(),
+                layout_only: true,
+            }));
+        }
         shown = sections(&a, &b, &mut parts).unwrap_or(at);
     }
     let (a, b) = (around(one, shown)?, around(other, shown)?);
@@ -41,7 +60,43 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<String>, Error>
         }
         _ => parts.push(format!("first difference at byte {at:#x}")),
     }
-    Ok(Some(format!("differs: {}", parts.join("; "))))
+    Ok(Some(Difference {
+        text: format!("differs: {}", parts.join("; ")),
+        layout_only: false,
+    }))
+}
+
+/// Whether both are split binaries with the same markers and loaded sections of the same names,
+/// kinds and sizes, some of which are at other addresses.
+fn layout_only(one: &Image<File>, other: &Image<File>) -> bool {
+    let is_split = |image: &Image<File>| matches!(image.device_code(), Ok(DeviceCode::Split(_)));
+    if !is_split(one) || !is_split(other) {
+        return false;
+    }
+    let device = |name: &str| name == FAT_SECTION || name == marker::SECTION_NAME;
+    let shape = |image: &Image<File>| -> Vec<(String, u32, u64)> {
+        let loaded = image
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && !device(&s.name));
+        loaded.map(|s| (s.name.clone(), s.kind.0, s.size)).collect()
+    };
+    let addresses = |image: &Image<File>| -> Vec<u64> {
+        let loaded = image
+            .sections
+            .iter()
+            .filter(|s| s.is_alloc() && !device(&s.name));
+        loaded.map(|s| s.addr).collect()
+    };
+    // What is text is not moved, but may have moved. It has no addresses in it.
+    let texts = |image: &Image<File>| -> Vec<Option<Vec<u8>>> {
+        let texts = [".dynstr", ".comment", ".interp"].map(|name| {
+            let section = image.sections.iter().find(|s| s.name == name);
+            section.and_then(|section| image.section_bytes(section).ok())
+        });
+        texts.into()
+    };
+    shape(one) == shape(other) && addresses(one) != addresses(other) && texts(one) == texts(other)
 }
 
 /// Build IDs, and the sections that differ. Gives the place of the first that is in neither a build

@@ -22,6 +22,7 @@ pub(crate) fn shard(tree: &Tree, name: &str, targets: &[&str]) {
     let library = FatLibrary::new()
         .wrapper(Storage::Plain, code("gemm"))
         .wrapper(Storage::Zstd(2), code("trsm"));
+    let _ = fs::remove_dir_all(&artifact);
     library.build(&prefix.join("lib/librocblas.so.5")).unwrap();
     symlink("librocblas.so.5", prefix.join("lib/librocblas.so")).unwrap();
     fs::create_dir_all(prefix.join("share/empty")).unwrap();

@@ -290,14 +290,25 @@ impl<'a> Component<'a> {
                 .validation
                 .verify_generic_artifacts_match
             {
-                let differences = trees[0].differences(&other, (first, shard))?;
-                for (path, text) in differences.iter().take(MOST_DIFFERENCES) {
-                    let text = format!("host file, {first} against {shard}: {text}");
-                    self.say(Severity::Error, other.root.join(path), text);
+                let mut differences = trees[0].differences(&other, (first, shard))?;
+                // What is an error is not to be cut off.
+                differences.sort_by_key(|(_, difference)| difference.layout_only);
+                for (path, difference) in differences.iter().take(MOST_DIFFERENCES) {
+                    let severity = match difference.layout_only {
+                        true => Severity::Warning,
+                        false => Severity::Error,
+                    };
+                    let text = format!("host file, {first} against {shard}: {}", difference.text);
+                    self.say(severity, other.root.join(path), text);
                 }
                 if let Some(more) = differences.len().checked_sub(MOST_DIFFERENCES + 1) {
+                    let errors = differences[MOST_DIFFERENCES..].iter();
+                    let severity = match errors.clone().all(|(_, d)| d.layout_only) {
+                        true => Severity::Warning,
+                        false => Severity::Error,
+                    };
                     let text = format!("{} more differences from {first}", more + 1);
-                    self.say(Severity::Error, &other.root, text);
+                    self.say(severity, &other.root, text);
                 }
             }
             trees.push(other);
@@ -396,9 +407,10 @@ impl<'a> Component<'a> {
                 Severity::Error => String::new(),
                 _ => format!("; {first}'s is taken"),
             };
-            for (path, text) in differences.iter().take(MOST_DIFFERENCES) {
+            for (path, difference) in differences.iter().take(MOST_DIFFERENCES) {
                 let text = format!(
-                    "device code for {target} that shards {first} and {shard} both have: {text}{taken}"
+                    "device code for {target} that shards {first} and {shard} both have: {}{taken}",
+                    difference.text
                 );
                 self.say(severity, other.root.join(path), text);
             }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::artifact::classify::{Class, Node, classify};
 use crate::artifact::databases::Selection;
-use crate::artifact::{differences, manifest_txt};
+use crate::artifact::differences::{self, Difference};
+use crate::artifact::manifest_txt;
 use crate::inspect;
 
 /// An artifact directory, read.
@@ -90,42 +91,57 @@ impl Tree {
         &self,
         other: &Self,
         (own_name, other_name): (&str, &str),
-    ) -> Result<Vec<(PathBuf, String)>, Error> {
+    ) -> Result<Vec<(PathBuf, Difference)>, Error> {
         let mut found = Vec::new();
+        let plain = |text: String| Difference {
+            text,
+            layout_only: false,
+        };
         let counts = |item: &Item| !item.is_manifest();
         for (path, item) in self.entries.iter().filter(|(_, item)| counts(item)) {
             let Some(theirs) = other.entries.get(path) else {
-                found.push((path.clone(), format!("only shard {own_name} has it")));
+                found.push((path.clone(), plain(format!("only shard {own_name} has it"))));
                 continue;
             };
-            if let Some(text) = difference(item, theirs)? {
-                found.push((path.clone(), text));
+            if let Some(difference) = difference(item, theirs)? {
+                found.push((path.clone(), difference));
             }
         }
         for (path, item) in &other.entries {
             if counts(item) && !self.entries.contains_key(path) {
-                found.push((path.clone(), format!("only shard {other_name} has it")));
+                found.push((
+                    path.clone(),
+                    plain(format!("only shard {other_name} has it")),
+                ));
             }
         }
         Ok(found)
     }
 }
 
-fn difference(one: &Item, other: &Item) -> Result<Option<String>, Error> {
+fn difference(one: &Item, other: &Item) -> Result<Option<Difference>, Error> {
+    let plain = |text: String| Difference {
+        text,
+        layout_only: false,
+    };
     let kind = |item: &Item| match item.node {
         Node::Directory { .. } => "a directory",
         Node::Symlink => "a symbolic link",
         Node::File { .. } => "a file",
     };
     if kind(one) != kind(other) {
-        return Ok(Some(format!("{} against {}", kind(one), kind(other))));
+        return Ok(Some(plain(format!(
+            "{} against {}",
+            kind(one),
+            kind(other)
+        ))));
     }
     match one.node {
         Node::Directory { .. } => Ok(None),
         Node::Symlink => {
             let target = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
             let (a, b) = (target(&one.from)?, target(&other.from)?);
-            let text = || format!("leads to {} against {}", a.display(), b.display());
+            let text = || plain(format!("leads to {} against {}", a.display(), b.display()));
             Ok((a != b).then(text))
         }
         Node::File { .. } => {
