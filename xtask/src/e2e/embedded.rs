@@ -147,16 +147,22 @@ impl Unit {
 
 /// Assembles wrapper and bundle of each unit.
 fn device_objects(shell: &Shell, units: &[Unit], build: &Path) -> Result<Vec<PathBuf>> {
+    let object = |unit: &Unit| {
+        let bundle = bundle(unit.storage, &unit.code_objects()?)?;
+        assemble(shell, unit.name, &bundle, build)
+    };
+    units.iter().map(object).collect()
+}
+
+/// Assembles the wrapper of a translation unit, and its bundle, which is left in
+/// `<build>/<unit>.bundle`.
+pub(super) fn assemble(shell: &Shell, unit: &str, bundle: &[u8], build: &Path) -> Result<PathBuf> {
     let source = repository::root().join("tests/e2e/embedded/device.S");
-    let mut objects = Vec::new();
-    for unit in units {
-        let file = build.join(format!("{}.bundle", unit.name));
-        fs::write(&file, bundle(unit.storage, &unit.code_objects()?)?)?;
-        let object = build.join(format!("{}.o", unit.name));
-        let name = format!("-DUNIT={}", unit.name);
-        let place = format!("-DBUNDLE=\"{}\"", file.display());
-        process::output(cmd!(shell, "cc {name} {place} -c -o {object} {source}"))?;
-        objects.push(object);
-    }
-    Ok(objects)
+    let file = build.join(format!("{unit}.bundle"));
+    fs::write(&file, bundle)?;
+    let object = build.join(format!("{unit}.o"));
+    let name = format!("-DUNIT={unit}");
+    let place = format!("-DBUNDLE=\"{}\"", file.display());
+    process::output(cmd!(shell, "cc {name} {place} -c -o {object} {source}"))?;
+    Ok(object)
 }

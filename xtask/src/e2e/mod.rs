@@ -1,6 +1,7 @@
 //! `cargo xtask e2e`: the whole way on a real project, compared at every step with the unsplit
 //! build.
 
+mod artifacts;
 mod bundle_reader;
 mod check;
 mod embedded;
@@ -115,6 +116,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         }
     }
+    artifacts::check(
+        &shell,
+        &runtime,
+        &helper,
+        &work.join("artifacts"),
+        &mut table,
+    );
     if options.corpus {
         for library in corpus::libraries()? {
             let work = work.join("corpus");
