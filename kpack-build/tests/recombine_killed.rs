@@ -32,9 +32,12 @@ fn command(tree: &Tree) -> Command {
     command
 }
 
+/// By name, the files of each artifact that has one.
+type Artifacts = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
+
 /// What is in each artifact that has its name, and the names of hidden ones.
-fn artifacts(tree: &Tree) -> (BTreeMap<String, BTreeMap<String, Vec<u8>>>, Vec<String>) {
-    let mut found: BTreeMap<String, BTreeMap<String, Vec<u8>>> = BTreeMap::new();
+fn artifacts(tree: &Tree) -> (Artifacts, Vec<String>) {
+    let mut found = Artifacts::new();
     let mut hidden = Vec::new();
     for entry in fs::read_dir(tree.path("out")).into_iter().flatten() {
         let name = entry.unwrap().file_name().into_string().unwrap();
