@@ -191,6 +191,14 @@ pub(super) fn summary(report: &Report) -> String {
                     count(targets.len() as u64, "target")
                 );
             }
+            Outcome::Placed { wrappers, targets } => {
+                text += &format!(
+                    "{}: split before the link, archives placed ({}, {})\n",
+                    file.path,
+                    count(*wrappers as u64, "wrapper"),
+                    count(targets.len() as u64, "target")
+                );
+            }
             Outcome::AlreadySplit => text += &format!("{}: split already\n", file.path),
             Outcome::LeftAlone { .. } => text += &format!("{}: left alone\n", file.path),
         }

@@ -8,6 +8,7 @@ use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::Manifest;
 
+use super::host::Edits;
 use super::locate::KpackPath;
 use super::{ArchiveReport, Binary, Only, Options, Report, host};
 use crate::Error;
@@ -52,12 +53,13 @@ impl Run<'_> {
         &self,
         archives: BTreeMap<TargetId, ArchiveWriter<File>>,
         plans: &BTreeMap<PathBuf, Plan>,
+        edits: &BTreeMap<PathBuf, Edits>,
         report: &mut Report,
     ) -> Result<(), Error> {
         let missing = missing_directories(&self.kpacks.path);
         let applied =
             KpackDir::lock(&self.kpacks.path, self.group.to_owned()).and_then(|directory| {
-                let staging = self.stage(&directory, archives, plans, report)?;
+                let staging = self.stage(&directory, archives, plans, edits, report)?;
                 self.commit(&directory, staging, &missing, report)
             });
         if applied.is_err() || self.options.only == Some(Only::Host) {
@@ -75,6 +77,7 @@ impl Run<'_> {
         directory: &KpackDir,
         archives: BTreeMap<TargetId, ArchiveWriter<File>>,
         plans: &BTreeMap<PathBuf, Plan>,
+        edits: &BTreeMap<PathBuf, Edits>,
         report: &mut Report,
     ) -> Result<Staging, Error> {
         let mut staging = Staging::default();
@@ -109,6 +112,18 @@ impl Run<'_> {
         }
         for binary in self.fat {
             let path = &binary.located.path;
+            if let (Some(edits), Some(presplit)) = (edits.get(path), &binary.presplit) {
+                if !host::is_same(path, &presplit.file)? {
+                    return Err(Error::refused(
+                        path,
+                        "it changed while it was read; run this again",
+                    ));
+                }
+                staging
+                    .hosts
+                    .push(host::stage_edited(path, &presplit.file, edits)?);
+                continue;
+            }
             let (Some(plan), Some(fat)) = (plans.get(path), binary.fat()) else {
                 continue;
             };

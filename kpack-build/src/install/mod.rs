@@ -8,12 +8,15 @@ mod apply;
 mod host;
 pub(crate) mod locate;
 mod options;
+pub(crate) mod presplit;
 mod report;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use kpack_format::TargetId;
+use kpack_format::archive::ArchiveWriter;
 
 use crate::Error;
 use crate::elf::Plan;
@@ -22,6 +25,7 @@ use crate::kpack_dir;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
 use locate::{KpackPath, Located, Prefix};
+use presplit::Presplit;
 
 pub(crate) use host::is_same;
 pub use options::{Only, Options, Progress, Unexpected};
@@ -42,17 +46,23 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
     let mut report = Report::default();
 
     let binaries = binaries(&prefix, options, &mut report)?;
-    let fat: Vec<&Binary> = binaries.iter().filter(|b| b.fat().is_some()).collect();
-    let split_before = binaries.iter().any(|b| matches!(b.input, Input::Split));
+    let fat: Vec<&Binary> = binaries.iter().filter(|b| b.has_device_code()).collect();
+    let split_before = binaries
+        .iter()
+        .any(|b| !b.has_device_code() && matches!(b.input, Input::Split));
     let wanted = wanted_targets(options, &kpacks, &group, &fat, split_before, &mut report)?;
     let wants = |target: &TargetId| wanted.contains(target);
 
     let mut plans = BTreeMap::new();
+    let mut edits = BTreeMap::new();
     if options.only != Some(Only::Device) {
         for binary in &fat {
-            let marker = kpacks.marker(&binary.located, &group).to_bytes();
-            if let Some(file) = binary.fat() {
-                plans.insert(binary.located.path.clone(), file.plan(&marker)?);
+            let marker = kpacks.marker(&binary.located, &group);
+            let path = binary.located.path.clone();
+            if let Some(presplit) = &binary.presplit {
+                edits.insert(path, presplit.edits(&|_| marker.clone())?);
+            } else if let Some(file) = binary.fat() {
+                plans.insert(path, file.plan(&marker.to_bytes())?);
             }
         }
     }
@@ -71,7 +81,25 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
         scratch: kpacks.existing(),
         budget: &Budget::default(),
     };
-    let archives = split::compress(&sources, &wants, &compression, progress)?;
+    let mut archives = split::compress(&sources, &wants, &compression, progress)?;
+    for binary in &fat {
+        let Some(presplit) = &binary.presplit else {
+            continue;
+        };
+        presplit.collect(&binary.located.name, &wants, &mut |_, target, fill| {
+            let archive = match archives.entry(target.clone()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let scratch = kpacks.existing();
+                    let spool = tempfile::tempfile_in(scratch)
+                        .map_err(|e| Error::io(scratch, "create a scratch file in", e))?;
+                    let archive = ArchiveWriter::new(spool, &group, target, options.scheme);
+                    new.insert(archive.level(options.level))
+                }
+            };
+            fill(archive)
+        })?;
+    }
 
     file_reports(&binaries, &plans, &wants, &mut report)?;
     if !fat.is_empty() {
@@ -82,7 +110,7 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
             wanted: &wanted,
             fat: &fat,
         };
-        run.apply(archives, &plans, &mut report)?;
+        run.apply(archives, &plans, &edits, &mut report)?;
     }
     Ok(report)
 }
@@ -91,9 +119,24 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
 struct Binary {
     located: Located,
     input: Input,
+    /// Where its device code is, if it was split before the link and not installed yet.
+    presplit: Option<Presplit>,
 }
 
 impl Binary {
+    fn has_device_code(&self) -> bool {
+        self.fat().is_some() || self.presplit.is_some()
+    }
+
+    /// The targets that it has device code for.
+    fn targets(&self) -> BTreeSet<TargetId> {
+        match (&self.presplit, self.fat()) {
+            (Some(presplit), _) => presplit.targets(),
+            (None, Some(fat)) => fat.code.targets(),
+            (None, None) => BTreeSet::new(),
+        }
+    }
+
     fn fat(&self) -> Option<&FatFile> {
         match &self.input {
             Input::Fat(file) => Some(file),
@@ -117,8 +160,17 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
         if binaries.iter().any(|known| known.located == located) {
             continue;
         }
-        let input = split::read(source.map_or(&located.path, |source| source))?;
-        binaries.push(Binary { located, input });
+        let from = source.map_or(&located.path, |source| source);
+        let input = split::read(from)?;
+        let presplit = match input {
+            Input::Split => Presplit::read(from)?,
+            _ => None,
+        };
+        binaries.push(Binary {
+            located,
+            input,
+            presplit,
+        });
     }
     Ok(binaries)
 }
@@ -132,13 +184,7 @@ fn wanted_targets(
     split_before: bool,
     report: &mut Report,
 ) -> Result<BTreeSet<TargetId>, Error> {
-    let targets_of = |binary: &Binary| {
-        binary
-            .fat()
-            .map(|fat| fat.code.targets())
-            .unwrap_or_default()
-    };
-    let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| targets_of(binary)).collect();
+    let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| binary.targets()).collect();
     if options.architectures.is_empty() || fat.is_empty() {
         return Ok(found);
     }
@@ -174,7 +220,7 @@ fn wanted_targets(
         ));
     }
     for binary in fat {
-        let own = targets_of(binary);
+        let own = binary.targets();
         let path = &binary.located.path;
         let lacks: BTreeSet<_> = expected.difference(&own).cloned().collect();
         if !lacks.is_empty() {
@@ -229,7 +275,18 @@ fn file_reports(
     wants: &dyn Fn(&TargetId) -> bool,
     report: &mut Report,
 ) -> Result<(), Error> {
-    for Binary { located, input } in binaries {
+    for binary in binaries {
+        let Binary { located, input, .. } = binary;
+        if let Some(presplit) = &binary.presplit {
+            let targets = presplit.targets().into_iter().filter(wants);
+            let outcome = Outcome::Placed {
+                wrappers: presplit.wrapper_count(),
+                targets: targets.map(|target| target.to_string()).collect(),
+            };
+            let path = located.name.clone();
+            report.files.push(FileReport { path, outcome });
+            continue;
+        }
         let outcome = match input {
             Input::Split => Outcome::AlreadySplit,
             Input::LeftAlone(reason) => {

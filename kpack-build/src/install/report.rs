@@ -45,6 +45,14 @@ pub enum Outcome {
         /// Its size after, in bytes; the same where only device code was taken.
         size_after: u64,
     },
+    /// It was split before the link: its code objects were put into the archives, and its markers
+    /// changed to lead there.
+    Placed {
+        /// How many wrappers it has.
+        wrappers: usize,
+        /// The targets whose device code is kept.
+        targets: Vec<String>,
+    },
     /// It is a split binary already.
     AlreadySplit,
     /// It was left alone.

@@ -154,11 +154,29 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         old: &mut Archive<R>,
         keep: impl Fn(&str) -> bool,
     ) -> Result<(), ArchiveError> {
+        self.merge_as(old, |kernel| {
+            Vec::from_iter(keep(kernel).then(|| kernel.to_owned()))
+        })
+    }
+
+    /// As [`merge`](Self::merge), with the names that `names` gives each entry: none, one, or several.
+    ///
+    /// # Errors
+    /// As [`merge`](Self::merge).
+    pub fn merge_as<R: Read + Seek>(
+        &mut self,
+        old: &mut Archive<R>,
+        names: impl Fn(&str) -> Vec<String>,
+    ) -> Result<(), ArchiveError> {
         let toc = old.toc().clone();
         let mut encoder = None;
         // Where it is here, by its ordinal there.
         let mut known: HashMap<u32, usize> = HashMap::new();
-        for (kernel, targets) in toc.kernels.iter().filter(|(kernel, _)| keep(kernel)) {
+        for (kernel, targets) in &toc.kernels {
+            let names = names(kernel);
+            if names.is_empty() {
+                continue;
+            }
             for (target, entry) in targets {
                 if *target != self.target {
                     return malformed(
@@ -177,7 +195,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                         index
                     }
                 };
-                self.enter(kernel, index)?;
+                for name in &names {
+                    self.enter(name, index)?;
+                }
             }
         }
         Ok(())

@@ -1,0 +1,271 @@
+//! Binaries that are linked of objects that were split before the link, and whose markers still
+//! lead to where they were built: absolute paths. When such a binary is installed, its code objects go
+//! from there into the archives of the prefix, and its markers are changed in place, to what they
+//! would be had the linked binary been split. Nothing else in the file changes.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::archive::{Archive, ArchiveWriter};
+use kpack_format::marker::{Marker, SECTION_NAME};
+
+use crate::Error;
+use crate::elf::{DeviceCode, Image, SplitBinary};
+use crate::inspect::{self, elf_error, find_kpacks, read_markers};
+use crate::split::archive_error;
+
+/// Offset of the code object index in a wrapper, in bytes.
+const CO_INDEX: u64 = 16;
+
+/// Such a binary, with the archives that its markers lead to.
+pub(crate) struct Presplit {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    wrappers: Vec<Wrapper>,
+    archives: Vec<Source>,
+}
+
+/// A wrapper: its position is what its code object index is to be.
+struct Wrapper {
+    /// File offset of the wrapper.
+    offset: u64,
+    /// File offset of its marker, and how many bytes there are for another one.
+    marker: (u64, usize),
+    /// What its kernel is called where it was built.
+    kernel: String,
+    /// Module and component, by the archives that it is in.
+    group: String,
+}
+
+/// An archive where the binary was built.
+struct Source {
+    path: PathBuf,
+    group: String,
+    target: TargetId,
+    archive: Archive<BufReader<File>>,
+}
+
+/// Fills an archive.
+pub(crate) type Fill<'a> = dyn FnOnce(&mut ArchiveWriter<File>) -> Result<(), Error> + 'a;
+
+/// Lets the archive of a group and target be filled.
+pub(crate) type Destination<'a> =
+    dyn FnMut(&str, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
+
+impl Presplit {
+    /// Reads the binary at `path`; `None` for one whose markers are relative, or that is not split.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where an archive that a marker leads to is missing, or lacks a code
+    /// object for every target.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
+        let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
+        let DeviceCode::Split(split) = image.device_code().map_err(|e| elf_error(path, e))? else {
+            return Ok(None);
+        };
+        let groups = read_markers(path, &image, &split)?;
+        let is_absolute = |marker: &Marker| {
+            let mut paths = marker.kpack_search_paths.iter();
+            marker.kernel_name.is_some() && paths.any(|path| path.starts_with('/'))
+        };
+        if !groups.iter().any(|group| is_absolute(&group.marker)) {
+            return Ok(None);
+        }
+        let mut presplit = Self {
+            path: path.to_owned(),
+            file: inspect::open(path)?,
+            wrappers: Vec::new(),
+            archives: Vec::new(),
+        };
+        let mut wrappers = Vec::new();
+        for group in &groups {
+            let module = presplit.open_archives(&group.marker)?;
+            let name = group.marker.kernel_name.clone().unwrap_or_default();
+            for (position, index) in group.wrappers.iter().zip(group.indices(&split)) {
+                let Some(wrapper) = split.wrappers.get(*position) else {
+                    continue;
+                };
+                let range = wrapper.address..wrapper.address + 24;
+                let Some(offset) = image.offset_of(&range) else {
+                    return Err(Error::refused(
+                        path,
+                        format!(
+                            "the wrapper at address {:#x} is not in the file",
+                            range.start
+                        ),
+                    ));
+                };
+                let room = room(path, &image, &split, wrapper.marker_offset)?;
+                let wrapper = Wrapper {
+                    offset,
+                    marker: (wrapper.marker_offset, room),
+                    kernel: format!("{name}#{index}"),
+                    group: module.clone(),
+                };
+                presplit.is_there(&wrapper, &group.marker)?;
+                wrappers.push((*position, wrapper));
+            }
+        }
+        wrappers.sort_by_key(|(position, _)| *position);
+        presplit.wrappers = wrappers.into_iter().map(|(_, wrapper)| wrapper).collect();
+        Ok(Some(presplit))
+    }
+
+    /// Opens the archives that a marker leads to, and tells their module and component.
+    fn open_archives(&mut self, marker: &Marker) -> Result<String, Error> {
+        let missing = |reason: String| {
+            let paths = marker.kpack_search_paths.join("`, `");
+            Error::refused(
+                &self.path,
+                format!(
+                    "its device code was split before the link, and {reason}; its marker leads to `{paths}`. Build it again"
+                ),
+            )
+        };
+        // Relative paths are for where it is installed, where older archives may be.
+        let mut absolute = marker.clone();
+        absolute
+            .kpack_search_paths
+            .retain(|path| path.starts_with('/'));
+        let kpacks = find_kpacks(&self.path, &absolute)?;
+        let mut group = None;
+        for kpack in &kpacks.files {
+            if kpack.size.is_none() {
+                return Err(missing(format!("{} is not there", kpack.path.display())));
+            }
+            if let Some(known) = self.archives.iter().find(|known| known.path == kpack.path) {
+                group = group.or_else(|| Some(known.group.clone()));
+                continue;
+            }
+            let archive = inspect::open_archive(&kpack.path)?;
+            let name = archive.toc().group_name.clone();
+            group = group.or_else(|| Some(name.clone()));
+            let target = kpack.target.parse();
+            self.archives.push(Source {
+                path: kpack.path.clone(),
+                group: name,
+                target: target.map_err(|e| Error::refused(&kpack.path, format!("{e}")))?,
+                archive,
+            });
+        }
+        group.ok_or_else(|| missing("there is no archive of it any more".to_owned()))
+    }
+
+    /// Refuses a wrapper whose code object no archive has.
+    fn is_there(&self, wrapper: &Wrapper, marker: &Marker) -> Result<(), Error> {
+        let has = |source: &Source| source.archive.toc().kernels.contains_key(&wrapper.kernel);
+        if self.archives.iter().any(has) {
+            return Ok(());
+        }
+        Err(Error::refused(
+            &self.path,
+            format!(
+                "no archive has kernel `{}`; its marker leads to `{}`. Build it again",
+                wrapper.kernel,
+                marker.kpack_search_paths.join("`, `")
+            ),
+        ))
+    }
+
+    /// How many wrappers it has.
+    pub(crate) fn wrapper_count(&self) -> usize {
+        self.wrappers.len()
+    }
+
+    /// The targets that it has device code for.
+    pub(crate) fn targets(&self) -> BTreeSet<TargetId> {
+        let archives = self.archives.iter();
+        let used = archives.filter(|source| {
+            let kernels = &source.archive.toc().kernels;
+            let mut wrappers = self.wrappers.iter();
+            wrappers.any(|wrapper| kernels.contains_key(&wrapper.kernel))
+        });
+        used.map(|source| source.target.clone()).collect()
+    }
+
+    /// Copies its code objects for the targets that are wanted; they are named `name#<position>`.
+    pub(crate) fn collect(
+        &self,
+        name: &str,
+        wanted: &dyn Fn(&TargetId) -> bool,
+        destination: &mut Destination<'_>,
+    ) -> Result<(), Error> {
+        let wrappers = &self.wrappers;
+        for source in self.archives.iter().filter(|source| wanted(&source.target)) {
+            let names = |kernel: &str| {
+                let all = wrappers.iter().enumerate();
+                let own = all.filter(|(_, wrapper)| wrapper.kernel == kernel);
+                own.map(|(index, _)| format!("{name}#{index}")).collect()
+            };
+            let mut archive = inspect::open_archive(&source.path)?;
+            let fill = |destination: &mut ArchiveWriter<File>| {
+                let merged = destination.merge_as(&mut archive, names);
+                merged.map_err(|error| archive_error(&source.path, error))
+            };
+            destination(&source.group, &source.target, Box::new(fill))?;
+        }
+        Ok(())
+    }
+
+    /// What changes in the file: each marker becomes the one of its group, each index the position.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where a marker is longer than what there is room for.
+    pub(crate) fn edits(
+        &self,
+        marker_of: &dyn Fn(&str) -> Marker,
+    ) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        let mut edits = Vec::new();
+        for (index, wrapper) in self.wrappers.iter().enumerate() {
+            let (offset, room) = wrapper.marker;
+            let mut bytes = marker_of(&wrapper.group).to_bytes();
+            if bytes.len() > room {
+                return Err(Error::refused(
+                    &self.path,
+                    format!(
+                        "the marker at file offset {offset:#x} has room for {room} bytes, but {} are needed: install to a shorter path in the prefix, or split the linked binary instead of its objects",
+                        bytes.len()
+                    ),
+                ));
+            }
+            bytes.resize(room, 0);
+            edits.push((offset, bytes));
+            let index = index as u64;
+            edits.push((wrapper.offset + CO_INDEX, index.to_le_bytes().to_vec()));
+        }
+        Ok(edits)
+    }
+}
+
+/// How many bytes may be written at a marker: itself, and the zeroes behind it up to the next one or
+/// the end of the section.
+fn room(
+    path: &Path,
+    image: &Image<File>,
+    split: &SplitBinary,
+    marker: u64,
+) -> Result<usize, Error> {
+    let failed = |e| elf_error(path, e);
+    let section = image.section(SECTION_NAME).map_err(failed)?;
+    let section_end = section.map(|(_, section)| section.offset + section.size);
+    let mut end = section_end.unwrap_or(marker).max(marker);
+    for other in &split.wrappers {
+        if other.marker_offset > marker {
+            end = end.min(other.marker_offset);
+        }
+    }
+    let mut bytes = vec![0; (end - marker).min(64 << 10) as usize];
+    image
+        .source()
+        .read_exact_at(&mut bytes, marker)
+        .map_err(|e| Error::io(path, "read", e))?;
+    let Ok((_, size)) = Marker::read(&bytes) else {
+        return Ok(0);
+    };
+    let zeroes = bytes[size..].iter().take_while(|byte| **byte == 0).count();
+    Ok(size + zeroes)
+}
