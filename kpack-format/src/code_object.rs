@@ -109,6 +109,11 @@ fn extent<R: Read + Seek>(
     header: &elf::FileHeader64<LE>,
 ) -> Result<u64, CodeObjectError> {
     let mut end = u64::from(header.e_ehsize.get(LE)).max(HEADER_SIZE);
+    if end > available {
+        return malformed(format!(
+            "its header says that it has {end} bytes itself; {available} are there"
+        ));
+    }
     let tables = [
         (
             "section header",

@@ -85,6 +85,13 @@ fn what_is_cut_off_or_for_another_machine_is_refused() {
             "{cut}"
         );
     }
+    // e_ehsize
+    let mut header = bytes.clone();
+    header[0x34..0x36].copy_from_slice(&0x4000u16.to_le_bytes());
+    let error = CodeObject::read(&mut Cursor::new(&header), header.len() as u64)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("16384 bytes itself"), "{error}");
     let mut other = bytes;
     other[18] = 62;
     let error = CodeObject::read(&mut Cursor::new(&other), other.len() as u64)

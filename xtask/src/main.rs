@@ -8,6 +8,7 @@ mod e2e;
 mod process;
 mod repository;
 mod test;
+mod thread_sanitizer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ enum Task {
     Bench(bench::Bench),
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
+    /// Load in many threads at once, under ThreadSanitizer.
+    ThreadSanitizer,
     /// Put the helper, the loader, the CMake packages and the documents into an install prefix.
     Dist {
         /// The prefix, made where it is missing.
@@ -68,6 +71,7 @@ fn run() -> Result<()> {
         Task::Corpus => corpus::run(),
         Task::Bench(bench) => bench::run(&bench),
         Task::Bootstrap => bootstrap::install_missing(),
+        Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Dist { prefix } => dist::install(&prefix),
     }
 }

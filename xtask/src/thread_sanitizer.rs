@@ -1,0 +1,96 @@
+//! `cargo xtask thread-sanitizer`: eight threads load from one archive and one cache, watched by
+//! ThreadSanitizer.
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
+use xshell::{Shell, cmd};
+
+use crate::{process, repository};
+
+/// Wrappers, and so kernels, of the library that is loaded from.
+const KERNELS: usize = 64;
+
+/// Builds the loader for ThreadSanitizer, and runs `kpack-runtime/tests/c/threads.c` with it.
+///
+/// # Errors
+/// A data race, or a race that is there on purpose and not reported.
+pub(crate) fn run() -> Result<()> {
+    let shell = repository::shell()?;
+    let clang = process::find_program("clang-19")
+        .or_else(|| process::find_program("clang"))
+        .context("clang is not installed; --bootstrap of the other tasks installs it")?;
+    let work = repository::target_directory().join("thread-sanitizer");
+    let helper = repository::build_helper(&shell)?;
+    let prefix = work.join("prefix");
+    let _ = fs::remove_dir_all(&prefix);
+    fs::create_dir_all(prefix.join("lib"))?;
+    let archive = make_archive(&shell, &helper, &prefix)?;
+    let loader = build_loader(&shell, &clang, &work)?;
+
+    let program = work.join("threads");
+    let include = repository::root().join("kpack-runtime/include");
+    let source = repository::root().join("kpack-runtime/tests/c/threads.c");
+    process::output(cmd!(
+        shell,
+        "{clang} -std=c11 -Wall -Wextra -fsanitize=thread -g -I {include} {source} {loader} -o {program} -lgcc_s -lpthread -ldl -lm"
+    ))?;
+    process::step("Loading in eight threads under ThreadSanitizer");
+    let printed = process::output(cmd!(shell, "{program} {archive}"))?;
+    println!("   {} loaded, no report", printed.trim());
+
+    let race = cmd!(shell, "{program} {archive} race")
+        .quiet()
+        .ignore_status()
+        .output()?;
+    let report = String::from_utf8_lossy(&race.stderr);
+    ensure!(
+        !race.status.success() && report.contains("data race"),
+        "ThreadSanitizer does not report the race that is there on purpose:\n{report}"
+    );
+    println!("   a race on purpose: reported");
+    Ok(())
+}
+
+/// The loader as a static library, its own code and zstd's instrumented.
+fn build_loader(shell: &Shell, clang: &Path, work: &Path) -> Result<PathBuf> {
+    process::step("Building the loader for ThreadSanitizer");
+    let target = match ARCH {
+        "x86_64" | "aarch64" => format!("{ARCH}-unknown-linux-gnu"),
+        other => bail!("ThreadSanitizer is not set up for {other}"),
+    };
+    let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
+    cmd!(
+        shell,
+        "cargo build --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib"
+    )
+    // The flags are not stable, and the standard library is not built anew for them: what it keeps
+    // from ThreadSanitizer is how its locks work inside, not what the loader does under them.
+    .env("RUSTC_BOOTSTRAP", "1")
+    .env(
+        "RUSTFLAGS",
+        "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer",
+    )
+    .env(variable("CC"), clang)
+    .env(variable("CFLAGS"), "-fsanitize=thread")
+    .run()?;
+    Ok(work.join(target).join("release/librocm_kpack.a"))
+}
+
+fn make_archive(shell: &Shell, helper: &Path, prefix: &Path) -> Result<PathBuf> {
+    let library = prefix.join("lib/libvec.so");
+    (0..KERNELS)
+        .fold(FatLibrary::new(), |library, number| {
+            let code = code("gfx1100", &format!("kernel {number}"));
+            library.wrapper(Storage::Plain, [code])
+        })
+        .build(&library)?;
+    process::output(cmd!(
+        shell,
+        "{helper} install --prefix {prefix} --module vec lib/libvec.so"
+    ))?;
+    Ok(prefix.join("lib/.kpack/vec_lib_gfx1100.kpack"))
+}
