@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use kpack_build::artifact::packaging::Configuration;
 use kpack_build::artifact::recombine::{Options, Plan, Severity, plan};
+use kpack_build::install::install;
 use kpack_build::verify::{self, Outcome, verify};
 use kpack_format::manifest::Manifest;
 use kpack_tests::fixture::{FatLibrary, code_object};
@@ -234,6 +235,26 @@ fn an_install_of_some_groups_lacks_nothing_that_its_packages_promise() {
             .any(|f| f.contains("says other things of gfx1100")),
         "{other:#?}"
     );
+}
+
+#[test]
+fn an_install_over_it_keeps_the_parts_of_the_manifest_true() {
+    let tree = three_shards();
+    recombine(&tree);
+    let all = ["blas_lib_generic", "blas_lib_gfx110X", "blas_lib_instinct"];
+    let root = overlay(&tree, &all, "root");
+    let library = "lib/librocblas.so.5";
+    let fat = tree.path(&format!("in/linux-a/blas_lib/{PREFIX}/{library}"));
+    fs::copy(fat, root.join(library)).unwrap();
+    install(
+        &kpack_build::install::Options::new(&root, "rocblas", [library]),
+        &(),
+    )
+    .unwrap();
+    assert_eq!(faults(root.clone()), [""; 0]);
+    let part = |group: &str| targets(&root.join(format!("lib/.kpack/rocblas_lib.{group}.kpm")));
+    assert_eq!(part("gfx110X"), ["gfx1100", "gfx1101"]);
+    assert_eq!(part("instinct"), [""; 0]);
 }
 
 #[test]

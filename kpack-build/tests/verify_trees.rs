@@ -6,13 +6,15 @@ mod shards;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::process::Command;
 
 use kpack_build::artifact::packaging::Configuration;
 use kpack_build::artifact::recombine;
 use kpack_build::artifact::split::{Options, split};
 use kpack_build::verify::{self, Check, Outcome, Report, verify};
 use kpack_format::manifest::Manifest;
-use kpack_tests::fixture::code_object;
+use kpack_tests::fixture::{FatLibrary, Storage, code, code_object};
+use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
 
@@ -191,6 +193,55 @@ fn files_of_another_target_and_of_the_host_in_a_target_artifact() {
         &report,
         &["host.so", "is for the host, in an artifact of targets"],
     );
+}
+
+#[test]
+fn an_artifact_of_a_target_without_device_code() {
+    let tree = one_shard();
+    let empty = tree.path("shards/linux-a/blas_lib_gfx1201");
+    write(
+        &empty.join("artifact_manifest.txt"),
+        format!("{PREFIX}\n").as_bytes(),
+    );
+    fs::create_dir_all(empty.join(PREFIX)).unwrap();
+    let report = check(&tree, "shards", None, &[]);
+    assert_found(
+        &report,
+        &["blas_lib_gfx1201", "is empty: it has no device code"],
+    );
+}
+
+#[test]
+fn debug_files_and_instrumented_builds_are_no_fault() {
+    let tree = Tree::new();
+    let stage = tree.path(&format!("in/linux-a/blas_lib/{PREFIX}"));
+    let library = stage.join("lib/librocblas.so.5");
+    let fat = FatLibrary::new()
+        .red_zones()
+        .wrapper(Storage::Plain, [code("gfx942", "gemm")]);
+    fat.flag("-g").build(&library).unwrap();
+    FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx942", "put")])
+        .without_wrappers()
+        .build(&stage.join("lib/librocshmem.so"))
+        .unwrap();
+    let artifact = tree.path("in/linux-a/blas_lib");
+    write(
+        &artifact.join("artifact_manifest.txt"),
+        format!("{PREFIX}\n").as_bytes(),
+    );
+    if tool("objcopy") {
+        let debug = stage.join("lib/librocblas.so.5.debug");
+        let status = Command::new("objcopy")
+            .arg("--only-keep-debug")
+            .args([&library, &debug])
+            .status();
+        assert!(status.unwrap().success());
+    }
+    let output = tree.path("shards/linux-a");
+    split(&Options::new(artifact, output, "blas_lib"), &()).unwrap();
+    let report = check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    assert_eq!(faults(&report), [""; 0]);
 }
 
 #[test]
@@ -374,11 +425,7 @@ fn an_install_prefix_against_the_unsplit_one() {
     let tree = one_shard();
     let unsplit = format!("in/linux-a/blas_lib/{PREFIX}");
     let copy = |from: &Path, to: &Path| {
-        let status = std::process::Command::new("cp")
-            .arg("-a")
-            .arg(from)
-            .arg(to)
-            .status();
+        let status = Command::new("cp").arg("-a").arg(from).arg(to).status();
         assert!(status.unwrap().success());
     };
     copy(&tree.path(&unsplit), &tree.path("prefix"));

@@ -31,6 +31,8 @@ struct Staging {
     archives: Vec<(Staged, ArchiveReport)>,
     emptied: Vec<PathBuf>,
     manifest: Option<Staged>,
+    /// Of the manifest, where the module is in several packages.
+    parts: Vec<Staged>,
     remove_manifest: bool,
     hosts: Vec<Staged>,
 }
@@ -108,6 +110,9 @@ impl Run<'_> {
                 staging.remove_manifest = true;
             } else {
                 staging.manifest = Some(directory.stage_manifest(&manifest)?);
+            }
+            if self.options.only != Some(Only::Host) {
+                staging.parts = directory.stage_parts(&manifest)?;
             }
         }
         for binary in self.fat {
@@ -206,6 +211,9 @@ impl Run<'_> {
         report.archives.sort_by(|a, b| a.target.cmp(&b.target));
         if let Some(manifest) = staging.manifest {
             manifest.commit()?;
+        }
+        for part in staging.parts {
+            part.commit()?;
         }
         if staging.remove_manifest {
             directory.remove_manifest()?;

@@ -140,11 +140,23 @@ impl KpackDir {
 
     /// Writes a manifest beside the one that it may replace.
     pub(crate) fn stage_manifest(&self, manifest: &Manifest) -> Result<Staged, Error> {
-        let path = self.manifest_path();
-        let (staged, ()) = Staged::write(&path, |mut file| {
-            file.write_all(&manifest.to_bytes())
-                .map_err(|e| Error::io(&path, "write", e))
-        })?;
+        stage_bytes(&self.manifest_path(), &manifest.to_bytes())
+    }
+
+    /// Writes the parts of the manifest anew, with what `manifest` says of their archives, each beside
+    /// the one that it may replace.
+    pub(crate) fn stage_parts(&self, manifest: &Manifest) -> Result<Vec<Staged>, Error> {
+        let mut staged = Vec::new();
+        for (path, mut part) in inspect::manifest_parts(&self.path, &self.group)? {
+            part.kpack_files
+                .retain(|target, _| manifest.kpack_files.contains_key(target));
+            for (target, file) in &mut part.kpack_files {
+                if let Some(now) = manifest.kpack_files.get(target) {
+                    file.clone_from(now);
+                }
+            }
+            staged.push(stage_bytes(&path, &part.to_bytes())?);
+        }
         Ok(staged)
     }
 
@@ -191,6 +203,14 @@ pub(crate) fn entry_of(
         checksum: inspect::digest(path)?,
     };
     Ok(entry(target, filename, &written))
+}
+
+fn stage_bytes(path: &Path, bytes: &[u8]) -> Result<Staged, Error> {
+    let (staged, ()) = Staged::write(path, |mut file| {
+        file.write_all(bytes)
+            .map_err(|e| Error::io(path, "write", e))
+    })?;
+    Ok(staged)
 }
 
 /// A file that is complete and durable under a hidden name, and waits to be renamed. Dropped before

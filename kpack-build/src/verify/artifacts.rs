@@ -17,6 +17,7 @@ use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, Kind};
 use crate::inspect::{Overlay, open_archive, split_name};
+use crate::object_file::is_object;
 
 /// The artifact directories among what is verified, and those beside them that they belong with.
 #[derive(Default)]
@@ -186,10 +187,15 @@ fn role_of(path: &Path) -> (Option<String>, Role) {
         return (Some(component.to_owned()), Role::Generic);
     }
     // A group may be called after one of its targets; its own manifests say so.
+    let manifests = manifest_names(path);
+    let has_part = |part: &str| {
+        let end = format!(".{part}.kpm");
+        manifests.iter().any(|name| name.ends_with(&end))
+    };
     for (at, _) in name.rmatch_indices('_') {
         let (component, suffix) = (&name[..at], &name[at + 1..]);
         let generic = parent.join(format!("{component}_{}", names::GENERIC));
-        if has_part(path, suffix)
+        if has_part(suffix)
             || names::target(suffix).is_none() && generic.join(manifest_txt::FILE_NAME).is_file()
         {
             return (Some(component.to_owned()), Role::Group);
@@ -203,12 +209,11 @@ fn role_of(path: &Path) -> (Option<String>, Role) {
     }
 }
 
-/// Whether an artifact directory has the part `part` of a manifest.
-fn has_part(artifact: &Path, part: &str) -> bool {
-    let end = format!(".{part}.kpm");
-    let walk = WalkDir::new(artifact).into_iter().flatten();
-    walk.into_iter()
-        .any(|entry| entry.file_name().to_string_lossy().ends_with(&end))
+/// The names of the manifests in an artifact directory.
+fn manifest_names(artifact: &Path) -> Vec<String> {
+    let files = WalkDir::new(artifact).into_iter().flatten();
+    let names = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.ends_with(".kpm")).collect()
 }
 
 impl Artifact {
@@ -247,14 +252,16 @@ impl Artifact {
             }
             findings(&directory, prefix, &content, all, self, report)?;
         }
+        if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
+            report.fault(Subject::Artifact, path, "is empty: it has no device code");
+        }
         if report.count(Outcome::Fault) == faults {
             let targets: Vec<String> = seen.targets.iter().map(TargetId::to_string).collect();
             let what = match (&self.role, targets.is_empty()) {
                 (Role::Unsplit, _) => "an artifact that is not split",
                 (Role::Generic, true) => "nothing architecture-specific",
                 (Role::Generic, false) => "a generic artifact",
-                (_, true) => "empty",
-                (_, false) => "device code only",
+                _ => "device code only",
             };
             let targets = match (&self.role, targets.is_empty()) {
                 (Role::Target(_) | Role::Group, false) => format!(" for {}", targets.join(", ")),
@@ -467,7 +474,7 @@ impl Set {
         // The archive is somewhere in the prefix that its kernels are named in.
         let kernels = archive.toc().kernels.keys();
         let binaries: BTreeSet<&str> = kernels.map(|kernel| split_name(kernel).0).collect();
-        for binary in binaries {
+        for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
             let there = within
                 .ancestors()
                 .skip(1)
