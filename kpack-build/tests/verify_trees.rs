@@ -119,6 +119,24 @@ fn split_artifacts_are_whole_and_have_lost_nothing() {
 }
 
 #[test]
+fn one_file_of_an_artifact_is_verified_with_the_others() {
+    let tree = one_shard();
+    for file in ["lib/librocblas.so.5", "lib/.kpack/rocblas_lib.kpm", "lib"] {
+        let report = check(&tree, &at("generic", file), None, &[]);
+        assert_eq!(faults(&report), [""; 0]);
+        assert!(!report.checks.is_empty());
+    }
+    let library = at("generic", "lib/librocblas.so.5");
+    let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
+    assert_eq!(faults(&check(&tree, &library, Some(&fat), &[])), [""; 0]);
+    fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
+    assert_found(
+        &check(&tree, &library, None, &[]),
+        &["librocblas.so.5", "gfx942", "not there"],
+    );
+}
+
+#[test]
 fn recombined_artifacts_are_whole_and_have_lost_nothing() {
     let tree = recombined();
     assert_eq!(faults(&check(&tree, "out", None, &[])), [""; 0]);

@@ -22,7 +22,7 @@ use crate::object_file::is_object;
 /// The artifact directories among what is verified, and those beside them that they belong with.
 #[derive(Default)]
 pub(super) struct Artifacts {
-    /// Those to verify, in order of path.
+    /// In order of path.
     found: Vec<Artifact>,
     overlay: Overlay,
     /// Every set of artifacts of one component.
@@ -34,6 +34,8 @@ pub(super) struct Artifacts {
 struct Artifact {
     /// As it was found, for messages.
     path: PathBuf,
+    /// Whether it is to be verified itself, and not only something in it.
+    asked_for: bool,
     /// Without symbolic links.
     real: PathBuf,
     role: Role,
@@ -62,11 +64,12 @@ pub(super) struct Set {
 }
 
 impl Artifacts {
-    /// Finds the artifact directories at and below `directories`.
-    pub(super) fn find<'a>(directories: impl Iterator<Item = &'a PathBuf>) -> Result<Self, Error> {
+    /// Finds the artifact directories at and below `paths`, and those that these are in.
+    pub(super) fn find(paths: &[PathBuf]) -> Result<Self, Error> {
         let mut artifacts = Self::default();
-        for directory in directories {
-            let mut walk = WalkDir::new(directory)
+        for path in paths {
+            artifacts.around(path)?;
+            let mut walk = WalkDir::new(path)
                 .follow_root_links(true)
                 .max_depth(DEPTH)
                 .sort_by_file_name()
@@ -74,25 +77,40 @@ impl Artifacts {
             while let Some(entry) = walk.next() {
                 // What cannot be listed is a fault of its own.
                 let Ok(entry) = entry else { continue };
-                if !entry.path().join(manifest_txt::FILE_NAME).is_file() {
+                if !is_artifact(entry.path()) {
                     continue;
                 }
-                artifacts.add(entry.path())?;
+                artifacts.add(entry.path(), true)?;
                 walk.skip_current_dir();
             }
         }
         artifacts.found.sort_by(|a, b| a.path.cmp(&b.path));
-        artifacts.found.dedup_by(|a, b| a.real == b.real);
+        artifacts.found.dedup_by(|a, b| {
+            b.asked_for |= a.asked_for && a.real == b.real;
+            a.real == b.real
+        });
         Ok(artifacts)
     }
 
-    fn add(&mut self, path: &Path) -> Result<(), Error> {
+    /// The artifact directory that `path` is in, which is not itself to be verified.
+    fn around(&mut self, path: &Path) -> Result<(), Error> {
+        let real = path
+            .canonicalize()
+            .map_err(|e| Error::io(path, "read", e))?;
+        match real.ancestors().skip(1).find(|above| is_artifact(above)) {
+            Some(artifact) => self.add(artifact, false),
+            None => Ok(()),
+        }
+    }
+
+    fn add(&mut self, path: &Path, asked_for: bool) -> Result<(), Error> {
         let real = path
             .canonicalize()
             .map_err(|e| Error::io(path, "find", e))?;
         let (component, role) = role_of(&real);
         self.found.push(Artifact {
             path: path.to_owned(),
+            asked_for,
             role,
             prefixes: manifest_txt::read(&real).map_err(|e| e.in_one_line()),
             real: real.clone(),
@@ -105,7 +123,7 @@ impl Artifacts {
         let mut has_generic = false;
         for entry in fs::read_dir(parent).map_err(|e| Error::io(parent, "list", e))? {
             let path = entry.map_err(|e| Error::io(parent, "list", e))?.path();
-            if !path.join(manifest_txt::FILE_NAME).is_file() {
+            if !is_artifact(&path) {
                 continue;
             }
             match role_of(&path) {
@@ -161,11 +179,12 @@ impl Artifacts {
     /// Verifies what is in each artifact directory, and what the artifacts of a component have in
     /// common.
     pub(super) fn verify(&self, report: &mut Report) -> Result<(), Error> {
-        for artifact in &self.found {
+        let asked_for = || self.found.iter().filter(|artifact| artifact.asked_for);
+        for artifact in asked_for() {
             artifact.verify(self, report)?;
         }
         for set in &self.sets {
-            let verified = |root: &PathBuf| self.found.iter().any(|found| found.real == *root);
+            let verified = |root: &PathBuf| asked_for().any(|artifact| artifact.real == *root);
             if set.roots.iter().any(verified) {
                 set.verify(report)?;
             }
@@ -176,6 +195,10 @@ impl Artifacts {
 
 /// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
 const DEPTH: usize = 3;
+
+fn is_artifact(path: &Path) -> bool {
+    path.join(manifest_txt::FILE_NAME).is_file()
+}
 
 /// The component and role of an artifact directory, by its name and by those beside it.
 fn role_of(path: &Path) -> (Option<String>, Role) {
@@ -195,9 +218,7 @@ fn role_of(path: &Path) -> (Option<String>, Role) {
     for (at, _) in name.rmatch_indices('_') {
         let (component, suffix) = (&name[..at], &name[at + 1..]);
         let generic = parent.join(format!("{component}_{}", names::GENERIC));
-        if has_part(suffix)
-            || names::target(suffix).is_none() && generic.join(manifest_txt::FILE_NAME).is_file()
-        {
+        if has_part(suffix) || names::target(suffix).is_none() && is_artifact(&generic) {
             return (Some(component.to_owned()), Role::Group);
         }
     }

@@ -59,7 +59,7 @@ pub fn verify(
     let mut report = Report::default();
     let mut context = Context {
         options,
-        artifacts: Artifacts::default(),
+        artifacts: Artifacts::find(paths)?,
         whole: BTreeSet::new(),
     };
     if let Some(original) = &options.against {
@@ -81,9 +81,6 @@ pub fn verify(
             return Ok(report);
         }
     }
-    let directories = paths.iter().filter(|path| path.is_dir());
-    context.artifacts = Artifacts::find(directories)?;
-
     let mut files = Vec::new();
     for path in paths {
         let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
