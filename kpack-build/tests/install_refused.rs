@@ -10,7 +10,7 @@ use kpack_build::Error;
 use kpack_build::install::{Only, Options, install};
 use kpack_build::verify::{self, Outcome, Subject};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
-use kpack_tests::require::tool;
+use kpack_tests::require::{self, tool};
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
 
@@ -299,8 +299,12 @@ fn what_is_missing() {
 
 /// The same program again, in a process that can be limited: what it prints is its error.
 fn limited(tree: &Tree, shell: &str) -> (bool, String) {
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-ec", shell])
+    let unshare = ["--user", "--map-root-user", "--mount", "sh", "-ec", shell];
+    run_again(tree, Command::new("unshare").args(unshare))
+}
+
+fn run_again(tree: &Tree, command: &mut Command) -> (bool, String) {
+    let output = command
         .env("TREE", tree.root())
         .env("KPACK_TEST_INSTALL", "1")
         .env("PROGRAM", std::env::current_exe().unwrap())
@@ -338,12 +342,29 @@ fn can_unshare() -> bool {
         .status()
         .is_ok_and(|status| status.success());
     if !works {
-        eprintln!("skipped: `unshare --user --mount` does not work here");
+        require::skip("`unshare --user --mount` does not work here");
     }
     works
 }
 
 const RUN: &str = "\"$PROGRAM\" --exact install_in_a_limited_process --nocapture";
+
+/// A disk that is full as far as one process is concerned, which needs no rights to set up.
+#[test]
+fn files_that_cannot_grow() {
+    let tree = Tree::new();
+    library().build(&tree.path("lib/libvec.so")).unwrap();
+    let before = tree.snapshot_with_times();
+    // Blocks are of 512 bytes or of 1024; the host binary is larger than 8 of either.
+    let shell = format!("trap '' XFSZ; ulimit -f 8; {RUN}");
+    let (succeeded, text) = run_again(&tree, Command::new("sh").args(["-ec", &shell]));
+    assert!(succeeded, "{text}");
+    assert!(
+        text.contains("refused to") && text.contains("File too large"),
+        "{text}"
+    );
+    assert_eq!(tree.snapshot_with_times(), before);
+}
 
 #[test]
 fn a_full_disk() {

@@ -1,5 +1,6 @@
 //! Tools that a test needs and that may be missing.
 
+use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
 /// Whether `program` is there. Where it is not, what is left out is said, or, with
@@ -18,7 +19,15 @@ pub fn tool(program: &str) -> bool {
         "`{program}` is missing, and KPACK_REQUIRE_TOOLS is set"
     );
     if !found {
-        eprintln!("skipped: `{program}` is not installed");
+        skip(&format!("`{program}` is not installed"));
     }
     found
+}
+
+/// Says what is left out, where it is seen: the test harness keeps what the macros print of tests
+/// that pass.
+pub fn skip(why: &str) {
+    let test = std::thread::current();
+    let test = test.name().unwrap_or("a test");
+    let _ = writeln!(io::stderr(), "\nskipped: {test}: {why}");
 }

@@ -197,7 +197,7 @@ fn report_missing(missing: Option<&&str>) -> bool {
         !required,
         "{missing} is missing, and KPACK_REQUIRE_TOOLS is set"
     );
-    eprintln!("skipped: {missing} is missing");
+    kpack_tests::require::skip(&format!("{missing} is missing"));
     false
 }
 
