@@ -145,6 +145,20 @@ impl Artifacts {
         Ok(())
     }
 
+    /// Whether the artifact `root` of `own` may be one of a group that has `target`: a group of
+    /// databases only, called after the processor, of which no artifact is for `target` alone.
+    fn is_group_for(&self, root: &Path, own: &TargetId, target: &TargetId) -> bool {
+        let set = self
+            .sets
+            .iter()
+            .find(|set| set.roots.iter().any(|other| other == root));
+        let alone = set.is_some_and(|set| {
+            let name = format!("{}_{target}", set.component);
+            set.roots.iter().any(|root| root.ends_with(&name))
+        });
+        own.runs_on(target) && !alone
+    }
+
     /// How the artifacts lie over each other.
     pub(super) fn overlay(&self) -> &Overlay {
         &self.overlay
@@ -269,7 +283,7 @@ impl Artifact {
             };
             for entry in &content.entries {
                 seen.add(entry);
-                self.belongs(&directory, entry, report);
+                self.belongs(&directory, entry, all, report);
             }
             findings(&directory, prefix, &content, all, self, report)?;
         }
@@ -316,7 +330,7 @@ impl Artifact {
     }
 
     /// Whether an entry belongs into this artifact.
-    fn belongs(&self, directory: &Path, entry: &Entry, report: &mut Report) {
+    fn belongs(&self, directory: &Path, entry: &Entry, all: &Artifacts, report: &mut Report) {
         let path = directory.join(&entry.path);
         let is_directory = matches!(entry.node, Node::Directory { .. });
         let is_manifest = entry.path.extension().is_some_and(|e| e == "kpm");
@@ -341,7 +355,9 @@ impl Artifact {
                     format!("in no known place: {reason}"),
                 );
             }
-            (Role::Target(own), Class::Target { target, .. }) if own != target => {
+            (Role::Target(own), Class::Target { target, .. })
+                if own != target && !all.is_group_for(&self.real, own, target) =>
+            {
                 let text = format!("is of {target}, in the artifact of {own}");
                 report.fault(Subject::Artifact, &path, text);
             }
