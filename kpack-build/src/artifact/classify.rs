@@ -5,8 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use kpack_format::TargetId;
 use walkdir::{DirEntry, WalkDir};
@@ -105,21 +107,19 @@ pub const KPACK: &str = "kpack";
 /// [`Error::Io`]; [`Error::Refused`] for a damaged binary, code object, bundle or archive, and for
 /// what is neither a file, a directory nor a symbolic link.
 pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
+    let mut found = Vec::new();
+    for entry in WalkDir::new(prefix).min_depth(1).sort_by_file_name() {
+        found.push(entry.map_err(|error| walk_error(prefix, error))?);
+    }
     let mut classification = Classification::default();
     let mut pairs = Pairs::default();
-    let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
-    for found in walk {
-        let found = found.map_err(|error| walk_error(prefix, error))?;
-        let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
-        let classifier = Classifier {
-            full: found.path(),
-            path,
-            name: path.to_string_lossy(),
-            databases,
-        };
-        let (node, class) = classifier.entry(&found, &mut classification, &mut pairs)?;
-        let path = path.to_owned();
-        classification.entries.push(Entry { path, node, class });
+    for part in in_parallel(&found, |part| classify_part(prefix, databases, part)) {
+        let (part, part_pairs) = part?;
+        classification.entries.extend(part.entries);
+        classification.disagreements.extend(part.disagreements);
+        classification.notices.extend(part.notices);
+        pairs.named.extend(part_pairs.named);
+        pairs.libraries.extend(part_pairs.libraries);
     }
     // A directory is named before what is in it, and known to be empty by what follows.
     let entries = &mut classification.entries;
@@ -138,6 +138,48 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
     classification.unpaired = pairs.unpaired(&classification.entries);
     Ok(classification)
 }
+
+/// Some of the entries of a walk, in its order.
+fn classify_part(
+    prefix: &Path,
+    databases: &Selection,
+    found: &[DirEntry],
+) -> Result<(Classification, Pairs), Error> {
+    let mut classification = Classification::default();
+    let mut pairs = Pairs::default();
+    for found in found {
+        let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
+        let classifier = Classifier {
+            full: found.path(),
+            path,
+            name: path.to_string_lossy(),
+            databases,
+        };
+        let (node, class) = classifier.entry(found, &mut classification, &mut pairs)?;
+        let path = path.to_owned();
+        classification.entries.push(Entry { path, node, class });
+    }
+    Ok((classification, pairs))
+}
+
+/// What `work` makes of consecutive parts of `items`, a part for each processor, in their order.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let size = items.len().div_ceil(threads).max(FEWEST_EACH);
+    thread::scope(|scope| {
+        let work = &work;
+        let parts = items.chunks(size);
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
+        let results = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.collect()
+    })
+}
+
+/// Fewer files than this are not worth a thread.
+const FEWEST_EACH: usize = 32;
 
 pub(super) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
     let path = error.path().unwrap_or(prefix).to_owned();
