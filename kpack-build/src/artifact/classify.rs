@@ -277,21 +277,31 @@ impl Classifier<'_> {
         pairs: &mut Pairs,
     ) -> Result<Class, Error> {
         let kind = inspect::identify(self.full, file)?;
-        if kind == Some(FileKind::Linked) {
-            let class = self.linked(file, size, result)?;
-            if class != Class::Host {
-                return Ok(class);
-            }
-        }
         let place = databases::recognise(&self.name);
-        let (database, place) = match place {
-            Some((database, _)) if !self.databases.has(database) => return Ok(Class::Host),
-            Some((database, place)) => (database.name, place),
-            None if kind == Some(FileKind::Archive) => {
+        let (database, place) = match (place, kind) {
+            (Some((database, _)), _) if !self.databases.has(database) => {
+                return match kind {
+                    Some(FileKind::Linked) => self.linked(file, size, result),
+                    _ => Ok(Class::Host),
+                };
+            }
+            (Some((database, place)), _) => (database.name, place),
+            (None, Some(FileKind::Archive)) => {
                 let content = Content::read(self.full, file, size, kind, false)?;
                 return Ok(self.archive(&content, result));
             }
-            None => return self.outside(file, size, kind),
+            (None, Some(FileKind::Linked)) => {
+                return match self.linked(file, size, result)? {
+                    Class::Host => self.outside(file, size, None),
+                    class => Ok(class),
+                };
+            }
+            (None, _) => return self.outside(file, size, kind),
+        };
+        // An engine of a target may be a library of its own, which stays whole.
+        let kind = match kind {
+            Some(FileKind::Linked) if self.foreign(file, size)? => None,
+            kind => kind,
         };
         let library = self
             .path
@@ -320,7 +330,9 @@ impl Classifier<'_> {
             Place::Shared | Place::Unnamed => match content.only_target() {
                 // A library file for all targets may happen to name one.
                 Some(target) if !(place == Place::Shared && library) => target.clone(),
-                _ => return Ok(Class::Host),
+                // One for several targets, where it is usual.
+                _ if place == Place::Shared => return Ok(Class::Host),
+                _ => return Ok(self.unnamed(&content)),
             },
         };
         Ok(Class::Target { target, database })
@@ -328,7 +340,7 @@ impl Classifier<'_> {
 
     /// An ELF file for a host. One for another kind of machine cannot have device code.
     fn linked(&self, file: &File, size: u64, result: &mut Classification) -> Result<Class, Error> {
-        if is_foreign(file, size).map_err(|e| Error::io(self.full, "read", e))? {
+        if self.foreign(file, size)? {
             return Ok(Class::Host);
         }
         let code = Image::read(file).and_then(|image| image.device_code());
@@ -369,19 +381,45 @@ impl Classifier<'_> {
         }
     }
 
+    fn foreign(&self, file: &File, size: u64) -> Result<bool, Error> {
+        is_foreign(file, size).map_err(|e| Error::io(self.full, "read", e))
+    }
+
+    /// A file that is of no one target by its path.
+    fn unnamed(&self, content: &Content) -> Class {
+        let reason = match content {
+            Content::CodeObject(_) => "it is an AMDGPU code object",
+            Content::Bundle(targets) if !targets.is_empty() => "it is an offload bundle",
+            _ => return Class::Host,
+        };
+        Class::Unknown {
+            target: content.only_target().cloned(),
+            reason: reason.to_owned(),
+        }
+    }
+
     /// A file in no known place.
     fn outside(&self, file: &File, size: u64, kind: Option<FileKind>) -> Result<Class, Error> {
-        let content = Content::read(self.full, file, size, kind, false)?;
-        let by_content = match &content {
-            Content::CodeObject(_) => Some("it is an AMDGPU code object"),
-            Content::Bundle(targets) if !targets.is_empty() => Some("it is an offload bundle"),
-            _ => None,
-        };
-        if let Some(reason) = by_content {
+        // A manifest, or the part of one for a group of targets, is for all.
+        if kind == Some(FileKind::Manifest) {
+            return Ok(Class::Host);
+        }
+        let unlinked = matches!(kind, Some(FileKind::Object | FileKind::StaticLibrary));
+        // What cannot be read as what it begins like is no matter here.
+        if unlinked
+            && let Ok(inspection) = inspect::inspect(self.full)
+            && let inspect::Content::Unlinked(unlinked) = inspection.content
+            && !unlinked.device_objects.is_empty()
+        {
             return Ok(Class::Unknown {
-                target: content.only_target().cloned(),
-                reason: reason.to_owned(),
+                target: None,
+                reason: "it has device code that is split before the link".to_owned(),
             });
+        }
+        let content = Content::read(self.full, file, size, kind, false)?;
+        let class = self.unnamed(&content);
+        if class != Class::Host {
+            return Ok(class);
         }
         Ok(match self.by_name() {
             Some((target, reason)) => Class::Unknown { target, reason },

@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use filetime::FileTime;
 use kpack_format::TargetId;
 use walkdir::WalkDir;
 
@@ -16,6 +15,7 @@ use super::plan::{Item, Plan};
 use super::stage::Stage;
 use crate::Error;
 use crate::artifact::classify::Node;
+use crate::artifact::staged_tree::copy_symlink;
 use crate::elf::ElfError;
 use crate::inspect;
 use crate::install::{Progress, is_same};
@@ -92,7 +92,9 @@ impl Copier<'_> {
                 }
             }
             _ => {
-                copy_symlink(&item.from, &to)?;
+                let metadata = item.from.symlink_metadata();
+                let metadata = metadata.map_err(|e| Error::io(&item.from, "read", e))?;
+                copy_symlink(&item.from, &to, &metadata)?;
                 0
             }
         };
@@ -147,18 +149,6 @@ pub(super) fn create(path: &Path) -> Result<File, Error> {
 
 pub(super) fn create_directories(path: &Path) -> Result<(), Error> {
     fs::create_dir_all(path).map_err(|e| Error::io(path, "create directory", e))
-}
-
-fn copy_symlink(from: &Path, to: &Path) -> Result<(), Error> {
-    let target = fs::read_link(from).map_err(|e| Error::io(from, "read", e))?;
-    symlink(target, to).map_err(|e| Error::io(to, "create", e))?;
-    let metadata = from
-        .symlink_metadata()
-        .map_err(|e| Error::io(from, "read", e))?;
-    let accessed = FileTime::from_last_access_time(&metadata);
-    let modified = FileTime::from_last_modification_time(&metadata);
-    filetime::set_symlink_file_times(to, accessed, modified)
-        .map_err(|e| Error::io(to, "set the time of", e))
 }
 
 /// Mode and time of change.
