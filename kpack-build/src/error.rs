@@ -25,6 +25,9 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// There is no compiler, or it failed.
+    #[error("{0}")]
+    Compiler(String),
     /// A wrong argument.
     #[error("{0}")]
     Usage(String),

@@ -26,6 +26,7 @@ pub mod artifact;
 pub mod cli;
 pub mod elf;
 mod error;
+mod hip;
 pub mod inspect;
 pub mod install;
 mod kpack_dir;
@@ -33,7 +34,12 @@ mod lossy;
 pub mod object_file;
 pub mod sizes;
 mod split;
+#[cfg(feature = "stage")]
+pub mod stage;
 pub mod verify;
 
 pub use error::Error;
+pub use hip::{Hip, Library};
 pub use object_file as object;
+#[cfg(feature = "stage")]
+pub use stage::stage;

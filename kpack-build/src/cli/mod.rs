@@ -9,6 +9,7 @@ mod recombine;
 mod report;
 mod show;
 mod split;
+mod stage;
 mod verify;
 
 use std::io;
@@ -44,6 +45,7 @@ enum Command {
     Install(install::Arguments),
     Split(split::Arguments),
     Object(object::Arguments),
+    Stage(stage::Arguments),
     Show(show::Arguments),
     List(list::Arguments),
     Extract(extract::Arguments),
@@ -70,6 +72,7 @@ pub fn main() -> ExitCode {
         Command::Install(arguments) => install::run(arguments),
         Command::Split(arguments) => split::run(arguments),
         Command::Object(arguments) => object::run(arguments),
+        Command::Stage(arguments) => stage::run(arguments),
         Command::Show(arguments) => show::run(arguments),
         Command::List(arguments) => list::run(arguments),
         Command::Extract(arguments) => extract::run(arguments),
@@ -90,7 +93,7 @@ pub fn main() -> ExitCode {
 fn exit_code(error: &Error) -> u8 {
     match error {
         Error::Usage(_) => 2,
-        Error::Refused { .. } => 3,
+        Error::Refused { .. } | Error::Compiler(_) => 3,
         Error::Io { .. } => 4,
     }
 }

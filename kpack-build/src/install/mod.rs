@@ -28,6 +28,8 @@ use locate::{KpackPath, Located, Prefix};
 use presplit::Presplit;
 
 pub(crate) use host::is_same;
+#[cfg(feature = "stage")]
+pub(crate) use host::stage_edited;
 pub use options::{Only, Options, Progress, Unexpected};
 pub(crate) use options::{check_names, is_name_part};
 pub use report::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};

@@ -48,6 +48,7 @@ use static_library::Member;
 
 pub(crate) use name::is_object;
 pub use options::Options;
+pub(crate) use static_library::create;
 
 /// How many bytes stand behind a marker, so that there is room for another one when the binary that
 /// the object is linked into is installed.

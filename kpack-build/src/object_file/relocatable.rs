@@ -557,3 +557,24 @@ impl Symbols {
             .collect()
     }
 }
+/// The names of the symbols that an object defines for others: what the symbol table of a static
+/// library lists.
+pub(super) fn defined_symbols<S: ReadAt>(
+    object: &Relocatable<S>,
+) -> Result<Vec<Vec<u8>>, ElfError> {
+    let symbols = Symbols::read(object)?;
+    let mut names = Vec::new();
+    for symbol in symbols.all() {
+        let section = symbol.st_shndx.get(LE);
+        let visible = matches!(
+            symbol.st_bind(),
+            elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
+        );
+        if visible && section != elf::SHN_UNDEF {
+            let rest = symbols.names.get(symbol.st_name.get(LE) as usize..);
+            let name = rest.unwrap_or_default().split(|byte| *byte == 0).next();
+            names.push(name.unwrap_or_default().to_vec());
+        }
+    }
+    Ok(names)
+}

@@ -1,5 +1,5 @@
-//! Static libraries (`ar` archives in the GNU format): read member by member, and rewritten with
-//! members of other sizes.
+//! Static libraries (`ar` archives in the GNU format): read member by member, rewritten with members
+//! of other sizes, or made of objects.
 //!
 //! The format is that of GNU binutils and LLVM, "ar.h": `!<arch>\n`, then for each member a header
 //! of 60 bytes in text and its bytes, padded to an even offset. The members `/` and `/SYM64/` are
@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::plan::{Plan, Window, copy};
+use super::relocatable::{Relocatable, defined_symbols};
 use crate::elf::{ElfError, ReadAt};
 
 const MAGIC: &[u8; 8] = b"!<arch>\n";
@@ -199,6 +200,67 @@ fn big_endian(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+/// Makes a static library of objects, given by name and file, in `output`. The same objects give
+/// the same bytes: dates and owners are zero, as `ar rcD` has it.
+pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), ElfError> {
+    let mut symbols = Vec::new();
+    let mut names = Vec::new();
+    let mut fields = Vec::new();
+    for (index, (name, object)) in objects.iter().enumerate() {
+        let defined = defined_symbols(&Relocatable::read(object)?)?;
+        symbols.extend(defined.into_iter().map(|symbol| (index, symbol)));
+        fields.push(format!("/{}", names.len()));
+        names.extend(format!("{name}/\n").into_bytes());
+    }
+    if names.len() % 2 == 1 {
+        names.push(b'\n');
+    }
+    let strings: usize = symbols.iter().map(|(_, symbol)| symbol.len() + 1).sum();
+    let table_size = (4 + 4 * symbols.len() + strings).next_multiple_of(2);
+
+    let tables = MAGIC.len() as u64 + 2 * HEADER_SIZE + (table_size + names.len()) as u64;
+    let mut starts = Vec::new();
+    let mut at = tables;
+    for (_, object) in objects {
+        starts.push(at);
+        at = (at + HEADER_SIZE + object.metadata()?.len()).next_multiple_of(2);
+    }
+    let mut table = Vec::with_capacity(table_size);
+    table.extend((symbols.len() as u32).to_be_bytes());
+    for (index, _) in &symbols {
+        let start = u32::try_from(starts[*index]).map_err(|_| {
+            ElfError::Refused("the static library would be larger than 4 GiB".to_owned())
+        })?;
+        table.extend(start.to_be_bytes());
+    }
+    for (_, symbol) in &symbols {
+        table.extend(symbol);
+        table.push(0);
+    }
+    table.resize(table_size, 0);
+
+    let mut start = MAGIC.to_vec();
+    start.extend(header("/", table.len() as u64));
+    start.extend(&table);
+    start.extend(header("//", names.len() as u64));
+    start.extend(&names);
+    output.write_all_at(&start, 0)?;
+    for ((field, start), (_, object)) in fields.iter().zip(&starts).zip(objects) {
+        let size = object.metadata()?.len();
+        output.write_all_at(&header(field, size), *start)?;
+        let at = start + HEADER_SIZE;
+        copy(&object, &(0..size), output, at)?;
+        if size % 2 == 1 {
+            output.write_all_at(b"\n", at + size)?;
+        }
+    }
+    Ok(())
+}
+
+fn header(name: &str, size: u64) -> Vec<u8> {
+    format!("{name:<16}{:<12}{:<6}{:<6}{:<8}{size:<10}`\n", 0, 0, 0, 644).into_bytes()
 }
 
 /// What of a member is not an ELF file, such as bitcode or a list of imports.

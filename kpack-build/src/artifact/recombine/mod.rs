@@ -6,7 +6,6 @@
 //! are complete.
 
 mod apply;
-mod component;
 mod manifests;
 mod plan;
 mod shards;

@@ -1,0 +1,119 @@
+//! What Cargo says that it built.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{Message, TargetKind};
+
+use crate::Error;
+
+/// What a build made.
+#[derive(Debug, Default)]
+pub(super) struct Built {
+    /// Executables and C-compatible dynamic libraries, each once.
+    pub(super) binaries: Vec<Binary>,
+    /// The packages with a build script.
+    pub(super) scripts: Vec<Script>,
+    /// The directories of the packages that were built; those that Cargo fetched are not local.
+    pub(super) packages: Vec<(PathBuf, bool)>,
+}
+
+/// An executable or dynamic library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Binary {
+    pub(super) path: PathBuf,
+    /// `bin` or `lib`.
+    pub(super) directory: &'static str,
+}
+
+/// A build script that ran.
+#[derive(Debug)]
+pub(super) struct Script {
+    /// The package, by name and version.
+    pub(super) package: String,
+    pub(super) out_dir: PathBuf,
+}
+
+/// Reads what `cargo build --message-format=json` prints.
+pub(super) fn read(messages: impl BufRead) -> Result<Built, Error> {
+    let place = Path::new("Cargo's messages");
+    let mut built = Built::default();
+    let mut finished = false;
+    for message in Message::parse_stream(messages) {
+        match message.map_err(|e| Error::io(place, "read", e))? {
+            Message::CompilerArtifact(artifact) => {
+                let manifest = artifact.manifest_path.into_std_path_buf();
+                let local = artifact.package_id.repr.starts_with("path+");
+                let package = (manifest.parent().unwrap_or(Path::new("")).to_owned(), local);
+                if !built.packages.contains(&package) {
+                    built.packages.push(package);
+                }
+                let kinds = &artifact.target.kind;
+                if artifact.profile.test {
+                    continue;
+                }
+                if let Some(executable) = artifact
+                    .executable
+                    .filter(|_| kinds.contains(&TargetKind::Bin))
+                {
+                    built.add(executable.into(), "bin");
+                }
+                if kinds.contains(&TargetKind::CDyLib) {
+                    let libraries = artifact.filenames.into_iter();
+                    for library in libraries.filter(|file| file.extension() == Some("so")) {
+                        built.add(library.into(), "lib");
+                    }
+                }
+            }
+            Message::BuildScriptExecuted(script) => built.scripts.push(Script {
+                package: package_name(&script.package_id.repr),
+                out_dir: script.out_dir.into(),
+            }),
+            Message::BuildFinished(end) if !end.success => {
+                return Err(Error::refused(
+                    place,
+                    "the build failed; there is nothing to stage",
+                ));
+            }
+            Message::BuildFinished(_) => finished = true,
+            _ => {}
+        }
+    }
+    if !finished {
+        return Err(Error::refused(
+            place,
+            "they end before the build does; expected what `cargo build --message-format=json` prints (json-render-diagnostics shows errors, too)",
+        ));
+    }
+    if built.binaries.is_empty() {
+        return Err(Error::refused(
+            place,
+            "the build made no executable and no cdylib; there is nothing to stage",
+        ));
+    }
+    Ok(built)
+}
+
+impl Built {
+    fn add(&mut self, path: PathBuf, directory: &'static str) {
+        let binary = Binary { path, directory };
+        if !self.binaries.contains(&binary) {
+            self.binaries.push(binary);
+        }
+    }
+}
+
+/// `vec v0.1.0` of a package ID such as `path+file:///work/vec#0.1.0` or `…#vec@0.1.0` (Cargo's
+/// package ID specifications).
+fn package_name(id: &str) -> String {
+    let Some((source, fragment)) = id.rsplit_once('#') else {
+        return id.to_owned();
+    };
+    match fragment.split_once('@') {
+        Some((name, version)) => format!("{name} v{version}"),
+        None => format!(
+            "{} v{fragment}",
+            source.rsplit('/').next().unwrap_or(source)
+        ),
+    }
+}
