@@ -592,7 +592,7 @@ fn where_name_and_content_disagree_nothing_is_split() {
         (
             format!("{stem}.co"),
             bundle(Storage::Zstd(3), &two).unwrap(),
-            "its path says gfx1100, but the bundle has code for gfx1100, gfx1101",
+            "its path says gfx1100, but it has code for gfx1100, gfx1101",
         ),
         (
             format!("{library}/gfx1101/Kernels.so-000-gfx1100.hsaco"),
@@ -682,6 +682,68 @@ fn what_looks_specific_in_no_known_place_is_reported_or_moved() {
 
     options.unknown = Unknown::Error;
     assert!(refusal(&options).contains("gfx9.h"));
+}
+
+#[test]
+fn device_code_that_cannot_be_split_is_reported() {
+    let (input, output) = (artifact(), Tree::new());
+    let object = format!("{ROCBLAS}/lib/librocblas.a");
+    let library = fat("static").kind(Kind::StaticLibrary);
+    library.build(&input.path(&object)).unwrap();
+    let bundled = format!("{ROCBLAS}/lib/rocblas/library/Kernels.hsaco");
+    let two = [code("gfx1100", "two"), code("gfx942", "two")];
+    write(&input, &bundled, bundle(Storage::Plain, &two).unwrap());
+    let report = run(&options(&input, &output));
+    let generic = files(&output, "blas_lib_generic");
+    assert!(generic.contains(&object) && generic.contains(&bundled));
+    assert_eq!(
+        warnings(&report),
+        [
+            format!(
+                "{object}: looks architecture-specific: it has device code that is split before \
+                 the link; it stays generic"
+            ),
+            format!(
+                "{bundled}: looks architecture-specific: it is an offload bundle; it stays generic"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn a_library_in_the_directory_of_a_target_is_the_targets() {
+    let (input, output) = (Tree::new(), Tree::new());
+    write(&input, "artifact_manifest.txt", "kp/stage\n");
+    let engines = "kp/stage/lib/engines/arch_content/ck";
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", "engine")]);
+    for name in ["libfat.so", "libhost.so"] {
+        let library = if name == "libfat.so" {
+            library.clone()
+        } else {
+            FatLibrary::new()
+        };
+        library
+            .build(&input.path(&format!("{engines}/gfx942/{name}")))
+            .unwrap();
+    }
+    let report = run(&options(&input, &output));
+    assert!(report.binaries.is_empty());
+    assert_eq!(
+        files(&output, "blas_lib_generic"),
+        ["artifact_manifest.txt"]
+    );
+    for name in ["libfat.so", "libhost.so"] {
+        let file = format!("{engines}/gfx942/{name}");
+        let moved = fs::read(output.path(&format!("blas_lib_gfx942/{file}"))).unwrap();
+        assert_eq!(moved, fs::read(input.path(&file)).unwrap());
+    }
+    let file = input.path(&format!("{engines}/gfx1100/libfat.so"));
+    library.build(&file).unwrap();
+    let error = refusal(&options(&input, &output));
+    assert!(
+        error.contains("its path says gfx1100, but it has code for gfx942"),
+        "{error}"
+    );
 }
 
 #[test]

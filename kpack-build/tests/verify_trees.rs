@@ -263,6 +263,23 @@ fn debug_files_and_instrumented_builds_are_no_fault() {
 }
 
 #[test]
+fn a_group_that_is_called_after_its_processor() {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx90a:xnack+", "gfx942"]);
+    let (one, group) = ("blas_lib_gfx90a:xnack+", "blas_lib_gfx90a");
+    let path = |name: &str| tree.path(&format!("shards/linux-a/{name}"));
+    // A group of databases only.
+    fs::remove_dir_all(path(one).join(PREFIX).join("lib/.kpack")).unwrap();
+    fs::rename(path(one), path(group)).unwrap();
+    let report = check(&tree, &format!("shards/linux-a/{group}"), None, &[]);
+    assert_eq!(faults(&report), [""; 0]);
+    // With an artifact for that target alone, it is in the wrong one.
+    write(&path(one).join("artifact_manifest.txt"), b"");
+    let report = check(&tree, &format!("shards/linux-a/{group}"), None, &[]);
+    assert_found(&report, &["is of gfx90a:xnack+, in the artifact of gfx90a"]);
+}
+
+#[test]
 fn a_file_in_two_artifacts() {
     let tree = one_shard();
     let file = "lib/rocblas/library/TensileLibrary_fallback.dat";

@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: what splitting costs, measured against a yardstick in the same run.
 
+mod tree;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -20,6 +22,9 @@ pub(crate) enum Bench {
     Split(Split),
     /// Load the kernels of librocsparse0's library for one GPU (190 MB), compared with plain zstd.
     Load(Load),
+    /// Split a tree of twenty fat binaries and 2,000 database files, compared with
+    /// `tar | zstd -3 -T2` on the same tree.
+    Tree(tree::Tree),
 }
 
 /// How to measure.
@@ -46,6 +51,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Split(options) => split(options),
         Bench::Load(options) => load(options),
+        Bench::Tree(options) => tree::run(options),
     }
 }
 

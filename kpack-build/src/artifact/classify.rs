@@ -5,8 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use kpack_format::TargetId;
 use walkdir::{DirEntry, WalkDir};
@@ -105,21 +107,19 @@ pub const KPACK: &str = "kpack";
 /// [`Error::Io`]; [`Error::Refused`] for a damaged binary, code object, bundle or archive, and for
 /// what is neither a file, a directory nor a symbolic link.
 pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
+    let mut found = Vec::new();
+    for entry in WalkDir::new(prefix).min_depth(1).sort_by_file_name() {
+        found.push(entry.map_err(|error| walk_error(prefix, error))?);
+    }
     let mut classification = Classification::default();
     let mut pairs = Pairs::default();
-    let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
-    for found in walk {
-        let found = found.map_err(|error| walk_error(prefix, error))?;
-        let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
-        let classifier = Classifier {
-            full: found.path(),
-            path,
-            name: path.to_string_lossy(),
-            databases,
-        };
-        let (node, class) = classifier.entry(&found, &mut classification, &mut pairs)?;
-        let path = path.to_owned();
-        classification.entries.push(Entry { path, node, class });
+    for part in in_parallel(&found, |part| classify_part(prefix, databases, part)) {
+        let (part, part_pairs) = part?;
+        classification.entries.extend(part.entries);
+        classification.disagreements.extend(part.disagreements);
+        classification.notices.extend(part.notices);
+        pairs.named.extend(part_pairs.named);
+        pairs.libraries.extend(part_pairs.libraries);
     }
     // A directory is named before what is in it, and known to be empty by what follows.
     let entries = &mut classification.entries;
@@ -138,6 +138,48 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
     classification.unpaired = pairs.unpaired(&classification.entries);
     Ok(classification)
 }
+
+/// Some of the entries of a walk, in its order.
+fn classify_part(
+    prefix: &Path,
+    databases: &Selection,
+    found: &[DirEntry],
+) -> Result<(Classification, Pairs), Error> {
+    let mut classification = Classification::default();
+    let mut pairs = Pairs::default();
+    for found in found {
+        let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
+        let classifier = Classifier {
+            full: found.path(),
+            path,
+            name: path.to_string_lossy(),
+            databases,
+        };
+        let (node, class) = classifier.entry(found, &mut classification, &mut pairs)?;
+        let path = path.to_owned();
+        classification.entries.push(Entry { path, node, class });
+    }
+    Ok((classification, pairs))
+}
+
+/// What `work` makes of consecutive parts of `items`, a part for each processor, in their order.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let size = items.len().div_ceil(threads).max(FEWEST_EACH);
+    thread::scope(|scope| {
+        let work = &work;
+        let parts = items.chunks(size);
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
+        let results = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.collect()
+    })
+}
+
+/// Fewer files than this are not worth a thread.
+const FEWEST_EACH: usize = 32;
 
 pub(super) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
     let path = error.path().unwrap_or(prefix).to_owned();
@@ -235,21 +277,31 @@ impl Classifier<'_> {
         pairs: &mut Pairs,
     ) -> Result<Class, Error> {
         let kind = inspect::identify(self.full, file)?;
-        if kind == Some(FileKind::Linked) {
-            let class = self.linked(file, size, result)?;
-            if class != Class::Host {
-                return Ok(class);
-            }
-        }
         let place = databases::recognise(&self.name);
-        let (database, place) = match place {
-            Some((database, _)) if !self.databases.has(database) => return Ok(Class::Host),
-            Some((database, place)) => (database.name, place),
-            None if kind == Some(FileKind::Archive) => {
+        let (database, place) = match (place, kind) {
+            (Some((database, _)), _) if !self.databases.has(database) => {
+                return match kind {
+                    Some(FileKind::Linked) => self.linked(file, size, result),
+                    _ => Ok(Class::Host),
+                };
+            }
+            (Some((database, place)), _) => (database.name, place),
+            (None, Some(FileKind::Archive)) => {
                 let content = Content::read(self.full, file, size, kind, false)?;
                 return Ok(self.archive(&content, result));
             }
-            None => return self.outside(file, size, kind),
+            (None, Some(FileKind::Linked)) => {
+                return match self.linked(file, size, result)? {
+                    Class::Host => self.outside(file, size, None),
+                    class => Ok(class),
+                };
+            }
+            (None, _) => return self.outside(file, size, kind),
+        };
+        // An engine of a target may be a library of its own, which stays whole.
+        let kind = match kind {
+            Some(FileKind::Linked) if self.foreign(file, size)? => None,
+            kind => kind,
         };
         let library = self
             .path
@@ -278,7 +330,9 @@ impl Classifier<'_> {
             Place::Shared | Place::Unnamed => match content.only_target() {
                 // A library file for all targets may happen to name one.
                 Some(target) if !(place == Place::Shared && library) => target.clone(),
-                _ => return Ok(Class::Host),
+                // One for several targets, where it is usual.
+                _ if place == Place::Shared => return Ok(Class::Host),
+                _ => return Ok(self.unnamed(&content)),
             },
         };
         Ok(Class::Target { target, database })
@@ -286,7 +340,7 @@ impl Classifier<'_> {
 
     /// An ELF file for a host. One for another kind of machine cannot have device code.
     fn linked(&self, file: &File, size: u64, result: &mut Classification) -> Result<Class, Error> {
-        if is_foreign(file, size).map_err(|e| Error::io(self.full, "read", e))? {
+        if self.foreign(file, size)? {
             return Ok(Class::Host);
         }
         let code = Image::read(file).and_then(|image| image.device_code());
@@ -327,19 +381,45 @@ impl Classifier<'_> {
         }
     }
 
+    fn foreign(&self, file: &File, size: u64) -> Result<bool, Error> {
+        is_foreign(file, size).map_err(|e| Error::io(self.full, "read", e))
+    }
+
+    /// A file that is of no one target by its path.
+    fn unnamed(&self, content: &Content) -> Class {
+        let reason = match content {
+            Content::CodeObject(_) => "it is an AMDGPU code object",
+            Content::Bundle(targets) if !targets.is_empty() => "it is an offload bundle",
+            _ => return Class::Host,
+        };
+        Class::Unknown {
+            target: content.only_target().cloned(),
+            reason: reason.to_owned(),
+        }
+    }
+
     /// A file in no known place.
     fn outside(&self, file: &File, size: u64, kind: Option<FileKind>) -> Result<Class, Error> {
-        let content = Content::read(self.full, file, size, kind, false)?;
-        let by_content = match &content {
-            Content::CodeObject(_) => Some("it is an AMDGPU code object"),
-            Content::Bundle(targets) if !targets.is_empty() => Some("it is an offload bundle"),
-            _ => None,
-        };
-        if let Some(reason) = by_content {
+        // A manifest, or the part of one for a group of targets, is for all.
+        if kind == Some(FileKind::Manifest) {
+            return Ok(Class::Host);
+        }
+        let unlinked = matches!(kind, Some(FileKind::Object | FileKind::StaticLibrary));
+        // What cannot be read as what it begins like is no matter here.
+        if unlinked
+            && let Ok(inspection) = inspect::inspect(self.full)
+            && let inspect::Content::Unlinked(unlinked) = inspection.content
+            && !unlinked.device_objects.is_empty()
+        {
             return Ok(Class::Unknown {
-                target: content.only_target().cloned(),
-                reason: reason.to_owned(),
+                target: None,
+                reason: "it has device code that is split before the link".to_owned(),
             });
+        }
+        let content = Content::read(self.full, file, size, kind, false)?;
+        let class = self.unnamed(&content);
+        if class != Class::Host {
+            return Ok(class);
         }
         Ok(match self.by_name() {
             Some((target, reason)) => Class::Unknown { target, reason },

@@ -12,6 +12,7 @@ use kpack_format::tensile::Library;
 
 use crate::Error;
 use crate::inspect::{self, FileKind};
+use crate::split;
 
 /// What a file says of targets.
 pub(super) enum Content {
@@ -19,7 +20,7 @@ pub(super) enum Content {
     Silent,
     /// It is an AMDGPU code object; the target is `None` where its processor is not known here.
     CodeObject(Option<TargetId>),
-    /// It is an offload bundle with device code for these targets.
+    /// It is an offload bundle, or a fat binary, with device code for these targets.
     Bundle(BTreeSet<TargetId>),
     /// It is a kpack archive for these targets.
     Archive(BTreeSet<TargetId>),
@@ -53,6 +54,10 @@ impl Content {
                         .collect(),
                 )
             }
+            Some(FileKind::Linked) => match split::read(path)? {
+                split::Input::Fat(fat) => Self::Bundle(fat.code.targets()),
+                _ => Self::Silent,
+            },
             Some(FileKind::Archive) => {
                 let archive = inspect::open_archive(path)?;
                 let targets = archive.toc().gfx_arches.iter().map(|target| target.parse());
@@ -93,7 +98,7 @@ impl Content {
                 Some(format!("the ELF header of the code object says {own}"))
             }
             Self::Bundle(targets) if !targets.iter().all(agrees) => {
-                Some(format!("the bundle has code for {}", list(targets)))
+                Some(format!("it has code for {}", list(targets)))
             }
             // An archive is looked up by its exact name.
             Self::Archive(targets) if !targets.iter().eq([said]) => {

@@ -62,14 +62,7 @@ impl StagedTree {
             .symlink_metadata()
             .map_err(|e| Error::io(from, "read", e))?;
         if metadata.is_symlink() {
-            let target = fs::read_link(from).map_err(|e| Error::io(from, "read", e))?;
-            symlink(target, &to).map_err(|e| Error::io(&to, "create symbolic link", e))?;
-            let (accessed, modified) = (
-                FileTime::from_last_access_time(&metadata),
-                FileTime::from_last_modification_time(&metadata),
-            );
-            return filetime::set_symlink_file_times(&to, accessed, modified)
-                .map_err(|e| Error::io(&to, "set the times of", e));
+            return copy_symlink(from, &to, &metadata);
         }
         let inode = (metadata.dev(), metadata.ino());
         if let Some(first) = self.linked.get(&inode) {
@@ -151,6 +144,16 @@ impl Drop for StagedTree {
     }
 }
 
+/// Copies a symbolic link with its times; `metadata` is its own.
+pub(super) fn copy_symlink(from: &Path, to: &Path, metadata: &Metadata) -> Result<(), Error> {
+    let target = fs::read_link(from).map_err(|e| Error::io(from, "read", e))?;
+    symlink(target, to).map_err(|e| Error::io(to, "create symbolic link", e))?;
+    let accessed = FileTime::from_last_access_time(metadata);
+    let modified = FileTime::from_last_modification_time(metadata);
+    filetime::set_symlink_file_times(to, accessed, modified)
+        .map_err(|e| Error::io(to, "set the times of", e))
+}
+
 /// Mode and times.
 fn keep(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     let failed = |error| Error::io(path, "set the mode and times of", error);
@@ -174,7 +177,7 @@ fn source_is_readable(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a directory that may be missing, with directories in it that may not be written to.
-fn remove_tree(path: &Path) -> Result<(), Error> {
+pub(super) fn remove_tree(path: &Path) -> Result<(), Error> {
     let removed = match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             for entry in walkdir::WalkDir::new(path).into_iter().flatten() {

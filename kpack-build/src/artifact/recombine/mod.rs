@@ -6,6 +6,7 @@
 //! are complete.
 
 mod apply;
+mod component;
 mod manifests;
 mod plan;
 mod shards;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::SystemTime;
 
@@ -22,6 +23,9 @@ use crate::inspect;
 use crate::install::{ArchiveReport, Progress};
 use crate::kpack_dir;
 use crate::split::{self, Budget, Compression, DeviceCode};
+
+/// Modules that are split at the same time. What is in flight of all of them together is bounded.
+const MODULES_AT_ONCE: usize = 2;
 
 /// Writes the split artifacts.
 pub(super) fn apply(
@@ -94,11 +98,33 @@ impl Work<'_> {
         Ok(targets.into_iter().cloned().collect())
     }
 
-    /// Splits the modules, one after the other.
+    /// Splits the modules, some at a time: where one waits for its last code object, another goes on.
     fn modules(&self) -> Result<Vec<Line>, Error> {
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let work = || {
+            let mut lines = Vec::new();
+            while let Some(module) = self.plan.modules.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if failed.load(Ordering::Relaxed) {
+                    break;
+                }
+                if let Err(error) = self.module(module, &mut lines) {
+                    failed.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+            Ok(lines)
+        };
         let mut lines = Vec::new();
-        for module in &self.plan.modules {
-            self.module(module, &mut lines)?;
+        for some in thread::scope(|scope| {
+            let threads: Vec<_> = (0..MODULES_AT_ONCE).map(|_| scope.spawn(work)).collect();
+            let joined = threads.into_iter().map(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.collect::<Vec<Result<Vec<Line>, Error>>>()
+        }) {
+            lines.extend(some?);
         }
         Ok(lines)
     }

@@ -1,14 +1,13 @@
 //! The files that stay as they are, and the host binaries: copied with modes and times, linked where
 //! they were linked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use filetime::FileTime;
 use kpack_format::TargetId;
 use walkdir::WalkDir;
 
@@ -16,6 +15,7 @@ use super::plan::{Item, Plan};
 use super::stage::Stage;
 use crate::Error;
 use crate::artifact::classify::Node;
+use crate::artifact::staged_tree::copy_symlink;
 use crate::elf::ElfError;
 use crate::inspect;
 use crate::install::{Progress, is_same};
@@ -37,7 +37,7 @@ pub(super) fn copy(plan: &Plan, stage: &Stage, progress: &dyn Progress) -> Resul
         stage,
         counts: Counts::new(),
         links: HashMap::new(),
-        last_directory: PathBuf::new(),
+        directories: HashSet::new(),
     };
     for item in &plan.items {
         copier.item(item)?;
@@ -55,8 +55,8 @@ struct Copier<'a> {
     counts: Counts,
     /// Where a file with several names is already, by target.
     links: HashMap<(Option<TargetId>, Inode), PathBuf>,
-    /// Made last; what follows is in the same, most of the time.
-    last_directory: PathBuf,
+    /// What is there already.
+    directories: HashSet<PathBuf>,
 }
 
 impl Copier<'_> {
@@ -68,9 +68,11 @@ impl Copier<'_> {
             Node::Directory { empty: false } => return Ok(()),
             _ => {}
         }
-        if let Some(parent) = to.parent().filter(|parent| **parent != self.last_directory) {
+        if let Some(parent) = to.parent()
+            && !self.directories.contains(parent)
+        {
             create_directories(parent)?;
-            self.last_directory = parent.to_owned();
+            self.directories.insert(parent.to_owned());
         }
         let size = match item.node {
             Node::File { shared_inode, .. } => {
@@ -90,7 +92,9 @@ impl Copier<'_> {
                 }
             }
             _ => {
-                copy_symlink(&item.from, &to)?;
+                let metadata = item.from.symlink_metadata();
+                let metadata = metadata.map_err(|e| Error::io(&item.from, "read", e))?;
+                copy_symlink(&item.from, &to, &metadata)?;
                 0
             }
         };
@@ -103,18 +107,18 @@ impl Copier<'_> {
     /// Copies a file, or writes the host binary of a fat one.
     fn file(&self, item: &Item, to: &Path) -> Result<u64, Error> {
         // Not the file that the code objects are read from, whose position is in use.
-        let input = inspect::open(&item.from)?;
+        let input = File::open(&item.from).map_err(|e| Error::io(&item.from, "open", e))?;
         let metadata = input
             .metadata()
             .map_err(|e| Error::io(&item.from, "read", e))?;
         let output = create(to)?;
-        let fat = item
-            .fat
-            .and_then(|(module, binary)| self.plan.modules.get(module)?.binaries.get(binary));
-        match fat {
+        let fat = item.fat.and_then(|(module, binary)| {
+            let module = self.plan.modules.get(module)?;
+            module.binaries.get(binary)
+        });
+        let size = match fat {
             None => {
-                let copied = io::copy(&mut &input, &mut &output);
-                copied.map_err(|e| Error::io(&item.from, "copy", e))?;
+                io::copy(&mut &input, &mut &output).map_err(|e| Error::io(&item.from, "copy", e))?
             }
             Some(fat) => {
                 if !is_same(&item.from, &fat.file.code.file)? {
@@ -128,11 +132,11 @@ impl Copier<'_> {
                     ElfError::Io(error) => Error::io(to, "write", error),
                     error => inspect::elf_error(&item.from, error),
                 })?;
+                fat.plan.output_size()
             }
-        }
+        };
         set_metadata(&output, &metadata).map_err(|e| Error::io(to, "set the mode of", e))?;
-        let written = output.metadata().map_err(|e| Error::io(to, "read", e))?;
-        Ok(written.len())
+        Ok(size)
     }
 }
 
@@ -145,18 +149,6 @@ pub(super) fn create(path: &Path) -> Result<File, Error> {
 
 pub(super) fn create_directories(path: &Path) -> Result<(), Error> {
     fs::create_dir_all(path).map_err(|e| Error::io(path, "create directory", e))
-}
-
-fn copy_symlink(from: &Path, to: &Path) -> Result<(), Error> {
-    let target = fs::read_link(from).map_err(|e| Error::io(from, "read", e))?;
-    symlink(target, to).map_err(|e| Error::io(to, "create", e))?;
-    let metadata = from
-        .symlink_metadata()
-        .map_err(|e| Error::io(from, "read", e))?;
-    let accessed = FileTime::from_last_access_time(&metadata);
-    let modified = FileTime::from_last_modification_time(&metadata);
-    filetime::set_symlink_file_times(to, accessed, modified)
-        .map_err(|e| Error::io(to, "set the time of", e))
 }
 
 /// Mode and time of change.

@@ -2,20 +2,17 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use walkdir::WalkDir;
 
 use super::Options;
 use super::report::Report;
 use crate::Error;
 use crate::artifact::manifest_txt;
-use crate::kpack_dir::sync_directory;
-
-/// What the generic artifact's name ends with.
-const GENERIC: &str = "generic";
+use crate::artifact::names::{self, GENERIC, Kind};
+use crate::artifact::staged_tree::remove_tree;
 
 /// The name of a split artifact.
 pub(super) fn artifact_name(prefix: &str, target: Option<&TargetId>) -> String {
@@ -46,10 +43,8 @@ pub(super) fn check_output(options: &Options) -> Result<(), Error> {
         )));
     }
     let name = input.file_name().unwrap_or_default().to_string_lossy();
-    let is_output = name
-        .strip_prefix(&options.artifact_prefix)
-        .and_then(|rest| rest.strip_prefix('_'))
-        .is_some_and(|rest| rest == GENERIC || rest.parse::<TargetId>().is_ok());
+    let is_output =
+        names::parse(&name).is_some_and(|(component, _)| component == options.artifact_prefix);
     if is_output && input.parent() == Some(&output) {
         return Err(Error::usage(format!(
             "the artifact directory {} is where its own output would be; name another output \
@@ -129,11 +124,13 @@ impl Stage {
             let name = entry
                 .map_err(|e| Error::io(&self.output, "list", e))?
                 .file_name();
-            let target = name.to_str().and_then(|name| {
-                let target = name.strip_prefix(&self.prefix)?.strip_prefix("_gfx")?;
-                format!("gfx{target}").parse::<TargetId>().ok()
-            });
-            if target.is_some_and(|target| !targets.contains(&&target)) {
+            let is_left = match name.to_str().and_then(names::parse) {
+                Some((prefix, Kind::Target(target))) => {
+                    prefix == self.prefix && !targets.contains(&&target)
+                }
+                _ => false,
+            };
+            if is_left {
                 report.warn(
                     self.output.join(name),
                     "is of an earlier run; this artifact has nothing for that target",
@@ -145,18 +142,16 @@ impl Stage {
 
     /// Gives the artifacts their final names, the generic one last. What was there before goes
     /// first the same way: as long as there is a generic artifact, it is whole, and all others are.
+    ///
+    /// Nothing is flushed to the disk, which would take longer than all the rest, since the input is
+    /// still there: after a power failure, split again.
     pub(super) fn commit(self, targets: &[&TargetId]) -> Result<(), Error> {
-        // The data first: a name must not survive a power failure that its content does not.
-        rustix::fs::syncfs(&self._lock).map_err(|e| Error::io(&self.path, "write", e.into()))?;
         self.set_aside(None)?;
-        sync_directory(&self.output)?;
         for target in targets {
             self.set_aside(Some(target))?;
             self.rename(Some(target))?;
         }
-        sync_directory(&self.output)?;
         self.rename(None)?;
-        sync_directory(&self.output)?;
         self.empty()?;
         fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
     }
@@ -183,7 +178,7 @@ impl Stage {
         let entries = fs::read_dir(&self.path).map_err(|e| Error::io(&self.path, "list", e))?;
         for entry in entries {
             let path = entry.map_err(|e| Error::io(&self.path, "list", e))?.path();
-            remove_all(&path).map_err(|e| Error::io(&path, "remove", e))?;
+            remove_tree(&path)?;
         }
         Ok(())
     }
@@ -193,20 +188,4 @@ impl Stage {
         let _ = self.empty();
         let _ = fs::remove_dir(&self.path);
     }
-}
-
-/// Removes a directory also where directories in it are write-protected, as those of the input may
-/// have been.
-fn remove_all(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-        result => return result,
-    }
-    for entry in WalkDir::new(path) {
-        let entry = entry?;
-        if entry.file_type().is_dir() {
-            fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o700))?;
-        }
-    }
-    fs::remove_dir_all(path)
 }

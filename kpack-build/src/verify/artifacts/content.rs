@@ -1,0 +1,209 @@
+//! What is in an artifact directory: what belongs into it, and nothing else.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use kpack_format::TargetId;
+use kpack_format::tensile::Library;
+use walkdir::WalkDir;
+
+use super::{Artifact, Artifacts, Role};
+use crate::Error;
+use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
+use crate::artifact::databases::Selection;
+use crate::artifact::manifest_txt;
+use crate::verify::archive::counted;
+use crate::verify::{Outcome, Report, Subject};
+
+impl Artifact {
+    pub(super) fn verify(&self, all: &Artifacts, report: &mut Report) -> Result<(), Error> {
+        let faults = report.count(Outcome::Fault);
+        let path = &self.path;
+        let prefixes = match &self.prefixes {
+            Ok(prefixes) => prefixes,
+            Err(reason) => {
+                report.fault(Subject::Artifact, path, reason);
+                return Ok(());
+            }
+        };
+        if self.role != Role::Unsplit {
+            self.nothing_outside(prefixes, report);
+        }
+        let mut seen = Seen::default();
+        for prefix in prefixes {
+            let directory = path.join(prefix);
+            if !directory.is_dir() {
+                let text = format!("lists the prefix `{prefix}`, which is not there");
+                report.note(Subject::Artifact, &path.join(manifest_txt::FILE_NAME), text);
+                continue;
+            }
+            let content = match classify(&directory, &Selection::Auto) {
+                Ok(content) => content,
+                Err(Error::Refused { path, reason }) => {
+                    report.fault(Subject::Artifact, &path, reason);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for entry in &content.entries {
+                seen.add(entry);
+                self.belongs(&directory, entry, all, report);
+            }
+            findings(&directory, prefix, &content, all, self, report)?;
+        }
+        if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
+            report.fault(Subject::Artifact, path, "is empty: it has no device code");
+        }
+        if report.count(Outcome::Fault) == faults {
+            let targets: Vec<String> = seen.targets.iter().map(TargetId::to_string).collect();
+            let what = match (&self.role, targets.is_empty()) {
+                (Role::Unsplit, _) => "an artifact that is not split",
+                (Role::Generic, true) => "nothing architecture-specific",
+                (Role::Generic, false) => "a generic artifact",
+                _ => "device code only",
+            };
+            let targets = match (&self.role, targets.is_empty()) {
+                (Role::Target(_) | Role::Group, false) => format!(" for {}", targets.join(", ")),
+                _ => String::new(),
+            };
+            let text = format!("{}, {what}{targets}", counted(seen.files, "file"));
+            report.ok(Subject::Artifact, path, text);
+        }
+        Ok(())
+    }
+
+    /// What no prefix has belongs to nobody, and is not installed.
+    fn nothing_outside(&self, prefixes: &[String], report: &mut Report) {
+        let walk = WalkDir::new(&self.path).min_depth(1).sort_by_file_name();
+        let mut walk = walk.into_iter();
+        while let Some(entry) = walk.next() {
+            let Ok(entry) = entry else { continue };
+            let within = entry
+                .path()
+                .strip_prefix(&self.path)
+                .unwrap_or(Path::new(""));
+            if prefixes.iter().any(|prefix| within.starts_with(prefix)) {
+                if entry.file_type().is_dir() {
+                    walk.skip_current_dir();
+                }
+            } else if !entry.file_type().is_dir() && within != Path::new(manifest_txt::FILE_NAME) {
+                let text = format!("is in no prefix that {} lists", manifest_txt::FILE_NAME);
+                report.fault(Subject::Artifact, entry.path(), text);
+            }
+        }
+    }
+
+    /// Whether an entry belongs into this artifact.
+    fn belongs(&self, directory: &Path, entry: &Entry, all: &Artifacts, report: &mut Report) {
+        let path = directory.join(&entry.path);
+        let is_directory = matches!(entry.node, Node::Directory { .. });
+        let is_manifest = entry.path.extension().is_some_and(|e| e == "kpm");
+        match (&self.role, &entry.class) {
+            (Role::Generic, Class::Target { target, database }) => {
+                let text = format!(
+                    "is of {target} ({database}); a generic artifact holds nothing of one target"
+                );
+                report.fault(Subject::Artifact, &path, text);
+            }
+            (Role::Generic, Class::Fat) => {
+                report.fault(
+                    Subject::Artifact,
+                    &path,
+                    "is a fat binary in a generic artifact",
+                );
+            }
+            (Role::Generic, Class::Unknown { reason, .. }) => {
+                report.note(
+                    Subject::Artifact,
+                    &path,
+                    format!("in no known place: {reason}"),
+                );
+            }
+            (Role::Target(own), Class::Target { target, .. })
+                if own != target && !all.is_group_for(&self.real, own, target) =>
+            {
+                let text = format!("is of {target}, in the artifact of {own}");
+                report.fault(Subject::Artifact, &path, text);
+            }
+            (Role::Target(_) | Role::Group, Class::Host | Class::Fat | Class::Split)
+                if !is_directory && !is_manifest =>
+            {
+                report.fault(
+                    Subject::Artifact,
+                    &path,
+                    "is for the host, in an artifact of targets",
+                );
+            }
+            (Role::Target(_) | Role::Group, Class::Host)
+                if entry.node == (Node::Directory { empty: true }) =>
+            {
+                report.note(Subject::Artifact, &path, "is an empty directory");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What an artifact has.
+#[derive(Default)]
+struct Seen {
+    files: usize,
+    targets: BTreeSet<TargetId>,
+}
+
+impl Seen {
+    fn add(&mut self, entry: &Entry) {
+        self.files += usize::from(!matches!(entry.node, Node::Directory { .. }));
+        if let Class::Target { target, .. } = &entry.class {
+            self.targets.insert(target.clone());
+        }
+    }
+}
+
+/// Files whose names lie, and halves of pairs.
+fn findings(
+    directory: &Path,
+    prefix: &str,
+    content: &Classification,
+    all: &Artifacts,
+    artifact: &Artifact,
+    report: &mut Report,
+) -> Result<(), Error> {
+    for finding in &content.disagreements {
+        report.fault(
+            Subject::Artifact,
+            &directory.join(&finding.path),
+            &finding.text,
+        );
+    }
+    for finding in &content.unpaired {
+        let within = Path::new(prefix).join(&finding.path);
+        // The library file may be one for all targets, in the generic artifact.
+        let places = all.overlay.places(&artifact.real.join(&within));
+        if !places.iter().skip(1).any(|place| named_beside(place)) {
+            report.fault(
+                Subject::Artifact,
+                &directory.join(&finding.path),
+                &finding.text,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether some library file in the directory of `code_object`, which need not be there, names it.
+fn named_beside(code_object: &Path) -> bool {
+    let Some(directory) = code_object.parent() else {
+        return false;
+    };
+    let (name, stem) = (code_object.file_name(), code_object.file_stem());
+    let named = [name, stem].map(|name| name.unwrap_or_default().to_string_lossy().into_owned());
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let libraries = entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "dat"));
+    libraries.into_iter().any(|library| {
+        let bytes = fs::read(library.path()).unwrap_or_default();
+        Library::read(&bytes)
+            .is_ok_and(|library| named.iter().any(|name| library.code_objects.contains(name)))
+    })
+}

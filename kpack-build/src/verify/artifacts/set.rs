@@ -1,0 +1,97 @@
+//! The artifacts of one component together: each file in one of them, and nothing without its other
+//! half.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use walkdir::WalkDir;
+
+use super::Set;
+use crate::Error;
+use crate::artifact::manifest_txt;
+use crate::artifact::names;
+use crate::inspect::{open_archive, split_name};
+use crate::object_file::is_object;
+use crate::verify::{Report, Subject};
+
+impl Set {
+    /// Whether each file is in one artifact only, and each kernel of some binary.
+    pub(super) fn verify(&self, report: &mut Report) -> Result<(), Error> {
+        let mut owners: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+        let mut archives: BTreeSet<PathBuf> = BTreeSet::new();
+        for root in &self.roots {
+            for entry in WalkDir::new(root).min_depth(1).sort_by_file_name() {
+                let Ok(entry) = entry else { continue };
+                if entry.file_type().is_dir() {
+                    continue;
+                }
+                let within = entry
+                    .path()
+                    .strip_prefix(root)
+                    .unwrap_or(entry.path())
+                    .to_owned();
+                if within == Path::new(manifest_txt::FILE_NAME) {
+                    continue;
+                }
+                if within
+                    .extension()
+                    .is_some_and(|extension| extension == "kpack")
+                {
+                    archives.insert(entry.path().to_owned());
+                }
+                if let Some(other) = owners.insert(within.clone(), root) {
+                    let text =
+                        format!("is in {} as well; expected it in one only", other.display());
+                    report.fault(Subject::Artifact, entry.path(), text);
+                }
+            }
+        }
+        if !self.has_generic {
+            let text = format!(
+                "has no {}_{} beside it, so nothing loads its device code",
+                self.component,
+                names::GENERIC
+            );
+            if let Some(root) = self.roots.first() {
+                report.note(Subject::Artifact, root, text);
+            }
+            return Ok(());
+        }
+        for archive in archives {
+            self.kernels_have_binaries(&archive, &owners, report)?;
+        }
+        Ok(())
+    }
+
+    fn kernels_have_binaries(
+        &self,
+        path: &Path,
+        files: &BTreeMap<PathBuf, &Path>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let archive = match open_archive(path) {
+            Ok(archive) => archive,
+            // That is a fault already.
+            Err(Error::Refused { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let root = self.roots.iter().find(|root| path.starts_with(root));
+        let Some(within) = root.and_then(|root| path.strip_prefix(root).ok()) else {
+            return Ok(());
+        };
+        // The archive is somewhere in the prefix that its kernels are named in.
+        let kernels = archive.toc().kernels.keys();
+        let binaries: BTreeSet<&str> = kernels.map(|kernel| split_name(kernel).0).collect();
+        for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
+            let there = within
+                .ancestors()
+                .skip(1)
+                .any(|prefix| files.contains_key(&prefix.join(binary)));
+            if !there {
+                let text = format!("has kernels of `{binary}`, which no artifact has");
+                report.fault(Subject::Artifact, path, text);
+            }
+        }
+        Ok(())
+    }
+}
