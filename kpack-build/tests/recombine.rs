@@ -445,6 +445,8 @@ fn host_files_that_differ_are_shown() {
     )
     .unwrap();
     write(&at("linux-c", "lib/more"), b"");
+    let fallback = at("linux-c", "lib/rocblas/library/TensileLibrary_fallback.dat");
+    fs::set_permissions(fallback, fs::Permissions::from_mode(0o600)).unwrap();
     let plan = planned(&tree, CONFIGURATION);
     for parts in [
         ["linux-b", "share/stamp", "timestamp `", "07:45:12"],
@@ -457,6 +459,7 @@ fn host_files_that_differ_are_shown() {
         ["linux-b", "libhost.so", "build ID 0a0b against 0c0d", ""],
         ["linux-c", "lib/rocblas.pc", "only shard linux-a has it", ""],
         ["linux-c", "lib/more", "only shard linux-c has it", ""],
+        ["linux-c", "fallback.dat", "mode 644 against 600", ""],
     ] {
         assert_said(&plan, Severity::Error, &parts);
     }

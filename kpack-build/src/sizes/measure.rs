@@ -44,6 +44,7 @@ pub(super) fn trees(paths: &[PathBuf]) -> Result<BTreeMap<Key, Size>, Error> {
 
 /// The artifact directories at and below `path`.
 fn artifacts(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    path.metadata().map_err(|e| Error::io(path, "read", e))?;
     let mut found = Vec::new();
     let walk = WalkDir::new(path)
         .follow_root_links(true)

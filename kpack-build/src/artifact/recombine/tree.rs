@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -98,21 +99,29 @@ impl Tree {
             layout_only: false,
         };
         let counts = |item: &Item| !item.is_manifest();
+        // Of a directory that one lacks, what is in it, which follows it, need not be said.
+        let mut lacks = PathBuf::from("/");
         for (path, item) in self.entries.iter().filter(|(_, item)| counts(item)) {
-            let Some(theirs) = other.entries.get(path) else {
-                found.push((path.clone(), plain(format!("only shard {own_name} has it"))));
-                continue;
-            };
-            if let Some(difference) = difference(item, theirs)? {
-                found.push((path.clone(), difference));
+            match other.entries.get(path) {
+                Some(theirs) => {
+                    let difference = difference(item, theirs)?;
+                    found.extend(difference.map(|difference| (path.clone(), difference)));
+                }
+                None if path.starts_with(&lacks) => {}
+                None => {
+                    lacks.clone_from(path);
+                    let text = format!("only shard {own_name} has it");
+                    found.push((path.clone(), plain(text)));
+                }
             }
         }
+        let mut lacks = PathBuf::from("/");
         for (path, item) in &other.entries {
-            if counts(item) && !self.entries.contains_key(path) {
-                found.push((
-                    path.clone(),
-                    plain(format!("only shard {other_name} has it")),
-                ));
+            let missing = counts(item) && !self.entries.contains_key(path);
+            if missing && !path.starts_with(&lacks) {
+                lacks.clone_from(path);
+                let text = format!("only shard {other_name} has it");
+                found.push((path.clone(), plain(text)));
             }
         }
         Ok(found)
@@ -145,6 +154,10 @@ fn difference(one: &Item, other: &Item) -> Result<Option<Difference>, Error> {
             Ok((a != b).then(text))
         }
         Node::File { .. } => {
+            let (a, b) = (mode(&one.from)?, mode(&other.from)?);
+            if a != b {
+                return Ok(Some(plain(format!("mode {a:o} against {b:o}"))));
+            }
             if one.class_is_kpack() && same_code(&one.from, &other.from)? {
                 return Ok(None);
             }
@@ -158,6 +171,11 @@ impl Item {
         use crate::artifact::classify::KPACK;
         matches!(&self.class, Class::Target { database, .. } if *database == KPACK)
     }
+}
+
+fn mode(path: &Path) -> Result<u32, Error> {
+    let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+    Ok(metadata.permissions().mode() & 0o7777)
 }
 
 /// Whether two archives have the same code objects under the same names by their checksums,
