@@ -189,3 +189,55 @@ impl Stage {
         let _ = fs::remove_dir(&self.path);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts an artifact into the stage.
+    fn write(stage: &Stage, target: Option<&TargetId>) {
+        let artifact = stage.artifact(target);
+        fs::create_dir(&artifact).unwrap();
+        fs::write(artifact.join(manifest_txt::FILE_NAME), "").unwrap();
+    }
+
+    #[test]
+    fn the_generic_artifact_is_there_only_if_all_others_are() {
+        let output = tempfile::tempdir().unwrap();
+        let options = Options::new("in", output.path(), "blas_lib");
+        let (one, other): (TargetId, TargetId) =
+            ("gfx1100".parse().unwrap(), "gfx942".parse().unwrap());
+        let generic = output.path().join("blas_lib_generic");
+
+        let stage = Stage::lock(&options).unwrap();
+        write(&stage, None);
+        write(&stage, Some(&one));
+        stage.commit(&[&one]).unwrap();
+        assert!(generic.is_dir());
+
+        // The second target's artifact cannot be renamed: it is not there.
+        let stage = Stage::lock(&options).unwrap();
+        write(&stage, None);
+        write(&stage, Some(&one));
+        assert!(matches!(
+            stage.commit(&[&one, &other]),
+            Err(Error::Io { .. })
+        ));
+        assert!(!generic.exists());
+
+        let stage = Stage::lock(&options).unwrap();
+        for target in [None, Some(&one), Some(&other)] {
+            write(&stage, target);
+        }
+        stage.commit(&[&one, &other]).unwrap();
+        let mut names: Vec<_> = fs::read_dir(output.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        assert_eq!(
+            names,
+            ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"]
+        );
+    }
+}
