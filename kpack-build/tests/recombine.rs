@@ -389,10 +389,16 @@ fn the_manifest_lists_all_shards_targets_and_no_other() {
     shard(&tree, "linux-d", &["gfx906"]);
     fs::remove_dir_all(tree.path("shards/linux-d/blas_lib_generic")).unwrap();
     let options = options(&tree, CONFIGURATION);
-    plan(&options, &|_, _| {})
-        .unwrap()
-        .apply(&options, &|_| {})
-        .unwrap();
+    let plan = plan(&options, &|_, _| {}).unwrap();
+    assert_said(
+        &plan,
+        Severity::Warning,
+        &[
+            "linux-d/blas_lib_generic",
+            "shard linux-d has device code of blas_lib",
+        ],
+    );
+    plan.apply(&options, &|_| {}).unwrap();
     let manifest = format!("out/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm");
     assert_eq!(
         targets(&tree.path(&manifest)),
@@ -534,6 +540,14 @@ fn files_in_the_wrong_artifact_are_refused() {
         ))
     };
     write(&at("gfx1100", "lib/host.txt"), b"");
+    let own = fs::read(at(
+        "gfx1100",
+        &format!("{DATABASE}/TensileLibrary_Type_SS_gfx1100.co"),
+    ));
+    write(
+        &at("generic", &format!("{DATABASE}/Kernels_gfx1100.hsaco")),
+        &own.unwrap(),
+    );
     let wrong = fs::read(tree.path(&format!(
         "shards/linux-c/blas_lib_gfx942/{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.co"
     )))
@@ -560,6 +574,14 @@ fn files_in_the_wrong_artifact_are_refused() {
     ] {
         assert_said(&plan, Severity::Error, &parts);
     }
+    assert_said(
+        &plan,
+        Severity::Error,
+        &[
+            "Kernels_gfx1100.hsaco",
+            "is of gfx1100 (rocblas), in a generic artifact",
+        ],
+    );
     assert_said(
         &plan,
         Severity::Error,

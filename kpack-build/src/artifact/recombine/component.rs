@@ -159,12 +159,14 @@ impl<'a> Component<'a> {
         let mut artifact = self.artifact(None, &tree.prefixes);
         artifact.shards.insert(first.to_owned());
         for (path, item) in &tree.entries {
-            if let Class::Target { target, database } = &item.class {
-                let text = format!("it is of {target} ({database}), in a generic artifact");
-                self.say(Severity::Warning, &item.from, text);
-            }
-            if matches!(item.class, Class::Fat) {
-                let text = "it is a fat binary, in a generic artifact: was it split?";
+            // Of the other shards' such files nothing would be taken.
+            let wrong = match &item.class {
+                Class::Target { target, database } => Some(format!("is of {target} ({database})")),
+                Class::Fat => Some("is a fat binary".to_owned()),
+                _ => None,
+            };
+            if let Some(wrong) = wrong {
+                let text = format!("it {wrong}, in a generic artifact: was all of it split?");
                 self.say(Severity::Error, &item.from, text);
             }
             if !item.is_manifest() {
@@ -172,6 +174,18 @@ impl<'a> Component<'a> {
             }
         }
         self.artifacts.push(artifact);
+        for (shard, artifacts) in self.shards.of(self.name) {
+            if artifacts.generic.is_none() {
+                let text = format!(
+                    "shard {shard} has device code of {}, but it is not there, so it \
+                                    cannot be compared with {first}'s",
+                    self.name
+                );
+                let path = self.options.shards_dir.join(shard);
+                let path = path.join(self.artifact_name(names::GENERIC));
+                self.say(Severity::Warning, path, text);
+            }
+        }
         let mut trees = vec![tree];
         for (shard, path) in &with[1..] {
             let other = Tree::read(path)?;
