@@ -453,6 +453,13 @@ fn a_batch_against_all_that_was_built() {
         faults(&check(&tree, "shards/linux-a", Some("in/linux-a"), &[])),
         [""; 0]
     );
+    // A family of GPUs is no part of the component's name.
+    let built = tree.path("in/linux-a");
+    fs::rename(built.join("blas_lib"), built.join("blas_lib_gfx11X-all")).unwrap();
+    for unsplit in ["in/linux-a", "in/linux-a/blas_lib_gfx11X-all"] {
+        let report = check(&tree, "shards/linux-a", Some(unsplit), &[]);
+        assert_eq!(faults(&report), [""; 0]);
+    }
 }
 
 #[test]

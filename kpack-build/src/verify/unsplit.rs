@@ -12,6 +12,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::split::artifact_prefix;
 use crate::kpack_dir;
 
 /// Compares the tree at `path` with `unsplit`: an install prefix with one, an artifact directory, or
@@ -26,7 +27,9 @@ pub(super) fn compare(
     let sets = context.artifacts.sets();
     if is_artifact(unsplit) {
         let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
-        let own = sets.iter().find(|set| set.component == name);
+        let own = sets
+            .iter()
+            .find(|set| set.component == artifact_prefix(&name));
         let Some(set) = own.or(sets.first().filter(|_| sets.len() == 1)) else {
             let text = match sets.len() {
                 0 => "there are no split artifacts to compare with it".to_owned(),
@@ -59,6 +62,7 @@ pub(super) fn compare(
     }
     for unsplit in artifacts {
         let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
+        let name = artifact_prefix(&name);
         match sets.iter().find(|set| set.component == name) {
             Some(set) => artifact(&unsplit, &set.roots, context, report)?,
             None => {

@@ -178,7 +178,7 @@ fn find(
 }
 
 /// Name and component of an artifact directory, which may have a family of targets behind them.
-fn artifact_prefix(name: &str) -> &str {
+pub(crate) fn artifact_prefix(name: &str) -> &str {
     match name.rsplit_once('_') {
         Some((prefix, last)) if last == "generic" || last.starts_with("gfx") => prefix,
         _ => name,

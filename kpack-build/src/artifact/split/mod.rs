@@ -17,6 +17,7 @@ use crate::Error;
 use crate::install::Progress;
 use crate::split::Budget;
 
+pub(crate) use batch::artifact_prefix;
 pub use batch::{BatchOptions, BatchReport, Failure, Outcome, batch};
 pub use options::{Options, Unknown};
 pub use report::{ArtifactReport, Report};
