@@ -335,8 +335,22 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
             .any(|file| file.contains("half") || file.contains("stale")),
         "{first:#?}"
     );
+    let times = || {
+        let files = below(&tree, "out").into_iter();
+        let time = |file: String| {
+            tree.path("out")
+                .join(&file)
+                .symlink_metadata()
+                .unwrap()
+                .mtime()
+        };
+        files.map(time).collect::<Vec<_>>()
+    };
+    let before = times();
+    std::thread::sleep(Duration::from_millis(1100));
     recombine(&tree);
     assert_eq!(below(&tree, "out"), first);
+    assert_eq!(times(), before);
     // What is no artifact is not replaced.
     fs::remove_file(tree.path("out/blas_lib_instinct/artifact_manifest.txt")).unwrap();
     let options = options(&tree, CONFIGURATION);

@@ -5,6 +5,7 @@ use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use filetime::FileTime;
 
@@ -21,6 +22,10 @@ pub(crate) struct StagedTree {
     linked: BTreeMap<(u64, u64), PathBuf>,
     /// Modes and times of directories, set when nothing is written into them any more.
     directories: BTreeMap<PathBuf, Metadata>,
+    /// What was made new. It gets the time of the newest file that was copied, so that the same input
+    /// gives the same tree.
+    written: Vec<PathBuf>,
+    newest: SystemTime,
     done: bool,
 }
 
@@ -36,6 +41,8 @@ impl StagedTree {
             path: parent.join(name),
             linked: BTreeMap::new(),
             directories: BTreeMap::new(),
+            written: Vec::new(),
+            newest: SystemTime::UNIX_EPOCH,
             done: false,
         })
     }
@@ -74,6 +81,10 @@ impl StagedTree {
             Err(error) => Error::io(from, "read", error),
         })?;
         keep(&to, &metadata)?;
+        let modified = metadata
+            .modified()
+            .map_err(|e| Error::io(from, "read", e))?;
+        self.newest = self.newest.max(modified);
         if metadata.nlink() > 1 {
             self.linked.insert(inode, to);
         }
@@ -87,11 +98,23 @@ impl StagedTree {
             fs::create_dir_all(directory)
                 .map_err(|e| Error::io(directory, "create directory", e))?;
         }
-        fs::write(&path, bytes).map_err(|e| Error::io(&path, "write", e))
+        fs::write(&path, bytes).map_err(|e| Error::io(&path, "write", e))?;
+        self.written.push(path);
+        Ok(())
     }
 
     /// Sets what is left to set; nothing is written any more.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
+        if self.newest > SystemTime::UNIX_EPOCH {
+            let times = FileTimes::new()
+                .set_accessed(self.newest)
+                .set_modified(self.newest);
+            for path in &self.written {
+                File::open(path)
+                    .and_then(|file| file.set_times(times))
+                    .map_err(|e| Error::io(path, "set the times of", e))?;
+            }
+        }
         // The deepest first: what is set in one changes the times of the one above.
         for (path, metadata) in std::mem::take(&mut self.directories).iter().rev() {
             keep(path, metadata)?;
