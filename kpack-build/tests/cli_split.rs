@@ -192,6 +192,31 @@ fn wrong_usage() {
     assert_snapshot!(text);
 }
 
+/// An artifact of tests has thousands of programs; the usual limit is 1,024 open files.
+#[test]
+fn more_fat_binaries_than_files_may_be_open() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    let lib = tree.path("in/blas_lib/math-libs/BLAS/rocBLAS/stage/lib");
+    for index in 0..100 {
+        let copy = lib.join(format!("librocblas-{index}.so"));
+        fs::copy(lib.join("librocblas.so"), copy).unwrap();
+    }
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -S -n 64; exec \"$0\" \"$@\""])
+        .arg(env!("CARGO_BIN_EXE_kpack"))
+        .args(SPLIT)
+        .current_dir(tree.root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let archive =
+        "out/blas_lib_gfx942/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx942.kpack";
+    let list = kpack(&tree, &["list", archive]);
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(list.contains("101 kernels, 1 code object stored"), "{list}");
+}
+
 /// The files of each artifact in `out`; hidden directories are none.
 fn artifacts(tree: &Tree) -> BTreeMap<String, Snapshot> {
     let mut artifacts: BTreeMap<String, Snapshot> = BTreeMap::new();

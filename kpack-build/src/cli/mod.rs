@@ -16,6 +16,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Error;
 
@@ -68,6 +69,7 @@ pub fn main() -> ExitCode {
             };
         }
     };
+    allow_open_files();
     let result = match &cli.command {
         Command::Install(arguments) => install::run(arguments),
         Command::Split(arguments) => split::run(arguments),
@@ -88,6 +90,18 @@ pub fn main() -> ExitCode {
             ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// Every fat binary stays open from the plan to the end, so that what is written is what was read;
+/// an artifact of tests can have thousands. The usual limit is for programs that use `select`.
+fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // Where that is not allowed, most work can be done all the same.
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 fn exit_code(error: &Error) -> u8 {
