@@ -9,6 +9,10 @@ use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Toc};
 /// The largest TOC that is read or written, in bytes: room for some hundred thousand kernels.
 pub(super) const MAX_TOC: u64 = 16 << 20;
 
+/// The most frames that are believed to be there: more than a TOC of that size can name. In an archive
+/// without `frame_offsets` those before one that is wanted are walked over.
+const MAX_FRAMES: usize = 1 << 20;
+
 /// What an archive says of itself: its TOC, checked against the size of the file. The code objects
 /// are not looked at, so reading an index costs what its TOC costs.
 #[derive(Debug)]
@@ -250,6 +254,12 @@ fn check_storage<R: Read + Seek>(
                     format!(
                         "{count} zstd frames are announced, for which {size} bytes are too few"
                     ),
+                );
+            }
+            if count > MAX_FRAMES {
+                return malformed(
+                    offset,
+                    format!("{count} zstd frames are announced; at most {MAX_FRAMES} are read"),
                 );
             }
             if let Some(offsets) = frame_offsets {
