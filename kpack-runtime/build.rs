@@ -7,6 +7,6 @@ const SO_VERSION: u32 = 0;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,librocm_kpack.so.{SO_VERSION}");
-    // Debug information stays; other libraries' symbols must not shadow ours.
+    // Calls within the library stay in it, whatever else is loaded.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
 }

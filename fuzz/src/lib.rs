@@ -6,12 +6,16 @@ use std::io::{Cursor, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use kpack_format::archive::Archive;
+use kpack_format::archive::{Archive, Toc};
 use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::Bundle;
+use rocm_kpack::{Cache, Environment, Request};
 
-/// A code object may truthfully be large; here that would only cost time.
+/// A code object may truthfully be large; here that would only cost time. Sizes that the bytes cannot
+/// justify are no reason to leave one out.
 const MAX_CODE_OBJECT: u64 = 32 << 20;
+/// What one byte of a Zstandard frame can stand for at the most: a block of 128 KiB has four.
+const MAX_RATIO: u64 = 32 << 10;
 /// So many kernels of an archive are loaded.
 const MAX_KERNELS: usize = 64;
 
@@ -27,14 +31,14 @@ pub fn archive(bytes: &[u8]) {
     let Ok(mut archive) = Archive::open(Cursor::new(bytes)) else {
         // The loader leaves frames alone until they are asked for; it may open what has damaged ones.
         if let Ok(loader) = loader {
-            for (kernel, target, _) in kernels(loader.toc()) {
+            for (kernel, target, _) in kernels(loader.toc(), bytes) {
                 let _ = loader.load(&kernel, &target);
             }
         }
         return;
     };
     let loader = loader.expect("the loader opens every whole archive");
-    for (kernel, target, size) in kernels(archive.toc()) {
+    for (kernel, target, size) in kernels(archive.toc(), bytes) {
         let loaded = loader.load(&kernel, &target);
         match archive.read(&kernel, &target) {
             Ok(code_object) => {
@@ -56,14 +60,15 @@ fn open(file: &File) -> Result<rocm_kpack::Archive, rocm_kpack::Error> {
     rocm_kpack::Archive::open(Path::new(&path))
 }
 
-fn kernels(toc: &kpack_format::archive::Toc) -> Vec<(String, String, u64)> {
+fn kernels(toc: &Toc, bytes: &[u8]) -> Vec<(String, String, u64)> {
+    let justified = bytes.len() as u64 * MAX_RATIO;
     let entries = toc.kernels.iter().flat_map(|(kernel, targets)| {
         targets
             .iter()
             .map(move |(target, entry)| (kernel.clone(), target.clone(), entry.original_size))
     });
     entries
-        .filter(|(_, _, size)| *size <= MAX_CODE_OBJECT)
+        .filter(|(_, _, size)| *size <= MAX_CODE_OBJECT || *size > justified)
         .take(MAX_KERNELS)
         .collect()
 }
@@ -99,13 +104,13 @@ pub fn with_toc(toc: &[u8]) -> Vec<u8> {
 /// Whether an archive can be opened, and every kernel in it read.
 pub fn opens(bytes: &[u8]) -> bool {
     Archive::open(Cursor::new(bytes)).is_ok_and(|mut archive| {
-        kernels(archive.toc())
+        kernels(archive.toc(), bytes)
             .iter()
             .all(|(kernel, target, _)| archive.read(kernel, target).is_ok())
     })
 }
 
-/// A marker.
+/// A marker, and looking for what it leads to.
 ///
 /// # Panics
 /// Where what was read is not read again from what is written, or does not depend on its own bytes
@@ -115,6 +120,15 @@ pub fn marker(bytes: &[u8]) {
         return;
     };
     assert!(size <= bytes.len().min(MAX_SIZE));
+    let request = Request {
+        marker: &marker,
+        binary: Path::new("/none/lib/libvec.so"),
+        co_index: 0,
+        isas: &["gfx942:sramecc+:xnack-".parse().expect("a target ID")],
+    };
+    let cache = Cache::new(Environment::default());
+    let found = cache.load_code_object(&request);
+    let _ = found.expect_err("nothing is there").to_string();
     if marker.kernel_name.is_some() {
         let alone = Marker::read(&bytes[..size]).expect("nothing behind it is needed");
         assert_eq!(alone, (marker.clone(), size));

@@ -8,6 +8,8 @@ use crate::message_pack;
 pub const SECTION_NAME: &str = ".rocm_kpack_ref";
 /// A marker is never longer than this, in bytes.
 pub const MAX_SIZE: usize = 64 * 1024;
+/// A marker has at most so many search paths.
+pub const MAX_SEARCH_PATHS: usize = 64;
 /// Stands for the target ID in a search path.
 pub const GFXARCH: &str = "@GFXARCH@";
 
@@ -30,6 +32,7 @@ pub struct MarkerError(pub(crate) String);
 /// The marker as it stands in the file.
 #[derive(Serialize, Deserialize)]
 struct Wire {
+    #[serde(deserialize_with = "message_pack::list::<_, _, MAX_SEARCH_PATHS>")]
     kpack_search_paths: Vec<String>,
     kernel_name: String,
 }
@@ -55,6 +58,9 @@ impl Marker {
             Some(0x80..=0x8f | 0xde | 0xdf) => {
                 let (wire, size): (Wire, _) =
                     message_pack::read(bytes).map_err(|error| MarkerError(error.to_string()))?;
+                if wire.kpack_search_paths.is_empty() {
+                    return Err(MarkerError("it has no search paths".to_owned()));
+                }
                 let marker = Self {
                     kernel_name: Some(wire.kernel_name),
                     kpack_search_paths: wire.kpack_search_paths,
@@ -75,7 +81,14 @@ fn plain_text(bytes: &[u8]) -> Result<(Marker, usize), MarkerError> {
         .unwrap_or(bytes.len());
     let text = std::str::from_utf8(&bytes[..size])
         .ok()
-        .filter(|text| !text.is_empty() && !text.contains(|c: char| c.is_control()));
+        .filter(|text| !text.is_empty() && !text.contains(|c: char| c.is_control()))
+        // Any text would do; only this looks like directories.
+        .filter(|text| {
+            let paths = text.split(':').filter(|path| !path.is_empty());
+            let (mut paths, count) = (paths.clone(), paths.count());
+            (1..=MAX_SEARCH_PATHS).contains(&count)
+                && paths.all(|p| p.starts_with('.') || p.contains('/'))
+        });
     let Some(text) = text else {
         let start = &bytes[..bytes.len().min(8)];
         return Err(MarkerError(format!(

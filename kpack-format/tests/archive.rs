@@ -5,7 +5,7 @@ use std::io::{Cursor, Write};
 
 use kpack_format::TargetId;
 use kpack_format::archive::{
-    Archive, ArchiveError, ArchiveWriter, Decoder, Encoder, Scheme, Written, check_frame,
+    Archive, ArchiveError, ArchiveWriter, Decoder, Encoder, Index, Scheme, Written, check_frame,
 };
 use kpack_format::digest::sha256;
 use proptest::prelude::*;
@@ -345,7 +345,7 @@ fn patched(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
 fn sizes_that_lie_are_refused() {
     let uint = |number: u64| [&[0xcf][..], &number.to_be_bytes()].concat();
     let zstd = foreign("zstd-per-kernel");
-    for size in [2, 5, u64::MAX] {
+    for size in [2, 5, 1 << 31] {
         let key = b"\xd9\x0doriginal_size".to_vec();
         let bytes = patched(
             &zstd,
@@ -362,6 +362,14 @@ fn sizes_that_lie_are_refused() {
             "{error}"
         );
     }
+    let key = b"\xd9\x0doriginal_size".to_vec();
+    let bytes = patched(
+        &zstd,
+        &[key.clone(), uint(4)].concat(),
+        &[key, uint(u64::MAX)].concat(),
+    );
+    let error = open(&bytes).unwrap_err().to_string();
+    assert!(error.contains("at most 2147483648 are read"), "{error}");
     let none = foreign("none");
     let bytes = patched(&none, &uint(67), &uint(u64::MAX - 1));
     assert!(
@@ -396,15 +404,19 @@ fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
     // A header that agrees with the TOC: single segment, a content size of 8 bytes.
     let mut lie = vec![0x28, 0xb5, 0x2f, 0xfd, 0b1110_0000];
     lie.extend((1u64 << 40).to_le_bytes());
-    // Its last block: 300,000 bytes by RLE are more than a block may hold, yet far from 1 TiB.
-    lie.extend(&(300_000u32 << 3 | 0b011).to_le_bytes()[..3]);
+    // Its only block: 100,000 bytes by RLE.
+    lie.extend(&(100_000u32 << 3 | 0b011).to_le_bytes()[..3]);
     lie.push(7);
     assert_eq!(
         check_frame(&lie, 1 << 40).unwrap_err(),
-        "its frame holds at most 300000 bytes; the TOC says 1099511627776"
+        "its frame holds at most 100000 bytes; the TOC says 1099511627776"
     );
     let error = Decoder::default().decode(&lie, 1 << 40).unwrap_err();
-    assert!(error.contains("at most 300000 bytes"), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("at most 100000 bytes"), "{error}");
+    lie[13..16].copy_from_slice(&(300_000u32 << 3 | 0b011).to_le_bytes()[..3]);
+    let error = check_frame(&lie, 1 << 40).unwrap_err();
+    assert!(error.contains("a block of 300000 bytes"), "{error}");
     for cut in 0..frame.len() {
         check_frame(&frame[..cut], 300_000).unwrap_err();
     }
@@ -421,6 +433,7 @@ fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
         plain
     );
     let error = Decoder::default().decode(&streamed, 299_999).unwrap_err();
+    let error = error.to_string();
     assert!(error.contains("cannot be decompressed"), "{error}");
     check_frame(&streamed, 1 << 30).unwrap_err();
 }
@@ -435,8 +448,65 @@ fn damage_is_noticed_without_sha256() {
     frame[middle] ^= 1;
     let error = Decoder::default()
         .decode(&frame, plain.len() as u64)
-        .unwrap_err();
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("checksum"), "{error}");
+}
+
+/// What is one byte in the file is many in memory, so lists are short whatever the file's size is.
+#[test]
+fn lists_of_nothing_are_refused() {
+    let bytes = archive(Scheme::None, &[]);
+    let toc = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
+    let with = |toc_bytes: Vec<u8>| {
+        let archive = [&bytes[..toc], &toc_bytes].concat();
+        Index::read(&mut Cursor::new(archive)).unwrap_err()
+    };
+    // `bytes`' TOC with `old` replaced, and so many bytes behind it added.
+    let table = |old: &[u8], new: &[u8], more: Vec<u8>| {
+        let table = &bytes[toc..];
+        let at = table.windows(old.len()).position(|w| w == old).unwrap();
+        [&table[..at], new, &more, &table[at + old.len()..]].concat()
+    };
+    let targets = b"gfx_arches\x91\xadgfx90a:xnack+";
+    let many = b"gfx_arches\xdd\x00\xf0\x00\x00";
+    let bomb = table(targets, many, vec![0xa0; 0xf0_0000]);
+    let error = with(bomb).to_string();
+    assert!(error.contains("at most 4096 elements"), "{error}");
+
+    let names = (0..0x28_0000u32).flat_map(|n| {
+        [
+            0xa4,
+            (n >> 21) as u8 & 0x7f,
+            (n >> 14) as u8 & 0x7f,
+            (n >> 7) as u8 & 0x7f,
+            n as u8 & 0x7f,
+            0x80,
+        ]
+    });
+    let many = b"\xa3toc\xdf\x00\x28\x00\x00";
+    let error = with(table(b"\xa3toc\x80", many, names.collect())).to_string();
+    assert!(error.contains("at most 262144 entries"), "{error}");
+
+    let list = with(b"\x91\x01".to_vec());
+    assert!(matches!(list, ArchiveError::Toc { .. }), "{list}");
+}
+
+#[test]
+fn damage_in_one_frame_is_not_the_end_of_those_before_it() {
+    let bytes = foreign("zstd-per-kernel");
+    let index = Index::read(&mut Cursor::new(&bytes)).unwrap();
+    let mut damaged = bytes.clone();
+    // The second frame's size.
+    let (second, _) = open(&bytes).unwrap().stored(1).unwrap();
+    damaged[second as usize - 1] = 0xff;
+    let mut walked = Vec::new();
+    let mut source = Cursor::new(&damaged);
+    let first = index.walk(&mut source, &mut walked, 0).unwrap();
+    assert_eq!(first, open(&bytes).unwrap().stored(0).unwrap());
+    index.walk(&mut source, &mut walked, 1).unwrap_err();
+    assert_eq!(index.walk(&mut source, &mut walked, 0).unwrap(), first);
+    index.walk(&mut source, &mut walked, 2).unwrap_err();
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn a_marker_ends_where_it_ends() {
 
 #[test]
 fn the_keys_of_a_marker_come_in_any_order() {
-    let bytes = b"\x82\xabkernel_name\xa1x\xb2kpack_search_paths\x90";
+    let bytes = b"\x82\xabkernel_name\xa1x\xb2kpack_search_paths\x91\xa1y";
     let (marker, size) = Marker::read(bytes).unwrap();
     assert_eq!(
         (marker.kernel_name.as_deref(), size),
@@ -151,5 +151,18 @@ proptest! {
     fn truncation_is_noticed(cut in 0usize..160) {
         prop_assert!(Manifest::read(&manifest_bytes()[..cut.min(manifest_bytes().len() - 1)]).is_err());
         prop_assert!(Marker::read(&marker_bytes()[..cut.min(marker_bytes().len() - 1)]).is_err());
+    }
+}
+
+#[test]
+fn what_leads_nowhere_or_everywhere_is_no_marker() {
+    let none = b"\x82\xabkernel_name\xa1x\xb2kpack_search_paths\x90";
+    assert!(Marker::read(none).is_err());
+    let mut many = b"\x82\xabkernel_name\xa1x\xb2kpack_search_paths\xdc\x00\x41".to_vec();
+    many.extend([0xa1, b'y'].repeat(65));
+    let error = Marker::read(&many).unwrap_err().to_string();
+    assert!(error.contains("at most 64"), "{error}");
+    for text in ["this is no marker", ":", "a:b"] {
+        assert!(Marker::read(text.as_bytes()).is_err(), "{text}");
     }
 }

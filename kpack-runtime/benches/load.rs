@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use kpack_format::archive::{Archive, ArchiveWriter, Encoder, Toc};
 use kpack_format::digest::sha256;
+use kpack_format::marker::Marker;
 use rocm_kpack::ffi;
 use tempfile::NamedTempFile;
 use zstd::zstd_safe::DCtx;
@@ -95,6 +96,8 @@ fn main() {
         milliseconds(start.elapsed())
     );
     unsafe { ffi::kpack_free_kernel(data) };
+    let smallest = frames.iter().min_by_key(|frame| frame.size).unwrap();
+    lookup(archive, smallest, &handle, &target);
     // This program's own copy of the archive is none of the loader's.
     let own = megabytes(bytes.len());
     println!("resident before loading all: {:.1} MB", resident() - own);
@@ -205,6 +208,67 @@ fn get(archive: &Handle, name: &CStr, target: &CStr) -> (*mut c_void, usize) {
     assert_eq!(error, ffi::kpack_error_t::KPACK_SUCCESS);
     (data, size)
 }
+
+/// Times kpack_load_code_object for one kernel, against kpack_get_kernel, and for a GPU with features
+/// that no archive is for.
+fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
+    let name = frame.name.to_str().unwrap();
+    let (binary, index) = name.rsplit_once('#').unwrap();
+    let file_name = archive.file_name().unwrap().to_str().unwrap();
+    let target_name = target.to_str().unwrap();
+    let marker = Marker {
+        kernel_name: Some(binary.to_owned()),
+        kpack_search_paths: vec![file_name.replace(target_name, "@GFXARCH@")],
+    }
+    .to_bytes();
+    let beside = CString::new(archive.with_file_name("libvec.so").as_os_str().as_bytes()).unwrap();
+    let mut cache = ptr::null_mut();
+    assert_eq!(unsafe { ffi::kpack_cache_create(&raw mut cache) }, SUCCESS);
+    println!(
+        "\none small kernel ({} bytes), archive open, best of {OPENINGS}",
+        frame.size
+    );
+    let print = |what: &str, work: &dyn Fn()| {
+        let once = |_| {
+            let start = Instant::now();
+            work();
+            start.elapsed()
+        };
+        let best: Duration = (0..OPENINGS).map(once).min().unwrap_or_default();
+        println!("  {what:<50} {:>7.1} µs", best.as_secs_f64() * 1e6);
+    };
+    print("kpack_get_kernel", &|| {
+        let (data, _) = get(handle, &frame.name, target);
+        unsafe { ffi::kpack_free_kernel(data) };
+    });
+    for features in ["", ":sramecc+:xnack-"] {
+        let isa = CString::new(format!("{target_name}{features}")).unwrap();
+        print(
+            &format!("kpack_load_code_object for {target_name}{features}"),
+            &|| {
+                let (mut data, mut size) = (ptr::null_mut(), 0);
+                let isas = [isa.as_ptr()];
+                let error = unsafe {
+                    ffi::kpack_load_code_object(
+                        cache,
+                        marker.as_ptr().cast(),
+                        beside.as_ptr(),
+                        index.parse().unwrap(),
+                        isas.as_ptr(),
+                        isas.len(),
+                        &raw mut data,
+                        &raw mut size,
+                    )
+                };
+                assert_eq!(error, SUCCESS);
+                unsafe { ffi::kpack_free_code_object(data) };
+            },
+        );
+    }
+    unsafe { ffi::kpack_cache_destroy(cache) };
+}
+
+const SUCCESS: ffi::kpack_error_t = ffi::kpack_error_t::KPACK_SUCCESS;
 
 /// What there is no way to do less than.
 fn decompress(context: &mut DCtx<'_>, frame: &Frame<'_>) {

@@ -2,17 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
-use kpack_format::archive::{ArchiveError, Decoder, Index, Scheme, Toc, TocEntry, check_frame};
+use kpack_format::archive::{
+    ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry, check_frame,
+};
 use zstd::zstd_safe::WriteBuf;
 
-use crate::Error;
 use crate::ffi::mapping::Mapping;
+use crate::{Error, regular_file};
 
 /// An archive. Any number of threads may read from it at once.
 #[derive(Debug)]
@@ -23,8 +25,8 @@ pub struct Archive {
     index: Index,
     /// Every target that it says it has, or has a code object for.
     targets: BTreeSet<String>,
-    /// Where the frames are, found when the first is read, in an archive that does not tell.
-    walked: OnceLock<BTreeMap<u32, (u64, u64)>>,
+    /// Where the first frames are, as far as they were looked for, in an archive that does not tell.
+    walked: Mutex<Vec<(u64, u64)>>,
 }
 
 /// Memory that a code object is put into.
@@ -63,17 +65,8 @@ impl Archive {
     /// [`Error::Archive`].
     pub fn open(path: &Path) -> Result<Self, Error> {
         let io = |error| Error::io(path, error);
-        let file = OpenOptions::new()
-            .read(true)
-            // What is no file must not keep us waiting for a writer.
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
-            return Err(io(io::Error::other("it is no regular file")));
-        }
-        if metadata.len() == 0 {
+        let (file, size) = regular_file::open(path).map_err(io)?;
+        if size == 0 {
             return Err(io(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 "it is empty",
@@ -92,7 +85,7 @@ impl Archive {
             mapping: None,
             targets,
             index,
-            walked: OnceLock::new(),
+            walked: Mutex::default(),
         })
     }
 
@@ -199,10 +192,11 @@ impl Archive {
         check_frame(frame, size).map_err(damaged)?;
         let memory = usize::try_from(size).ok().and_then(M::with_capacity);
         let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
-        decoder
-            .decode_into(frame, size, &mut memory)
-            .map_err(damaged)?;
-        Ok(memory)
+        match decoder.decode_into(frame, size, &mut memory) {
+            Ok(()) => Ok(memory),
+            Err(DecodeError::OutOfMemory) => Err(Error::OutOfMemory { size }),
+            Err(DecodeError::Damaged(reason)) => Err(damaged(reason)),
+        }
     }
 
     fn entry(&self, kernel: &str, target: &str) -> Result<&TocEntry, Error> {
@@ -217,20 +211,11 @@ impl Archive {
         if let Some(place) = known.map_err(|source| self.damaged(source))? {
             return Ok(place);
         }
-        let walked = match self.walked.get() {
-            Some(walked) => walked,
-            None => {
-                let places = self.index.places(&mut BufReader::new(source));
-                let places = places.map_err(|source| self.damaged(source))?;
-                self.walked.get_or_init(|| places)
-            }
-        };
-        walked.get(&ordinal).copied().ok_or_else(|| {
-            self.damaged(ArchiveError::Malformed {
-                offset: 0,
-                reason: format!("no code object with ordinal {ordinal} is stored"),
-            })
-        })
+        let mut walked = self.walked.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = self
+            .index
+            .walk(&mut BufReader::new(source), &mut walked, ordinal);
+        place.map_err(|source| self.damaged(source))
     }
 
     fn mapped(&self, offset: u64, size: u64) -> Option<&[u8]> {
@@ -260,7 +245,7 @@ struct Scratch {
 }
 
 /// What a thread keeps at most for frames, in bytes.
-const KEPT: usize = 4 << 20;
+const KEPT: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();

@@ -1,18 +1,24 @@
 //! Archives, opened once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::archive::Memory;
-use crate::{Archive, Environment, Error, Request, lookup};
+use crate::{Archive, Environment, Error, Request, candidates, lookup};
 
 /// Keeps archives open, for any number of threads. Archives are known by their canonical path.
 #[derive(Debug)]
 pub struct Cache {
     environment: Environment,
     archives: RwLock<HashMap<PathBuf, Arc<Archive>>>,
+    /// The same by the absolute paths that led to them.
+    by_path: RwLock<HashMap<PathBuf, Arc<Archive>>>,
+    /// Directories of binaries, by their paths.
+    directories: RwLock<HashMap<PathBuf, Arc<[PathBuf]>>>,
+    /// What was explained already: binary and targets.
+    explained: Mutex<HashSet<(PathBuf, Vec<String>)>>,
 }
 
 impl Cache {
@@ -26,6 +32,9 @@ impl Cache {
         Self {
             environment,
             archives: RwLock::default(),
+            by_path: RwLock::default(),
+            directories: RwLock::default(),
+            explained: Mutex::default(),
         }
     }
 
@@ -39,19 +48,43 @@ impl Cache {
     /// # Errors
     /// As [`Archive::open`]. What failed is tried again the next time.
     pub fn archive(&self, path: &Path) -> Result<Arc<Archive>, Error> {
-        let canonical = fs::canonicalize(path).map_err(|error| Error::io(path, error))?;
-        let known = self.archives.read();
-        if let Some(archive) = known
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&canonical)
-        {
-            return Ok(Arc::clone(archive));
+        if let Some(archive) = get(&self.by_path, path) {
+            return Ok(archive);
         }
-        // Nobody waits for the file to be read; of two threads that open it at once, one is first.
-        let archive = Arc::new(Archive::open(&canonical)?);
-        let known = self.archives.write();
-        let mut known = known.unwrap_or_else(PoisonError::into_inner);
-        Ok(Arc::clone(known.entry(canonical).or_insert(archive)))
+        // Most of the paths that are tried lead nowhere, which this tells fastest.
+        fs::metadata(path).map_err(|error| Error::io(path, error))?;
+        let canonical = fs::canonicalize(path).map_err(|error| Error::io(path, error))?;
+        let archive = match get(&self.archives, &canonical) {
+            Some(archive) => archive,
+            // Nobody waits for the file to be read; of two threads that open it, one is first.
+            None => {
+                let archive = Arc::new(Archive::open(&canonical)?);
+                insert(&self.archives, canonical, archive)
+            }
+        };
+        if path.is_absolute() {
+            insert(&self.by_path, path.to_owned(), Arc::clone(&archive));
+        }
+        Ok(archive)
+    }
+
+    /// The directories that a binary's search paths are relative to, as they were when it was first
+    /// asked for.
+    pub(crate) fn directories(&self, binary: &Path) -> Arc<[PathBuf]> {
+        get(&self.directories, binary).unwrap_or_else(|| {
+            let directories = candidates::directories(binary).into();
+            match binary.is_absolute() {
+                true => insert(&self.directories, binary.to_owned(), directories),
+                false => directories,
+            }
+        })
+    }
+
+    /// Whether it is the first time that this binary has nothing for these targets.
+    pub(crate) fn is_news(&self, binary: &Path, targets: &[String]) -> bool {
+        let explained = self.explained.lock();
+        let mut explained = explained.unwrap_or_else(PoisonError::into_inner);
+        explained.insert((binary.to_owned(), targets.to_vec()))
     }
 
     /// The code object that `request` asks for, decompressed.
@@ -69,4 +102,15 @@ impl Cache {
         }
         lookup::load(self, request)
     }
+}
+
+fn get<T: Clone>(map: &RwLock<HashMap<PathBuf, T>>, path: &Path) -> Option<T> {
+    let map = map.read().unwrap_or_else(PoisonError::into_inner);
+    map.get(path).cloned()
+}
+
+/// Inserts where nothing is yet; returns what is there then.
+fn insert<T: Clone>(map: &RwLock<HashMap<PathBuf, T>>, path: PathBuf, value: T) -> T {
+    let mut map = map.write().unwrap_or_else(PoisonError::into_inner);
+    map.entry(path).or_insert(value).clone()
 }

@@ -1,5 +1,6 @@
 //! Where to look: from a marker, a binary and the environment to archives, in order.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,7 +15,10 @@ use crate::{Environment, Request, TargetId};
 pub(crate) fn targets(isas: &[TargetId]) -> Vec<String> {
     let mut targets = Vec::new();
     for target in isas.iter().flat_map(TargetId::compatible) {
-        push(&mut targets, target.to_string());
+        let target = target.to_string();
+        if !targets.contains(&target) {
+            targets.push(target);
+        }
     }
     targets
 }
@@ -34,23 +38,31 @@ pub(crate) fn kernels(request: &Request<'_>) -> Vec<String> {
 }
 
 /// Search paths, as absolute as they can be made, with the place of the target still in them.
-pub(crate) fn patterns(environment: &Environment, request: &Request<'_>) -> Vec<PathBuf> {
+/// `directories` are the binary's.
+pub(crate) fn patterns(
+    environment: &Environment,
+    request: &Request<'_>,
+    directories: &[PathBuf],
+) -> Vec<PathBuf> {
     if !environment.path.is_empty() {
         return environment.path.clone();
     }
     let mut patterns = environment.path_prefix.clone();
-    let directories = directories(request.binary);
-    for search_path in &request.marker.kpack_search_paths {
-        for directory in &directories {
-            push(&mut patterns, directory.join(search_path));
-        }
-    }
+    patterns.extend(of_marker(request, directories));
     patterns
+}
+
+/// The marker's own search paths.
+pub(crate) fn of_marker(request: &Request<'_>, directories: &[PathBuf]) -> Vec<PathBuf> {
+    let paths = request.marker.kpack_search_paths.iter();
+    paths
+        .flat_map(|path| directories.iter().map(move |d| d.join(path)))
+        .collect()
 }
 
 /// The directory of the binary: where it is, and, where the path given leads through a symbolic link
 /// to it, also where that link is.
-fn directories(binary: &Path) -> Vec<PathBuf> {
+pub(crate) fn directories(binary: &Path) -> Vec<PathBuf> {
     let parent = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut directories = Vec::new();
     if let Ok(real) = fs::canonicalize(binary) {
@@ -67,17 +79,23 @@ fn directories(binary: &Path) -> Vec<PathBuf> {
 /// The archives that search paths lead to, in their order, each for every target in order.
 pub(crate) fn archives(patterns: &[PathBuf], targets: &[String]) -> Vec<PathBuf> {
     let mut archives = Vec::new();
+    let mut seen = HashSet::new();
+    let mut add = |archive: PathBuf| {
+        if seen.insert(archive.clone().into_os_string()) {
+            archives.push(archive);
+        }
+    };
     for pattern in patterns {
         if has_variable(pattern) {
-            for target in targets {
-                push(&mut archives, expand(pattern, target));
-            }
+            targets
+                .iter()
+                .for_each(|target| add(expand(pattern, target)));
         } else if pattern.is_dir() {
-            for archive in in_directory(pattern, targets) {
-                push(&mut archives, archive);
-            }
+            in_directory(pattern, targets)
+                .into_iter()
+                .for_each(&mut add);
         } else {
-            push(&mut archives, pattern.clone());
+            add(pattern.clone());
         }
     }
     archives
@@ -131,10 +149,4 @@ fn position(bytes: &[u8]) -> Option<usize> {
     bytes
         .windows(GFXARCH.len())
         .position(|window| window == GFXARCH.as_bytes())
-}
-
-fn push<T: PartialEq>(list: &mut Vec<T>, item: T) {
-    if !list.contains(&item) {
-        list.push(item);
-    }
 }

@@ -39,6 +39,7 @@ pub mod ffi;
 mod lookup;
 mod marker;
 mod process_map;
+mod regular_file;
 mod report;
 
 pub use archive::Archive;

@@ -1,7 +1,8 @@
 //! Looking a code object up.
 
-use std::io::Write;
-use std::path::Path;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::archive::Memory;
@@ -30,60 +31,97 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
     }
     let targets = candidates::targets(request.isas);
     let kernels = candidates::kernels(request);
-    let patterns = candidates::patterns(cache.environment(), request);
+    let directories = cache.directories(request.binary);
+    let patterns = candidates::patterns(cache.environment(), request, &directories);
+    let debug = cache.environment().debug;
 
-    let mut attempts = Vec::new();
-    let mut archives: Vec<Arc<Archive>> = Vec::new();
+    let mut tried: Vec<(PathBuf, Result<Arc<Archive>, Error>)> = Vec::new();
     for path in candidates::archives(&patterns, &targets) {
-        match cache.archive(&path) {
-            Ok(archive) if archives.iter().any(|known| Arc::ptr_eq(known, &archive)) => {}
-            Ok(archive) => {
-                let outcome = match targets.iter().any(|target| archive.has_target(target)) {
-                    true => Outcome::NoKernel,
-                    false => Outcome::NoTarget(archive.toc().gfx_arches.clone()),
-                };
-                attempts.push(Attempt { path, outcome });
-                archives.push(archive);
-            }
-            Err(error) => attempts.push(Attempt {
-                outcome: outcome(&error),
-                path,
-            }),
+        let opened = cache.archive(&path);
+        let known = |archive: &Arc<Archive>| {
+            let mut others = tried.iter().filter_map(|(_, other)| other.as_ref().ok());
+            others.any(|other| Arc::ptr_eq(other, archive))
+        };
+        if !opened.as_ref().is_ok_and(known) {
+            tried.push((path, opened));
         }
     }
-
-    let report = |attempts| Report::new(cache.environment(), request, &patterns, attempts);
+    let archives = || tried.iter().filter_map(|(_, opened)| opened.as_ref().ok());
     for target in &targets {
-        for archive in archives.iter().filter(|archive| archive.has_target(target)) {
-            for kernel in &kernels {
-                if archive.toc().entry(kernel, target).is_err() {
-                    continue;
-                }
-                let loaded = archive.load_into::<M>(kernel, target);
-                if cache.environment().debug {
-                    let found = format!("`{kernel}` for {target} in {}", archive.path().display());
-                    say(&match &loaded {
-                        Ok(_) => format!("loaded {found}"),
-                        Err(error) => format!("{found} cannot be loaded: {error}"),
-                    });
-                }
-                return loaded;
+        for archive in archives().filter(|archive| archive.has_target(target)) {
+            let mut kernels = kernels.iter();
+            let Some(kernel) = kernels.find(|k| archive.toc().entry(k, target).is_ok()) else {
+                continue;
+            };
+            let loaded = archive.load_into::<M>(kernel, target);
+            if debug {
+                say(&success(kernel, target, archive, &loaded, &tried));
             }
+            return loaded;
         }
     }
-    let missing_target = |attempt: &Attempt| !matches!(attempt.outcome, Outcome::NoKernel);
-    let code = if archives.is_empty() {
+    let fits = |archive: &Arc<Archive>| targets.iter().any(|target| archive.has_target(target));
+    let code = if archives().next().is_none() {
         ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
-    } else if attempts.iter().all(missing_target) {
+    } else if !archives().any(fits) {
         ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND
     } else {
         ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND
     };
-    let report = Box::new(report(attempts));
-    if cache.environment().debug {
-        say(&report.to_string());
+    let attempt = |(path, opened): (PathBuf, Result<Arc<Archive>, Error>)| Attempt {
+        path,
+        outcome: match opened {
+            Err(error) => outcome(&error),
+            Ok(archive) if fits(&archive) => Outcome::NoKernel,
+            Ok(archive) => Outcome::NoTarget(archive.toc().gfx_arches.clone()),
+        },
+    };
+    let attempts = tried.into_iter().map(attempt).collect();
+    let installed = candidates::of_marker(request, &directories);
+    let report = Report::new(cache.environment(), request, installed, attempts);
+    if debug {
+        match cache.is_news(request.binary, &targets) {
+            true => say(&report.to_string()),
+            false => say(&report.headline()),
+        }
     }
-    Err(Error::NoCodeObject { code, report })
+    Err(Error::NoCodeObject {
+        code,
+        report: Box::new(report),
+    })
+}
+
+/// What was found, and which archives could not be looked into.
+fn success<M>(
+    kernel: &str,
+    target: &str,
+    archive: &Archive,
+    loaded: &Result<M, Error>,
+    tried: &[(PathBuf, Result<Arc<Archive>, Error>)],
+) -> String {
+    let found = format!(
+        "`{}` for {target} in {}",
+        kernel.escape_debug(),
+        escaped(archive.path())
+    );
+    let mut text = match loaded {
+        Ok(_) => format!("loaded {found}"),
+        Err(error) => format!("{found} cannot be loaded: {error}"),
+    };
+    for (path, opened) in tried {
+        if let Err(error) = opened
+            && !matches!(error, Error::NotFound { .. })
+        {
+            let (path, outcome) = (escaped(path), outcome(error));
+            let _ = write!(text, "\n  tried {path}: {outcome}");
+        }
+    }
+    text
+}
+
+/// A path that cannot play tricks on a terminal.
+pub(crate) fn escaped(path: &Path) -> String {
+    path.to_string_lossy().escape_debug().to_string()
 }
 
 /// What became of an archive that could not be opened; the path stands beside it.

@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::Error;
-use crate::ffi::process;
 
 const MAPS: &str = "/proc/self/maps";
 /// Stands behind the path of a file that is there no longer.
@@ -17,7 +16,6 @@ const DELETED: &[u8] = b" (deleted)";
 #[derive(Debug, PartialEq, Eq)]
 struct Line<'a> {
     range: Range<usize>,
-    readable: bool,
     /// Offset in the file, in bytes.
     offset: usize,
     inode: &'a [u8],
@@ -32,14 +30,6 @@ struct Line<'a> {
 pub fn discover_binary_path(address: usize) -> Result<(PathBuf, usize), Error> {
     let maps = fs::read(MAPS).map_err(|error| Error::io(MAPS.as_ref(), error))?;
     find(&maps, address).ok_or(Error::NotMapped { address })
-}
-
-/// Copies what is readable at `address` into `bytes`; returns how many bytes.
-pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) -> usize {
-    let Ok(maps) = fs::read(MAPS) else { return 0 };
-    let size = readable(&maps, address).min(bytes.len());
-    process::copy_memory(address, &mut bytes[..size]);
-    size
 }
 
 fn find(maps: &[u8], address: usize) -> Option<(PathBuf, usize)> {
@@ -62,17 +52,6 @@ fn find(maps: &[u8], address: usize) -> Option<(PathBuf, usize)> {
     Some((PathBuf::from(OsStr::from_bytes(&path)), offset))
 }
 
-/// How many bytes from `address` on can be read.
-fn readable(maps: &[u8], address: usize) -> usize {
-    let mut end = address;
-    for line in lines(maps) {
-        if line.range.contains(&end) && line.readable {
-            end = line.range.end;
-        }
-    }
-    end - address
-}
-
 /// The lines in the order of addresses; what cannot be read is left out.
 fn lines(maps: &[u8]) -> impl Iterator<Item = Line<'_>> {
     maps.split(|byte| *byte == b'\n').filter_map(line)
@@ -88,14 +67,13 @@ fn line(text: &[u8]) -> Option<Line<'_>> {
         rest = &rest[end..];
         Some(field)
     };
-    let (range, permissions, offset) = (field()?, field()?, field()?);
+    let (range, _permissions, offset) = (field()?, field()?, field()?);
     let (_device, inode) = (field()?, field()?);
     let range = std::str::from_utf8(range).ok()?;
     let (start, end) = range.split_once('-')?;
     let number = |text: &str| usize::from_str_radix(text, 16).ok();
     Some(Line {
         range: number(start)?..number(end)?,
-        readable: permissions.first() == Some(&b'r'),
         offset: number(std::str::from_utf8(offset).ok()?)?,
         inode,
         path: rest.trim_ascii_start(),
@@ -148,23 +126,5 @@ mod tests {
         for address in [0, 0x403000, 0x7f00_0000_0000, 0x7f00_0000_2000] {
             assert_eq!(find(MAPS, address), None, "{address:#x}");
         }
-    }
-
-    #[test]
-    fn reading_goes_on_into_the_next_mapping_and_stops_before_a_hole() {
-        assert_eq!(readable(MAPS, 0x400ff0), 0x1010);
-        assert_eq!(readable(MAPS, 0x402000), 0);
-        assert_eq!(readable(MAPS, 0x7f00_0000_0ff0), 0x2010);
-        assert_eq!(readable(MAPS, 0x10), 0);
-    }
-
-    #[test]
-    fn memory_is_read_without_the_help_of_the_kernel_too() {
-        let text = b"what is here";
-        let mut bytes = [0; 12];
-        let address = text.as_ptr() as usize;
-        assert_eq!(read_memory(address, &mut bytes), 12);
-        assert_eq!(&bytes, text);
-        assert_eq!(read_memory(8, &mut bytes), 0);
     }
 }

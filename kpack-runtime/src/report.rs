@@ -5,12 +5,20 @@ use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use kpack_format::manifest::{KpackFile, Manifest};
 
-use crate::{Environment, Request, TargetId, candidates};
+use crate::lookup::escaped;
+use crate::{Environment, Request, TargetId, candidates, regular_file};
 
-/// What was looked for, where, and what there is instead.
+/// So many names are listed; more help nobody.
+const MOST_NAMES: usize = 20;
+/// The largest manifest that is looked into, in bytes.
+const MAX_MANIFEST: u64 = 1 << 20;
+
+/// What was looked for, where, and what there is instead. What else is where the archives should be
+/// is looked up when the report is displayed.
 #[derive(Debug)]
 pub struct Report {
     kernels: Vec<String>,
@@ -20,7 +28,9 @@ pub struct Report {
     path: Vec<PathBuf>,
     path_prefix: Vec<PathBuf>,
     attempts: Vec<Attempt>,
-    places: Vec<Place>,
+    /// The marker's search paths, made absolute.
+    installed: Vec<PathBuf>,
+    places: OnceLock<Vec<Place>>,
 }
 
 /// One archive that was tried.
@@ -52,15 +62,20 @@ struct Place {
     directory: PathBuf,
     /// Targets whose archives are there.
     targets: Vec<String>,
-    /// The module's manifest, and what it lists.
-    manifest: Option<(PathBuf, BTreeMap<String, KpackFile>)>,
+    /// Why that cannot be told.
+    unreadable: Option<String>,
+    /// The module's manifests, and what they list, or why they cannot be read.
+    manifests: Vec<(PathBuf, Listed)>,
 }
+
+/// What a manifest lists, or why that cannot be told.
+type Listed = Result<BTreeMap<String, KpackFile>, String>;
 
 impl Report {
     pub(crate) fn new(
         environment: &Environment,
         request: &Request<'_>,
-        patterns: &[PathBuf],
+        installed: Vec<PathBuf>,
         attempts: Vec<Attempt>,
     ) -> Self {
         Self {
@@ -71,7 +86,8 @@ impl Report {
             path: environment.path.clone(),
             path_prefix: environment.path_prefix.clone(),
             attempts,
-            places: patterns.iter().filter_map(|p| Place::find(p)).collect(),
+            installed,
+            places: OnceLock::new(),
         }
     }
 
@@ -80,43 +96,88 @@ impl Report {
         &self.attempts
     }
 
+    /// In one line, for what was explained before.
+    pub(crate) fn headline(&self) -> String {
+        format!(
+            "no code object for GPU ISA {}: {} of {}, as before",
+            self.isas(),
+            self.kernels(),
+            escaped(&self.binary)
+        )
+    }
+
+    fn isas(&self) -> String {
+        let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
+        isas.join(", then ")
+    }
+
+    fn kernels(&self) -> String {
+        list(&self.kernels, " or ")
+    }
+
+    fn places(&self) -> &[Place] {
+        self.places.get_or_init(|| {
+            let mut places: Vec<Place> = Vec::new();
+            for pattern in self.installed.iter().chain(&self.path_prefix) {
+                let place = Place::find(pattern);
+                let new = |p: &Place| places.iter().all(|q| q.directory != p.directory);
+                places.extend(place.filter(new));
+            }
+            places
+        })
+    }
+
     /// What to do about it.
     fn advice(&self) -> String {
         let fits = |target: &str| {
             let target: Option<TargetId> = target.parse().ok();
             target.is_some_and(|target| self.isas.iter().any(|isa| target.runs_on(isa)))
         };
-        for place in &self.places {
-            let Some((_, listed)) = &place.manifest else {
-                continue;
+        let installed = self
+            .places()
+            .iter()
+            .any(|p| p.targets.iter().any(|t| fits(t)));
+        if !self.path.is_empty() {
+            let hint = match installed {
+                true => {
+                    "unset ROCM_KPACK_PATH: the installed archives, which it replaces, have code for this GPU"
+                }
+                false => {
+                    "correct ROCM_KPACK_PATH, which replaces the marker's search paths, or unset it"
+                }
             };
+            return hint.to_owned();
+        }
+        for place in self.places() {
+            let listed = place.manifests.iter().filter_map(|(_, l)| l.as_ref().ok());
             let missing = listed
-                .iter()
+                .flatten()
                 .find(|(target, _)| fits(target) && !place.targets.contains(target));
             if let Some((target, file)) = missing {
+                let path = escaped(&place.directory.join(&file.filename));
                 return format!(
-                    "install the package that has {}: there is code for {target}, and it is not installed",
-                    place.directory.join(&file.filename).display()
+                    "install the package that has {path}: there is code for {}, and it is not installed",
+                    target.escape_debug()
                 );
             }
         }
         let damaged = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::NotOpened(_));
         if let Some(attempt) = self.attempts.iter().find(damaged) {
-            let path = attempt.path.display();
+            let path = escaped(&attempt.path);
             return format!("reinstall {path}, or see to it that it can be read");
         }
         let opened = |attempt: &Attempt| matches!(attempt.outcome, Outcome::NoKernel);
         if self.attempts.iter().any(opened) {
             return "reinstall the binary and its archives from one build: they do not belong together".to_owned();
         }
-        let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
-        if self.places.iter().any(|place| !place.targets.is_empty()) {
+        if self.places().iter().any(|place| !place.targets.is_empty()) {
+            let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
             return format!(
-                "use a build with code for {}, or name its archive in ROCM_KPACK_PATH",
+                "use a build with code for {}, or name its archives in ROCM_KPACK_PATH, with @GFXARCH@ for the target ID",
                 isas.join(" or ")
             );
         }
-        "install the module's archives where the search paths lead, or name them in ROCM_KPACK_PATH"
+        "install the module's archives where the search paths lead, or name them in ROCM_KPACK_PATH, with @GFXARCH@ for the target ID"
             .to_owned()
     }
 }
@@ -135,44 +196,70 @@ impl Place {
             false => (before.parent()?, before.file_name()?.to_str()?),
         };
         let behind = behind.to_str()?;
-        let real = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
-        let entries = fs::read_dir(&real).into_iter().flatten().flatten();
-        let target = |name: &str| -> Option<TargetId> {
-            let target = name.strip_prefix(start)?.strip_suffix(behind)?;
-            target.parse().ok()
+        let directory = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
+        let (names, unreadable) = match fs::read_dir(&directory) {
+            Ok(entries) => {
+                let names = entries.flatten();
+                let mut names: Vec<String> = names
+                    .filter_map(|entry| entry.file_name().into_string().ok())
+                    .collect();
+                names.sort();
+                (names, None)
+            }
+            Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        let mut targets: Vec<String> = entries
-            .filter_map(|entry| target(entry.file_name().to_str()?).map(|t| t.to_string()))
-            .collect();
-        targets.sort();
-        let manifest = start.strip_suffix('_').and_then(|module| {
-            let path = real.join(format!("{module}.kpm"));
-            let manifest = Manifest::read(&fs::read(&path).ok()?).ok()?;
-            Some((path, manifest.kpack_files))
-        });
+        let target = |name: &String| -> Option<String> {
+            let target = name.strip_prefix(start)?.strip_suffix(behind)?;
+            let target: TargetId = target.parse().ok()?;
+            Some(target.to_string())
+        };
+        // `<module>_<component>.kpm`, and its parts `<module>_<component>.<part>.kpm`.
+        let is_manifest = |name: &&String| {
+            let module = start.strip_suffix('_').filter(|module| !module.is_empty());
+            module
+                .and_then(|module| name.strip_prefix(module)?.strip_suffix(".kpm"))
+                .is_some_and(|part| part.is_empty() || part.starts_with('.'))
+        };
+        let read = |name: &String| {
+            let path = directory.join(name);
+            let listed = regular_file::read(&path, MAX_MANIFEST)
+                .map_err(|error| error.to_string())
+                .and_then(|bytes| Manifest::read(&bytes).map_err(|error| error.to_string()))
+                .map(|manifest| manifest.kpack_files);
+            (path, listed)
+        };
         Some(Self {
-            directory: real,
-            targets,
-            manifest,
+            targets: names.iter().filter_map(target).collect(),
+            manifests: names.iter().filter(is_manifest).map(read).collect(),
+            unreadable,
+            directory,
         })
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("no such file"),
+            Self::NotOpened(why) => write!(f, "{}", why.escape_debug()),
+            Self::NoTarget(targets) if targets.is_empty() => f.write_str("it has no code"),
+            Self::NoTarget(targets) => write!(f, "it has code for {} only", list(targets, ", ")),
+            Self::NoKernel => f.write_str("it has a target that fits, but no such kernel"),
+        }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
         let paths = |paths: &[PathBuf]| {
-            let paths: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
+            let paths: Vec<_> = paths.iter().map(|path| escaped(path)).collect();
             paths.join(":")
         };
-        writeln!(f, "no code object for GPU ISA {}", isas.join(", then "))?;
-        writeln!(f, "  binary: {}", self.binary.display())?;
-        writeln!(f, "  kernel: {}", self.kernels.join(" or "))?;
-        writeln!(
-            f,
-            "  marker's search paths: {}",
-            self.search_paths.join(", ")
-        )?;
+        writeln!(f, "no code object for GPU ISA {}", self.isas())?;
+        writeln!(f, "  binary: {}", escaped(&self.binary))?;
+        writeln!(f, "  kernel: {}", self.kernels())?;
+        let search_paths = list(&self.search_paths, ", ");
+        writeln!(f, "  marker's search paths: {search_paths}")?;
         if !self.path.is_empty() {
             let paths = paths(&self.path);
             writeln!(f, "  in their place, by ROCM_KPACK_PATH: {paths}")?;
@@ -183,32 +270,40 @@ impl fmt::Display for Report {
         if self.attempts.is_empty() {
             writeln!(f, "  nothing to try: these paths lead to no archive")?;
         }
-        for attempt in &self.attempts {
-            write!(f, "  tried {}: ", attempt.path.display())?;
-            match &attempt.outcome {
-                Outcome::Missing => writeln!(f, "no such file")?,
-                Outcome::NotOpened(why) => writeln!(f, "{why}")?,
-                Outcome::NoTarget(targets) if targets.is_empty() => {
-                    writeln!(f, "it has no code")?;
-                }
-                Outcome::NoTarget(targets) => {
-                    writeln!(f, "it has code for {} only", targets.join(", "))?;
-                }
-                Outcome::NoKernel => writeln!(f, "it has a target that fits, but no such kernel")?,
-            }
+        for Attempt { path, outcome } in &self.attempts {
+            writeln!(f, "  tried {}: {outcome}", escaped(path))?;
         }
-        for place in &self.places {
-            let directory = place.directory.display();
-            match place.targets.as_slice() {
-                [] => writeln!(f, "  {directory} has no archive of this module")?,
-                targets => writeln!(f, "  {directory} has code for {}", targets.join(", "))?,
+        for place in self.places() {
+            let directory = escaped(&place.directory);
+            match (place.targets.as_slice(), &place.unreadable) {
+                (_, Some(why)) => writeln!(f, "  {directory} cannot be listed: {why}")?,
+                ([], None) => writeln!(f, "  {directory} has no archive of this module")?,
+                (targets, None) => {
+                    writeln!(f, "  {directory} has code for {}", list(targets, ", "))?
+                }
             }
-            if let Some((path, listed)) = &place.manifest {
-                let listed: Vec<&str> = listed.keys().map(String::as_str).collect();
-                let path = path.display();
-                writeln!(f, "  {path} lists {}", listed.join(", "))?;
+            for (path, listed) in &place.manifests {
+                let path = escaped(path);
+                match listed {
+                    Ok(listed) => writeln!(f, "  {path} lists {}", list(listed.keys(), ", "))?,
+                    Err(why) => writeln!(f, "  {path} cannot be read: {}", why.escape_debug())?,
+                }
             }
         }
         write!(f, "  what to do: {}", self.advice())
+    }
+}
+
+/// Names, not too many, that cannot play tricks on a terminal.
+fn list<'a>(names: impl IntoIterator<Item = &'a String>, between: &str) -> String {
+    let mut names = names.into_iter();
+    let some: Vec<String> = names
+        .by_ref()
+        .take(MOST_NAMES)
+        .map(|name| name.escape_debug().to_string())
+        .collect();
+    match names.count() {
+        0 => some.join(between),
+        more => format!("{} and {more} more", some.join(between)),
     }
 }

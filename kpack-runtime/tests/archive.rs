@@ -140,8 +140,11 @@ fn code_objects_that_are_not_what_the_toc_says() {
     let size = b"\xadoriginal_size\xcd\x03\xe8";
     let more = patched(&whole, size, b"\xadoriginal_size\xcd\x03\xe9");
     assert_eq!(load(&more), ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
-    let huge = patched(&whole, size, b"\xadoriginal_size\xce\xff\xff\xff\xff");
+    let huge = patched(&whole, size, b"\xadoriginal_size\xce\x7f\xff\xff\xff");
     assert_eq!(load(&huge), ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
+    let too_huge = patched(&whole, size, b"\xadoriginal_size\xce\xff\xff\xff\xff");
+    let error = Archive::open(&file(&tree, &too_huge));
+    assert_eq!(code(error), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
     let mut damaged = whole.clone();
     damaged[80] ^= 1;
     assert_eq!(load(&damaged), ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);

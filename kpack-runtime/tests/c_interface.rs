@@ -289,6 +289,43 @@ fn a_program_under_address_sanitizer() {
 }
 
 #[test]
+fn a_library_directory_of_another_name() {
+    if !require::tool("pkg-config") {
+        return;
+    }
+    let tree = Tree::new();
+    let libdir = "lib/x86_64-linux-gnu";
+    let dist = [
+        "run",
+        "--package",
+        "xtask",
+        "--",
+        "dist",
+        "--libdir",
+        libdir,
+    ];
+    run(Command::new(env!("CARGO"))
+        .args(dist)
+        .arg("--prefix")
+        .arg(tree.root()));
+    let flags = run(Command::new("pkg-config")
+        .args(["--cflags", "--libs", "rocm-kpack"])
+        .env("PKG_CONFIG_PATH", tree.path(libdir).join("pkgconfig")));
+    let program = tree.path("conformance");
+    let mut arguments = vec![
+        "-o".into(),
+        program.clone().into_os_string(),
+        source().into_os_string(),
+    ];
+    arguments.extend(flags.split_whitespace().map(Into::into));
+    cc(arguments);
+    let files = files();
+    run(Command::new(&program)
+        .arg(files.root())
+        .env("LD_LIBRARY_PATH", tree.path(libdir)));
+}
+
+#[test]
 fn the_headers_are_fit_for_cxx() {
     let include = prefix().join("include");
     let tree = Tree::new();
@@ -337,4 +374,9 @@ fn the_shared_library_shows_its_interface_and_nothing_else() {
         dynamic.contains("soname: [librocm_kpack.so.0]"),
         "{dynamic}"
     );
+    // Three files tell the SONAME.
+    let config = prefix().join("lib/cmake/rocm-kpack/rocm-kpack-config.cmake");
+    let config = fs::read_to_string(config).unwrap();
+    assert!(config.contains("IMPORTED_SONAME \"librocm_kpack.so.0\""));
+    assert!(prefix().join("lib/librocm_kpack.so.0").exists());
 }

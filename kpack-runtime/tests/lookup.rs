@@ -252,6 +252,49 @@ fn an_archive_that_holds_the_kernel_damaged_is_not_passed_over() {
     assert_eq!(code, ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
 }
 
+/// What else is beside an archive is looked at only to explain, and never waited for.
+#[test]
+fn a_manifest_that_is_none() {
+    let tree = Tree::new();
+    write(&tree.path(&kpack("gfx942")), "gfx942", &[(KERNEL, b"code")]);
+    let manifest = tree.path("lib/.kpack/vec_lib.kpm");
+    let pipe = std::process::Command::new("mkfifo").arg(&manifest).status();
+    assert!(pipe.unwrap().success());
+    let text = message(&tree, &["gfx1100"]);
+    assert!(
+        text.contains("vec_lib.kpm cannot be read: it is no regular file"),
+        "{text}"
+    );
+    fs::remove_file(&manifest).unwrap();
+    fs::File::create(&manifest)
+        .unwrap()
+        .set_len(3 << 30)
+        .unwrap();
+    let text = message(&tree, &["gfx1100"]);
+    assert!(text.contains("at most 1048576 are read"), "{text}");
+    fs::write(&manifest, "\x1b[2J").unwrap();
+    let text = message(&tree, &["gfx1100"]);
+    assert!(
+        text.contains("vec_lib.kpm cannot be read: not a kpack manifest"),
+        "{text}"
+    );
+    assert!(!text.contains('\x1b'), "{text:?}");
+}
+
+#[test]
+fn what_plays_tricks_on_a_terminal_is_escaped() {
+    let tree = Tree::new();
+    let marker = Marker {
+        kernel_name: Some("lib/\x1b[2J.so".to_owned()),
+        kpack_search_paths: vec!["\x1b[2J_@GFXARCH@.kpack".to_owned()],
+    };
+    let text = load(&tree, &marker, &["gfx1100"]).unwrap_err().to_string();
+    assert!(
+        !text.contains('\x1b') && text.contains("\\u{1b}[2J"),
+        "{text:?}"
+    );
+}
+
 #[test]
 fn an_archive_is_opened_once_by_whatever_path() {
     let tree = Tree::new();
@@ -280,11 +323,14 @@ fn what_fails_to_open_is_tried_again() {
     );
 }
 
-/// The message, with the tree's path as `/opt/vec`.
 fn message(tree: &Tree, isas: &[&str]) -> String {
+    anonymous(tree, &load(tree, &marker(), isas).unwrap_err().to_string())
+}
+
+/// A message with the tree's path as `/opt/vec`.
+fn anonymous(tree: &Tree, message: &str) -> String {
     let root = |path: &Path| path.display().to_string();
     let real = fs::canonicalize(tree.root()).unwrap();
-    let message = load(tree, &marker(), isas).unwrap_err().to_string();
     message
         .replace(&root(&real), "/opt/vec")
         .replace(&root(tree.root()), "/opt/vec")
@@ -314,5 +360,13 @@ fn messages_say_what_to_do() {
         &[(KERNEL, b"code")],
     );
     messages.push(message(&tree, &["gfx1030"]));
+    write_manifest(&tree.path("lib/.kpack/vec_lib.radeon.kpm"), &["gfx1100"]);
+    messages.push(message(&tree, &["gfx1100"]));
+    for (path, isa) in [("/none", "gfx942"), ("/none", "gfx1036")] {
+        let path = |name: &str| (name == "ROCM_KPACK_PATH").then(|| path.into());
+        let cache = Cache::new(Environment::read(path));
+        let error = load_with(&cache, &tree, &marker(), &[isa]).unwrap_err();
+        messages.push(anonymous(&tree, &error.to_string()));
+    }
     insta::assert_snapshot!(messages.join("\n\n"));
 }

@@ -14,9 +14,8 @@ fn marker(name: &str) -> Marker {
     }
 }
 
-/// Two pages; the second one is made inaccessible where the kernel lets us know its place.
+/// Two pages, the second of which cannot be read: it is behind the end of the file.
 struct AtTheEnd {
-    // Keeps the address range: the page behind the first is not mapped in it.
     page: MmapMut,
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use xshell::Shell;
@@ -36,22 +36,30 @@ impl Built {
 const SO_VERSION: u32 = 0;
 
 /// Fills `prefix`: `bin/kpack`, `lib/librocm_kpack.*`, `include/rocm_kpack/`, `lib/pkgconfig/`,
-/// `lib/cmake/`, `share/doc/kpack/`.
+/// `lib/cmake/`, `share/doc/kpack/`. The loader and what finds it are in `libdir` instead of `lib`.
 ///
 /// # Errors
 /// What does not build, a directory that cannot be written.
-pub(crate) fn install(prefix: &Path) -> Result<()> {
+pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
     let shell = repository::shell()?;
-    fill(prefix, &Built::new(&shell)?)
+    ensure!(
+        libdir.is_relative()
+            && libdir
+                .components()
+                .all(|c| matches!(c, Component::Normal(_))),
+        "--libdir {} is no path below the prefix",
+        libdir.display()
+    );
+    fill(prefix, libdir, &Built::new(&shell)?)
 }
 
 /// As [`install`], with what is built already.
-pub(crate) fn fill(prefix: &Path, built: &Built) -> Result<()> {
+pub(crate) fn fill(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     process::step(&format!("Installing kpack into {}", prefix.display()));
     let root = repository::root();
     let documents = prefix.join("share/doc/kpack");
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
-    install_runtime(prefix, &built.runtime)?;
+    install_runtime(prefix, libdir, &built.runtime)?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
     copy_tree(&root.join("docs"), &documents)?;
     for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
@@ -61,10 +69,10 @@ pub(crate) fn fill(prefix: &Path, built: &Built) -> Result<()> {
 }
 
 /// The loader, its headers, and what finds them.
-fn install_runtime(prefix: &Path, built: &Path) -> Result<()> {
+fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
     let source = repository::root().join("kpack-runtime");
     let version = env!("CARGO_PKG_VERSION");
-    let library = prefix.join("lib");
+    let library = prefix.join(libdir);
     let full_name = format!("librocm_kpack.so.{version}");
     copy_file(&built.join("librocm_kpack.so"), &library.join(&full_name))?;
     let so_name = format!("librocm_kpack.so.{SO_VERSION}");
@@ -79,13 +87,22 @@ fn install_runtime(prefix: &Path, built: &Path) -> Result<()> {
         &prefix.join("include/rocm_kpack"),
     )?;
 
-    let template = source.join("package/rocm-kpack.pc.in");
-    let text = fs::read_to_string(&template).with_context(|| template.display().to_string())?;
-    let package = library.join("pkgconfig/rocm-kpack.pc");
-    write_file(&package, &text.replace("@VERSION@", version))?;
+    // Where the prefix is, from a directory so many components below it.
+    let depth = libdir.components().count();
+    let up = |below: usize| vec![".."; depth + below].join("/");
+    let fill_in = |name: &str, to: &Path| -> Result<()> {
+        let template = source.join("package").join(format!("{name}.in"));
+        let text = fs::read_to_string(&template).with_context(|| template.display().to_string())?;
+        let text = text
+            .replace("@VERSION@", version)
+            .replace("@LIBDIR@", &libdir.display().to_string())
+            .replace("@PKGCONFIG_TO_PREFIX@", &up(1))
+            .replace("@CMAKE_TO_PREFIX@", &up(2));
+        write_file(&to.join(name), &text)
+    };
+    fill_in("rocm-kpack.pc", &library.join("pkgconfig"))?;
     let cmake = library.join("cmake/rocm-kpack");
-    let config = "rocm-kpack-config.cmake";
-    copy_file(&source.join("package").join(config), &cmake.join(config))?;
+    fill_in("rocm-kpack-config.cmake", &cmake)?;
     // Both packages have one version, and mean the same by it.
     copy_file(
         &repository::root().join("cmake/KpackConfigVersion.cmake"),

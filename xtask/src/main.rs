@@ -51,6 +51,9 @@ enum Task {
         /// The prefix, made where it is missing.
         #[arg(long, value_name = "DIR")]
         prefix: PathBuf,
+        /// Where in it the loader goes, such as `lib64` or `lib/x86_64-linux-gnu`.
+        #[arg(long, value_name = "DIR", default_value = "lib")]
+        libdir: PathBuf,
     },
 }
 
@@ -72,6 +75,6 @@ fn run() -> Result<()> {
         Task::Bench(bench) => bench::run(&bench),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
-        Task::Dist { prefix } => dist::install(&prefix),
+        Task::Dist { prefix, libdir } => dist::install(&prefix, &libdir),
     }
 }

@@ -38,9 +38,18 @@ pub(crate) fn run() -> Result<()> {
         shell,
         "{clang} -std=c11 -Wall -Wextra -fsanitize=thread -g -I {include} {source} {loader} -o {program} -lgcc_s -lpthread -ldl -lm"
     ))?;
+    let symbols = process::output(cmd!(shell, "nm {loader}").ignore_stderr())?;
+    ensure!(
+        symbols.contains("__tsan_read"),
+        "{} was not built for ThreadSanitizer",
+        loader.display()
+    );
     process::step("Loading in eight threads under ThreadSanitizer");
-    let printed = process::output(cmd!(shell, "{program} {archive}"))?;
-    println!("   {} loaded, no report", printed.trim());
+    for archive in [&archive, &without_frame_offsets(&archive)?] {
+        let printed = process::output(cmd!(shell, "{program} {archive}"))?;
+        let name = archive.file_name().unwrap_or_default().display();
+        println!("   {name}: {} loaded, no report", printed.trim());
+    }
 
     let race = cmd!(shell, "{program} {archive} race")
         .quiet()
@@ -78,6 +87,19 @@ fn build_loader(shell: &Shell, clang: &Path, work: &Path) -> Result<PathBuf> {
     .env(variable("CFLAGS"), "-fsanitize=thread")
     .run()?;
     Ok(work.join(target).join("release/librocm_kpack.a"))
+}
+
+/// A copy whose frames have to be walked over, which threads share.
+fn without_frame_offsets(archive: &Path) -> Result<PathBuf> {
+    let mut bytes = fs::read(archive)?;
+    let key = b"frame_offsets";
+    let at = bytes.windows(key.len()).rposition(|window| window == key);
+    let at = at.context("the archive has no `frame_offsets`")?;
+    // Under another name it is a key that no reader knows.
+    bytes[at..at + key.len()].make_ascii_uppercase();
+    let path = archive.with_file_name("without_frame_offsets.kpack");
+    fs::write(&path, bytes)?;
+    Ok(path)
 }
 
 fn make_archive(shell: &Shell, helper: &Path, prefix: &Path) -> Result<PathBuf> {

@@ -64,6 +64,17 @@ impl Encoder {
     }
 }
 
+/// Why a frame gives no code object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Too little memory.
+    #[error("there is no memory to decompress it")]
+    OutOfMemory,
+    /// What is wrong with the frame.
+    #[error("{0}")]
+    Damaged(String),
+}
+
 /// Decompresses code objects, one after the other. One for each thread.
 ///
 /// Its memory is allocated when the first frame comes.
@@ -74,15 +85,14 @@ impl Decoder {
     /// The code object of `original_size` bytes in the Zstandard frame that fills `frame`.
     ///
     /// # Errors
-    /// What is wrong with the frame, as a text. Nothing is allocated for a frame that cannot hold
-    /// as much.
-    pub fn decode(&mut self, frame: &[u8], original_size: u64) -> Result<Vec<u8>, String> {
-        check_frame(frame, original_size)?;
+    /// [`DecodeError`]. Nothing is allocated for a frame that cannot hold as much.
+    pub fn decode(&mut self, frame: &[u8], original_size: u64) -> Result<Vec<u8>, DecodeError> {
+        check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
         let mut bytes = Vec::new();
         usize::try_from(original_size)
             .ok()
             .and_then(|size| bytes.try_reserve_exact(size).ok())
-            .ok_or_else(|| format!("there is no memory for its {original_size} bytes"))?;
+            .ok_or(DecodeError::OutOfMemory)?;
         self.decode_into(frame, original_size, &mut bytes)?;
         Ok(bytes)
     }
@@ -91,26 +101,26 @@ impl Decoder {
     /// [`check_frame`] finds is not looked for again.
     ///
     /// # Errors
-    /// What is wrong with the frame, as a text; `out` then has nothing of use.
+    /// [`DecodeError`]; `out` then has nothing of use.
     pub fn decode_into<B: WriteBuf + ?Sized>(
         &mut self,
         frame: &[u8],
         original_size: u64,
         out: &mut B,
-    ) -> Result<(), String> {
+    ) -> Result<(), DecodeError> {
         let context = match &mut self.0 {
             Some(context) => context,
-            empty => empty.insert(DCtx::try_create().ok_or("there is no memory for zstd")?),
+            empty => empty.insert(DCtx::try_create().ok_or(DecodeError::OutOfMemory)?),
         };
         match context.decompress(out, frame) {
             Ok(size) if size as u64 == original_size => Ok(()),
-            Ok(size) => Err(format!(
+            Ok(size) => Err(DecodeError::Damaged(format!(
                 "its frame holds {size} bytes; the TOC says {original_size}"
-            )),
-            Err(code) => Err(format!(
+            ))),
+            Err(code) => Err(DecodeError::Damaged(format!(
                 "its frame cannot be decompressed: {}",
                 zstd::zstd_safe::get_error_name(code)
-            )),
+            ))),
         }
     }
 }

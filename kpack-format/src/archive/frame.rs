@@ -3,10 +3,11 @@
 /// First bytes of a frame (RFC 8878, 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The most that one block can hold, in bytes (RFC 8878, 3.1.1.2.4).
-const MAX_BLOCK: u64 = 128 << 10;
+const MAX_BLOCK: u32 = 128 << 10;
 
 /// Checks, without decompressing, that one frame fills `frame` and that it can hold
-/// `original_size` bytes: by the size in its header, and by its blocks.
+/// `original_size` bytes: by the size in its header, and by its blocks. What zstd offers for this
+/// believes the header.
 ///
 /// # Errors
 /// What is wrong, as a text.
@@ -28,6 +29,11 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
         let word = u32::from_le_bytes([block[0], block[1], block[2], 0]);
         let size = word >> 3;
         let stored = match word >> 1 & 3 {
+            0 | 1 if size > MAX_BLOCK => {
+                return Err(format!(
+                    "its frame has a block of {size} bytes; at most {MAX_BLOCK} are allowed"
+                ));
+            }
             0 => {
                 most += u64::from(size);
                 size
@@ -37,7 +43,7 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
                 1
             }
             2 => {
-                most += MAX_BLOCK;
+                most += u64::from(MAX_BLOCK);
                 size
             }
             _ => return Err("its frame has a block of the reserved type".to_owned()),

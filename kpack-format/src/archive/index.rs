@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
 
-use super::toc::{FORMAT_VERSION, Storage};
-use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Toc};
+use super::toc::{FORMAT_VERSION, MAX_FRAMES, Storage};
+use super::{ArchiveError, DATA_OFFSET, MAGIC, Toc};
 
 /// The largest TOC that is read or written, in bytes: room for some hundred thousand kernels.
 pub(super) const MAX_TOC: u64 = 16 << 20;
 
-/// The most frames that are believed to be there: more than a TOC of that size can name. In an archive
-/// without `frame_offsets` those before one that is wanted are walked over.
-const MAX_FRAMES: usize = 1 << 20;
+/// The largest code object that is read, in bytes.
+pub const MAX_CODE_OBJECT: u64 = 2 << 30;
 
 /// What an archive says of itself: its TOC, checked against the size of the file. The code objects
 /// are not looked at, so reading an index costs what its TOC costs.
@@ -85,8 +84,7 @@ impl Index {
     }
 
     /// Offset and size in bytes of every stored (compressed) code object that an entry names, by
-    /// ordinal. Where the archive has no `frame_offsets`, this walks from frame to frame, for which
-    /// a source that keeps its buffer in [`Seek::seek_relative`] is best.
+    /// ordinal. Where the archive has no `frame_offsets`, this [walks](Self::walk).
     ///
     /// # Errors
     /// As [`place`](Self::place).
@@ -96,34 +94,51 @@ impl Index {
     ) -> Result<BTreeMap<u32, (u64, u64)>, ArchiveError> {
         let entries = self.toc.kernels.values().flat_map(BTreeMap::values);
         let named: BTreeSet<u32> = entries.map(|entry| entry.ordinal).collect();
+        let mut walked = Vec::new();
         let mut places = BTreeMap::new();
-        match &self.storage {
-            Storage::Frames {
-                offset,
-                size,
-                frame_offsets: None,
-            } => {
-                let mut at = offset + 4;
-                source.seek(SeekFrom::Start(at))?;
-                let end = named.last().map_or(0, |last| last + 1);
-                for ordinal in 0..end {
-                    let place = frame_here(source, ordinal, at, offset + size)?;
-                    source.seek_relative(place.1 as i64)?;
-                    at = place.0 + place.1;
-                    if named.contains(&ordinal) {
-                        places.insert(ordinal, place);
-                    }
-                }
-            }
-            _ => {
-                for ordinal in named {
-                    if let Some(place) = self.place(source, ordinal)? {
-                        places.insert(ordinal, place);
-                    }
-                }
-            }
+        for ordinal in named {
+            let place = match self.place(source, ordinal)? {
+                Some(place) => place,
+                None => self.walk(source, &mut walked, ordinal)?,
+            };
+            places.insert(ordinal, place);
         }
         Ok(places)
+    }
+
+    /// Offset and size in bytes of the frame `ordinal`, for an archive without `frame_offsets`: goes
+    /// on from the last frame in `walked`, which are those from the first one on, and adds those
+    /// that it comes by. A source that keeps its buffer in [`Seek::seek_relative`] is best.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Malformed`] for a frame that is not within the data, and where there are no
+    /// frames; [`ArchiveError::Io`].
+    pub fn walk<R: Read + Seek>(
+        &self,
+        source: &mut R,
+        walked: &mut Vec<(u64, u64)>,
+        ordinal: u32,
+    ) -> Result<(u64, u64), ArchiveError> {
+        let none = || format!("no code object with ordinal {ordinal} is stored");
+        let (Storage::Frames { offset, size, .. }, true) =
+            (&self.storage, (ordinal as usize) < self.count)
+        else {
+            return malformed(self.toc_offset, none());
+        };
+        let mut at = walked.last().map_or(offset + 4, |(at, size)| at + size);
+        if walked.len() <= ordinal as usize {
+            source.seek(SeekFrom::Start(at))?;
+        }
+        while walked.len() <= ordinal as usize {
+            let place = frame_here(source, walked.len() as u32, at, offset + size)?;
+            source.seek_relative(place.1 as i64)?;
+            at = place.0 + place.1;
+            walked.push(place);
+        }
+        match walked.get(ordinal as usize) {
+            Some(place) => Ok(*place),
+            None => malformed(self.toc_offset, none()),
+        }
     }
 
     fn frame_offset(&self, ordinal: u32) -> Option<u64> {
@@ -159,8 +174,16 @@ impl Index {
                         ),
                     );
                 }
+                if entry.original_size > MAX_CODE_OBJECT {
+                    return malformed(
+                        self.toc_offset,
+                        format!(
+                            "kernel `{name}` for {target} has {} bytes; at most {MAX_CODE_OBJECT} are read",
+                            entry.original_size
+                        ),
+                    );
+                }
                 if let Storage::Blobs(blobs) = &self.storage
-                    && toc.scheme == Scheme::None
                     && let Some((_, size)) = blobs.get(entry.ordinal as usize)
                     && *size != entry.original_size
                 {

@@ -7,9 +7,9 @@ mod reader;
 mod toc;
 mod writer;
 
-pub use codec::{Decoder, Encoded, Encoder};
+pub use codec::{DecodeError, Decoder, Encoded, Encoder};
 pub use frame::check_frame;
-pub use index::Index;
+pub use index::{Index, MAX_CODE_OBJECT};
 pub use reader::Archive;
 pub use toc::{Scheme, Toc, TocEntry};
 pub use writer::{ArchiveWriter, Written};

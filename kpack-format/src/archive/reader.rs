@@ -1,10 +1,10 @@
 //! Reading archives.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 
 use super::index::malformed;
-use super::{ArchiveError, Decoder, Index, Scheme, Toc, TocEntry};
+use super::{ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry};
 use crate::digest::sha256;
 
 /// An archive open for reading: its TOC, and code objects on demand.
@@ -79,9 +79,12 @@ impl<R: Read + Seek> Archive<R> {
             Scheme::ZstdPerKernel => {
                 let size = entry.original_size;
                 let result = self.decoder.decode(&stored, size);
-                result.map_err(|reason| ArchiveError::Decompression {
-                    offset,
-                    reason: format!("kernel `{kernel}` for {target}: {reason}"),
+                result.map_err(|error| match error {
+                    DecodeError::OutOfMemory => ArchiveError::Io(io::ErrorKind::OutOfMemory.into()),
+                    DecodeError::Damaged(reason) => ArchiveError::Decompression {
+                        offset,
+                        reason: format!("kernel `{kernel}` for {target}: {reason}"),
+                    },
                 })?
             }
         };

@@ -10,6 +10,11 @@ use crate::{Sha256, message_pack};
 
 /// The version of the format, in the header and in the TOC.
 pub(super) const FORMAT_VERSION: u32 = 1;
+/// The most targets, kernel names and frames that are read. Frames in front of one that is wanted are
+/// walked over in an archive without `frame_offsets`.
+const MAX_TARGETS: usize = 4096;
+const MAX_KERNELS: usize = 1 << 18;
+pub(super) const MAX_FRAMES: usize = 1 << 20;
 /// The type of every entry.
 const HSACO: &str = "hsaco";
 
@@ -77,6 +82,7 @@ struct Wire {
     format_version: u32,
     group_name: String,
     gfx_arch_family: String,
+    #[serde(deserialize_with = "message_pack::list::<_, _, MAX_TARGETS>")]
     gfx_arches: Vec<String>,
     compression_scheme: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,10 +91,15 @@ struct Wire {
     zstd_offset: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     zstd_size: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "message_pack::optional_list::<_, _, MAX_FRAMES>"
+    )]
     frame_offsets: Option<Vec<u64>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checksums: Option<Vec<Digest>>,
+    #[serde(deserialize_with = "message_pack::map::<_, _, MAX_KERNELS>")]
     toc: BTreeMap<String, BTreeMap<String, WireEntry>>,
 }
 
@@ -178,6 +189,16 @@ impl Toc {
     /// Reads the TOC that fills `bytes`, which are at `offset` of the file.
     pub(super) fn read(bytes: &[u8], offset: u64) -> Result<(Self, Storage), ArchiveError> {
         let malformed = |reason: String| ArchiveError::Malformed { offset, reason };
+        // The reader would take a list of the values for the map, too.
+        if let Some(first) = bytes
+            .first()
+            .filter(|b| !matches!(b, 0x80..=0x8f | 0xde | 0xdf))
+        {
+            return Err(ArchiveError::Toc {
+                offset,
+                reason: format!("it begins with {first:#04x}; expected a MessagePack map"),
+            });
+        }
         let (wire, size): (Wire, _) =
             message_pack::read(bytes).map_err(|error| ArchiveError::Toc {
                 offset,

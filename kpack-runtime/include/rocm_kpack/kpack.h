@@ -112,7 +112,8 @@ kpack_error_t kpack_discover_binary_path(const void *address_in_binary,
  *
  * `hipk_metadata` is the wrapper's pointer, to the marker; `co_index` the wrapper's index.
  * `arch_list` has the GPU's ISAs, the preferred one first. For each, every target that runs on it
- * is looked for, the most specific first, in every archive, in the order of the search paths.
+ * is looked for, the most specific first, in every archive, in the order of the search paths. ISAs
+ * that are null or no target IDs are passed over, unless there is no other.
  *
  * `*code_object_out` is to be freed with kpack_free_code_object(), and outlives the cache. After an
  * error the outputs are as they were.

@@ -207,7 +207,8 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
 ///
 /// `hipk_metadata` is the wrapper's pointer, to the marker; `co_index` the wrapper's index.
 /// `arch_list` has the GPU's ISAs, the preferred one first. For each, every target that runs on it
-/// is looked for, the most specific first, in every archive, in the order of the search paths.
+/// is looked for, the most specific first, in every archive, in the order of the search paths. ISAs
+/// that are null or no target IDs are passed over, unless there is no other.
 ///
 /// `*code_object_out` is to be freed with kpack_free_code_object(), and outlives the cache. After an
 /// error the outputs are as they were.
@@ -241,29 +242,36 @@ pub unsafe extern "C" fn kpack_load_code_object(
                 Output::new(code_object_out, code_object_size_out)?,
             )
         };
-        let isa = |text: &[u8]| -> Option<TargetId> { str::from_utf8(text).ok()?.parse().ok() };
-        let isas = isas
-            .iter()
-            // SAFETY: by contract.
-            .map(|isa| unsafe { text(*isa) })
-            .map(|text| isa(text?).ok_or(INVALID))
-            .collect::<Result<Vec<_>, _>>()?;
+        let debug = cache.environment().debug;
+        let complain = |error: &dyn std::fmt::Display| {
+            if debug {
+                let binary = String::from_utf8_lossy(binary);
+                lookup::say(&format!("{}: {error}", binary.escape_debug()));
+            }
+        };
         if cache.environment().disable {
+            complain(&Error::Disabled);
             return Err(code(Error::Disabled));
+        }
+        // An ISA that is not known must not keep those from working that are.
+        let mut known: Vec<TargetId> = Vec::new();
+        for &isa in isas.iter().filter(|isa| !isa.is_null()) {
+            // SAFETY: by contract.
+            match String::from_utf8_lossy(unsafe { text(isa)? }).parse() {
+                Ok(isa) => known.push(isa),
+                Err(error) => complain(&error),
+            }
         }
         let loaded = marker_at(hipk_metadata as usize).and_then(|marker| {
             cache.load_into(&Request {
                 marker: &marker,
                 binary: Path::new(OsStr::from_bytes(binary)),
                 co_index,
-                isas: &isas,
+                isas: &known,
             })
         });
-        if let Err(error @ (Error::Marker { .. } | Error::NotReadable { .. })) = &loaded
-            && cache.environment().debug
-        {
-            let binary = String::from_utf8_lossy(binary);
-            lookup::say(&format!("{binary}: {error}"));
+        if let Err(error @ (Error::Marker { .. } | Error::NotReadable { .. })) = &loaded {
+            complain(error);
         }
         output.set(loaded.map_err(code)?);
         Ok(())

@@ -54,10 +54,9 @@ pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) -> io::Result<usize>
     }
 }
 
-/// Copies memory that was found to be mapped and readable.
-pub(crate) fn copy_memory(address: usize, bytes: &mut [u8]) {
-    // SAFETY: the caller found these bytes to be readable, in the list of what this process has
-    // mapped. That they stay so is what every user of a marker relies on: it is part of a binary
-    // that is loaded.
-    unsafe { std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+/// `file` in memory, longer than it is.
+#[cfg(test)]
+pub(crate) fn map_for_test(file: &std::fs::File, size: usize) -> memmap2::Mmap {
+    // SAFETY: nobody else has the file; only the kernel looks at what is behind its end.
+    unsafe { memmap2::MmapOptions::new().len(size).map(file) }.expect("a mapping")
 }

@@ -219,7 +219,7 @@ static kpack_error_t load_with(const char *variable, const char *value, const ch
 }
 
 static void code_objects(void) {
-    const char *isas[] = {"amdgcn-amd-amdhsa--gfx1100", NULL}, *wrong[] = {"not a target"};
+    const char *isas[] = {"gfx9.4", NULL, "amdgcn-amd-amdhsa--gfx1100"}, *wrong[] = {"not a target"};
     char binary[4096];
     kpack_cache_t cache;
     void *data = &checks;
@@ -234,11 +234,15 @@ static void code_objects(void) {
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, NULL, isas, 1, &data, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, NULL, 1, &data, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 0, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas + 1, 1, &data, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 2, &data, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, wrong, 1, &data, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 1, NULL, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 1, &data, NULL));
     CHECK(data == &checks && size == 77);
+    /* Those that are no target IDs are passed over. */
+    RETURNS(KPACK_SUCCESS, LOAD(cache, marker, binary, isas, 3, &data, &size));
+    kpack_free_code_object(data);
 
     RETURNS(KPACK_SUCCESS, load(cache, marker, "gfx1100"));
     RETURNS(KPACK_SUCCESS, load(cache, marker, "gfx1100:sramecc+:xnack-"));
@@ -250,6 +254,7 @@ static void code_objects(void) {
 
     /* What is no marker, and what is nothing at all. */
     RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, "\xc0\xc0\xc0", "gfx1100"));
+    RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, "this is no marker", "gfx1100"));
     RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, (void *)16, "gfx1100"));
     RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, (void *)-16, "gfx1100"));
 

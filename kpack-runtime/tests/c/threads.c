@@ -36,7 +36,8 @@ static void make_marker(char *at, const char *name, size_t length) {
     at = add_text(at, "kernel_name", 11);
     at = add_text(at, name, length);
     at = add_text(at, "kpack_search_paths", 18);
-    *at = (char)0x90;
+    *at++ = (char)0x91;
+    add_text(at, "-", 1);
 }
 
 static void *load_all(void *argument) {

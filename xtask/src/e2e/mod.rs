@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     let built = dist::Built::new(&shell)?;
     let kpack = work.join("kpack");
-    dist::fill(&kpack, &built)?;
+    dist::fill(&kpack, Path::new("lib"), &built)?;
     let helper = kpack.join("bin/kpack");
     let runtime = Runtime::build(&shell, &work.join("hip"), &kpack)?;
     let project = match &tools {
