@@ -504,6 +504,20 @@ fn a_host_binary_that_is_laid_out_otherwise_is_worth_a_warning() {
         &[file, "its sections have the same sizes and other addresses"],
     );
     assert_eq!(plan.errors(), 0);
+    // Not where it says something else, too.
+    let path = tree.path("shards").join(file);
+    let mut bytes = fs::read(&path).unwrap();
+    let text = bytes
+        .windows(9)
+        .position(|text| text == b"%.4s %llu")
+        .unwrap();
+    bytes[text + 8] = b'x';
+    fs::write(path, bytes).unwrap();
+    assert_said(
+        &planned(&tree, CONFIGURATION),
+        Severity::Error,
+        &[file, "text `%.4s %llu` against `%.4s %llx`"],
+    );
 }
 
 #[test]

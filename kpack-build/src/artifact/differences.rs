@@ -22,7 +22,7 @@ pub(crate) struct Difference {
     /// What to say.
     pub(crate) text: String,
     /// Whether it can be no more than the layout: both are split binaries, with the same sections of
-    /// the same sizes at other addresses, as linkers give them where device code has another size.
+    /// the same sizes and texts at other addresses, as linkers give them where device code has another size.
     pub(crate) layout_only: bool,
 }
 
@@ -51,6 +51,16 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
             }));
         }
         shown = sections(&a, &b, &mut parts).unwrap_or(at);
+        let (ours, theirs) = (texts(&a), texts(&b));
+        let mut pairs = ours.iter().zip(&theirs);
+        if let Some((a, b)) = pairs.find(|(a, b)| a != b) {
+            let what = kind_of_text(a, b);
+            parts.push(format!("{what} `{}` against `{}`", cut(a), cut(b)));
+            return Ok(Some(Difference {
+                text: format!("differs: {}", parts.join("; ")),
+                layout_only: false,
+            }));
+        }
     }
     let (a, b) = (around(one, shown)?, around(other, shown)?);
     match (text_at(&a, shown), text_at(&b, shown)) {
@@ -66,8 +76,8 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     }))
 }
 
-/// Whether both are split binaries with the same markers and loaded sections of the same names,
-/// kinds and sizes, some of which are at other addresses.
+/// Whether both are split binaries whose loaded sections have the same names, kinds and sizes and the
+/// same texts in them, and some of which are at other addresses.
 fn layout_only(one: &Image<File>, other: &Image<File>) -> bool {
     let is_split = |image: &Image<File>| matches!(image.device_code(), Ok(DeviceCode::Split(_)));
     if !is_split(one) || !is_split(other) {
@@ -88,15 +98,25 @@ fn layout_only(one: &Image<File>, other: &Image<File>) -> bool {
             .filter(|s| s.is_alloc() && !device(&s.name));
         loaded.map(|s| s.addr).collect()
     };
-    // What is text is not moved, but may have moved. It has no addresses in it.
-    let texts = |image: &Image<File>| -> Vec<Option<Vec<u8>>> {
-        let texts = [".dynstr", ".comment", ".interp"].map(|name| {
-            let section = image.sections.iter().find(|s| s.name == name);
-            section.and_then(|section| image.section_bytes(section).ok())
-        });
-        texts.into()
-    };
     shape(one) == shape(other) && addresses(one) != addresses(other) && texts(one) == texts(other)
+}
+
+/// The texts in what is loaded and no code. They stay what they are wherever they are.
+fn texts(image: &Image<File>) -> Vec<String> {
+    let mut texts = Vec::new();
+    for name in [".interp", ".dynstr", ".rodata", ".data"] {
+        let section = image
+            .sections
+            .iter()
+            .find(|s| s.name == name && s.has_bytes());
+        let bytes = section.and_then(|section| image.section_bytes(section).ok());
+        let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+        let bytes = bytes.unwrap_or_default();
+        let runs = bytes.split(|byte| !printable(byte));
+        let long = runs.filter(|run| run.len() >= LEAST_TEXT);
+        texts.extend(long.map(|run| String::from_utf8_lossy(run).into_owned()));
+    }
+    texts
 }
 
 /// Build IDs, and the sections that differ. Gives the place of the first that is in neither a build
@@ -143,6 +163,11 @@ fn build_id(note: &[u8]) -> String {
         Some(id) if !id.is_empty() => id.iter().map(|byte| format!("{byte:02x}")).collect(),
         _ => "none".to_owned(),
     }
+}
+
+/// Not more of a text than is shown.
+fn cut(text: &str) -> &str {
+    text.get(..2 * CONTEXT).unwrap_or(text)
 }
 
 fn kind_of_text(a: &str, b: &str) -> &'static str {
