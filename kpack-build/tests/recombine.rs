@@ -397,6 +397,26 @@ fn targets_that_no_shard_has_or_no_group_takes_are_listed() {
 }
 
 #[test]
+fn a_processor_or_a_family_stands_for_its_targets() {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx1100", "gfx90a:xnack+", "gfx942"]);
+    let with = |targets: &str| {
+        let configuration = format!(
+            r#"{{"primary_shard": "linux-a",
+                "architecture_groups": {{"all": {{"architectures": [{targets}]}}}}}}"#
+        );
+        let missing = said(&planned(&tree, &configuration)).into_iter();
+        missing.filter(|line| line.contains("no shard has")).count()
+    };
+    assert_eq!(
+        with(r#""gfx1100", "gfx11xx", "gfx90a", "gfx90a:xnack+", "gfx942:xnack-""#),
+        0
+    );
+    assert_eq!(with(r#""gfx90a:xnack-""#), 1);
+    assert_eq!(with(r#""gfx12xx""#), 1);
+}
+
+#[test]
 fn the_manifest_lists_all_shards_targets_and_no_other() {
     let tree = three_shards();
     // The shard of gfx90a also built for gfx906, which nobody packages.

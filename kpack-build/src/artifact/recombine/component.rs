@@ -13,6 +13,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Node};
 use crate::artifact::names;
 use crate::artifact::packaging::Group;
+use crate::artifact::target_name::agrees;
 
 /// How many differences between two trees are listed one by one.
 const MOST_DIFFERENCES: usize = 20;
@@ -82,7 +83,7 @@ impl<'a> Component<'a> {
         if there.is_empty() {
             return;
         }
-        let has: Vec<String> = self
+        let by_shard: Vec<String> = self
             .shards()
             .map(|(shard, artifacts)| match artifacts.targets.is_empty() {
                 true => format!("{shard} has none"),
@@ -99,17 +100,25 @@ impl<'a> Component<'a> {
             false => Severity::Warning,
         };
         for group in groups {
+            // Databases are often of a processor, whatever its features, or of a family (gfx11xx), and
+            // who takes these in names them besides the targets of binaries.
+            let has = |target: &TargetId| {
+                let covers = |own: &&TargetId| {
+                    agrees(own, target) || target.features().count() == 0 && agrees(target, own)
+                };
+                there.iter().any(covers)
+            };
             let missing: Vec<&TargetId> = group
                 .architectures
                 .iter()
-                .filter(|t| !there.contains(t))
+                .filter(|target| !has(target))
                 .collect();
             if !missing.is_empty() {
                 let text = format!(
                     "no shard has {} for group `{}`: {}",
                     list(missing),
                     group.name,
-                    has.join("; ")
+                    by_shard.join("; ")
                 );
                 let path = self
                     .options
