@@ -711,6 +711,36 @@ fn device_code_that_cannot_be_split_is_reported() {
 }
 
 #[test]
+fn binaries_that_cannot_be_read_for_device_code_stay_as_they_are() {
+    let (input, output) = (artifact(), Tree::new());
+    let fat = fs::read(input.path(&format!("{ROCBLAS}/lib/librocblas.so.5"))).unwrap();
+    // As sstrip leaves it, and for a machine that has no GPU of this kind.
+    let (stripped, foreign) = (
+        format!("{ROCBLAS}/lib/sstripped.so"),
+        format!("{ROCBLAS}/lib/riscv.so"),
+    );
+    let mut bytes = fat.clone();
+    bytes[40..48].fill(0);
+    write(&input, &stripped, bytes);
+    let mut bytes = fat;
+    bytes[18] = 243;
+    write(&input, &foreign, bytes);
+    let report = run(&options(&input, &output));
+    let noted = report
+        .notices
+        .iter()
+        .find(|notice| notice.path.ends_with(&stripped));
+    assert!(
+        noted.unwrap().text.contains("no section headers"),
+        "{report:#?}"
+    );
+    for file in [stripped, foreign] {
+        let copy = fs::read(output.path(&format!("blas_lib_generic/{file}"))).unwrap();
+        assert_eq!(copy, fs::read(input.path(&file)).unwrap());
+    }
+}
+
+#[test]
 fn a_library_in_the_directory_of_a_target_is_the_targets() {
     let (input, output) = (Tree::new(), Tree::new());
     write(&input, "artifact_manifest.txt", "kp/stage\n");

@@ -300,7 +300,7 @@ impl Classifier<'_> {
         };
         // An engine of a target may be a library of its own, which stays whole.
         let kind = match kind {
-            Some(FileKind::Linked) if self.foreign(file, size)? => None,
+            Some(FileKind::Linked) if self.headers(file, size)? != Headers::Readable => None,
             kind => kind,
         };
         let library = self
@@ -340,8 +340,15 @@ impl Classifier<'_> {
 
     /// An ELF file for a host. One for another kind of machine cannot have device code.
     fn linked(&self, file: &File, size: u64, result: &mut Classification) -> Result<Class, Error> {
-        if self.foreign(file, size)? {
-            return Ok(Class::Host);
+        match self.headers(file, size)? {
+            Headers::Readable => {}
+            Headers::Foreign => return Ok(Class::Host),
+            Headers::WithoutSections => {
+                result.notices.push(self.finding(
+                    "it has no section headers, so device code in it would not be found".to_owned(),
+                ));
+                return Ok(Class::Host);
+            }
         }
         let code = Image::read(file).and_then(|image| image.device_code());
         match code.map_err(|error| inspect::elf_error(self.full, error))? {
@@ -381,8 +388,8 @@ impl Classifier<'_> {
         }
     }
 
-    fn foreign(&self, file: &File, size: u64) -> Result<bool, Error> {
-        is_foreign(file, size).map_err(|e| Error::io(self.full, "read", e))
+    fn headers(&self, file: &File, size: u64) -> Result<Headers, Error> {
+        Headers::read(file, size).map_err(|e| Error::io(self.full, "read", e))
     }
 
     /// A file that is of no one target by its path.
@@ -455,23 +462,43 @@ fn one(targets: Vec<TargetId>) -> Option<TargetId> {
     targets.next().filter(|_| targets.next().is_none())
 }
 
-/// Whether an ELF file is of a class or machine that no host of a GPU is, or has no sections.
-fn is_foreign(file: &File, size: u64) -> std::io::Result<bool> {
-    use object::LittleEndian as LE;
-    use object::elf;
-    let mut header = [0u8; size_of::<elf::FileHeader64<LE>>()];
-    if size < header.len() as u64 {
-        return Ok(true);
+/// What an ELF file's own header says of whether there can be device code in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Headers {
+    /// It is of a class or machine that no host of a GPU is.
+    Foreign,
+    /// Its section headers were taken off.
+    WithoutSections,
+    Readable,
+}
+
+impl Headers {
+    fn read(file: &File, size: u64) -> std::io::Result<Self> {
+        use object::LittleEndian as LE;
+        use object::elf;
+        let mut header = [0u8; size_of::<elf::FileHeader64<LE>>()];
+        if size < header.len() as u64 {
+            return Ok(Self::Foreign);
+        }
+        file.read_exact_at(&mut header, 0)?;
+        let Ok((header, _)) = object::pod::from_bytes::<elf::FileHeader64<LE>>(&header) else {
+            return Ok(Self::Foreign);
+        };
+        let (class, data) = (header.e_ident.class, header.e_ident.data);
+        let machine = header.e_machine.get(LE);
+        Ok(
+            if class != elf::ELFCLASS64
+                || data != elf::ELFDATA2LSB
+                || !matches!(machine, elf::EM_X86_64 | elf::EM_AARCH64)
+            {
+                Self::Foreign
+            } else if header.e_shoff.get(LE) == 0 {
+                Self::WithoutSections
+            } else {
+                Self::Readable
+            },
+        )
     }
-    file.read_exact_at(&mut header, 0)?;
-    let Ok((header, _)) = object::pod::from_bytes::<elf::FileHeader64<LE>>(&header) else {
-        return Ok(true);
-    };
-    let machine = header.e_machine.get(LE);
-    Ok(header.e_ident.class != elf::ELFCLASS64
-        || header.e_ident.data != elf::ELFDATA2LSB
-        || !matches!(machine, elf::EM_X86_64 | elf::EM_AARCH64)
-        || header.e_shoff.get(LE) == 0)
 }
 
 /// Which library file names which code object.
