@@ -11,6 +11,7 @@ mod differences;
 pub mod manifest_txt;
 pub mod names;
 pub mod packaging;
+mod pairs;
 pub mod recombine;
 pub mod split;
 mod staged_tree;

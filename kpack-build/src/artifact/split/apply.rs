@@ -14,7 +14,8 @@ use kpack_format::manifest::{KpackFile, Manifest};
 
 use super::Options;
 use super::copy::{self, Counts, create, create_directories, set_time};
-use super::plan::{Module, Plan};
+use super::modules::Module;
+use super::plan::Plan;
 use super::report::{ArtifactReport, Report};
 use super::stage::Stage;
 use crate::Error;

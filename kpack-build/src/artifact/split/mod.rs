@@ -7,6 +7,7 @@
 mod apply;
 mod batch;
 mod copy;
+mod modules;
 mod options;
 mod plan;
 mod report;

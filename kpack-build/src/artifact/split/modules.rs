@@ -1,0 +1,170 @@
+//! The fat binaries of a prefix, and what becomes of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::marker::Marker;
+
+use super::Options;
+use super::plan::Read;
+use super::targets::Targets;
+use crate::Error;
+use crate::artifact::classify::{Class, Entry, Node};
+use crate::artifact::manifest_txt;
+use crate::elf;
+use crate::install::is_name_part;
+use crate::install::locate::{KpackPath, Located, Prefix};
+use crate::kpack_dir;
+use crate::split::{self, FatFile, Input};
+
+/// The fat binaries of a prefix.
+pub(super) struct Module {
+    pub(super) prefix: String,
+    /// Module and component.
+    pub(super) group: String,
+    pub(super) kpacks: KpackPath,
+    pub(super) binaries: Vec<FatBinary>,
+    /// Archives of binaries of the module that were split before.
+    pub(super) present: BTreeMap<TargetId, PathBuf>,
+    /// Their manifest.
+    pub(super) manifest: Option<PathBuf>,
+}
+
+impl Module {
+    /// The targets that the binaries have device code for.
+    pub(super) fn found(&self) -> BTreeSet<TargetId> {
+        let binaries = self.binaries.iter();
+        binaries
+            .flat_map(|binary| binary.file.code.targets())
+            .collect()
+    }
+
+    /// Whether this is a file of the input that is written anew.
+    pub(super) fn writes(&self, from: &Path, targets: &Targets) -> bool {
+        self.manifest.as_deref() == Some(from)
+            || self.found().iter().any(|target| {
+                targets.keeps(target) && self.present.get(target).is_some_and(|path| path == from)
+            })
+    }
+}
+
+/// A fat binary, and what its host binary will be.
+pub(super) struct FatBinary {
+    /// Path in the prefix, the kernel name.
+    pub(super) name: String,
+    pub(super) file: FatFile,
+    pub(super) plan: elf::Plan,
+}
+
+/// The fat binaries of a prefix. Names of one inode are one binary, of the first name.
+pub(super) fn module(
+    read: &Read,
+    component: &str,
+    index: usize,
+    fat_of: &mut HashMap<PathBuf, (usize, usize)>,
+) -> Result<Option<Module>, Error> {
+    let entries = read.classification.entries.iter();
+    let fat: Vec<&Entry> = entries.filter(|entry| entry.class == Class::Fat).collect();
+    if fat.is_empty() {
+        return Ok(None);
+    }
+    let name = manifest_txt::module(&read.prefix);
+    if !is_name_part(&name) {
+        return Err(Error::refused(
+            &read.root,
+            format!(
+                "its module would be `{name}`; expected a part of a file name, of letters, digits, \
+                 `.`, `_`, `+` and `-`"
+            ),
+        ));
+    }
+    let group = kpack_dir::group_name(&name, component);
+    let prefix = Prefix::new(&read.root)?;
+    let kpacks = prefix.kpack_dir(Path::new("lib/.kpack"))?;
+
+    let mut links: BTreeMap<usize, (PathBuf, Vec<Located>)> = BTreeMap::new();
+    let mut inodes = HashMap::new();
+    for entry in fat {
+        let located = prefix.binary(&entry.path)?;
+        let next = links.len();
+        let binary = match entry.node {
+            Node::File {
+                shared_inode: Some(inode),
+                ..
+            } => *inodes.entry(inode).or_insert(next),
+            _ => next,
+        };
+        let path = read.root.join(&entry.path);
+        fat_of.insert(path.clone(), (index, binary));
+        let (_, names) = links.entry(binary).or_insert((path, Vec::new()));
+        names.push(located);
+    }
+    let mut binaries = Vec::new();
+    for (path, names) in links.into_values() {
+        let Some(first) = names.first() else { continue };
+        let Input::Fat(file) = split::read(&path)? else {
+            return Err(Error::refused(&path, "it changed while it was read"));
+        };
+        let plan = file.plan(&marker(&kpacks, &group, &names).to_bytes())?;
+        binaries.push(FatBinary {
+            name: first.name.clone(),
+            file,
+            plan,
+        });
+    }
+    let directory = Path::new(&kpacks.name);
+    let mut present = BTreeMap::new();
+    for entry in &read.classification.entries {
+        if let Class::Target { target, .. } = &entry.class
+            && entry.path == directory.join(kpack_dir::archive_name(&group, target))
+        {
+            present.insert(target.clone(), read.root.join(&entry.path));
+        }
+    }
+    let manifest = kpacks.path.join(kpack_dir::manifest_name(&group));
+    Ok(Some(Module {
+        prefix: read.prefix.clone(),
+        group,
+        kpacks,
+        binaries,
+        present,
+        manifest: manifest.exists().then_some(manifest),
+    }))
+}
+
+/// The marker of a binary with these names: archives are looked for from each one's directory.
+fn marker(kpacks: &KpackPath, group: &str, names: &[Located]) -> Marker {
+    let mut paths: Vec<String> = Vec::new();
+    for name in names {
+        for path in kpacks.marker(name, group).kpack_search_paths {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+    }
+    Marker {
+        kernel_name: names.first().map(|first| first.name.clone()),
+        kpack_search_paths: paths,
+    }
+}
+
+/// Archives of one name in two prefixes would take each other's place in an installation.
+pub(super) fn refuse_collision(
+    modules: &[Module],
+    new: &Module,
+    options: &Options,
+) -> Result<(), Error> {
+    let same = |other: &&Module| other.group == new.group && other.kpacks.name == new.kpacks.name;
+    match modules.iter().find(same) {
+        None => Ok(()),
+        Some(other) => Err(Error::refused(
+            &options.artifact_dir.join(&new.prefix),
+            format!(
+                "its archives would be named {}_TARGET.kpack, like those of {}; the directory above \
+                 `stage` names the module",
+                new.group, other.prefix
+            ),
+        )),
+    }
+}
