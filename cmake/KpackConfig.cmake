@@ -1,5 +1,5 @@
 # find_package(Kpack): the helper as the target Kpack::kpack, and the functions kpack_install(),
-# kpack_split_installed() and kpack_device_components().
+# kpack_split_installed(), kpack_split_compile() and kpack_device_components().
 #
 # The package is relocatable, and works from a source tree too. The helper is looked for in this
 # order; set Kpack_EXECUTABLE to name it yourself:

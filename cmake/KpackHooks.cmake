@@ -32,6 +32,7 @@ function(_kpack_add_hooks command)
     endif()
   endif()
 
+  _kpack_split_at(${command} split_at)
   set(groups "")
   set(split_targets "")
   foreach(target IN LISTS kpack_TARGETS)
@@ -50,6 +51,9 @@ function(_kpack_add_hooks command)
       continue() # That rule installs a symlink, not the binary.
     endif()
     list(APPEND split_targets "${target}")
+    if(split_at STREQUAL "compile")
+      _kpack_set_launcher(${command} "${target}")
+    endif()
 
     _kpack_artifact_argument(destination ${kind} DESTINATION)
     if(destination STREQUAL "")

@@ -1,4 +1,4 @@
-# kpack_install() and kpack_split_installed(); docs/cmake.md is their manual.
+# kpack_install(), kpack_split_installed() and kpack_split_compile(); docs/cmake.md is their manual.
 
 include_guard(GLOBAL)
 # Functions keep the policies that are set where they are defined, whatever the caller has.
@@ -8,10 +8,12 @@ cmake_policy(VERSION 3.22...3.31)
 include("${CMAKE_CURRENT_LIST_DIR}/KpackArguments.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/KpackDeviceComponents.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/KpackHooks.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/KpackSplitCompile.cmake")
 
 # kpack_install(TARGETS <target>... MODULE <name> [COMPONENT <name>] [ARCHITECTURES <target ID>...]
 #               [KPACK_DESTINATION <dir>] [KPACK_COMPONENT <name>] [DEVICE_COMPONENTS]
 #               [UNEXPECTED drop|error|keep] [COMPRESSION zstd|none] [LEVEL <n>]
+#               [SPLIT_AT compile|install]
 #               [<arguments of install(TARGETS)>...])
 #
 # Installs the targets, and splits what was installed.

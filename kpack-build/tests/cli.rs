@@ -88,6 +88,7 @@ fn help() {
         "install",
         "split",
         "object",
+        "launch",
         "stage",
         "show",
         "list",

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: what splitting costs, measured against a yardstick in the same run.
 
+mod build_dep;
 mod tree;
 
 use std::fs;
@@ -25,6 +26,8 @@ pub(crate) enum Bench {
     /// Split a tree of twenty fat binaries and 2,000 database files, compared with
     /// `tar | zstd -3 -T2` on the same tree.
     Tree(tree::Tree),
+    /// Compile `kpack-build` as a build dependency, compared with `cc` and `bindgen`.
+    BuildDep(build_dep::BuildDep),
 }
 
 /// How to measure.
@@ -52,6 +55,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Split(options) => split(options),
         Bench::Load(options) => load(options),
         Bench::Tree(options) => tree::run(options),
+        Bench::BuildDep(options) => build_dep::run(options),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod extract;
 mod install;
+mod launch;
 mod list;
 mod object;
 mod output;
@@ -46,6 +47,7 @@ enum Command {
     Install(install::Arguments),
     Split(split::Arguments),
     Object(object::Arguments),
+    Launch(launch::Arguments),
     Stage(stage::Arguments),
     Show(show::Arguments),
     List(list::Arguments),
@@ -74,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Install(arguments) => install::run(arguments),
         Command::Split(arguments) => split::run(arguments),
         Command::Object(arguments) => object::run(arguments),
+        Command::Launch(arguments) => launch::run(arguments),
         Command::Stage(arguments) => stage::run(arguments),
         Command::Show(arguments) => show::run(arguments),
         Command::List(arguments) => list::run(arguments),

@@ -18,6 +18,7 @@
 //! # Ok(()) }
 //! ```
 
+mod launch;
 mod name;
 mod options;
 mod plan;
@@ -46,6 +47,7 @@ use plan::{Plan, Window};
 use relocatable::{FatObject, Found, Relocatable};
 use static_library::Member;
 
+pub use launch::launch;
 pub(crate) use name::is_object;
 pub use options::Options;
 pub(crate) use static_library::create;

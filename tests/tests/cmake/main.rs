@@ -37,3 +37,4 @@ mod packages;
 mod prefix;
 mod project;
 mod rules;
+mod split_compile;

@@ -63,6 +63,34 @@ impl HipTools {
         &self.compiler
     }
 
+    /// What CMake generates.
+    pub(super) fn generator(&self) -> &str {
+        self.generator
+    }
+
+    /// Builds the project again with objects that are split as they are compiled, in the same build
+    /// directory, since debug information names it, and installs that.
+    ///
+    /// # Errors
+    /// A build or install that fails, with its output.
+    pub(super) fn build_split_at_compile(
+        &self,
+        shell: &Shell,
+        runtime: &Runtime,
+        kpack: &Path,
+        work: &Path,
+        prefix: &Path,
+    ) -> Result<()> {
+        let linkers = linkers();
+        self.configure(shell, runtime, kpack, work, &linkers, "ON", "compile")?;
+        self.cmake(
+            shell,
+            &["--build", "build", "--parallel", "--clean-first"],
+            work,
+        )?;
+        self.install(shell, work, prefix, &[])
+    }
+
     /// Builds and installs the project below `work`: unsplit, then split through the CMake
     /// package in the prefix `kpack`.
     ///
@@ -75,22 +103,14 @@ impl HipTools {
         kpack: &Path,
         work: &Path,
     ) -> Result<Project> {
-        let linkers: Vec<&str> = LINKERS
-            .iter()
-            .filter(|(_, programs)| {
-                programs
-                    .split('|')
-                    .any(|p| process::find_program(p).is_some())
-            })
-            .map(|(linker, _)| *linker)
-            .collect();
+        let linkers = linkers();
         process::step(&format!(
             "Building a HIP project with {} (linkers: {})",
             self.compiler.display(),
             linkers.join(", ")
         ));
         let fat = work.join("fat");
-        self.configure(shell, runtime, kpack, work, &linkers, "OFF")?;
+        self.configure(shell, runtime, kpack, work, &linkers, "OFF", "install")?;
         self.cmake(shell, &["--build", "build", "--parallel"], work)?;
         self.install(shell, work, &fat, &[])?;
 
@@ -118,7 +138,7 @@ impl HipTools {
 
         process::step("Installing the same build through kpack_install");
         let split = work.join("split");
-        self.configure(shell, runtime, kpack, work, &linkers, "ON")?;
+        self.configure(shell, runtime, kpack, work, &linkers, "ON", "install")?;
         self.cmake(shell, &["--build", "build", "--parallel"], work)?;
         self.install(shell, work, &split, &[])?;
         Ok(Project {
@@ -147,6 +167,10 @@ impl HipTools {
         self.cmake(shell, &command, work)
     }
 
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a variable of the project"
+    )]
     fn configure(
         &self,
         shell: &Shell,
@@ -155,6 +179,7 @@ impl HipTools {
         work: &Path,
         linkers: &[&str],
         split: &str,
+        split_at: &str,
     ) -> Result<()> {
         let source = repository::root().join("tests/e2e");
         let compiler = self.compiler.display();
@@ -171,6 +196,7 @@ impl HipTools {
             format!("-DCMAKE_PREFIX_PATH={prefixes}"),
             format!("-DLINKERS={}", linkers.join(";")),
             format!("-DSPLIT={split}"),
+            format!("-DKPACK_SPLIT_AT={split_at}"),
         ];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         self.cmake(shell, &arguments, work)
@@ -185,6 +211,17 @@ impl HipTools {
         process::output(command)?;
         Ok(())
     }
+}
+
+/// The linkers that are installed.
+fn linkers() -> Vec<&'static str> {
+    let here = |programs: &str| {
+        programs
+            .split('|')
+            .any(|p| process::find_program(p).is_some())
+    };
+    let all = LINKERS.iter().filter(|(_, programs)| here(programs));
+    all.map(|(linker, _)| *linker).collect()
 }
 
 fn library(name: &str) -> PathBuf {

@@ -5,6 +5,7 @@ mod artifacts;
 mod bundle_reader;
 mod check;
 mod embedded;
+mod examples;
 mod hip_project;
 mod lint;
 mod project;
@@ -123,6 +124,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         &work.join("artifacts"),
         &mut table,
     );
+    if let Some(tools) = &tools {
+        run.split_at_compile(tools, &kpack, &mut table);
+        let work = work.join("examples");
+        fs::create_dir_all(&work)?;
+        examples::check(&shell, tools, &runtime, &kpack, &work, &mut table);
+    }
     if options.corpus {
         for library in corpus::libraries()? {
             let work = work.join("corpus");
@@ -134,6 +141,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     table.finish()
 }
+
+/// Where the archives are in a prefix.
+const KPACKS: &str = "lib/.kpack";
 
 /// What all the checks share.
 struct Run<'a> {
@@ -167,6 +177,21 @@ impl Run<'_> {
             .install(self.shell, self.work, &prefix, &["--strip"])
             .and_then(|()| Ok(counted(self.checker.check(&prefix)?)));
         table.add("cmake --install --strip", outcome);
+    }
+
+    /// `SPLIT_AT compile`: the same archives, byte for byte, and programs that do the same.
+    fn split_at_compile(&self, tools: &HipTools, kpack: &Path, table: &mut Table) {
+        process::step("Splitting the objects as they are compiled, and installing that");
+        let prefix = self.work.join("split-at-compile");
+        let runtime = self.checker.runtime;
+        let outcome = tools
+            .build_split_at_compile(self.shell, runtime, kpack, self.work, &prefix)
+            .and_then(|()| {
+                let (linked, objects) = (self.project.split.join(KPACKS), prefix.join(KPACKS));
+                process::output(cmd!(self.shell, "diff -r {linked} {objects}"))?;
+                Ok(counted(self.checker.check(&prefix)?))
+            });
+        table.add("objects split as they are compiled", outcome);
     }
 
     fn treated_after(&self, treatment: Treatment, table: &mut Table) {

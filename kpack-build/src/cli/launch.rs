@@ -1,0 +1,63 @@
+//! `kpack launch`.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::install::CompressionArgument;
+use crate::Error;
+use crate::object_file::{self, Options};
+
+/// Run a compiler, and split the object that it writes
+///
+/// A compiler launcher, as CMake has them; other launchers such as ccache come behind it. The object
+/// is replaced by one without device code, and the device code goes into archives in OBJECT.kpack
+/// beside it. What is linked of such objects runs where it is built, and `kpack install` puts its
+/// device code into the prefix. What is not compiled to an object passes through.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kpack launch --module vec -- clang++ -x hip --offload-arch=gfx1100 -c add.hip -o add.o
+  kpack launch --module vec -- ccache hipcc -c add.hip -o add.o
+
+Exit codes:
+  the compiler's own, if it fails; otherwise
+  0  fine
+  2  wrong usage
+  3  the object was refused, or the compiler cannot be run
+  4  reading or writing failed")]
+pub(super) struct Arguments {
+    /// Module that the object belongs to
+    #[arg(long, value_name = "NAME")]
+    module: String,
+    /// Component of the module
+    #[arg(long, value_name = "NAME", default_value = "lib")]
+    component: String,
+    /// How code objects are stored
+    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
+    compression: CompressionArgument,
+    /// Zstandard level: 1 is fastest, 19 is smallest
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    level: i32,
+    /// Compiler and its arguments
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut options = Options::new(&arguments.module, "", Vec::<OsString>::new());
+    options.component.clone_from(&arguments.component);
+    options.scheme = arguments.compression.scheme();
+    options.level = arguments.level;
+    // The build runs as many compilers as there are processors.
+    options.jobs = std::num::NonZeroUsize::MIN;
+    let status = object_file::launch(&options, &arguments.command)?;
+    let code = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        // What shells say.
+        (None, signal) => 128 + signal.unwrap_or(0),
+    };
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}

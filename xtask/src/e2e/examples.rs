@@ -1,0 +1,267 @@
+//! The examples in Rust and C++: built, run where they are built, and staged or installed; then
+//! moved, and run again for each target.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use xshell::{Cmd, Shell, cmd};
+
+use super::hip_project::HipTools;
+use super::runtime::{Kind, Program, Runtime};
+use super::table::Table;
+use crate::{process, repository};
+
+/// The targets that both are built for.
+const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
+/// Wrappers: one for each source.
+const RUST_WRAPPERS: usize = 3;
+const CPP_WRAPPERS: usize = 2;
+
+/// What building and running an example needs.
+struct Examples<'a> {
+    shell: &'a Shell,
+    tools: &'a HipTools,
+    runtime: &'a Runtime,
+    /// The prefix with the helper and the CMake package.
+    kpack: &'a Path,
+    work: &'a Path,
+}
+
+/// Adds a line for each example.
+pub(super) fn check(
+    shell: &Shell,
+    tools: &HipTools,
+    runtime: &Runtime,
+    kpack: &Path,
+    work: &Path,
+    table: &mut Table,
+) {
+    let examples = Examples {
+        shell,
+        tools,
+        runtime,
+        kpack,
+        work,
+    };
+    process::step("Building, running and staging examples/rust-hip");
+    table.add("examples/rust-hip", examples.rust());
+    process::step("Doing what docs/rust.md says, from cargo new on");
+    table.add("docs/rust.md, followed", examples.rust_document());
+    process::step("Building, running and installing examples/cpp-hip");
+    table.add("examples/cpp-hip", examples.cpp());
+}
+
+impl Examples<'_> {
+    fn rust(&self) -> Result<String> {
+        let manifest = repository::root().join("examples/rust-hip/Cargo.toml");
+        let target = self.work.join("rust-target");
+        let cargo = |arguments: &str| {
+            let words: Vec<&str> = arguments.split(' ').collect();
+            let command = cmd!(
+                self.shell,
+                "cargo {words...} --locked --manifest-path {manifest}"
+            );
+            self.in_place_of_rocm(command, &target)
+                .env("KPACK_OFFLOAD_ARCH", TARGETS.join(";"))
+        };
+        // Unit and documentation tests launch kernels, too.
+        let report = self.work.join("rust-tests.txt");
+        let tests = cargo("test --workspace").env("STUB_HIP_REPORT", &report);
+        process::output(tests.env("STUB_HIP_AGENT", TARGETS[0]))?;
+        let told = fs::read_to_string(&report).context("the tests registered nothing")?;
+        ensure!(
+            told.contains("\nloaded\t") && !told.contains("\nmissing\t"),
+            "a test did not find its device code:\n{told}"
+        );
+        process::output(cargo("build"))?;
+        self.runs(&target.join("debug"), "app", RUST_WRAPPERS)?;
+
+        let messages = self.work.join("rust-build.json");
+        fs::write(
+            &messages,
+            process::output(cargo("build --release --message-format=json"))?,
+        )?;
+        let helper = self.kpack.join("bin/kpack");
+        let staged = self.work.join("rust-dist");
+        process::output(cmd!(
+            self.shell,
+            "{helper} stage --output-dir {staged} --messages {messages}"
+        ))?;
+        // The document's program is built with what is there.
+        let kept = self.work.join("rust-kept");
+        fs::rename(&target, &kept)?;
+        self.moved(&staged, "bin/app", RUST_WRAPPERS)
+    }
+
+    /// A command of Cargo's, with clang, the header of the HIP project, and the stub runtime in the
+    /// place of ROCm.
+    fn in_place_of_rocm<'s>(&self, command: Cmd<'s>, target: &Path) -> Cmd<'s> {
+        let headers = repository::root().join("tests/e2e/hip");
+        let flags = format!("-nogpuinc -nogpulib -I{}", headers.display());
+        command
+            .env("CARGO_TARGET_DIR", target)
+            .env("HIPCXX", self.tools.compiler())
+            .env("HIPFLAGS", flags)
+            .env("ROCM_PATH", &self.runtime.prefix)
+            .env("LD_LIBRARY_PATH", self.runtime.prefix.join("lib"))
+            .env_remove("RUSTFLAGS")
+    }
+
+    /// From `cargo new` to the staged release: the files and commands of the document.
+    fn rust_document(&self) -> Result<String> {
+        let text = fs::read_to_string(repository::root().join("docs/rust.md"))?;
+        // Outside of the repository, whose workspace `cargo new` would look at.
+        let directory = tempfile::tempdir()?;
+        let target = self.work.join("rust-kept");
+        let _directory = self.shell.push_dir(directory.path());
+        process::output(cmd!(self.shell, "cargo new --vcs none vector"))?;
+        let _package = self.shell.push_dir("vector");
+        let own = repository::root().join("kpack-build");
+        process::output(cmd!(
+            self.shell,
+            "cargo add --offline --build kpack-build --path {own}"
+        ))?;
+        for file in ["build.rs", "src/add.hip", "src/main.rs"] {
+            self.shell.write_file(file, block(&text, file)?)?;
+        }
+        let run = self.in_place_of_rocm(cmd!(self.shell, "cargo run --offline"), &target);
+        let shown = process::output(run)?;
+        ensure!(shown == "64 elements\n", "the program printed {shown:?}");
+
+        let commands = text.split("```sh\n").skip(1);
+        let mut blocks = commands.filter_map(|rest| rest.split("```").next());
+        let staging = blocks
+            .find(|block| block.contains("kpack stage"))
+            .context("docs/rust.md has no commands that stage")?;
+        let bin = self.kpack.join("bin");
+        let path = std::env::var("PATH")?;
+        let script = cmd!(self.shell, "sh -euc {staging}")
+            .env("PATH", format!("{}:{path}", bin.display()))
+            .env("CARGO_NET_OFFLINE", "true");
+        process::output(self.in_place_of_rocm(script, &target))?;
+        let dist = directory.path().join("vector/dist");
+        for name in text
+            .split('`')
+            .filter(|name| name.starts_with("lib/.kpack/vector"))
+        {
+            ensure!(
+                dist.join(name).is_file(),
+                "docs/rust.md says that there is {name}"
+            );
+        }
+        self.runs(&dist, "bin/vector", 1)?;
+        Ok("run, staged and verified as it says".to_owned())
+    }
+
+    fn cpp(&self) -> Result<String> {
+        let source = repository::root().join("examples/cpp-hip");
+        let build = self.work.join("cpp-build");
+        let installed = self.work.join("cpp-dist");
+        let headers = repository::root().join("tests/e2e/hip");
+        let (compiler, generator) = (self.tools.compiler(), self.tools.generator());
+        let prefixes = format!("{};{}", self.kpack.display(), self.runtime.prefix.display());
+        let flags = format!("-nogpuinc -nogpulib -I{}", headers.display());
+        process::output(cmd!(
+            self.shell,
+            "cmake -S {source} -B {build} -G {generator} -DCMAKE_CXX_COMPILER={compiler} -DCMAKE_PREFIX_PATH={prefixes} -DCMAKE_CXX_FLAGS={flags}"
+        ))?;
+        process::output(cmd!(self.shell, "cmake --build {build}"))?;
+        self.runs(&build, "vector", CPP_WRAPPERS)?;
+        process::output(cmd!(
+            self.shell,
+            "cmake --install {build} --prefix {installed}"
+        ))?;
+        fs::remove_dir_all(&build)?;
+        self.moved(&installed, "bin/vector", CPP_WRAPPERS)
+    }
+
+    /// A release that was moved: whole, without a path of where it was made, and running.
+    fn moved(&self, staged: &Path, executable: &str, wrappers: usize) -> Result<String> {
+        let moved = self.work.join("moved").join(executable.replace('/', "-"));
+        fs::create_dir_all(&moved)?;
+        fs::remove_dir(&moved)?;
+        fs::rename(staged, &moved)?;
+        let helper = self.kpack.join("bin/kpack");
+        process::output(cmd!(self.shell, "{helper} verify {moved}"))?;
+        let places = [repository::root(), self.work];
+        for file in files(&moved)? {
+            let bytes = fs::read(&file)?;
+            for place in places {
+                let place = place.to_str().context("a path that is no UTF-8")?;
+                let has = bytes
+                    .windows(place.len())
+                    .any(|window| window == place.as_bytes());
+                ensure!(!has, "{} has the path {place}", file.display());
+            }
+        }
+        self.runs(&moved, executable, wrappers)?;
+        Ok(format!(
+            "{wrappers} wrappers, {} targets, moved",
+            TARGETS.len()
+        ))
+    }
+
+    /// Runs a program for each target: every wrapper must get code for it.
+    fn runs(&self, prefix: &Path, executable: &str, wrappers: usize) -> Result<()> {
+        let program = Program {
+            executable: executable.into(),
+            libraries: Vec::new(),
+        };
+        let mut seen = BTreeSet::new();
+        for target in TARGETS {
+            let scratch = self.work.join("run");
+            let observation = self
+                .runtime
+                .run(self.shell, prefix, &program, target, &scratch)?;
+            let loaded = observation
+                .events
+                .iter()
+                .filter_map(|event| match &event.kind {
+                    Kind::Loaded(code_object) => Some(format!("{code_object:?}")),
+                    _ => None,
+                });
+            let loaded: Vec<String> = loaded.collect();
+            ensure!(
+                loaded.len() == wrappers,
+                "{executable} loaded {} code objects for {target}; expected {wrappers}",
+                loaded.len()
+            );
+            let fat = observation
+                .events
+                .iter()
+                .any(|event| matches!(event.kind, Kind::Fat { .. }));
+            ensure!(!fat, "{executable} has a fat wrapper");
+            seen.extend(loaded);
+        }
+        ensure!(
+            seen.len() == wrappers * TARGETS.len(),
+            "{executable} loaded {} different code objects; expected one for each wrapper and target",
+            seen.len()
+        );
+        Ok(())
+    }
+}
+
+/// The block of code under the line that names its file.
+fn block<'a>(text: &'a str, file: &str) -> Result<&'a str> {
+    let rest = text.split_once(&format!("\n`{file}`:\n\n```"));
+    rest.and_then(|(_, rest)| rest.split_once('\n'))
+        .and_then(|(_, rest)| rest.split_once("```"))
+        .map(|(block, _)| block)
+        .with_context(|| format!("docs/rust.md has no {file}"))
+}
+
+/// Every file below a directory.
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true => found.extend(files(&path)?),
+            false => found.push(path),
+        }
+    }
+    Ok(found)
+}
