@@ -35,7 +35,7 @@ pub(super) struct Counts {
 /// a generic ISA behind its own; and one that there is no code for.
 pub(super) const AGENTS: [&str; 3] = [
     "gfx942:sramecc+:xnack-",
-    "gfx90a:sramecc+:xnack+,gfx9-4-generic",
+    "gfx1103,gfx11-generic",
     NO_CODE,
 ];
 /// No target of any project here.

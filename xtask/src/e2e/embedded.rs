@@ -36,7 +36,7 @@ const LIBRARY: [Unit; 3] = [
     Unit {
         name: "dot",
         storage: Storage::Zstd(3),
-        targets: &["gfx1101", "gfx90a:xnack+", "gfx90a:xnack-"],
+        targets: &["gfx1101", "gfx11-generic", "gfx90a:xnack+", "gfx90a:xnack-"],
     },
 ];
 
