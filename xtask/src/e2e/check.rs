@@ -33,11 +33,7 @@ pub(super) struct Counts {
 /// GPUs that the programs are run on, by their ISAs, besides one for each target: one with more
 /// features than any target has, whose best archive lacks kernels that the second best has; one with
 /// a generic ISA behind its own; and one that there is no code for.
-pub(super) const AGENTS: [&str; 3] = [
-    "gfx942:sramecc+:xnack-",
-    "gfx1103,gfx11-generic",
-    NO_CODE,
-];
+pub(super) const AGENTS: [&str; 3] = ["gfx942:sramecc+:xnack-", "gfx1103,gfx11-generic", NO_CODE];
 /// No target of any project here.
 const NO_CODE: &str = "gfx1036";
 
