@@ -893,3 +893,82 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     write(&parent, "blas_lib/artifact_manifest.txt", "");
     assert!(matches!(batch(&options, &()), Err(Error::Usage(_))));
 }
+
+/// As where a platform builds nothing of a component.
+#[test]
+fn an_artifact_none_of_whose_prefixes_is_there() {
+    let tree = Tree::new();
+    write(&tree, "artifact_manifest.txt", "core/hip/stage\n");
+    let output = Tree::new();
+    let report = run(&options(&tree, &output));
+    assert_eq!(report.artifacts.len(), 1);
+    assert_eq!(output.files(), ["blas_lib_generic/artifact_manifest.txt"]);
+}
+
+/// The same file in two modules is split into the archives of each, and each marker leads to its own.
+#[test]
+fn a_fat_binary_that_two_modules_share() {
+    let tree = Tree::new();
+    let (one, two) = ("m/AAA/stage/lib/libx.so", "m/BBB/stage/lib/libx.so");
+    write(&tree, "artifact_manifest.txt", "m/AAA/stage\nm/BBB/stage\n");
+    fat("shared").build(&tree.path(one)).unwrap();
+    fs::create_dir_all(tree.path("m/BBB/stage/lib")).unwrap();
+    fs::hard_link(tree.path(one), tree.path(two)).unwrap();
+    let output = Tree::new();
+    run(&options(&tree, &output));
+    for (module, path) in [("aaa", one), ("bbb", two)] {
+        let bytes = fs::read(output.path(&format!("blas_lib_generic/{path}"))).unwrap();
+        let marker = format!(".kpack/{module}_lib_@GFXARCH@.kpack");
+        assert!(
+            bytes.windows(marker.len()).any(|w| w == marker.as_bytes()),
+            "{path} does not lead to {marker}"
+        );
+    }
+}
+
+#[test]
+fn what_was_split_off_does_not_replace_what_it_was_split_off_from() {
+    let tree = artifact();
+    let output = Tree::new();
+    run(&options(&tree, &output));
+    let before = output.snapshot();
+    let again = Options::new(
+        output.path("blas_lib_gfx942"),
+        output.path("again"),
+        "blas_lib",
+    );
+    let generic = Options::new(
+        output.path("blas_lib_generic"),
+        output.path("again"),
+        "blas_lib",
+    );
+    run(&generic);
+    let there = fs::read_dir(output.path("again/blas_lib_generic"))
+        .unwrap()
+        .count();
+    let refused = refusal(&again);
+    assert!(refused.contains("replaced by an empty one"), "{refused}");
+    let still = fs::read_dir(output.path("again/blas_lib_generic"))
+        .unwrap()
+        .count();
+    assert_eq!(there, still);
+    fs::remove_dir_all(output.path("again")).unwrap();
+    assert_eq!(output.snapshot(), before);
+}
+
+/// Code for a processor runs on it whatever its features.
+#[test]
+fn an_expected_target_with_features_takes_what_leaves_them_open() {
+    let tree = Tree::new();
+    write(&tree, "artifact_manifest.txt", "m/MIOpen/stage\n");
+    write(
+        &tree,
+        "m/MIOpen/stage/share/miopen/db/gfx90a68.db.txt",
+        "database",
+    );
+    let output = Tree::new();
+    let mut options = options(&tree, &output);
+    options.targets = vec!["gfx90a:xnack+".parse().unwrap()];
+    let report = run(&options);
+    assert_eq!(report.artifacts.len(), 2, "{:?}", report.notices);
+}

@@ -656,6 +656,28 @@ fn an_archive_that_a_manifest_promises_and_no_shard_has() {
 }
 
 #[test]
+fn a_target_that_was_promised_and_is_lost_as_a_whole() {
+    let tree = three_shards();
+    fs::remove_dir_all(tree.path("shards/linux-c/blas_lib_gfx942")).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    let promised = "promises a kpack for gfx942, which no shard has";
+    assert_said(&plan, Severity::Error, &["linux-c", promised]);
+}
+
+/// What an earlier build left behind is no device code for the host files of this one.
+#[test]
+fn an_archive_that_no_manifest_lists() {
+    let tree = three_shards();
+    let manifest = format!("shards/linux-c/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm");
+    let mut listed = Manifest::read(&fs::read(tree.path(&manifest)).unwrap()).unwrap();
+    listed.kpack_files.remove("gfx942").unwrap();
+    fs::write(tree.path(&manifest), listed.to_bytes()).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    let text = "lists gfx942: it is not of the build";
+    assert_said(&plan, Severity::Error, &["linux-c", text]);
+}
+
+#[test]
 fn components_without_device_code_and_without_a_primary() {
     let tree = three_shards();
     for shard in ["linux-a", "linux-b"] {

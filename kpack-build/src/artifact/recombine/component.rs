@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use walkdir::WalkDir;
 
 use super::manifests;
 use super::shards::{Artifacts, Shards};
@@ -50,7 +51,11 @@ impl<'a> Component<'a> {
                 trees.push(tree);
             }
         }
-        component.manifests(&generics, &trees)?;
+        let wanted = |target: &str| {
+            let mut named = groups.iter().flat_map(|group| &group.architectures);
+            named.any(|named| named.to_string() == target)
+        };
+        component.manifests(&generics, &trees, &wanted)?;
         component.overlaps();
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(component)
@@ -79,8 +84,13 @@ impl<'a> Component<'a> {
             .shards()
             .flat_map(|(_, artifacts)| artifacts.targets.keys())
             .collect();
-        // A component without device code lacks nothing.
-        if there.is_empty() {
+        // A component without device code lacks nothing; what has manifests had some.
+        let is_manifest = |path: &Path| path.extension().is_some_and(|e| e == "kpm");
+        let had_some = self.shards().any(|(_, artifacts)| {
+            let files = artifacts.generic.iter().flat_map(WalkDir::new).flatten();
+            files.into_iter().any(|file| is_manifest(file.path()))
+        });
+        if there.is_empty() && !had_some {
             return;
         }
         let by_shard: Vec<String> = self
@@ -170,6 +180,8 @@ impl<'a> Component<'a> {
         for (path, item) in &tree.entries {
             // Of the other shards' such files nothing would be taken.
             let wrong = match &item.class {
+                // Split leaves an empty one where it is.
+                Class::Target { .. } if matches!(item.node, Node::Directory { .. }) => None,
                 Class::Target { target, database } => Some(format!("is of {target} ({database})")),
                 Class::Fat => Some("is a fat binary".to_owned()),
                 _ => None,
@@ -337,8 +349,13 @@ impl<'a> Component<'a> {
     }
 
     /// Gives each artifact the manifests of its kpacks.
-    fn manifests(&mut self, generics: &[Tree], groups: &[Tree]) -> Result<(), Error> {
-        let made = manifests::merge(generics, groups)?;
+    fn manifests(
+        &mut self,
+        generics: &[Tree],
+        groups: &[Tree],
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<(), Error> {
+        let made = manifests::merge(generics, groups, wanted)?;
         for (severity, path, text) in made.findings {
             self.say(severity, path, text);
         }

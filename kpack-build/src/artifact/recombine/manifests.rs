@@ -15,7 +15,6 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use super::Severity;
 use super::tree::{Item, Tree};
 use crate::Error;
-use crate::artifact::classify::Class;
 use crate::inspect;
 use crate::kpack_dir;
 
@@ -71,7 +70,12 @@ impl Module {
 
 /// Makes the manifests of the kpacks in `groups`. What the shards' manifests in `generics` say of
 /// an archive is believed as long as the size is right.
-pub(super) fn merge(generics: &[Tree], groups: &[Tree]) -> Result<Manifests, Error> {
+/// `wanted` says whether a group of the component names a target.
+pub(super) fn merge(
+    generics: &[Tree],
+    groups: &[Tree],
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<Manifests, Error> {
     let mut result = Manifests::default();
     let known = Known::read(generics)?;
     let mut modules: BTreeMap<PathBuf, Module> = BTreeMap::new();
@@ -97,6 +101,19 @@ pub(super) fn merge(generics: &[Tree], groups: &[Tree]) -> Result<Manifests, Err
             let entry = known.entry(path, item)?;
             let directory = path.parent().unwrap_or(Path::new(""));
             let manifest_path = directory.join(format!("{}.kpm", entry.group));
+            let target = &entry.file.architecture;
+            if let Some(promised) = known.promised.get(&manifest_path)
+                && !promised.contains_key(target)
+            {
+                let text = format!(
+                    "no shard's manifest {} lists {target}: it is not of the build that the host \
+                     files are of",
+                    manifest_path.display()
+                );
+                result
+                    .findings
+                    .push((Severity::Error, item.from.clone(), text));
+            }
             let module = match modules.entry(manifest_path) {
                 btree_map::Entry::Occupied(known) => known.into_mut(),
                 btree_map::Entry::Vacant(new) => {
@@ -134,19 +151,12 @@ pub(super) fn merge(generics: &[Tree], groups: &[Tree]) -> Result<Manifests, Err
             files.insert(entry.file.architecture.clone(), entry.file);
         }
     }
-    let taken = |target: &str| {
-        let mut items = groups.iter().flat_map(|tree| tree.entries.values());
-        items.any(|item| match &item.class {
-            Class::Target { target: own, .. } => own.to_string() == target,
-            _ => false,
-        })
-    };
     for (path, promised) in &known.promised {
         let module = modules.get(path);
         for (target, shard_manifest) in promised {
             let there = module.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
-            // Of a target that is left out as a whole, that was said already.
-            if !there && taken(target) {
+            // Of a target that no group takes, that was said already.
+            if !there && wanted(target) {
                 let text = format!("it promises a kpack for {target}, which no shard has");
                 result
                     .findings

@@ -72,7 +72,9 @@ impl Work<'_> {
     /// Writes everything. Gives the targets that there is an artifact for.
     fn write(&self, report: &mut Report) -> Result<Vec<TargetId>, Error> {
         let mut targets: Vec<&TargetId> = self.plan.targets.0.iter().collect();
-        self.stage.check(&targets, report)?;
+        self.stage.check(&targets, self.plan, report)?;
+        // There may be no prefix in it.
+        create_directories(&self.stage.artifact(None))?;
         for prefix in &self.plan.prefixes {
             create_directories(&self.stage.artifact(None).join(prefix))?;
         }

@@ -53,8 +53,9 @@ struct Copier<'a> {
     plan: &'a Plan,
     stage: &'a Stage,
     counts: Counts,
-    /// Where a file with several names is already, by target.
-    links: HashMap<(Option<TargetId>, Inode), PathBuf>,
+    /// Where a file with several names is already, by target, and for a fat binary by module: its
+    /// marker leads to the archives of one.
+    links: HashMap<(Option<TargetId>, Option<usize>, Inode), PathBuf>,
     /// What is there already.
     directories: HashSet<PathBuf>,
 }
@@ -76,7 +77,8 @@ impl Copier<'_> {
         }
         let size = match item.node {
             Node::File { shared_inode, .. } => {
-                let key = shared_inode.map(|inode| (item.target.clone(), inode));
+                let module = item.fat.map(|(module, _)| module);
+                let key = shared_inode.map(|inode| (item.target.clone(), module, inode));
                 match key.as_ref().and_then(|key| self.links.get(key)) {
                     Some(first) => {
                         fs::hard_link(first, &to).map_err(|e| Error::io(&to, "link", e))?;

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::Options;
+use super::plan::{Item, Plan};
 use super::report::Report;
 use crate::Error;
+use crate::artifact::classify::Node;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, GENERIC, Kind};
 use crate::artifact::staged_tree::remove_tree;
@@ -45,7 +47,8 @@ pub(super) fn check_output(options: &Options) -> Result<(), Error> {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
     let is_output =
         names::parse(&name).is_some_and(|(component, _)| component == options.artifact_prefix);
-    if is_output && input.parent() == Some(&output) {
+    // One that is not there yet is none that the input is in.
+    if is_output && options.output_dir.exists() && input.parent() == Some(&output) {
         return Err(Error::usage(format!(
             "the artifact directory {} is where its own output would be; name another output \
              directory",
@@ -105,7 +108,22 @@ impl Stage {
 
     /// Refuses to replace what is no artifact, and names what an earlier run left for targets that
     /// there is nothing for now.
-    pub(super) fn check(&self, targets: &[&TargetId], report: &mut Report) -> Result<(), Error> {
+    pub(super) fn check(
+        &self,
+        targets: &[&TargetId],
+        plan: &Plan,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let output = self.output(None);
+        let has_files =
+            |item: &Item| item.target.is_none() && !matches!(item.node, Node::Directory { .. });
+        if !targets.is_empty() && !plan.items.iter().any(has_files) && output.exists() {
+            return Err(Error::refused(
+                &output,
+                "it would be replaced by an empty one: what is to be split has device code only, \
+                 and is what an earlier run split off",
+            ));
+        }
         let all = std::iter::once(None).chain(targets.iter().map(|target| Some(*target)));
         for output in all.map(|target| self.output(target)) {
             let there = fs::symlink_metadata(&output).is_ok();

@@ -100,6 +100,8 @@ impl Artifact {
         let is_directory = matches!(entry.node, Node::Directory { .. });
         let is_manifest = entry.path.extension().is_some_and(|e| e == "kpm");
         match (&self.role, &entry.class) {
+            // Split leaves an empty one where it is.
+            (Role::Generic, Class::Target { .. }) if is_directory => {}
             (Role::Generic, Class::Target { target, database }) => {
                 let text = format!(
                     "is of {target} ({database}); a generic artifact holds nothing of one target"
