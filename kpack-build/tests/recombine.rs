@@ -409,9 +409,11 @@ fn a_processor_or_a_family_stands_for_its_targets() {
         missing.filter(|line| line.contains("no shard has")).count()
     };
     assert_eq!(
-        with(r#""gfx1100", "gfx11xx", "gfx90a", "gfx90a:xnack+", "gfx942:xnack-""#),
+        with(r#""gfx1100", "gfx11xx", "gfx90a", "gfx90a:xnack+", "gfx942", "gfx942:xnack-""#),
         0
     );
+    // There is a gfx942, but the group does not take it.
+    assert_eq!(with(r#""gfx942:xnack-""#), 1);
     assert_eq!(with(r#""gfx90a:xnack-""#), 1);
     assert_eq!(with(r#""gfx12xx""#), 1);
 }
@@ -732,4 +734,16 @@ fn what_cannot_be_is_an_error() {
     let mut empty = options(&tree, CONFIGURATION);
     empty.shards_dir = tree.path("shards/linux-a/blas_lib_generic");
     assert!(message(&empty).contains("it has no shards"));
+}
+
+#[test]
+fn what_is_in_no_prefix_is_left_out_and_named() {
+    let tree = three_shards();
+    write(
+        &tree.path("shards/linux-a/blas_lib_generic/docs/LICENSE"),
+        b"MIT",
+    );
+    let plan = planned(&tree, CONFIGURATION);
+    let text = "left out: it is in no prefix";
+    assert_said(&plan, Severity::Warning, &["docs/LICENSE", text]);
 }

@@ -12,6 +12,7 @@ use super::tree::{Item, Tree};
 use super::{Artifact, Finding, Options, Severity, Source, list};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
+use crate::artifact::manifest_txt;
 use crate::artifact::names;
 use crate::artifact::packaging::Group;
 use crate::artifact::target_name::agrees;
@@ -116,7 +117,9 @@ impl<'a> Component<'a> {
                 let covers = |own: &&TargetId| {
                     agrees(own, target) || target.features().count() == 0 && agrees(target, own)
                 };
-                there.iter().any(covers)
+                // What no group takes covers nothing.
+                let mut taken = there.iter().filter(|own| group.architectures.contains(own));
+                taken.any(covers)
             };
             let missing: Vec<&TargetId> = group
                 .architectures
@@ -177,6 +180,10 @@ impl<'a> Component<'a> {
         let tree = Tree::read(path)?;
         let mut artifact = self.artifact(None, &tree.prefixes);
         artifact.shards.insert(first.to_owned());
+        for stray in strays(path, &tree.prefixes) {
+            let text = "left out: it is in no prefix that the artifact lists, so in no package";
+            self.say(Severity::Warning, stray, text);
+        }
         for (path, item) in &tree.entries {
             // Of the other shards' such files nothing would be taken.
             let wrong = match &item.class {
@@ -432,4 +439,21 @@ fn misplaced(item: &Item, target: &TargetId) -> Option<String> {
         (Class::Host, Node::Directory { .. }) => None,
         (Class::Host | Class::Fat | Class::Split, _) => host(),
     }
+}
+
+/// Files of an artifact that are in none of its prefixes.
+fn strays(artifact: &Path, prefixes: &[String]) -> Vec<PathBuf> {
+    let entries = WalkDir::new(artifact)
+        .sort_by_file_name()
+        .into_iter()
+        .flatten();
+    let is_stray = |path: &Path| {
+        let within = path.strip_prefix(artifact).unwrap_or(path);
+        within != Path::new(manifest_txt::FILE_NAME)
+            && !prefixes.iter().any(|prefix| within.starts_with(prefix))
+    };
+    entries
+        .filter(|entry| !entry.file_type().is_dir() && is_stray(entry.path()))
+        .map(walkdir::DirEntry::into_path)
+        .collect()
 }

@@ -89,7 +89,11 @@ impl Artifact {
                 }
             } else if !entry.file_type().is_dir() && within != Path::new(manifest_txt::FILE_NAME) {
                 let text = format!("is in no prefix that {} lists", manifest_txt::FILE_NAME);
-                report.fault(Subject::Artifact, entry.path(), text);
+                match self.role {
+                    // Split keeps there what it finds, and says so.
+                    Role::Generic => report.note(Subject::Artifact, entry.path(), text),
+                    _ => report.fault(Subject::Artifact, entry.path(), text),
+                }
             }
         }
     }
