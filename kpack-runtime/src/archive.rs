@@ -6,11 +6,11 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use kpack_format::archive::{
     ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry, check_frame,
 };
+use parking_lot::Mutex;
 use zstd::zstd_safe::WriteBuf;
 
 use crate::ffi::mapping::Mapping;
@@ -211,7 +211,7 @@ impl Archive {
         if let Some(place) = known.map_err(|source| self.damaged(source))? {
             return Ok(place);
         }
-        let mut walked = self.walked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut walked = self.walked.lock();
         let place = self
             .index
             .walk(&mut BufReader::new(source), &mut walked, ordinal);

@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
 
 use crate::archive::Memory;
 use crate::{Archive, Environment, Error, Request, candidates, lookup};
@@ -82,8 +84,7 @@ impl Cache {
 
     /// Whether it is the first time that this binary has nothing for these targets.
     pub(crate) fn is_news(&self, binary: &Path, targets: &[String]) -> bool {
-        let explained = self.explained.lock();
-        let mut explained = explained.unwrap_or_else(PoisonError::into_inner);
+        let mut explained = self.explained.lock();
         explained.insert((binary.to_owned(), targets.to_vec()))
     }
 
@@ -105,12 +106,11 @@ impl Cache {
 }
 
 fn get<T: Clone>(map: &RwLock<HashMap<PathBuf, T>>, path: &Path) -> Option<T> {
-    let map = map.read().unwrap_or_else(PoisonError::into_inner);
-    map.get(path).cloned()
+    map.read().get(path).cloned()
 }
 
 /// Inserts where nothing is yet; returns what is there then.
 fn insert<T: Clone>(map: &RwLock<HashMap<PathBuf, T>>, path: PathBuf, value: T) -> T {
-    let mut map = map.write().unwrap_or_else(PoisonError::into_inner);
+    let mut map = map.write();
     map.entry(path).or_insert(value).clone()
 }

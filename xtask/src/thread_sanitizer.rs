@@ -76,8 +76,8 @@ fn build_loader(shell: &Shell, clang: &Path, work: &Path) -> Result<PathBuf> {
         shell,
         "cargo build --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib"
     )
-    // The flags are not stable, and the standard library is not built anew for them: what it keeps
-    // from ThreadSanitizer is how its locks work inside, not what the loader does under them.
+    // The flags are not stable, and the standard library is not built anew for them. So it would not
+    // be seen what its locks do; those of the loader are of another crate, which is built here.
     .env("RUSTC_BOOTSTRAP", "1")
     .env(
         "RUSTFLAGS",
