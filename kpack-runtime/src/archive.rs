@@ -245,7 +245,7 @@ struct Scratch {
 }
 
 /// What a thread keeps at most for frames, in bytes.
-const KEPT: usize = 1 << 20;
+const KEPT: usize = 4 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
