@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -45,7 +44,8 @@ fn run(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-fn cc<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) {
+/// Compiles the program; the flags, which follow it, say where the loader is.
+fn build(program: &Path, flags: impl IntoIterator<Item = String>) {
     let warnings = [
         "-std=c99",
         "-Wall",
@@ -54,7 +54,23 @@ fn cc<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) {
         "-Werror",
         "-pthread",
     ];
-    run(Command::new("cc").args(warnings).args(arguments));
+    run(Command::new("cc")
+        .args(warnings)
+        .arg("-o")
+        .arg(program)
+        .arg(source())
+        .args(flags));
+}
+
+/// Flags for the loader in the prefix.
+fn installed() -> impl Iterator<Item = String> {
+    let prefix = prefix().display();
+    [
+        format!("-I{prefix}/include"),
+        format!("-L{prefix}/lib"),
+        "-lrocm_kpack".to_owned(),
+    ]
+    .into_iter()
 }
 
 /// The files that the program expects.
@@ -163,18 +179,7 @@ fn conforms(program: &Path) {
 fn a_program_with_the_installed_headers_and_the_shared_library() {
     let tree = Tree::new();
     let program = tree.path("conformance");
-    let include = prefix().join("include");
-    let library = prefix().join("lib");
-    cc([
-        "-o".as_ref(),
-        program.as_os_str(),
-        source().as_ref(),
-        "-I".as_ref(),
-        include.as_os_str(),
-        "-L".as_ref(),
-        library.as_os_str(),
-        "-lrocm_kpack".as_ref(),
-    ]);
+    build(&program, installed());
     let dynamic = run(Command::new("readelf").arg("-dW").arg(&program));
     assert!(dynamic.contains("[librocm_kpack.so.0]"), "{dynamic}");
     conforms(&program);
@@ -200,13 +205,7 @@ fn a_program_with_pkg_config() {
             .args(["--cflags", "--libs", "rocm-kpack >= 0.1"])
             .args(linkage)
             .env("PKG_CONFIG_PATH", moved.join("lib/pkgconfig")));
-        let mut arguments = vec![
-            "-o".into(),
-            program.clone().into_os_string(),
-            source().into_os_string(),
-        ];
-        arguments.extend(flags.split_whitespace().map(Into::into));
-        cc(arguments);
+        build(&program, flags.split_whitespace().map(str::to_owned));
         conforms(&program);
     }
 }
@@ -249,25 +248,13 @@ target_link_libraries(static PRIVATE rocm-kpack::rocm_kpack_static Threads::Thre
 fn a_program_under_address_sanitizer() {
     let tree = Tree::new();
     let program = tree.path("conformance");
-    let include = prefix().join("include");
-    let library = prefix().join("lib");
-    cc([
-        "-fsanitize=address,undefined".as_ref(),
-        "-g".as_ref(),
-        "-o".as_ref(),
-        program.as_os_str(),
-        source().as_ref(),
-        "-I".as_ref(),
-        include.as_os_str(),
-        "-L".as_ref(),
-        library.as_os_str(),
-        "-lrocm_kpack".as_ref(),
-    ]);
+    let sanitizers = ["-fsanitize=address,undefined", "-g"].map(str::to_owned);
+    build(&program, sanitizers.into_iter().chain(installed()));
     let files = files();
     let mut command = Command::new(&program);
     command
         .arg(files.root())
-        .env("LD_LIBRARY_PATH", &library)
+        .env("LD_LIBRARY_PATH", prefix().join("lib"))
         .env(
             "ASAN_OPTIONS",
             "detect_leaks=1:allocator_may_return_null=1:max_allocation_size_mb=512",
@@ -312,13 +299,7 @@ fn a_library_directory_of_another_name() {
         .args(["--cflags", "--libs", "rocm-kpack"])
         .env("PKG_CONFIG_PATH", tree.path(libdir).join("pkgconfig")));
     let program = tree.path("conformance");
-    let mut arguments = vec![
-        "-o".into(),
-        program.clone().into_os_string(),
-        source().into_os_string(),
-    ];
-    arguments.extend(flags.split_whitespace().map(Into::into));
-    cc(arguments);
+    build(&program, flags.split_whitespace().map(str::to_owned));
     let files = files();
     run(Command::new(&program)
         .arg(files.root())

@@ -1,7 +1,9 @@
 //! `artifact_manifest.txt`: the prefixes of an artifact directory, one a line.
 
 use std::fs;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
+
+use walkdir::{DirEntry, WalkDir};
 
 use crate::Error;
 
@@ -58,6 +60,25 @@ pub fn to_text<T: AsRef<str>>(prefixes: impl IntoIterator<Item = T>) -> String {
         .into_iter()
         .map(|prefix| format!("{}\n", prefix.as_ref()))
         .collect()
+}
+
+/// What is in the artifact directory and in none of `prefixes`, which are not walked into: everything
+/// but directories, by name, and not the list of prefixes itself.
+pub(crate) fn outside(
+    artifact: &Path,
+    prefixes: &[String],
+) -> impl Iterator<Item = walkdir::Result<DirEntry>> {
+    let not_walked: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
+    let listed = artifact.join(FILE_NAME);
+    WalkDir::new(artifact)
+        .min_depth(1)
+        .sort_by_file_name()
+        .into_iter()
+        .filter_entry(move |entry| !not_walked.iter().any(|prefix| entry.path() == prefix))
+        .filter(move |entry| {
+            let counts = |entry: &DirEntry| !entry.file_type().is_dir() && entry.path() != listed;
+            entry.as_ref().map_or(true, counts)
+        })
 }
 
 /// The module that a prefix holds: the directory above `stage`, or the last one where there is no

@@ -124,15 +124,7 @@ impl StagedTree {
 
     /// Refuses to replace what has its final name and is no artifact.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let there = self.path.symlink_metadata().is_ok();
-        if there && !self.path.join(manifest_txt::FILE_NAME).is_file() {
-            let reason = format!(
-                "it is in the way, and no artifact that could be replaced: it has no {}",
-                manifest_txt::FILE_NAME
-            );
-            return Err(Error::refused(&self.path, reason));
-        }
-        Ok(())
+        check_replaceable(&self.path)
     }
 
     /// Puts what has its final name aside.
@@ -165,6 +157,19 @@ impl Drop for StagedTree {
             let _ = remove_tree(&self.hidden);
         }
     }
+}
+
+/// Refuses what is at `path` and is no artifact.
+pub(super) fn check_replaceable(path: &Path) -> Result<(), Error> {
+    let there = path.symlink_metadata().is_ok();
+    if there && !path.join(manifest_txt::FILE_NAME).is_file() {
+        let reason = format!(
+            "it is in the way, and no artifact that could be replaced: it has no {}",
+            manifest_txt::FILE_NAME
+        );
+        return Err(Error::refused(path, reason));
+    }
+    Ok(())
 }
 
 /// Copies a symbolic link with its times; `metadata` is its own.

@@ -5,15 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kpack_format::TargetId;
 use kpack_format::archive::Scheme;
 
 use super::output::{self, count, size};
+use super::progress::{Bar, DEVICE_CODE};
 use crate::Error;
-use crate::install::{
-    self, Notice, Only, Options, Outcome, Progress, Report, Severity, Unexpected,
-};
+use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Unexpected};
 
 /// Split installed binaries: device code into archives, a marker in its place
 ///
@@ -143,21 +141,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         options.jobs = jobs;
     }
 
-    let bar = Bar::new(arguments.quiet || arguments.json);
+    let bar = Bar::new(arguments.quiet || arguments.json, DEVICE_CODE);
     let report = install::install(&options, &bar)?;
-    bar.0.finish_and_clear();
+    bar.finish();
+    print(&report, arguments.json, arguments.quiet)
+}
+
+/// Prints what was done, for this command and others that do the like.
+pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode, Error> {
     for notice in &report.notices {
-        print_notice(notice, arguments.quiet);
+        print_notice(notice, quiet);
     }
-    if arguments.json {
-        output::json(&report)?;
-    } else if !arguments.quiet {
-        output::write(summary(&report))?;
+    if json {
+        output::json(report)?;
+    } else if !quiet {
+        output::write(summary(report))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn print_notice(notice: &Notice, quiet: bool) {
+fn print_notice(notice: &Notice, quiet: bool) {
     let kind = match notice.severity {
         Severity::Warning => "warning",
         Severity::Note if quiet => return,
@@ -169,7 +172,7 @@ pub(super) fn print_notice(notice: &Notice, quiet: bool) {
     );
 }
 
-pub(super) fn summary(report: &Report) -> String {
+fn summary(report: &Report) -> String {
     let mut text = String::new();
     for file in &report.files {
         match &file.outcome {
@@ -224,34 +227,4 @@ pub(super) fn summary(report: &Report) -> String {
         text += &format!("{}: removed, it held nothing any more\n", path.display());
     }
     text
-}
-
-/// Progress on a terminal, and none elsewhere.
-pub(super) struct Bar(pub(super) ProgressBar);
-
-impl Bar {
-    pub(super) fn new(hidden: bool) -> Self {
-        let bar = ProgressBar::no_length();
-        bar.set_draw_target(match hidden {
-            true => ProgressDrawTarget::hidden(),
-            false => ProgressDrawTarget::stderr(),
-        });
-        let style = ProgressStyle::with_template(
-            "{bar:40} {binary_bytes}/{binary_total_bytes} of device code, {eta} left",
-        );
-        if let Ok(style) = style {
-            bar.set_style(style);
-        }
-        Self(bar)
-    }
-}
-
-impl Progress for Bar {
-    fn start(&self, total: u64) {
-        self.0.set_length(total);
-    }
-
-    fn advance(&self, bytes: u64) {
-        self.0.inc(bytes);
-    }
 }

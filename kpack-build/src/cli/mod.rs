@@ -6,6 +6,7 @@ mod launch;
 mod list;
 mod object;
 mod output;
+mod progress;
 mod recombine;
 mod report;
 mod show;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::{Bar, CompressionArgument, print_notice, summary};
-use super::output;
+use super::install::{CompressionArgument, print};
+use super::progress::{Bar, DEVICE_CODE};
 use crate::Error;
 use crate::object_file::{self, Options};
 
@@ -77,16 +77,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(jobs) = arguments.jobs {
         options.jobs = jobs;
     }
-    let bar = Bar::new(arguments.quiet || arguments.json);
+    let bar = Bar::new(arguments.quiet || arguments.json, DEVICE_CODE);
     let report = object_file::split(&options, &bar)?;
-    bar.0.finish_and_clear();
-    for notice in &report.notices {
-        print_notice(notice, arguments.quiet);
-    }
-    if arguments.json {
-        output::json(&report)?;
-    } else if !arguments.quiet {
-        output::write(summary(&report))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    bar.finish();
+    print(&report, arguments.json, arguments.quiet)
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::output::{self, count, size, table};
+use super::progress::{ALL, draw_target, style};
 use crate::Error;
 use crate::artifact::packaging::Configuration;
 use crate::artifact::recombine::{Options, Plan, Severity, plan};
@@ -75,16 +76,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         components: arguments.component.clone(),
         jobs: arguments.jobs.unwrap_or(default_jobs),
     };
-    let bar = bar(arguments.quiet || arguments.json);
+    let bar = ProgressBar::no_length();
+    bar.set_draw_target(draw_target(arguments.quiet || arguments.json));
     bar.set_style(style("{bar:40} {pos}/{len} components read"));
     let plan = plan(&options, &|_, total| {
         bar.set_length(total as u64);
         bar.inc(1);
     })?;
     bar.reset();
-    bar.set_style(style(
-        "{bar:40} {binary_bytes}/{binary_total_bytes}, {eta} left",
-    ));
+    bar.set_style(style(ALL));
     bar.set_length(plan.artifacts.iter().map(|artifact| artifact.size).sum());
     let refused = plan.errors() > 0;
     let applied = match refused || arguments.dry_run {
@@ -145,17 +145,4 @@ fn summary(plan: &Plan) -> String {
         &["artifact", ">files", ">size", "from shards", "targets"],
         rows,
     )
-}
-
-fn bar(hidden: bool) -> ProgressBar {
-    let bar = ProgressBar::no_length();
-    bar.set_draw_target(match hidden {
-        true => ProgressDrawTarget::hidden(),
-        false => ProgressDrawTarget::stderr(),
-    });
-    bar
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kpack_format::TargetId;
-use kpack_format::archive::Scheme;
 
+use super::install::CompressionArgument;
 use super::output::{self, count, size};
+use super::progress::{ALL, Bar};
 use crate::Error;
 use crate::artifact::databases::{DATABASES, Selection};
 use crate::artifact::split::{
     self, BatchOptions, BatchReport, Failure, Options, Outcome, Report, Unknown,
 };
-use crate::install::{Notice, Progress, Severity, Unexpected};
+use crate::install::{Notice, Severity, Unexpected};
 
 /// Split artifact directories: a generic artifact for the host, and one for each GPU target
 ///
@@ -117,14 +117,6 @@ enum UnknownArgument {
     Error,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum CompressionArgument {
-    /// A Zstandard frame for each code object
-    Zstd,
-    /// As they are
-    None,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(
         arguments.artifact_dir.clone().unwrap_or_default(),
@@ -143,10 +135,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         UnknownArgument::Move => Unknown::Move,
         UnknownArgument::Error => Unknown::Error,
     };
-    options.scheme = match arguments.compression {
-        CompressionArgument::Zstd => Scheme::ZstdPerKernel,
-        CompressionArgument::None => Scheme::None,
-    };
+    options.scheme = arguments.compression.scheme();
     options.level = arguments.level;
     if let Some(jobs) = arguments.jobs {
         options.jobs = jobs;
@@ -163,11 +152,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     }
 
-    let bar = Bar::new(arguments.quiet || arguments.json);
+    let bar = Bar::new(arguments.quiet || arguments.json, ALL);
     match &arguments.batch_artifact_parent_dir {
         None => {
             let result = split::split(&options, &bar);
-            bar.0.finish_and_clear();
+            bar.finish();
             let report = result?;
             print_notices(&report.notices, arguments.quiet);
             if arguments.json {
@@ -183,7 +172,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 each: options,
             };
             let result = split::batch(&options, &bar);
-            bar.0.finish_and_clear();
+            bar.finish();
             print_batch(&result?, arguments)
         }
     }
@@ -297,34 +286,4 @@ fn summary(report: &Report) -> String {
         ]
     });
     text + &output::table(2, &["artifact", ">files", ">size", ">archives"], rows)
-}
-
-/// Progress on a terminal, and none elsewhere. Each artifact adds to it.
-struct Bar(ProgressBar);
-
-impl Bar {
-    fn new(hidden: bool) -> Self {
-        let bar = ProgressBar::new(0);
-        bar.set_draw_target(match hidden {
-            true => ProgressDrawTarget::hidden(),
-            false => ProgressDrawTarget::stderr(),
-        });
-        let style = ProgressStyle::with_template(
-            "{bar:40} {binary_bytes}/{binary_total_bytes}, {eta} left",
-        );
-        if let Ok(style) = style {
-            bar.set_style(style);
-        }
-        Self(bar)
-    }
-}
-
-impl Progress for Bar {
-    fn start(&self, total: u64) {
-        self.0.inc_length(total);
-    }
-
-    fn advance(&self, bytes: u64) {
-        self.0.inc(bytes);
-    }
 }

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::{print_notice, summary};
-use super::output;
+use super::install::print;
 use crate::Error;
 use crate::stage::{self, Options};
 
@@ -60,13 +59,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         _ => stage::stage(&options, io::stdin().lock())?,
     };
-    for notice in &report.notices {
-        print_notice(notice, arguments.quiet);
-    }
-    if arguments.json {
-        output::json(&report)?;
-    } else if !arguments.quiet {
-        output::write(summary(&report))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    print(&report, arguments.json, arguments.quiet)
 }

@@ -39,13 +39,7 @@ struct Staging {
 
 impl Staging {
     fn add(&mut self, staged: Staged, target: &TargetId, written: &Written) {
-        let line = ArchiveReport {
-            path: staged.path().to_owned(),
-            target: target.to_string(),
-            size: written.size,
-            kernel_count: written.kernel_count,
-            changed: true,
-        };
+        let line = ArchiveReport::written(staged.path(), target, written);
         self.archives.push((staged, line));
     }
 }

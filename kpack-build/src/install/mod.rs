@@ -195,7 +195,7 @@ fn wanted_targets(
     let mut known: BTreeSet<String> = found.iter().map(TargetId::to_string).collect();
     if split_before {
         // What was split in an earlier run is in the manifest.
-        let manifest = inspect::read_manifest(&kpacks.path.join(format!("{group}.kpm")));
+        let manifest = inspect::read_manifest(&kpacks.path.join(kpack_dir::manifest_name(group)));
         known.extend(
             manifest
                 .into_iter()

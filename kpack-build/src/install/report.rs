@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use kpack_format::TargetId;
+use kpack_format::archive::Written;
 use serde::Serialize;
 
 /// What an install did.
@@ -76,6 +78,18 @@ pub struct ArchiveReport {
     pub kernel_count: u64,
     /// Whether it was written; it was not where it would be the same.
     pub changed: bool,
+}
+
+impl ArchiveReport {
+    pub(crate) fn written(path: impl Into<PathBuf>, target: &TargetId, written: &Written) -> Self {
+        Self {
+            path: path.into(),
+            target: target.to_string(),
+            size: written.size,
+            kernel_count: written.kernel_count,
+            changed: true,
+        }
+    }
 }
 
 /// Something worth knowing about a file.

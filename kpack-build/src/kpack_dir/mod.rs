@@ -35,6 +35,11 @@ pub(crate) fn manifest_name(group: &str) -> String {
     format!("{group}.kpm")
 }
 
+/// Whether a file is a manifest, whole or a part, by its name.
+pub(crate) fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "kpm")
+}
+
 /// A module's kpacks in a directory that is locked as long as this lives. The lock is on the
 /// directory itself (`flock`), so nothing is left behind.
 pub(crate) struct KpackDir {

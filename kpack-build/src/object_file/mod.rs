@@ -379,13 +379,7 @@ fn apply(
         let entry = kpack_dir::entry(&target, name, &written);
         manifest.kpack_files.insert(target.to_string(), entry);
         let Some(staged) = staged else { continue };
-        let line = ArchiveReport {
-            path: staged.path().to_owned(),
-            target: target.to_string(),
-            size: written.size,
-            kernel_count: written.kernel_count,
-            changed: true,
-        };
+        let line = ArchiveReport::written(staged.path(), &target, &written);
         staged_archives.push((staged, line));
     }
     let staged_manifest = match manifest.kpack_files.is_empty() {

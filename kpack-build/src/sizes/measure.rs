@@ -15,6 +15,7 @@ use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
 use crate::elf::{DeviceCode, FatBinary, Image};
 use crate::inspect;
+use crate::kpack_dir;
 
 /// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
 const DEPTH: usize = 3;
@@ -137,7 +138,7 @@ impl Tree {
                 Ok(())
             }
             Class::Host => {
-                let is_manifest = entry.path.extension().is_some_and(|e| e == "kpm");
+                let is_manifest = kpack_dir::is_manifest(&entry.path);
                 let what = match is_manifest {
                     true => "kpack manifests",
                     false => "other files",

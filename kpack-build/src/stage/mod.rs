@@ -279,13 +279,9 @@ impl Staging {
             let (staged, written) = directory.stage_archive(&target, archive)?;
             staged.commit()?;
             let name = directory.archive_name(&target);
-            report.archives.push(ArchiveReport {
-                path: self.path.join(KPACK_DIR).join(&name),
-                target: target.to_string(),
-                size: written.size,
-                kernel_count: written.kernel_count,
-                changed: true,
-            });
+            let path = self.path.join(KPACK_DIR).join(&name);
+            let line = ArchiveReport::written(path, &target, &written);
+            report.archives.push(line);
             let manifest = manifests.entry(group.clone()).or_insert_with(|| Manifest {
                 component_name: group,
                 prefix: "lib".to_owned(),

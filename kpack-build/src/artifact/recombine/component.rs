@@ -16,6 +16,7 @@ use crate::artifact::manifest_txt;
 use crate::artifact::names;
 use crate::artifact::packaging::Group;
 use crate::artifact::target_name::agrees;
+use crate::kpack_dir;
 
 /// How many differences between two trees are listed one by one.
 const MOST_DIFFERENCES: usize = 20;
@@ -85,13 +86,8 @@ impl<'a> Component<'a> {
             .shards()
             .flat_map(|(_, artifacts)| artifacts.targets.keys())
             .collect();
-        // A component without device code lacks nothing; what has manifests had some.
-        let is_manifest = |path: &Path| path.extension().is_some_and(|e| e == "kpm");
-        let had_some = self.shards().any(|(_, artifacts)| {
-            let files = artifacts.generic.iter().flat_map(WalkDir::new).flatten();
-            files.into_iter().any(|file| is_manifest(file.path()))
-        });
-        if there.is_empty() && !had_some {
+        // A component without device code lacks nothing.
+        if there.is_empty() && !self.has_manifests() {
             return;
         }
         let by_shard: Vec<String> = self
@@ -152,6 +148,15 @@ impl<'a> Component<'a> {
         }
     }
 
+    /// Whether a generic artifact has a manifest of kpacks, so that there was device code.
+    fn has_manifests(&self) -> bool {
+        let generics = self
+            .shards()
+            .filter_map(|(_, artifacts)| artifacts.generic.as_ref());
+        let mut files = generics.flat_map(WalkDir::new).flatten();
+        files.any(|file| kpack_dir::is_manifest(file.path()))
+    }
+
     /// Reads the generic artifacts, the primary shard's first, which becomes the output's, and
     /// compares the others with it.
     fn generics(&mut self) -> Result<Vec<Tree>, Error> {
@@ -180,15 +185,15 @@ impl<'a> Component<'a> {
         let tree = Tree::read(path)?;
         let mut artifact = self.artifact(None, &tree.prefixes);
         artifact.shards.insert(first.to_owned());
-        for stray in strays(path, &tree.prefixes) {
+        for stray in manifest_txt::outside(path, &tree.prefixes).flatten() {
             let text = "left out: it is in no prefix that the artifact lists, so in no package";
-            self.say(Severity::Warning, stray, text);
+            self.say(Severity::Warning, stray.path(), text);
         }
         for (path, item) in &tree.entries {
             // Of the other shards' such files nothing would be taken.
             let wrong = match &item.class {
                 // Split leaves an empty one where it is.
-                Class::Target { .. } if matches!(item.node, Node::Directory { .. }) => None,
+                Class::Target { .. } if item.is_directory() => None,
                 Class::Target { target, database } => Some(format!("is of {target} ({database})")),
                 Class::Fat => Some("is a fat binary".to_owned()),
                 _ => None,
@@ -439,21 +444,4 @@ fn misplaced(item: &Item, target: &TargetId) -> Option<String> {
         (Class::Host, Node::Directory { .. }) => None,
         (Class::Host | Class::Fat | Class::Split, _) => host(),
     }
-}
-
-/// Files of an artifact that are in none of its prefixes.
-fn strays(artifact: &Path, prefixes: &[String]) -> Vec<PathBuf> {
-    let entries = WalkDir::new(artifact)
-        .sort_by_file_name()
-        .into_iter()
-        .flatten();
-    let is_stray = |path: &Path| {
-        let within = path.strip_prefix(artifact).unwrap_or(path);
-        within != Path::new(manifest_txt::FILE_NAME)
-            && !prefixes.iter().any(|prefix| within.starts_with(prefix))
-    };
-    entries
-        .filter(|entry| !entry.file_type().is_dir() && is_stray(entry.path()))
-        .map(walkdir::DirEntry::into_path)
-        .collect()
 }

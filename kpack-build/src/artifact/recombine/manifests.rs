@@ -100,7 +100,7 @@ pub(super) fn merge(
         {
             let entry = known.entry(path, item)?;
             let directory = path.parent().unwrap_or(Path::new(""));
-            let manifest_path = directory.join(format!("{}.kpm", entry.group));
+            let manifest_path = directory.join(kpack_dir::manifest_name(&entry.group));
             let target = &entry.file.architecture;
             if let Some(promised) = known.promised.get(&manifest_path)
                 && !promised.contains_key(target)

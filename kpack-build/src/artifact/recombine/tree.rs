@@ -11,6 +11,7 @@ use crate::artifact::databases::Selection;
 use crate::artifact::differences::{self, Difference};
 use crate::artifact::manifest_txt;
 use crate::inspect;
+use crate::kpack_dir;
 
 /// An artifact directory, read.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl Item {
 
     /// Whether it is a manifest of kpacks.
     pub(super) fn is_manifest(&self) -> bool {
-        matches!(self.node, Node::File { .. }) && self.from.extension().is_some_and(|e| e == "kpm")
+        matches!(self.node, Node::File { .. }) && kpack_dir::is_manifest(&self.from)
     }
 }
 

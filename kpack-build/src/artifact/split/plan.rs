@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use walkdir::WalkDir;
 
 use super::modules::{FatBinary, Module, module, refuse_collision};
 use super::report::Report;
@@ -265,18 +264,10 @@ fn strays(
     report: &mut Report,
 ) -> Result<(), Error> {
     let root = &options.artifact_dir;
-    let is_prefix = |path: &Path| prefixes.iter().any(|prefix| path == root.join(prefix));
-    let walk = WalkDir::new(root)
-        .min_depth(1)
-        .sort_by_file_name()
-        .into_iter();
-    for found in walk.filter_entry(|entry| !is_prefix(entry.path())) {
+    for found in manifest_txt::outside(root, prefixes) {
         let found = found.map_err(|error| classify::walk_error(root, error))?;
         let from = found.into_path();
         let path = from.strip_prefix(root).unwrap_or(&from).to_owned();
-        if path == Path::new(manifest_txt::FILE_NAME) {
-            continue;
-        }
         let metadata = fs::symlink_metadata(&from).map_err(|e| Error::io(&from, "read", e))?;
         let node = if metadata.is_symlink() {
             Node::Symlink
@@ -286,7 +277,7 @@ fn strays(
                 shared_inode: None,
             }
         } else {
-            // It comes with what is in it.
+            // No place for a pipe or a device.
             continue;
         };
         report.warn(

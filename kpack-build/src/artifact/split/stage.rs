@@ -12,9 +12,8 @@ use super::plan::{Item, Plan};
 use super::report::Report;
 use crate::Error;
 use crate::artifact::classify::Node;
-use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, GENERIC, Kind};
-use crate::artifact::staged_tree::remove_tree;
+use crate::artifact::staged_tree::{check_replaceable, remove_tree};
 
 /// The name of a split artifact.
 pub(super) fn artifact_name(prefix: &str, target: Option<&TargetId>) -> String {
@@ -126,16 +125,7 @@ impl Stage {
         }
         let all = std::iter::once(None).chain(targets.iter().map(|target| Some(*target)));
         for output in all.map(|target| self.output(target)) {
-            let there = fs::symlink_metadata(&output).is_ok();
-            if there && !output.join(manifest_txt::FILE_NAME).is_file() {
-                return Err(Error::refused(
-                    &output,
-                    format!(
-                        "it is in the way, and no artifact that could be replaced: it has no {}",
-                        manifest_txt::FILE_NAME
-                    ),
-                ));
-            }
+            check_replaceable(&output)?;
         }
         let entries = fs::read_dir(&self.output).map_err(|e| Error::io(&self.output, "list", e))?;
         for entry in entries {
@@ -211,6 +201,7 @@ impl Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::artifact::manifest_txt;
 
     /// Puts an artifact into the stage.
     fn write(stage: &Stage, target: Option<&TargetId>) {

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
-use walkdir::WalkDir;
 
 use super::{Artifact, Artifacts, Role};
 use crate::Error;
 use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::kpack_dir;
 use crate::verify::archive::counted;
 use crate::verify::{Outcome, Report, Subject};
 
@@ -75,25 +75,12 @@ impl Artifact {
 
     /// What no prefix has belongs to nobody, and is not installed.
     fn nothing_outside(&self, prefixes: &[String], report: &mut Report) {
-        let walk = WalkDir::new(&self.path).min_depth(1).sort_by_file_name();
-        let mut walk = walk.into_iter();
-        while let Some(entry) = walk.next() {
-            let Ok(entry) = entry else { continue };
-            let within = entry
-                .path()
-                .strip_prefix(&self.path)
-                .unwrap_or(Path::new(""));
-            if prefixes.iter().any(|prefix| within.starts_with(prefix)) {
-                if entry.file_type().is_dir() {
-                    walk.skip_current_dir();
-                }
-            } else if !entry.file_type().is_dir() && within != Path::new(manifest_txt::FILE_NAME) {
-                let text = format!("is in no prefix that {} lists", manifest_txt::FILE_NAME);
-                match self.role {
-                    // Split keeps there what it finds, and says so.
-                    Role::Generic => report.note(Subject::Artifact, entry.path(), text),
-                    _ => report.fault(Subject::Artifact, entry.path(), text),
-                }
+        for entry in manifest_txt::outside(&self.path, prefixes).flatten() {
+            let text = format!("is in no prefix that {} lists", manifest_txt::FILE_NAME);
+            match self.role {
+                // Split keeps there what it finds, and says so.
+                Role::Generic => report.note(Subject::Artifact, entry.path(), text),
+                _ => report.fault(Subject::Artifact, entry.path(), text),
             }
         }
     }
@@ -102,7 +89,7 @@ impl Artifact {
     fn belongs(&self, directory: &Path, entry: &Entry, all: &Artifacts, report: &mut Report) {
         let path = directory.join(&entry.path);
         let is_directory = matches!(entry.node, Node::Directory { .. });
-        let is_manifest = entry.path.extension().is_some_and(|e| e == "kpm");
+        let is_manifest = kpack_dir::is_manifest(&entry.path);
         match (&self.role, &entry.class) {
             // Split leaves an empty one where it is.
             (Role::Generic, Class::Target { .. }) if is_directory => {}
