@@ -2,76 +2,28 @@
 //! artifact and one for each group of targets, which laid over each other in any order are an
 //! install; and shards that do not go together are refused, with both named.
 
+mod planned;
 mod shards;
 
 use std::fs;
-use std::num::NonZeroUsize;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use kpack_build::artifact::packaging::Configuration;
-use kpack_build::artifact::recombine::{Options, Plan, Severity, plan};
+use kpack_build::artifact::recombine::{Options, Severity, plan};
 use kpack_build::install::install;
 use kpack_build::verify::{self, Outcome, verify};
 use kpack_format::manifest::Manifest;
 use kpack_tests::fixture::{FatLibrary, code_object};
 use kpack_tests::tree::Tree;
+use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
-
-const CONFIGURATION: &str = r#"{
-  "primary_shard": "linux-a",
-  "architecture_groups": {
-    "gfx110X": {"display_name": "Radeon RX 7000", "architectures": ["gfx1100", "gfx1101"]},
-    "instinct": {"architectures": ["gfx90a:xnack+", "gfx942"]}
-  }
-}"#;
-
-/// The configuration with a validation switched.
-fn with_validation(key: &str, value: bool) -> String {
-    let validation = format!("  }},\n  \"validation\": {{\"{key}\": {value}}}\n}}");
-    CONFIGURATION.strip_suffix("  }\n}").unwrap().to_owned() + &validation
-}
-
-fn options(tree: &Tree, configuration: &str) -> Options {
-    fs::write(tree.path("packaging.json"), configuration).unwrap();
-    Options {
-        shards_dir: tree.path("shards"),
-        configuration: Configuration::read(&tree.path("packaging.json")).unwrap(),
-        output_dir: tree.path("out"),
-        components: Vec::new(),
-        jobs: NonZeroUsize::new(2).unwrap(),
-    }
-}
-
-fn planned(tree: &Tree, configuration: &str) -> Plan {
-    plan(&options(tree, configuration), &|_, _| {}).unwrap()
-}
 
 fn recombine(tree: &Tree) {
     let options = options(tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
     assert_eq!(said(&plan), [""; 0]);
     plan.apply(&options, &|_| {}).unwrap();
-}
-
-/// Findings, with the path from the tree's root.
-fn said(plan: &Plan) -> Vec<String> {
-    let line = |finding: &kpack_build::artifact::recombine::Finding| {
-        let path = finding.path.to_string_lossy();
-        let path = path.split_once("/shards").map_or(&*path, |(_, path)| path);
-        format!("{:?} {path}: {}", finding.severity, finding.text)
-    };
-    plan.findings.iter().map(line).collect()
-}
-
-fn assert_said(plan: &Plan, severity: Severity, parts: &[&str]) {
-    let said = said(plan);
-    let start = format!("{severity:?} ");
-    let found = said
-        .iter()
-        .any(|line| line.starts_with(&start) && parts.iter().all(|part| line.contains(part)));
-    assert!(found, "{severity:?} {parts:?} is not in {said:#?}");
 }
 
 fn targets(path: &Path) -> Vec<String> {

@@ -44,10 +44,12 @@ pub struct Group {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Validation {
-    /// Device code of one target that two shards have and that differs. Where this is off, the
-    /// primary shard's is taken, or else that of the first shard by name.
+    /// Device code of one target that two shards have and that differs. Where this is off, what
+    /// both have is taken from the primary shard, or else from the first by name, and what only one
+    /// has from that one.
     pub error_on_duplicate_device_code: bool,
-    /// Host files that are not the same in every shard. Where this is off, they are not compared.
+    /// Host files that are not the same in every shard. Where this is off, they are not compared;
+    /// device code among them is an error all the same.
     pub verify_generic_artifacts_match: bool,
     /// A target of a group that no shard has.
     pub error_on_missing_architecture: bool,

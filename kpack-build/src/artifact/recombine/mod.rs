@@ -6,8 +6,12 @@
 //! are complete.
 
 mod apply;
+mod compare;
 mod component;
+mod generic;
+mod group;
 mod manifests;
+mod overlay;
 mod plan;
 mod shards;
 mod tree;

@@ -1,0 +1,180 @@
+//! In what the trees of two shards differ that should be the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use kpack_format::Sha256;
+use kpack_format::archive::Toc;
+
+use super::tree::{Item, Tree};
+use crate::Error;
+use crate::artifact::classify::Node;
+use crate::artifact::differences;
+use crate::inspect;
+
+/// In what two trees differ at a path.
+#[derive(Debug)]
+pub(super) struct Difference {
+    /// Path in the artifact.
+    pub(super) path: PathBuf,
+    pub(super) kind: Kind,
+    /// What to say.
+    pub(super) text: String,
+}
+
+/// What a difference is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// Only one can be had: a directory here and a file there, or an archive with kernels that the
+    /// first shard's has not.
+    Irreconcilable,
+    /// Two files, one of which can stand for both.
+    Content,
+    /// Only the first tree has it.
+    OnlyFirst,
+    /// Only the second tree has it.
+    OnlySecond,
+    /// Two host binaries that may differ in their layout only.
+    Layout,
+}
+
+/// In what two trees differ, manifests of kpacks and what `compared` says no to apart. Of a directory
+/// that one lacks, what is in it is not said as well.
+pub(super) fn differences(
+    first: &Tree,
+    second: &Tree,
+    compared: impl Fn(&Item) -> bool,
+) -> Result<Vec<Difference>, Error> {
+    let counts = |item: &Item| !item.is_manifest() && compared(item);
+    let mut found = Vec::new();
+    for (path, item) in first.entries.iter().filter(|(_, item)| counts(item)) {
+        if let Some(theirs) = second.entries.get(path)
+            && let Some((kind, text)) = difference(item, theirs)?
+        {
+            let path = path.clone();
+            found.push(Difference { path, kind, text });
+        }
+    }
+    for (kind, tree, other) in [
+        (Kind::OnlyFirst, first, second),
+        (Kind::OnlySecond, second, first),
+    ] {
+        let mut lacks = PathBuf::from("/");
+        for (path, item) in tree.entries.iter().filter(|(_, item)| counts(item)) {
+            let is_there = other.entries.contains_key(path);
+            if !is_there && !path.starts_with(&lacks) {
+                lacks.clone_from(path);
+                let (path, text) = (path.clone(), format!("only shard {} has it", item.shard));
+                found.push(Difference { path, kind, text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+fn difference(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Error> {
+    let nature = |item: &Item| match item.node {
+        Node::Directory { .. } => "a directory",
+        Node::Symlink => "a symbolic link",
+        Node::File { .. } => "a file",
+    };
+    if nature(first) != nature(second) {
+        let kind = match first.is_directory() || second.is_directory() {
+            true => Kind::Irreconcilable,
+            false => Kind::Content,
+        };
+        let text = format!("{} against {}", nature(first), nature(second));
+        return Ok(Some((kind, text)));
+    }
+    match first.node {
+        Node::Directory { .. } => Ok(None),
+        Node::Symlink => {
+            let target = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
+            let (a, b) = (target(&first.from)?, target(&second.from)?);
+            let text = || format!("leads to {} against {}", a.display(), b.display());
+            Ok((a != b).then(|| (Kind::Content, text())))
+        }
+        Node::File { .. } => {
+            let (a, b) = (mode(&first.from)?, mode(&second.from)?);
+            if a != b {
+                return Ok(Some((Kind::Content, format!("mode {a:o} against {b:o}"))));
+            }
+            if first.class_is_kpack() && second.class_is_kpack() {
+                return archives(first, second);
+            }
+            let difference = differences::explain(&first.from, &second.from)?;
+            Ok(difference.map(|difference| match difference.layout_only {
+                true => (Kind::Layout, difference.text),
+                false => (Kind::Content, difference.text),
+            }))
+        }
+    }
+}
+
+fn mode(path: &Path) -> Result<u32, Error> {
+    let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+    Ok(metadata.permissions().mode() & 0o7777)
+}
+
+/// Kernels with their targets, and the checksums of their code objects where the archive has them.
+type Kernels = BTreeMap<(String, String), Option<Sha256>>;
+
+/// In what two archives differ: in kernels, however they are compressed.
+fn archives(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Error> {
+    let (a, b) = (
+        inspect::open_archive(&first.from)?,
+        inspect::open_archive(&second.from)?,
+    );
+    let (ours, theirs) = (kernels(a.toc()), kernels(b.toc()));
+    let only = |own: &Kernels, other: &Kernels| -> BTreeSet<String> {
+        let names = own.keys().filter(|key| !other.contains_key(*key));
+        names.map(|(kernel, _)| kernel.clone()).collect()
+    };
+    let (only_first, only_second) = (only(&ours, &theirs), only(&theirs, &ours));
+    let summed = a.toc().checksums.is_some() && b.toc().checksums.is_some();
+    let differ = ours.iter().filter(|(key, sum)| {
+        let theirs = theirs.get(*key);
+        theirs.is_some_and(|theirs| theirs != *sum)
+    });
+    let differ: BTreeSet<String> = differ.map(|((kernel, _), _)| kernel.clone()).collect();
+    let same_names = only_first.is_empty() && only_second.is_empty();
+    if same_names && (!summed || differ.is_empty()) {
+        if summed && a.toc().group_name == b.toc().group_name {
+            return Ok(None);
+        }
+        let difference = differences::explain(&first.from, &second.from)?;
+        return Ok(difference.map(|difference| (Kind::Content, difference.text)));
+    }
+    let mut parts = Vec::new();
+    for (names, what) in [
+        (&differ, "other code for".to_owned()),
+        (&only_first, format!("only shard {} has", first.shard)),
+        (&only_second, format!("only shard {} has", second.shard)),
+    ] {
+        let Some(one) = names.first() else { continue };
+        parts.push(match names.len() - 1 {
+            0 => format!("{what} {one}"),
+            more => format!("{what} {one} and {more} more"),
+        });
+    }
+    let kind = match only_second.is_empty() {
+        true => Kind::Content,
+        false => Kind::Irreconcilable,
+    };
+    Ok(Some((kind, parts.join("; "))))
+}
+
+fn kernels(toc: &Toc) -> Kernels {
+    let mut found = BTreeMap::new();
+    for (kernel, targets) in &toc.kernels {
+        for (target, entry) in targets {
+            let sums = toc.checksums.as_ref();
+            let sum = sums.and_then(|sums| sums.get(entry.ordinal as usize).copied());
+            found.insert((kernel.clone(), target.clone()), sum);
+        }
+    }
+    found
+}

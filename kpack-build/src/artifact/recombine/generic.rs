@@ -1,0 +1,162 @@
+//! The generic artifact: the primary shard's, with which the others' are compared.
+
+use std::path::Path;
+
+use super::Severity;
+use super::compare::{Kind, differences};
+use super::component::{Component, MOST_DIFFERENCES};
+use super::tree::{Item, Tree};
+use crate::Error;
+use crate::artifact::classify::{Class, Node};
+use crate::artifact::manifest_txt;
+use crate::artifact::names;
+
+impl Component<'_> {
+    /// Reads the generic artifacts, the primary shard's first, which becomes the output's, and
+    /// compares the others with it.
+    pub(super) fn generics(&mut self) -> Result<Vec<Tree>, Error> {
+        let primary = &self.options.configuration.primary_shard;
+        let with: Vec<(&str, &Path)> = self
+            .shards()
+            .filter_map(|(shard, artifacts)| Some((shard, artifacts.generic.as_deref()?)))
+            .collect();
+        let Some((first, path)) = with.first().copied().filter(|(shard, _)| shard == primary)
+        else {
+            let others: Vec<&str> = self.shards().map(|(shard, _)| shard).collect();
+            let text = format!(
+                "it is not there, so there are no host files of {}, which {} built; make a shard \
+                 that has it the primary one, or name the components that are to be recombined",
+                self.name,
+                others.join(", ")
+            );
+            let path = self.options.shards_dir.join(primary);
+            self.say(
+                Severity::Error,
+                path.join(self.artifact_name(names::GENERIC)),
+                text,
+            );
+            return Ok(Vec::new());
+        };
+        for (shard, artifacts) in self.shards.of(self.name) {
+            if artifacts.generic.is_none() {
+                let text = format!(
+                    "shard {shard} has device code of {}, but it is not there, so it \
+                                    cannot be compared with {first}'s",
+                    self.name
+                );
+                let path = self.options.shards_dir.join(shard);
+                let path = path.join(self.artifact_name(names::GENERIC));
+                self.say(Severity::Warning, path, text);
+            }
+        }
+        let mut trees = Vec::new();
+        for (shard, path) in &with {
+            let tree = Tree::read(shard, path)?;
+            self.nothing_unsplit(&tree);
+            if let Some(first_tree) = trees.first() {
+                match self
+                    .options
+                    .configuration
+                    .validation
+                    .verify_generic_artifacts_match
+                {
+                    true => self.compare_generic(first_tree, &tree)?,
+                    false => self.device_code_left_out(first_tree, &tree)?,
+                }
+            }
+            trees.push(tree);
+        }
+        let tree = &trees[0];
+        let mut artifact = self.artifact(None, &tree.prefixes);
+        artifact.shards.insert(first.to_owned());
+        for stray in manifest_txt::outside(path, &tree.prefixes).flatten() {
+            let text = "left out: it is in no prefix that the artifact lists, so in no package";
+            self.say(Severity::Warning, stray.path(), text);
+        }
+        for (path, item) in &tree.entries {
+            if !item.is_manifest() {
+                artifact.add(path, item);
+            }
+        }
+        self.artifacts.push(artifact);
+        Ok(trees)
+    }
+
+    /// Refuses device code that was to be split, in any shard's generic artifact: of other shards'
+    /// than the primary one's, nothing would be taken.
+    fn nothing_unsplit(&mut self, tree: &Tree) {
+        for item in tree.entries.values() {
+            let wrong = match &item.class {
+                // Split leaves an empty one where it is.
+                Class::Target { .. } if item.is_directory() => continue,
+                Class::Target { target, database } => format!("is of {target} ({database})"),
+                Class::Fat => "is a fat binary".to_owned(),
+                _ => continue,
+            };
+            let text = format!("it {wrong}, in a generic artifact: was all of it split?");
+            self.say(Severity::Error, &item.from, text);
+        }
+    }
+
+    fn compare_generic(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
+        let mut differences = differences(first, tree, |_| true)?;
+        // What is an error is not to be cut off.
+        differences.sort_by_key(|difference| difference.kind == Kind::Layout);
+        let severity = |kind: Kind| match kind {
+            Kind::Layout => Severity::Warning,
+            _ => Severity::Error,
+        };
+        for difference in differences.iter().take(MOST_DIFFERENCES) {
+            let text = format!(
+                "host file, {} against {}: {}",
+                first.shard, tree.shard, difference.text
+            );
+            self.say(
+                severity(difference.kind),
+                tree.root.join(&difference.path),
+                text,
+            );
+        }
+        if let Some(rest) = differences
+            .get(MOST_DIFFERENCES..)
+            .filter(|rest| !rest.is_empty())
+        {
+            let text = format!("{} more differences from {}", rest.len(), first.shard);
+            self.say(severity(rest[0].kind), &tree.root, text);
+        }
+        Ok(())
+    }
+
+    /// Names what is device code, or has some elsewhere, in a generic artifact of which nothing is
+    /// taken, where it is not the same in the one that is taken.
+    fn device_code_left_out(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
+        let is_code = |item: &Item| {
+            let is_file = matches!(item.node, Node::File { .. });
+            is_file && matches!(item.class, Class::Unknown { .. } | Class::Split)
+        };
+        for difference in differences(first, tree, is_code)? {
+            let Some(item) = tree.entries.get(&difference.path) else {
+                continue;
+            };
+            let text = match (&item.class, difference.kind) {
+                (Class::Split, Kind::OnlySecond) => format!(
+                    "left out: only shard {} has this host binary, so nothing will load its \
+                     device code",
+                    tree.shard
+                ),
+                (Class::Unknown { reason, .. }, Kind::OnlySecond) => {
+                    format!("left out: {reason}, and only shard {} has it", tree.shard)
+                }
+                (Class::Unknown { reason, .. }, _) => {
+                    format!(
+                        "{reason}, and is not the same as {}'s, which is taken",
+                        first.shard
+                    )
+                }
+                _ => continue,
+            };
+            self.say(Severity::Warning, &item.from, text);
+        }
+        Ok(())
+    }
+}

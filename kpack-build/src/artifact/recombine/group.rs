@@ -1,0 +1,190 @@
+//! The artifacts of groups: device code of all shards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+
+use super::compare::{Difference, Kind, differences};
+use super::component::{Component, MOST_DIFFERENCES};
+use super::tree::{Item, Tree};
+use super::{Artifact, Severity};
+use crate::Error;
+use crate::artifact::classify::{Class, Node};
+use crate::artifact::packaging::Group;
+
+/// What there is for a target.
+struct Target<'a> {
+    shards: BTreeSet<&'a str>,
+    tree: Tree,
+}
+
+impl<'a> Component<'a> {
+    /// The artifact of a group, from those of its targets; `None` where no shard has any. Also all
+    /// that is in it.
+    pub(super) fn group(&mut self, group: &Group) -> Result<Option<(Artifact, Tree)>, Error> {
+        let mut artifact = self.artifact(Some(group), &[]);
+        let mut all = Tree {
+            shard: String::new(),
+            root: PathBuf::new(),
+            prefixes: Vec::new(),
+            entries: BTreeMap::new(),
+        };
+        for target in &group.architectures {
+            let Some(Target { shards, tree }) = self.target(target)? else {
+                continue;
+            };
+            artifact
+                .shards
+                .extend(shards.into_iter().map(str::to_owned));
+            artifact.targets.insert(target.clone());
+            for prefix in &tree.prefixes {
+                if !artifact.prefixes.contains(prefix) {
+                    artifact.prefixes.push(prefix.clone());
+                }
+            }
+            for (path, item) in tree.entries {
+                if item.is_manifest() {
+                    continue;
+                }
+                if let Some(known) = all.entries.get(&path) {
+                    if !(known.is_directory() && item.is_directory()) {
+                        let text = format!(
+                            "{} has the same path in group `{}`; a file is of one target",
+                            known.from.display(),
+                            group.name
+                        );
+                        self.say(Severity::Error, &item.from, text);
+                    }
+                    continue;
+                }
+                artifact.add(&path, &item);
+                all.entries.insert(path, item);
+            }
+        }
+        Ok((!artifact.targets.is_empty()).then_some((artifact, all)))
+    }
+
+    /// What there is for a target. Where several shards have it, the first one's is taken, and, if
+    /// duplicates are allowed, what only others have as well.
+    fn target(&mut self, target: &TargetId) -> Result<Option<Target<'a>>, Error> {
+        let with: Vec<(&str, &Path)> = self
+            .shards()
+            .filter_map(|(shard, artifacts)| {
+                Some((shard, artifacts.targets.get(target)?.as_path()))
+            })
+            .collect();
+        let Some(((first, path), others)) = with.split_first() else {
+            return Ok(None);
+        };
+        let tree = Tree::read(first, path)?;
+        self.nothing_misplaced(&tree, target);
+        let shards = BTreeSet::from([*first]);
+        let strict = self.strict();
+        let mut taken = Target { shards, tree };
+        for (shard, path) in others {
+            let other = Tree::read(shard, path)?;
+            self.nothing_misplaced(&other, target);
+            let differences = differences(&taken.tree, &other, |_| true)?;
+            self.say_duplicates(target, &taken.tree, &other, &differences);
+            if !strict && taken.add(other) {
+                taken.shards.insert(shard);
+            }
+        }
+        Ok(Some(taken))
+    }
+
+    /// Whether device code that differs between shards is an error.
+    fn strict(&self) -> bool {
+        let validation = &self.options.configuration.validation;
+        validation.error_on_duplicate_device_code
+    }
+
+    fn nothing_misplaced(&mut self, tree: &Tree, target: &TargetId) {
+        for item in tree.entries.values() {
+            if let Some(reason) = misplaced(item, target) {
+                self.say(Severity::Error, &item.from, reason);
+            }
+        }
+    }
+
+    fn say_duplicates(
+        &mut self,
+        target: &TargetId,
+        taken: &Tree,
+        other: &Tree,
+        differences: &[Difference],
+    ) {
+        let (strict, shard) = (self.strict(), &other.shard);
+        let mut said: Vec<(Severity, &Path, String)> = Vec::new();
+        for Difference { path, kind, text } in differences {
+            let first = taken
+                .entries
+                .get(path)
+                .map_or(&taken.shard, |item| &item.shard);
+            let (severity, what) = match kind {
+                _ if strict => (Severity::Error, String::new()),
+                Kind::OnlyFirst => continue,
+                Kind::OnlySecond => (Severity::Warning, "; it is taken".to_owned()),
+                Kind::Content | Kind::Layout => {
+                    (Severity::Warning, format!("; {first}'s is taken"))
+                }
+                Kind::Irreconcilable => {
+                    let what = format!(
+                        "; taking {first}'s would lose something of {shard}'s, so let one shard \
+                         only build for {target}"
+                    );
+                    (Severity::Error, what)
+                }
+            };
+            let text = format!(
+                "device code for {target} that shards {first} and {shard} both have: {text}{what}"
+            );
+            said.push((severity, path, text));
+        }
+        // What is an error is not to be cut off.
+        said.sort_by_key(|(severity, ..)| std::cmp::Reverse(*severity));
+        let more = said.len().saturating_sub(MOST_DIFFERENCES);
+        let worst = said.get(MOST_DIFFERENCES).map(|(severity, ..)| *severity);
+        for (severity, path, text) in said.into_iter().take(MOST_DIFFERENCES) {
+            self.say(severity, other.root.join(path), text);
+        }
+        if let Some(severity) = worst {
+            let text = format!("{more} more differences from shard {}", taken.shard);
+            self.say(severity, &other.root, text);
+        }
+    }
+}
+
+impl Target<'_> {
+    /// Adds what only `other` has; gives whether there was anything.
+    fn add(&mut self, other: Tree) -> bool {
+        let mut added = false;
+        for prefix in other.prefixes {
+            if !self.tree.prefixes.contains(&prefix) {
+                self.tree.prefixes.push(prefix);
+            }
+        }
+        for (path, item) in other.entries {
+            if !item.is_manifest() && !self.tree.entries.contains_key(&path) {
+                added |= !item.is_directory();
+                self.tree.entries.insert(path, item);
+            }
+        }
+        added
+    }
+}
+
+/// Why something may not be in the artifact of `target`.
+fn misplaced(item: &Item, target: &TargetId) -> Option<String> {
+    let host = || Some(format!("it is for the host, in an artifact for {target}"));
+    match (&item.class, item.node) {
+        _ if item.is_manifest() => None,
+        (Class::Target { target: own, .. }, _) if own != target => {
+            Some(format!("it is of {own}, in an artifact for {target}"))
+        }
+        (Class::Target { .. } | Class::Unknown { .. }, _) => None,
+        (Class::Host, Node::Directory { .. }) => None,
+        (Class::Host | Class::Fat | Class::Split, _) => host(),
+    }
+}
