@@ -2,6 +2,8 @@
 //! specific to an architecture, each target's has what is for that target, nothing is lost, and the
 //! input is as it was.
 
+mod blas;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -10,164 +12,16 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use kpack_build::artifact::databases::Selection;
-use kpack_build::artifact::split::{BatchOptions, Options, Outcome, Report, Unknown, batch, split};
-use kpack_build::install::{self, Severity, Unexpected};
+use kpack_build::artifact::split::{BatchOptions, Options, Outcome, Unknown, batch, split};
+use kpack_build::install;
 use kpack_build::{Error, verify};
-use kpack_format::manifest::Manifest;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object, library_file};
 use kpack_tests::tree::Tree;
 
-const ROCBLAS: &str = "math-libs/BLAS/rocBLAS/stage";
-const HIPBLASLT: &str = "math-libs/BLAS/hipBLASLt/stage";
-
-fn fat(name: &str) -> FatLibrary {
-    FatLibrary::new().wrapper(
-        Storage::Zstd(2),
-        [code("gfx1100", name), code("gfx942", name)],
-    )
-}
-
-fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
-    let path = tree.path(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, bytes).unwrap();
-}
-
-/// A code object and the library file that names it.
-fn pair(tree: &Tree, directory: &str, stem: &str, target: &str) {
-    let object = code_object(target, stem.as_bytes()).unwrap();
-    write(tree, &format!("{directory}/{stem}.co"), object);
-    let library = library_file(target, &[stem]).unwrap();
-    write(tree, &format!("{directory}/{stem}.dat"), library);
-}
-
-/// rocBLAS with flat databases, hipBLASLt with a directory for each target.
-fn artifact() -> Tree {
-    let tree = Tree::new();
-    write(
-        &tree,
-        "artifact_manifest.txt",
-        format!("{ROCBLAS}\n{HIPBLASLT}\nmath-libs/not-built/stage\n"),
-    );
-    let lib = format!("{ROCBLAS}/lib");
-    fat("gemm")
-        .build(&tree.path(&format!("{lib}/librocblas.so.5")))
-        .unwrap();
-    symlink(
-        "librocblas.so.5",
-        tree.path(&format!("{lib}/librocblas.so")),
-    )
-    .unwrap();
-    let program = FatLibrary::new().kind(Kind::Pie);
-    let program = program.wrapper(Storage::Plain, [code("gfx1100", "bench")]);
-    program
-        .build(&tree.path(&format!("{ROCBLAS}/bin/rocblas-bench")))
-        .unwrap();
-    let library = format!("{lib}/rocblas/library");
-    for target in ["gfx1100", "gfx942"] {
-        pair(
-            &tree,
-            &library,
-            &format!("TensileLibrary_Type_SS_{target}"),
-            target,
-        );
-    }
-    let fallback = library_file("gfx000", &[]).unwrap();
-    write(
-        &tree,
-        &format!("{library}/TensileLibrary_Type_SS_fallback.dat"),
-        fallback,
-    );
-    write(
-        &tree,
-        &format!("{ROCBLAS}/include/rocblas.h"),
-        "int rocblas;\n",
-    );
-
-    let lib = format!("{HIPBLASLT}/lib");
-    fat("lt")
-        .build(&tree.path(&format!("{lib}/libhipblaslt.so.1")))
-        .unwrap();
-    pair(
-        &tree,
-        &format!("{lib}/hipblaslt/library/gfx1100"),
-        "TensileLibrary_HH",
-        "gfx1100",
-    );
-    write(
-        &tree,
-        &format!("{lib}/hipblaslt/library/gfx1100/TensileManifest.txt"),
-        "all",
-    );
-    tree
-}
-
-fn options(input: &Tree, output: &Tree) -> Options {
-    Options::new(input.root(), output.root(), "blas_lib")
-}
-
-fn run(options: &Options) -> Report {
-    split(options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
-}
-
-fn refusal(options: &Options) -> String {
-    match split(options, &()) {
-        Err(error @ Error::Refused { .. }) => error.in_one_line(),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// The files of a split artifact, without its name.
-fn files(output: &Tree, artifact: &str) -> Vec<String> {
-    let files = output.files().into_iter();
-    files
-        .filter_map(|file| Some(file.strip_prefix(artifact)?.strip_prefix('/')?.to_owned()))
-        .collect()
-}
-
-fn manifest(output: &Tree, path: &str) -> Manifest {
-    Manifest::read(&fs::read(output.path(path)).unwrap()).unwrap()
-}
-
-/// The artifacts' prefixes, all laid over each other.
-fn overlay(output: &Tree, artifacts: &[&str]) -> Tree {
-    let root = Tree::new();
-    for artifact in artifacts {
-        let listed = output.path(&format!("{artifact}/artifact_manifest.txt"));
-        for prefix in fs::read_to_string(listed).unwrap().lines() {
-            let from = output.path(&format!("{artifact}/{prefix}/."));
-            let status = Command::new("cp")
-                .arg("-a")
-                .arg(from)
-                .arg(root.root())
-                .status();
-            assert!(status.unwrap().success());
-        }
-    }
-    root
-}
-
-fn warnings(report: &Report) -> Vec<String> {
-    let warnings = report
-        .notices
-        .iter()
-        .filter(|notice| notice.severity == Severity::Warning);
-    warnings
-        .map(|notice| {
-            let path = notice
-                .path
-                .strip_prefix(&report.artifact_dir)
-                .unwrap_or(&notice.path);
-            format!("{}: {}", path.display(), notice.text)
-        })
-        .collect()
-}
-
-fn assert_holds(root: &Path) {
-    let options = verify::Options::default();
-    let report = verify::verify(&[root.to_owned()], &options, &mut |_, _, _| {}).unwrap();
-    assert!(report.holds(), "{report:#?}");
-}
+use blas::{
+    HIPBLASLT, ROCBLAS, artifact, assert_holds, fat, files, manifest, options, overlay, refusal,
+    run, warnings, write,
+};
 
 #[test]
 fn each_target_gets_its_own_and_the_generic_artifact_nothing_specific() {
@@ -513,60 +367,6 @@ fn debug_files_and_sanitized_binaries_are_no_obstacle() {
     assert_eq!(fs::read(output.path(&debug)).ok(), before);
     let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
     assert_holds(overlay(&output, &all).root());
-}
-
-#[test]
-fn only_expected_targets_are_kept() {
-    let (input, output) = (artifact(), Tree::new());
-    let mut options = options(&input, &output);
-    options.targets = vec!["gfx1100".parse().unwrap(), "gfx1201".parse().unwrap()];
-    let report = run(&options);
-    assert_eq!(
-        warnings(&report),
-        [
-            ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned(),
-            format!(
-                "{ROCBLAS}/lib/librocblas.so.5: gfx942 is not expected; this and all else that is \
-                 for it is left out"
-            ),
-        ]
-    );
-    assert!(files(&output, "blas_lib_gfx942").is_empty());
-    let manifest = manifest(
-        &output,
-        &format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm"),
-    );
-    assert_eq!(manifest.kpack_files.keys().collect::<Vec<_>>(), ["gfx1100"]);
-
-    options.unexpected = Unexpected::Error;
-    let error = refusal(&options);
-    assert!(
-        error.contains("it is for gfx942; expected only gfx1100, gfx1201"),
-        "{error}"
-    );
-    options.unexpected = Unexpected::Keep;
-    assert_eq!(run(&options).artifacts.len(), 3);
-}
-
-#[test]
-fn a_family_is_for_each_of_its_processors() {
-    let (input, output) = (Tree::new(), Tree::new());
-    write(&input, "artifact_manifest.txt", "aotriton/stage\n");
-    for family in ["gfx11xx", "gfx90a"] {
-        let path = format!("aotriton/stage/lib/aotriton.images/amd-{family}/flash/fwd.aks2");
-        write(&input, &path, "kernels");
-    }
-    let mut options = options(&input, &output);
-    options.targets = vec!["gfx1151".parse().unwrap()];
-    run(&options);
-    assert_eq!(
-        files(&output, "blas_lib_gfx11xx"),
-        [
-            "aotriton/stage/lib/aotriton.images/amd-gfx11xx/flash/fwd.aks2",
-            "artifact_manifest.txt",
-        ]
-    );
-    assert!(files(&output, "blas_lib_gfx90a").is_empty());
 }
 
 #[test]
@@ -954,21 +754,4 @@ fn what_was_split_off_does_not_replace_what_it_was_split_off_from() {
     assert_eq!(there, still);
     fs::remove_dir_all(output.path("again")).unwrap();
     assert_eq!(output.snapshot(), before);
-}
-
-/// Code for a processor runs on it whatever its features.
-#[test]
-fn an_expected_target_with_features_takes_what_leaves_them_open() {
-    let tree = Tree::new();
-    write(&tree, "artifact_manifest.txt", "m/MIOpen/stage\n");
-    write(
-        &tree,
-        "m/MIOpen/stage/share/miopen/db/gfx90a68.db.txt",
-        "database",
-    );
-    let output = Tree::new();
-    let mut options = options(&tree, &output);
-    options.targets = vec!["gfx90a:xnack+".parse().unwrap()];
-    let report = run(&options);
-    assert_eq!(report.artifacts.len(), 2, "{:?}", report.notices);
 }

@@ -144,6 +144,37 @@ fn a_batch_with_a_failure() {
 }
 
 #[test]
+fn targets_that_are_not_there() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    artifact(&tree, "in/fft_lib", "fft", 1);
+    let library = "in/fft_lib/math-libs/BLAS/rocBLAS/stage/lib";
+    fs::remove_dir_all(tree.path(library)).unwrap();
+    FatLibrary::new()
+        .wrapper(Storage::Zstd(2), [code("gfx90a", "fft")])
+        .build(&tree.path(&format!("{library}/librocfft.so")))
+        .unwrap();
+    let batch = [
+        "split",
+        "--batch-artifact-parent-dir",
+        "in",
+        "--output-dir",
+        "out",
+        "--gpu-targets",
+    ];
+    let mut text = String::new();
+    for arguments in [
+        [&SPLIT[..], &["--gpu-targets", "gfx1201"]].concat(),
+        [&batch[..], &["gfx1201"]].concat(),
+    ] {
+        text += &said(&tree, &arguments);
+        assert!(!tree.path("out").exists());
+    }
+    text += &said(&tree, &[&batch[..], &["gfx942"]].concat());
+    with_filters(|| assert_snapshot!(text));
+}
+
+#[test]
 fn wrong_usage() {
     let tree = Tree::new();
     artifact(&tree, "in/blas_lib", "gemm", 1);

@@ -38,8 +38,8 @@ Examples:
 Exit codes:
   0  fine
   2  wrong usage
-  3  an input was refused: damaged, contradicting itself, or not what it has to be; of a batch,
-     the other artifacts were split
+  3  an input was refused: damaged, contradicting itself, not what it has to be, or with device
+     code for none of the expected targets; of a batch, the other artifacts were split
   4  reading or writing failed"))]
 pub(super) struct Arguments {
     /// Artifact directory
@@ -64,7 +64,8 @@ pub(super) struct Arguments {
     /// `none`, or names
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "auto")]
     split_databases: Vec<String>,
-    /// GPU targets that are expected, such as gfx90a:xnack+. Without it, every target that is there
+    /// GPU targets that are expected, such as gfx90a:xnack+. Without it, every target that is there.
+    /// Where none of them is there, in a batch nowhere in it, nothing is split
     #[arg(long, value_name = "TARGET", num_args = 1.., value_delimiter = ',')]
     gpu_targets: Vec<TargetId>,
     /// What becomes of code for other targets than the expected ones
@@ -268,12 +269,28 @@ fn summary(report: &Report) -> String {
         size(report.size_before),
         size(report.size_after)
     );
-    text += &match (report.device_code, report.binaries.len()) {
-        (false, _) => " (no device code: a generic artifact only)\n".to_owned(),
-        (true, 0) => "\n".to_owned(),
-        (true, 1) => " (1 binary split)\n".to_owned(),
-        (true, binaries) => format!(" ({binaries} binaries split)\n"),
-    };
+    let mut words = Vec::new();
+    match report.binaries.len() {
+        0 => {}
+        1 => words.push("1 binary split".to_owned()),
+        binaries => words.push(format!("{binaries} binaries split")),
+    }
+    if !report.device_code {
+        words.push("no device code: a generic artifact only".to_owned());
+    }
+    let has_targets = report
+        .artifacts
+        .iter()
+        .any(|artifact| artifact.target.is_some());
+    let all = if has_targets { "" } else { "all " };
+    if !report.left_out.is_empty() {
+        let targets = report.left_out.join(", ");
+        words.push(format!("{all}device code left out: {targets}"));
+    }
+    if !words.is_empty() {
+        text += &format!(" ({})", words.join("; "));
+    }
+    text += "\n";
     let rows = report.artifacts.iter().map(|artifact| {
         let name = artifact.path.file_name().unwrap_or_default();
         let archives = report.archives.iter();

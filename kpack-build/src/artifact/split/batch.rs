@@ -1,16 +1,17 @@
 //! Many artifact directories at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use kpack_format::TargetId;
 use serde::Serialize;
 
+use super::Options;
 use super::report::Report;
-use super::{Options, split_within};
+use super::targets::{is_for, list, refuse_none_expected};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::install::{Notice, Progress, Severity};
@@ -76,57 +77,182 @@ impl BatchReport {
 /// A directory `blas_lib_gfx94X-dcgpu` or `blas_lib_generic` is an artifact with the prefix
 /// `blas_lib`, and so is `blas_lib`.
 ///
+/// Where targets are expected, artifacts that have something for one of them are split first. The
+/// others, which may be for other targets only, wait until it is known that the targets are not all
+/// wrong.
+///
 /// # Errors
 /// Where there is no artifact, or two have the same prefix, or the parent directory is the output
-/// directory too.
+/// directory too; [`Error::Refused`] where there is device code, but for none of the targets that are
+/// expected. Nothing is written then.
 pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
     let mut report = BatchReport::default();
     let artifacts = find(options, &mut report)?;
-    let budget = Budget::default();
-    let next = AtomicUsize::new(0);
-    let outcomes = Mutex::new(BTreeMap::new());
-    let artifacts: Vec<(String, PathBuf)> = artifacts.into_iter().collect();
-    let work = || {
-        while let Some((prefix, path)) = artifacts.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let options = Options {
-                artifact_dir: path.clone(),
-                artifact_prefix: prefix.clone(),
-                ..options.each.clone()
-            };
-            let outcome = match split_within(&options, &budget, progress) {
-                Ok(report) => Outcome::Split(report),
-                Err(error) => Outcome::Failed(Failure {
-                    artifact_prefix: prefix.clone(),
-                    artifact_dir: path.clone(),
-                    error: error.in_one_line(),
-                    io: matches!(error, Error::Io { .. }),
-                }),
-            };
-            let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-            outcomes.insert(prefix.clone(), outcome);
-        }
+    let run = Run {
+        each: &options.each,
+        budget: Budget::default(),
+        progress,
     };
-    let at_once = artifacts
-        .len()
-        .min(MOST_AT_ONCE)
-        .min(options.each.jobs.get());
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(work);
+    let mut outcomes = BTreeMap::new();
+    let mut found = BTreeSet::new();
+    let mut waiting = Vec::new();
+    for (artifact, first) in run.side_by_side(artifacts, |options| run.split_if_expected(options)) {
+        found.extend(first.found);
+        match first.outcome {
+            Some(outcome) => drop(outcomes.insert(artifact.prefix, outcome)),
+            None => waiting.push(artifact),
         }
-    });
-    let outcomes = outcomes
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
+    }
+    judge(options, &found, outcomes.values(), &mut report)?;
+    for (artifact, outcome) in run.side_by_side(waiting, |options| run.split(options)) {
+        outcomes.insert(artifact.prefix, outcome);
+    }
     report.artifacts.extend(outcomes.into_values());
     Ok(report)
 }
 
-/// The artifact directories, by prefix.
-fn find(
+/// An artifact directory of a batch.
+struct Artifact {
+    /// Name and component.
+    prefix: String,
+    path: PathBuf,
+}
+
+/// How each artifact of a batch is split.
+struct Run<'a> {
+    each: &'a Options,
+    budget: Budget,
+    progress: &'a dyn Progress,
+}
+
+/// What became of an artifact at first.
+struct First {
+    /// The targets that it has something for.
+    found: BTreeSet<TargetId>,
+    /// `None` where it has nothing for the targets that are expected.
+    outcome: Option<Outcome>,
+}
+
+impl Run<'_> {
+    /// Does `work` for each artifact, some at a time.
+    fn side_by_side<T: Send>(
+        &self,
+        artifacts: Vec<Artifact>,
+        work: impl Fn(&Options) -> T + Sync,
+    ) -> Vec<(Artifact, T)> {
+        let at_once = artifacts.len().min(MOST_AT_ONCE).min(self.each.jobs.get());
+        let artifacts = Mutex::new(artifacts.into_iter());
+        let done = Mutex::new(Vec::new());
+        let next = || lock(&artifacts).next();
+        let work = || {
+            while let Some(artifact) = next() {
+                let options = Options {
+                    artifact_dir: artifact.path.clone(),
+                    artifact_prefix: artifact.prefix.clone(),
+                    ..self.each.clone()
+                };
+                let result = work(&options);
+                lock(&done).push((artifact, result));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(work);
+            }
+        });
+        done.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Splits an artifact that has something for a target that is expected.
+    fn split_if_expected(&self, options: &Options) -> First {
+        let (contents, report) = match super::read(options) {
+            Ok(read) => read,
+            Err(error) => {
+                return First {
+                    found: BTreeSet::new(),
+                    outcome: Some(outcome(options, Err(error))),
+                };
+            }
+        };
+        let found = contents.found.keys().cloned().collect();
+        let split = contents
+            .has_expected(options)
+            .then(|| super::write(options, contents, report, &self.budget, self.progress));
+        First {
+            found,
+            outcome: split.map(|split| outcome(options, split)),
+        }
+    }
+
+    /// Splits an artifact.
+    fn split(&self, options: &Options) -> Outcome {
+        let split = super::read(options).and_then(|(contents, report)| {
+            super::write(options, contents, report, &self.budget, self.progress)
+        });
+        outcome(options, split)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn outcome(options: &Options, split: Result<Report, Error>) -> Outcome {
+    match split {
+        Ok(report) => Outcome::Split(report),
+        Err(error) => Outcome::Failed(Failure {
+            artifact_prefix: options.artifact_prefix.clone(),
+            artifact_dir: options.artifact_dir.clone(),
+            error: error.in_one_line(),
+            io: matches!(error, Error::Io { .. }),
+        }),
+    }
+}
+
+/// Refuses a batch that has device code for none of the targets that are expected, of `found`, and
+/// names those that it has nothing for. An artifact may have nothing for one, or for all.
+fn judge<'a>(
     options: &BatchOptions,
+    found: &BTreeSet<TargetId>,
+    outcomes: impl IntoIterator<Item = &'a Outcome>,
     report: &mut BatchReport,
-) -> Result<BTreeMap<String, PathBuf>, Error> {
+) -> Result<(), Error> {
+    let expected = &options.each.targets;
+    let (there, lacks): (Vec<&TargetId>, Vec<&TargetId>) = expected
+        .iter()
+        .partition(|expected| found.iter().any(|found| is_for(found, expected)));
+    if found.is_empty() || lacks.is_empty() {
+        return Ok(());
+    }
+    if !there.is_empty() {
+        report.notices.push(Notice {
+            severity: Severity::Warning,
+            path: options.parent_dir.clone(),
+            text: format!(
+                "no artifact in it has anything for {}; there is device code for {}",
+                list(lacks),
+                list(found)
+            ),
+        });
+        return Ok(());
+    }
+    refuse_none_expected(&options.parent_dir, expected, found).map_err(|error| {
+        let failures = outcomes.into_iter().filter_map(|outcome| match outcome {
+            Outcome::Failed(failure) => Some(failure.error.as_str()),
+            Outcome::Split(_) => None,
+        });
+        let also: String = failures
+            .map(|failure| format!("\n  and {failure}"))
+            .collect();
+        match error {
+            Error::Refused { path, reason } => Error::refused(&path, reason + &also),
+            error => error,
+        }
+    })
+}
+
+/// The artifact directories, by prefix.
+fn find(options: &BatchOptions, report: &mut BatchReport) -> Result<Vec<Artifact>, Error> {
     let parent = &options.parent_dir;
     let output = &options.each.output_dir;
     let real = |path: &Path| path.canonicalize().ok();
@@ -174,7 +300,10 @@ fn find(
             manifest_txt::FILE_NAME
         )));
     }
-    Ok(artifacts)
+    let artifacts = artifacts.into_iter();
+    Ok(artifacts
+        .map(|(prefix, path)| Artifact { prefix, path })
+        .collect())
 }
 
 /// Name and component of an artifact directory, which may have a family of targets behind them.

@@ -6,6 +6,7 @@
 
 mod apply;
 mod batch;
+mod contents;
 mod copy;
 mod modules;
 mod options;
@@ -18,6 +19,8 @@ use crate::Error;
 use crate::install::Progress;
 use crate::split::Budget;
 
+use contents::Contents;
+
 pub(crate) use batch::artifact_prefix;
 pub use batch::{BatchOptions, BatchReport, Failure, Outcome, batch};
 pub use options::{Options, Unknown};
@@ -27,25 +30,39 @@ pub use report::{ArtifactReport, Report};
 ///
 /// # Errors
 /// [`Error::Usage`] for options that make no sense, [`Error::Refused`] for input that is damaged,
-/// that contradicts itself or is not what it should be, [`Error::Io`]. Nothing has appeared under
-/// its final name then, but where renaming failed half-way: there is no generic artifact then.
+/// that contradicts itself or is not what it should be, or that has nothing for any of the targets
+/// that are expected, [`Error::Io`]. Nothing has appeared under its final name then, but where
+/// renaming failed half-way: there is no generic artifact then.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
-    split_within(options, &Budget::default(), progress)
+    let (contents, report) = read(options)?;
+    if !contents.has_expected(options) {
+        let found = contents.found.keys();
+        targets::refuse_none_expected(&options.artifact_dir, &options.targets, found)?;
+    }
+    write(options, contents, report, &Budget::default(), progress)
 }
 
-/// The same, with the memory for code objects in flight shared with others.
-fn split_within(
-    options: &Options,
-    budget: &Budget,
-    progress: &dyn Progress,
-) -> Result<Report, Error> {
+/// Reads what is in an artifact directory.
+fn read(options: &Options) -> Result<(Contents, Report), Error> {
     let mut report = Report {
         artifact_prefix: options.artifact_prefix.clone(),
         artifact_dir: options.artifact_dir.clone(),
         ..Report::default()
     };
     stage::check_output(options)?;
-    let plan = plan::plan(options, &mut report)?;
+    let contents = Contents::read(options, &mut report)?;
+    Ok((contents, report))
+}
+
+/// Splits what was read. The memory for code objects in flight is shared with others.
+fn write(
+    options: &Options,
+    contents: Contents,
+    mut report: Report,
+    budget: &Budget,
+    progress: &dyn Progress,
+) -> Result<Report, Error> {
+    let plan = plan::plan(options, contents, &mut report)?;
     apply::apply(options, &plan, budget, progress, &mut report)?;
     Ok(report)
 }

@@ -1,18 +1,18 @@
 //! The split artifacts as data: what is to be where. Nothing is written yet, and everything is read
 //! that could be a reason to refuse.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use super::modules::{FatBinary, Module, module, refuse_collision};
+use super::contents::Contents;
+use super::modules::{FatBinary, Module};
 use super::report::Report;
-use super::targets::Targets;
+use super::targets::{Targets, list};
 use super::{Options, Unknown};
 use crate::Error;
-use crate::artifact::classify::{self, Class, Classification, Entry, Finding, Node};
+use crate::artifact::classify::{self, Class, Entry, Node};
 use crate::artifact::manifest_txt;
 use crate::install::{FileReport, Outcome};
 
@@ -50,43 +50,18 @@ impl Item {
     }
 }
 
-/// A prefix that was read.
-pub(super) struct Read {
-    pub(super) prefix: String,
-    pub(super) root: PathBuf,
-    pub(super) classification: Classification,
-}
-
-/// Reads the artifact and plans what becomes of it.
-pub(super) fn plan(options: &Options, report: &mut Report) -> Result<Plan, Error> {
-    let component = options.component()?;
-    let mut prefixes = Vec::new();
-    for prefix in manifest_txt::read(&options.artifact_dir)? {
-        let root = options.artifact_dir.join(&prefix);
-        if !root.is_dir() {
-            report.note(root, "listed, but not there; skipped");
-            continue;
-        }
-        let classification = classify::classify(&root, &options.databases)?;
-        prefixes.push(Read {
-            prefix,
-            root,
-            classification,
-        });
-    }
-    refuse_disagreements(&prefixes)?;
-
-    let mut modules = Vec::new();
-    let mut fat_of = HashMap::new();
-    for read in &prefixes {
-        if let Some(module) = module(read, component, modules.len(), &mut fat_of)? {
-            refuse_collision(&modules, &module, options)?;
-            modules.push(module);
-        }
-    }
-    let found = found(&prefixes, &modules, options);
-    report.device_code = !found.is_empty();
-    report.size_before = size_before(options, &prefixes)?;
+/// Plans what becomes of what was read.
+pub(super) fn plan(
+    options: &Options,
+    contents: Contents,
+    report: &mut Report,
+) -> Result<Plan, Error> {
+    let Contents {
+        prefixes,
+        modules,
+        fat_of,
+        found,
+    } = contents;
     let targets = Targets::choose(options, found, report)?;
 
     let mut items = Vec::new();
@@ -117,6 +92,11 @@ pub(super) fn plan(options: &Options, report: &mut Report) -> Result<Plan, Error
     }
     for module in &modules {
         for binary in &module.binaries {
+            let own = binary.file.code.targets();
+            if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {
+                let text = format!("all of its device code is left out: {}", list(&own));
+                report.warn(&binary.file.code.path, text);
+            }
             report.binaries.push(file_report(module, binary, &targets)?);
         }
     }
@@ -128,52 +108,6 @@ pub(super) fn plan(options: &Options, report: &mut Report) -> Result<Plan, Error
         modules,
         targets,
     })
-}
-
-/// A file that says two things could go wrong either way.
-fn refuse_disagreements(prefixes: &[Read]) -> Result<(), Error> {
-    let all = prefixes.iter().flat_map(|read| {
-        let findings = read.classification.disagreements.iter();
-        findings.map(move |finding| (read, finding))
-    });
-    let mut all: Vec<(&Read, &Finding)> = all.collect();
-    let Some((read, first)) = all.first().copied() else {
-        return Ok(());
-    };
-    let mut text = first.text.clone();
-    for (read, finding) in all.drain(1..) {
-        let path = read.root.join(&finding.path);
-        text += &format!("\n  and {}: {}", path.display(), finding.text);
-    }
-    Err(Error::refused(&read.root.join(&first.path), text))
-}
-
-/// The targets that there is something for, and a file that has it.
-fn found(prefixes: &[Read], modules: &[Module], options: &Options) -> BTreeMap<TargetId, PathBuf> {
-    let mut found = BTreeMap::new();
-    for binary in modules.iter().flat_map(|module| &module.binaries) {
-        for target in binary.file.code.targets() {
-            found
-                .entry(target)
-                .or_insert_with(|| binary.file.code.path.clone());
-        }
-    }
-    for read in prefixes {
-        for entry in &read.classification.entries {
-            let target = match &entry.class {
-                Class::Target { target, .. } => Some(target),
-                Class::Unknown { target, .. } if options.unknown == Unknown::Move => {
-                    target.as_ref()
-                }
-                _ => None,
-            };
-            if let Some(target) = target.filter(|_| !matches!(entry.node, Node::Directory { .. })) {
-                let path = || read.root.join(&entry.path);
-                found.entry(target.clone()).or_insert_with(path);
-            }
-        }
-    }
-    found
 }
 
 /// Where an entry goes.
@@ -296,23 +230,4 @@ fn strays(
         });
     }
     Ok(())
-}
-
-/// Size of all files in bytes, each inode once.
-fn size_before(options: &Options, prefixes: &[Read]) -> Result<u64, Error> {
-    let listed = options.artifact_dir.join(manifest_txt::FILE_NAME);
-    let metadata = fs::metadata(&listed).map_err(|e| Error::io(&listed, "read", e))?;
-    let mut inodes = BTreeSet::new();
-    let entries = prefixes
-        .iter()
-        .flat_map(|read| &read.classification.entries);
-    let sizes = entries.map(|entry| match entry.node {
-        Node::File {
-            shared_inode: Some(inode),
-            ..
-        } if !inodes.insert(inode) => 0,
-        Node::File { size, .. } => size,
-        _ => 0,
-    });
-    Ok(sizes.fold(metadata.len(), u64::saturating_add))
 }

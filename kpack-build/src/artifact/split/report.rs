@@ -17,6 +17,8 @@ pub struct Report {
     /// Whether there is device code or a kernel database in it. Where not, there is a generic
     /// artifact only.
     pub device_code: bool,
+    /// The targets that something was left out for, since they are not expected.
+    pub left_out: Vec<String>,
     /// The prefixes that are there.
     pub prefixes: Vec<String>,
     /// Size of the input's files in bytes, a file with several names counted once.

@@ -1,7 +1,7 @@
 //! Which targets are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
@@ -15,6 +15,24 @@ use crate::install::Unexpected;
 #[derive(Debug, Default)]
 pub(super) struct Targets(pub(super) BTreeSet<TargetId>);
 
+/// Refuses an artifact, or a batch of them, where there is something for targets, but for none of
+/// those that are expected: all device code would be left out.
+pub(super) fn refuse_none_expected<'a>(
+    path: &Path,
+    expected: &[TargetId],
+    found: impl IntoIterator<Item = &'a TargetId>,
+) -> Result<(), Error> {
+    let there = list(found);
+    if there.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "it has nothing for {}; there is device code for {there}",
+        list(expected)
+    );
+    Err(Error::refused(path, text))
+}
+
 impl Targets {
     /// Chooses from the targets that were `found`, each with a file that is for it.
     pub(super) fn choose(
@@ -26,13 +44,14 @@ impl Targets {
         if expected.is_empty() || found.is_empty() {
             return Ok(Self(found.into_keys().collect()));
         }
-        for target in expected {
-            if !found.keys().any(|found| is_for(found, target)) {
-                report.warn(
-                    &options.artifact_dir,
-                    format!("has nothing for {target}, only for {}", list(found.keys())),
-                );
-            }
+        let there = list(found.keys());
+        let lacks: Vec<&TargetId> = expected
+            .iter()
+            .filter(|target| !found.keys().any(|found| is_for(found, target)))
+            .collect();
+        if !lacks.is_empty() {
+            let text = format!("has nothing for {}, only for {there}", list(lacks));
+            report.warn(&options.artifact_dir, text);
         }
         let mut kept = BTreeSet::new();
         for (target, path) in found {
@@ -44,12 +63,15 @@ impl Targets {
                 Unexpected::Keep => {
                     kept.insert(target);
                 }
-                Unexpected::Drop => report.warn(
-                    path,
-                    format!(
-                        "{target} is not expected; this and all else that is for it is left out"
-                    ),
-                ),
+                Unexpected::Drop => {
+                    report.warn(
+                        path,
+                        format!(
+                            "{target} is not expected; this and all else that is for it is left out"
+                        ),
+                    );
+                    report.left_out.push(target.to_string());
+                }
                 Unexpected::Error => {
                     return Err(Error::refused(
                         &path,
@@ -68,13 +90,14 @@ impl Targets {
 
 /// Whether what is for `found`, which may be a family (`gfx11xx`) or leave features open (`gfx90a`), is
 /// for the target `expected`.
-fn is_for(found: &TargetId, expected: &TargetId) -> bool {
+pub(super) fn is_for(found: &TargetId, expected: &TargetId) -> bool {
     let is_family = found.processor().contains('x') && found.processor() != expected.processor();
     found.runs_on(expected)
         || is_family && target_name::matches_processor(found.processor(), expected.processor())
 }
 
-fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
+/// Targets, for people.
+pub(super) fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
     let names: Vec<String> = targets.into_iter().map(TargetId::to_string).collect();
     names.join(", ")
 }
