@@ -12,10 +12,10 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use kpack_build::artifact::databases::Selection;
-use kpack_build::artifact::split::{BatchOptions, Options, Outcome, Unknown, batch, split};
+use kpack_build::artifact::split::{BatchOptions, Options, Outcome, batch, split};
 use kpack_build::install;
 use kpack_build::{Error, verify};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object, library_file};
+use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object, library_file};
 use kpack_tests::tree::Tree;
 
 use blas::{
@@ -409,18 +409,6 @@ fn where_name_and_content_disagree_nothing_is_split() {
 }
 
 #[test]
-fn a_code_object_without_a_name_says_itself_whose_it_is() {
-    let (input, output) = (artifact(), Tree::new());
-    let library = format!("{ROCBLAS}/lib/rocblas/library");
-    let object = code_object("gfx90a:xnack+", b"transform").unwrap();
-    write(&input, &format!("{library}/Transform.hsaco"), object);
-    run(&options(&input, &output));
-    assert!(
-        files(&output, "blas_lib_gfx90a:xnack+").contains(&format!("{library}/Transform.hsaco"))
-    );
-}
-
-#[test]
 fn halves_of_pairs_are_reported() {
     let (input, output) = (artifact(), Tree::new());
     let library = format!("{ROCBLAS}/lib/rocblas/library");
@@ -437,74 +425,6 @@ fn halves_of_pairs_are_reported() {
             format!(
                 "{library}/TensileLibrary_Type_SS_gfx942.dat: it names the code object \
                  TensileLibrary_Type_SS_gfx942, which is not beside it"
-            ),
-        ]
-    );
-}
-
-#[test]
-fn what_looks_specific_in_no_known_place_is_reported_or_moved() {
-    let input = artifact();
-    let object = format!("{ROCBLAS}/share/kernels/add.bin");
-    write(&input, &object, code_object("gfx942", b"add").unwrap());
-    let named = format!("{ROCBLAS}/share/tuning_gfx1100.csv");
-    write(&input, &named, "1,2,3");
-    let generation = format!("{ROCBLAS}/include/gfx9.h");
-    write(&input, &generation, "int gfx9;");
-
-    let output = Tree::new();
-    let mut options = options(&input, &output);
-    let report = run(&options);
-    assert_eq!(
-        warnings(&report),
-        [
-            format!(
-                "{generation}: looks architecture-specific: `gfx9.h` looks like the name of a GPU \
-                 target; it stays generic"
-            ),
-            format!(
-                "{object}: looks architecture-specific: it is an AMDGPU code object; it stays generic"
-            ),
-            format!(
-                "{named}: looks architecture-specific: `tuning_gfx1100.csv` looks like the name of \
-                 a GPU target; it stays generic"
-            ),
-        ]
-    );
-    assert!(files(&output, "blas_lib_generic").contains(&object));
-
-    options.unknown = Unknown::Move;
-    run(&options);
-    assert!(files(&output, "blas_lib_gfx942").contains(&object));
-    assert!(files(&output, "blas_lib_gfx1100").contains(&named));
-    let generic = files(&output, "blas_lib_generic");
-    assert!(!generic.contains(&object) && generic.contains(&generation));
-
-    options.unknown = Unknown::Error;
-    assert!(refusal(&options).contains("gfx9.h"));
-}
-
-#[test]
-fn device_code_that_cannot_be_split_is_reported() {
-    let (input, output) = (artifact(), Tree::new());
-    let object = format!("{ROCBLAS}/lib/librocblas.a");
-    let library = fat("static").kind(Kind::StaticLibrary);
-    library.build(&input.path(&object)).unwrap();
-    let bundled = format!("{ROCBLAS}/lib/rocblas/library/Kernels.hsaco");
-    let two = [code("gfx1100", "two"), code("gfx942", "two")];
-    write(&input, &bundled, bundle(Storage::Plain, &two).unwrap());
-    let report = run(&options(&input, &output));
-    let generic = files(&output, "blas_lib_generic");
-    assert!(generic.contains(&object) && generic.contains(&bundled));
-    assert_eq!(
-        warnings(&report),
-        [
-            format!(
-                "{object}: looks architecture-specific: it has device code that is split before \
-                 the link; it stays generic"
-            ),
-            format!(
-                "{bundled}: looks architecture-specific: it is an offload bundle; it stays generic"
             ),
         ]
     );

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -13,7 +13,9 @@ use kpack_format::TargetId;
 use walkdir::{DirEntry, WalkDir};
 
 use super::content::Content;
+use super::data_file::not_data;
 use super::databases::{self, Place, Selection};
+use super::elf_header::Headers;
 use super::pairs::Pairs;
 use super::target_name;
 use crate::Error;
@@ -82,7 +84,8 @@ pub enum Class {
     },
     /// It looks architecture-specific, and is in no known place.
     Unknown {
-        /// The only target that it can be of.
+        /// The only target that it can be of: device code of one target by its content, or data by
+        /// its name.
         target: Option<TargetId>,
         /// Why it looks so.
         reason: String,
@@ -239,12 +242,14 @@ impl Classifier<'_> {
         let inside = format!("{}/.", self.name);
         let place = databases::recognise(&self.name).or_else(|| databases::recognise(&inside));
         let Some((database, place)) = place else {
-            return Ok(self
-                .by_name()
-                .map_or(Class::Host, |(target, reason)| Class::Unknown {
-                    target,
-                    reason,
-                }));
+            return self.by_name(|| match self.full.metadata() {
+                Ok(to) if to.is_file() => {
+                    let file = inspect::open(self.full)?;
+                    let kind = inspect::identify(self.full, &file)?;
+                    not_data(self.full, &file, kind)
+                }
+                _ => Ok(Some("a symbolic link to no file")),
+            });
         };
         if !self.databases.has(database) {
             return Ok(Class::Host);
@@ -291,7 +296,7 @@ impl Classifier<'_> {
             }
             (None, Some(FileKind::Linked)) => {
                 return match self.linked(file, size, result)? {
-                    Class::Host => self.outside(file, size, None),
+                    Class::Host => self.by_name(|| not_data(self.full, file, kind)),
                     class => Ok(class),
                 };
             }
@@ -326,12 +331,11 @@ impl Classifier<'_> {
                 result.disagreements.push(self.two_names(&one, &other));
                 one
             }
-            Place::Shared | Place::Unnamed => match content.only_target() {
-                // A library file for all targets may happen to name one.
-                Some(target) if !(place == Place::Shared && library) => target.clone(),
-                // One for several targets, where it is usual.
-                _ if place == Place::Shared => return Ok(Class::Host),
-                _ => return Ok(self.unnamed(&content)),
+            // However many targets one build made it for, it is one file for all of them.
+            Place::Shared => return Ok(Class::Host),
+            Place::Unnamed => match content.only_target() {
+                Some(target) => target.clone(),
+                None => return Ok(self.unnamed(&content)),
             },
         };
         Ok(Class::Target { target, database })
@@ -427,20 +431,31 @@ impl Classifier<'_> {
         if class != Class::Host {
             return Ok(class);
         }
-        Ok(match self.by_name() {
-            Some((target, reason)) => Class::Unknown { target, reason },
-            None => Class::Host,
-        })
+        self.by_name(|| not_data(self.full, file, kind))
     }
 
-    /// What the names in the path suggest, the last first.
-    fn by_name(&self) -> Option<(Option<TargetId>, String)> {
-        let part = self
-            .name
-            .rsplit('/')
-            .find(|part| target_name::looks_specific(part))?;
+    /// What the names in the path suggest, the last first. They make data a target's, and nothing
+    /// else: `not_data` says what it is where it is no data.
+    fn by_name(
+        &self,
+        not_data: impl FnOnce() -> Result<Option<&'static str>, Error>,
+    ) -> Result<Class, Error> {
+        let mut parts = self.name.rsplit('/');
+        let Some(part) = parts.find(|part| target_name::looks_specific(part)) else {
+            return Ok(Class::Host);
+        };
         let reason = format!("`{part}` looks like the name of a GPU target");
-        Some((one(target_name::in_file_name(part)), reason))
+        let named = one(target_name::in_file_name(part));
+        Ok(match not_data()? {
+            Some(what) if named.is_some() => Class::Unknown {
+                target: None,
+                reason: format!("{reason}, but it is {what}"),
+            },
+            Some(_) | None => Class::Unknown {
+                target: named,
+                reason,
+            },
+        })
     }
 
     fn two_names(&self, one: &TargetId, other: &TargetId) -> Finding {
@@ -459,43 +474,4 @@ impl Classifier<'_> {
 fn one(targets: Vec<TargetId>) -> Option<TargetId> {
     let mut targets = targets.into_iter();
     targets.next().filter(|_| targets.next().is_none())
-}
-
-/// What an ELF file's own header says of whether there can be device code in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Headers {
-    /// It is of a class or machine that no host of a GPU is.
-    Foreign,
-    /// Its section headers were taken off.
-    WithoutSections,
-    Readable,
-}
-
-impl Headers {
-    fn read(file: &File, size: u64) -> std::io::Result<Self> {
-        use object::LittleEndian as LE;
-        use object::elf;
-        let mut header = [0u8; size_of::<elf::FileHeader64<LE>>()];
-        if size < header.len() as u64 {
-            return Ok(Self::Foreign);
-        }
-        file.read_exact_at(&mut header, 0)?;
-        let Ok((header, _)) = object::pod::from_bytes::<elf::FileHeader64<LE>>(&header) else {
-            return Ok(Self::Foreign);
-        };
-        let (class, data) = (header.e_ident.class, header.e_ident.data);
-        let machine = header.e_machine.get(LE);
-        Ok(
-            if class != elf::ELFCLASS64
-                || data != elf::ELFDATA2LSB
-                || !matches!(machine, elf::EM_X86_64 | elf::EM_AARCH64)
-            {
-                Self::Foreign
-            } else if header.e_shoff.get(LE) == 0 {
-                Self::WithoutSections
-            } else {
-                Self::Readable
-            },
-        )
-    }
 }

@@ -27,7 +27,7 @@ pub struct Database {
 pub enum Place {
     /// It is of a target.
     Target(TargetId),
-    /// It is of all targets.
+    /// It is of all targets, whatever it has or names itself.
     Shared,
     /// It does not say; the file itself may.
     Unnamed,
@@ -141,7 +141,7 @@ fn tensile(path: &[&str], library: &str) -> Option<Place> {
             None => Place::Target(target),
         });
     }
-    let (stem, extension) = file.rsplit_once('.')?;
+    let (_, extension) = file.rsplit_once('.')?;
     if !matches!(extension, "co" | "hsaco" | "dat") {
         return None;
     }
@@ -149,14 +149,21 @@ fn tensile(path: &[&str], library: &str) -> Option<Place> {
     Some(match (named.next(), named.next()) {
         (Some(one), Some(other)) => Place::Contradiction(one, other),
         (Some(target), None) => Place::Target(target),
-        // Their content names the targets of one build, or has several targets' code.
-        (None, _) if SHARED.contains(file) || stem.ends_with("_fallback") => Place::Shared,
+        (None, _) if is_shared(library, file) => Place::Shared,
         (None, _) => Place::Unnamed,
     })
 }
 
-/// Files for all targets in the flat layout, besides `*_fallback`.
-const SHARED: &[&str] = &["hipblasltTransform.hsaco", "hipblasltExtOpLibrary.dat"];
+/// The files of the flat layout that are for all targets. They stay generic, though they name the
+/// targets of one build or have code for them: the exceptions to the rule that a generic artifact
+/// holds nothing that is specific to an architecture.
+fn is_shared(library: &str, file: &str) -> bool {
+    let is_fallback = file.starts_with("TensileLibrary_") && file.ends_with("_fallback.dat");
+    is_fallback || library == "hipblaslt" && SHARED_OF_HIPBLASLT.contains(&file)
+}
+
+/// Besides `TensileLibrary_*_fallback.dat`, which all three libraries have.
+const SHARED_OF_HIPBLASLT: [&str; 2] = ["hipblasltTransform.hsaco", "hipblasltExtOpLibrary.dat"];
 
 #[cfg(test)]
 mod tests {
@@ -198,6 +205,16 @@ mod tests {
             ),
             (
                 "lib/rocblas/library/TensileLibrary_Type_HH.co",
+                "rocblas",
+                "Unnamed",
+            ),
+            (
+                "lib/rocblas/library/TensileLibrary_Type_HH_fallback.co",
+                "rocblas",
+                "Unnamed",
+            ),
+            (
+                "lib/rocblas/library/hipblasltTransform.hsaco",
                 "rocblas",
                 "Unnamed",
             ),

@@ -6,8 +6,10 @@
 
 pub mod classify;
 mod content;
+mod data_file;
 pub mod databases;
 mod differences;
+mod elf_header;
 pub mod manifest_txt;
 pub mod names;
 pub mod packaging;

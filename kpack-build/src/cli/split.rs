@@ -112,7 +112,7 @@ enum UnexpectedArgument {
 enum UnknownArgument {
     /// Leave it in the generic artifact, with a warning
     Report,
-    /// Move it to its target
+    /// Move device code and data files of one target to it; all else stays
     Move,
     /// Refuse the artifact
     Error,

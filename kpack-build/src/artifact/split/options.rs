@@ -42,7 +42,8 @@ pub enum Unknown {
     /// It stays in the generic artifact, and is reported.
     #[default]
     Report,
-    /// It is moved to its target, where it has one, and reported.
+    /// Device code of one target, and data files that are named after one, are moved to it. What
+    /// else a host may need stays, whatever its name. Both are reported.
     Move,
     /// The artifact is refused.
     Error,

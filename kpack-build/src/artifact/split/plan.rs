@@ -143,7 +143,9 @@ fn destination(
                 (Unknown::Move, None) => {
                     report.warn(
                         from,
-                        format!("{hint}: {reason}; it is of no one target, and stays generic"),
+                        format!(
+                            "{hint}: {reason}; it cannot be moved to one target, and stays generic"
+                        ),
                     );
                     None
                 }

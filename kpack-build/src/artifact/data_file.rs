@@ -1,0 +1,99 @@
+//! Data files, which may be of one GPU target by their names alone. Whatever else a host may need is
+//! not: a library, a header or a script for all targets can have a target's name.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::Error;
+use crate::inspect::FileKind;
+
+/// What the names of data files end in: code objects, databases and tables.
+const EXTENSIONS: &[&str] = &[
+    "aks2", "bin", "co", "csv", "dat", "db", "db.txt", "fdb", "fdb.txt", "hsaco", "json", "kdb",
+    "model", "msgpack", "tsv", "ufdb", "ufdb.txt", "yaml", "yml",
+];
+
+/// What may follow, where they are compressed.
+const COMPRESSED: &[&str] = &["bz2", "gz", "xz", "zst"];
+
+/// What a file is, where it is no data file: one by its name that is no binary for a host and no
+/// script by its content. `kind` is what it was identified as.
+pub(super) fn not_data(
+    path: &Path,
+    file: &File,
+    kind: Option<FileKind>,
+) -> Result<Option<&'static str>, Error> {
+    Ok(match kind {
+        Some(FileKind::Linked | FileKind::Object) => Some("an ELF file for the host"),
+        Some(FileKind::StaticLibrary) => Some("a static library"),
+        _ if !is_named_so(path) => Some("not named like a data file"),
+        _ if is_script(file).map_err(|e| Error::io(path, "read", e))? => Some("a script"),
+        _ => None,
+    })
+}
+
+fn is_named_so(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.to_ascii_lowercase();
+    let ends = |name: &str, extension: &str| {
+        let stem = name.strip_suffix(extension);
+        let stem = stem.and_then(|stem| stem.strip_suffix('.'));
+        stem.filter(|stem| !stem.is_empty()).map(str::len)
+    };
+    let stem = COMPRESSED.iter().find_map(|end| ends(&name, end));
+    let name = stem.and_then(|stem| name.get(..stem)).unwrap_or(&name);
+    EXTENSIONS.iter().any(|end| ends(name, end).is_some())
+}
+
+fn is_script(file: &File) -> io::Result<bool> {
+    let mut start = [0; 2];
+    match file.read_exact_at(&mut start, 0) {
+        Ok(()) => Ok(&start == b"#!"),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_data() {
+        for name in [
+            "tuning_gfx1100.csv",
+            "gfx942.DAT",
+            "gfx90a.db.txt",
+            "kernels-gfx942.bin.zst",
+            "gfx1100/Contraction.yaml",
+        ] {
+            assert!(is_named_so(Path::new(name)), "{name}");
+        }
+        for name in [
+            "gfx9.h",
+            "libck_gfx1100.so.1",
+            "gfx942.py",
+            "targets-gfx942.cmake",
+            "README_gfx942.txt",
+            "gfx1100",
+            ".bin",
+            "gfx942.tar.gz",
+            "kernels_gfx942.whl",
+        ] {
+            assert!(!is_named_so(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn data_is_no_script() {
+        let mut file = tempfile::tempfile().unwrap();
+        let path = Path::new("gfx942.bin");
+        assert_eq!(not_data(path, &file, None).unwrap(), None);
+        io::Write::write_all(&mut file, b"#!/bin/sh\n").unwrap();
+        assert_eq!(not_data(path, &file, None).unwrap(), Some("a script"));
+        let elf = not_data(path, &file, Some(FileKind::Linked)).unwrap();
+        assert_eq!(elf, Some("an ELF file for the host"));
+    }
+}
