@@ -16,6 +16,7 @@ pub mod manifest;
 pub mod marker;
 mod message_pack;
 pub mod offload_bundle;
+pub mod raw_map;
 pub mod target_id;
 pub mod tensile;
 

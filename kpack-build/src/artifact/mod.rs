@@ -15,6 +15,7 @@ pub mod names;
 pub mod packaging;
 mod pairs;
 pub mod recombine;
+pub(crate) mod shared;
 pub mod split;
 mod staged_tree;
 pub mod target_name;

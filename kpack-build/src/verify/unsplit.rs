@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use super::archive::counted;
 use super::{Context, Outcome, Report, Subject, original};
 use crate::Error;
-use crate::artifact::classify::{Class, Node, classify};
+use crate::artifact::classify::{Class, Entry, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::shared::{Entries, shared};
 use crate::artifact::split::artifact_prefix;
 use crate::kpack_dir;
 
@@ -135,7 +136,7 @@ impl Pair {
                 }
                 [place, ..] => {
                     files += 1;
-                    self.same(place, &unsplit, &entry.class, context, report)?;
+                    self.same(place, entry, context, report)?;
                 }
             }
         }
@@ -157,11 +158,12 @@ impl Pair {
     fn same(
         &self,
         place: &Path,
-        unsplit: &Path,
-        class: &Class,
+        entry: &Entry,
         context: &Context<'_>,
         report: &mut Report,
     ) -> Result<(), Error> {
+        let Entry { path, class, .. } = entry;
+        let unsplit = &self.unsplit.join(path);
         let read = |path: &Path| {
             path.symlink_metadata()
                 .map_err(|e| Error::io(path, "read", e))
@@ -197,11 +199,9 @@ impl Pair {
             Class::Fat => original::compare(place, unsplit, context, report),
             _ if same_bytes(place, unsplit)? => Ok(()),
             _ => {
-                report.fault(
-                    Subject::Files,
-                    place,
-                    "has other bytes than in the unsplit tree",
-                );
+                if let Some(text) = lost_in_merge(place, unsplit, path)? {
+                    report.fault(Subject::Files, place, text);
+                }
                 Ok(())
             }
         }
@@ -241,6 +241,24 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+/// What is lost of a file that has other bytes than before. One for all targets, with the path
+/// `within` the prefix, may have more than before, from other shards.
+fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<String>, Error> {
+    let other_bytes = || Some("has other bytes than in the unsplit tree".to_owned());
+    let Some(kind) = shared(within) else {
+        return Ok(other_bytes());
+    };
+    let (now, then) = (Entries::read(place, kind)?, Entries::read(unsplit, kind)?);
+    let (Ok(now), Ok(then)) = (now, then) else {
+        return Ok(other_bytes());
+    };
+    let lost = then.not_in(&now);
+    Ok((!lost.is_empty()).then(|| {
+        let (noun, lost) = (then.noun(), lost.join(", "));
+        format!("has not what the unsplit tree's has {noun} {lost}")
+    }))
 }
 
 fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {

@@ -4,6 +4,7 @@
 mod compressed;
 mod entry_id;
 mod table;
+mod write;
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -11,6 +12,7 @@ use crate::TargetId;
 use crate::code_object::{CodeObject, CodeObjectError};
 
 pub use entry_id::EntryId;
+pub use write::plain;
 
 /// The first bytes of a plain bundle.
 pub const PLAIN_MAGIC: &[u8; 24] = b"__CLANG_OFFLOAD_BUNDLE__";

@@ -45,11 +45,15 @@ pub(super) enum Kind {
 pub(super) fn differences(
     first: &Tree,
     second: &Tree,
-    compared: impl Fn(&Item) -> bool,
+    compared: impl Fn(&Path, &Item) -> bool,
 ) -> Result<Vec<Difference>, Error> {
-    let counts = |item: &Item| !item.is_manifest() && compared(item);
+    let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
     let mut found = Vec::new();
-    for (path, item) in first.entries.iter().filter(|(_, item)| counts(item)) {
+    for (path, item) in first
+        .entries
+        .iter()
+        .filter(|(path, item)| counts(path, item))
+    {
         if let Some(theirs) = second.entries.get(path)
             && let Some((kind, text)) = difference(item, theirs)?
         {
@@ -62,7 +66,11 @@ pub(super) fn differences(
         (Kind::OnlySecond, second, first),
     ] {
         let mut lacks = PathBuf::from("/");
-        for (path, item) in tree.entries.iter().filter(|(_, item)| counts(item)) {
+        for (path, item) in tree
+            .entries
+            .iter()
+            .filter(|(path, item)| counts(path, item))
+        {
             let is_there = other.entries.contains_key(path);
             if !is_there && !path.starts_with(&lacks) {
                 lacks.clone_from(path);

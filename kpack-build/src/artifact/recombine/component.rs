@@ -189,7 +189,8 @@ impl<'a> Component<'a> {
             self.say(severity, path, text);
         }
         for artifact in &mut self.artifacts {
-            let group = artifact.group.as_deref();
+            let group = artifact.group.clone();
+            let group = group.as_deref();
             for module in &made.modules {
                 let targets = &artifact.targets;
                 let Some((path, manifest)) = module.manifest(group, targets) else {
@@ -201,10 +202,7 @@ impl<'a> Component<'a> {
                         artifact.entries.entry(above.to_owned()).or_insert(source);
                     }
                 }
-                let bytes = manifest.to_bytes();
-                artifact.files += 1;
-                artifact.size += bytes.len() as u64;
-                artifact.entries.insert(path, Source::Bytes(bytes));
+                artifact.write(&path, manifest.to_bytes());
                 if group.is_none() {
                     let targets = manifest.kpack_files.keys().filter_map(|t| t.parse().ok());
                     artifact.targets.extend(targets);
@@ -226,5 +224,11 @@ impl Artifact {
             }
         };
         self.entries.insert(path.to_owned(), source);
+    }
+    /// Adds a file that is made new.
+    pub(super) fn write(&mut self, path: &Path, bytes: Vec<u8>) {
+        self.files += 1;
+        self.size += bytes.len() as u64;
+        self.entries.insert(path.to_owned(), Source::Bytes(bytes));
     }
 }

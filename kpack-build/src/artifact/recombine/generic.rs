@@ -5,6 +5,7 @@ use std::path::Path;
 use super::Severity;
 use super::compare::{Kind, differences};
 use super::component::{Component, MOST_DIFFERENCES};
+use super::merge::Merged;
 use super::tree::{Item, Tree};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
@@ -53,17 +54,6 @@ impl Component<'_> {
         for (shard, path) in &with {
             let tree = Tree::read(shard, path)?;
             self.nothing_unsplit(&tree);
-            if let Some(first_tree) = trees.first() {
-                match self
-                    .options
-                    .configuration
-                    .validation
-                    .verify_generic_artifacts_match
-                {
-                    true => self.compare_generic(first_tree, &tree)?,
-                    false => self.device_code_left_out(first_tree, &tree)?,
-                }
-            }
             trees.push(tree);
         }
         let tree = &trees[0];
@@ -73,20 +63,35 @@ impl Component<'_> {
             let text = "left out: it is in no prefix that the artifact lists, so in no package";
             self.say(Severity::Warning, stray.path(), text);
         }
+        let merged = self.merge_shared(&trees)?;
+        for other in &trees[1..] {
+            match self.compares_host_files() {
+                true => self.compare_generic(tree, other, &merged)?,
+                false => self.device_code_left_out(tree, other, &merged)?,
+            }
+        }
         for (path, item) in &tree.entries {
-            if !item.is_manifest() {
+            if !item.is_manifest() && (item.is_directory() || !merged.has(path)) {
                 artifact.add(path, item);
             }
         }
+        merged.add_to(&mut artifact);
         self.artifacts.push(artifact);
         Ok(trees)
+    }
+
+    /// Whether host files that differ between shards are an error.
+    pub(super) fn compares_host_files(&self) -> bool {
+        let validation = &self.options.configuration.validation;
+        validation.verify_generic_artifacts_match
     }
 
     /// Refuses device code that was to be split, in any shard's generic artifact: of other shards'
     /// than the primary one's, nothing would be taken.
     fn nothing_unsplit(&mut self, tree: &Tree) {
-        for item in tree.entries.values() {
+        for (path, item) in &tree.entries {
             let wrong = match &item.class {
+                _ if item.shared(path).is_some() => continue,
                 // Split leaves an empty one where it is.
                 Class::Target { .. } if item.is_directory() => continue,
                 Class::Target { target, database } => format!("is of {target} ({database})"),
@@ -98,8 +103,13 @@ impl Component<'_> {
         }
     }
 
-    fn compare_generic(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
-        let mut differences = differences(first, tree, |_| true)?;
+    fn compare_generic(
+        &mut self,
+        first: &Tree,
+        tree: &Tree,
+        merged: &Merged<'_>,
+    ) -> Result<(), Error> {
+        let mut differences = differences(first, tree, |path, _| !merged.has(path))?;
         // What is an error is not to be cut off.
         differences.sort_by_key(|difference| difference.kind == Kind::Layout);
         let severity = |kind: Kind| match kind {
@@ -129,10 +139,17 @@ impl Component<'_> {
 
     /// Names what is device code, or has some elsewhere, in a generic artifact of which nothing is
     /// taken, where it is not the same in the one that is taken.
-    fn device_code_left_out(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
-        let is_code = |item: &Item| {
+    fn device_code_left_out(
+        &mut self,
+        first: &Tree,
+        tree: &Tree,
+        merged: &Merged<'_>,
+    ) -> Result<(), Error> {
+        let is_code = |path: &Path, item: &Item| {
             let is_file = matches!(item.node, Node::File { .. });
-            is_file && matches!(item.class, Class::Unknown { .. } | Class::Split)
+            is_file
+                && !merged.has(path)
+                && matches!(item.class, Class::Unknown { .. } | Class::Split)
         };
         for difference in differences(first, tree, is_code)? {
             let Some(item) = tree.entries.get(&difference.path) else {

@@ -85,7 +85,7 @@ impl<'a> Component<'a> {
         for (shard, path) in others {
             let other = Tree::read(shard, path)?;
             self.nothing_misplaced(&other, target);
-            let differences = differences(&taken.tree, &other, |_| true)?;
+            let differences = differences(&taken.tree, &other, |_, _| true)?;
             self.say_duplicates(target, &taken.tree, &other, &differences);
             if !strict && taken.add(other) {
                 taken.shards.insert(shard);
@@ -95,7 +95,7 @@ impl<'a> Component<'a> {
     }
 
     /// Whether device code that differs between shards is an error.
-    fn strict(&self) -> bool {
+    pub(super) fn strict(&self) -> bool {
         let validation = &self.options.configuration.validation;
         validation.error_on_duplicate_device_code
     }

@@ -11,6 +11,7 @@ mod component;
 mod generic;
 mod group;
 mod manifests;
+mod merge;
 mod overlay;
 mod plan;
 mod shards;

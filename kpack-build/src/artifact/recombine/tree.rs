@@ -7,6 +7,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, KPACK, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::shared::{Shared, shared};
 use crate::kpack_dir;
 
 /// An artifact directory, read.
@@ -43,6 +44,13 @@ impl Item {
             Node::File { size, .. } => size,
             _ => 0,
         }
+    }
+
+    /// How it is made up, where it is a file for all targets that each shard has a part of. `path` is
+    /// its path in the artifact.
+    pub(super) fn shared(&self, path: &Path) -> Option<Shared> {
+        let within = path.strip_prefix(&self.prefix).ok()?;
+        shared(within).filter(|_| matches!(self.node, Node::File { .. }))
     }
 
     /// Whether it is an archive of kernels.

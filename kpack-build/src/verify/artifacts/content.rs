@@ -12,6 +12,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::shared::shared;
 use crate::kpack_dir;
 use crate::verify::archive::counted;
 use crate::verify::{Outcome, Report, Subject};
@@ -93,6 +94,8 @@ impl Artifact {
         match (&self.role, &entry.class) {
             // Split leaves an empty one where it is.
             (Role::Generic, Class::Target { .. }) if is_directory => {}
+            // It has something for every target of the build, even where that was one only.
+            (Role::Generic, Class::Target { .. }) if shared(&entry.path).is_some() => {}
             (Role::Generic, Class::Target { target, database }) => {
                 let text = format!(
                     "is of {target} ({database}); a generic artifact holds nothing of one target"

@@ -1,0 +1,165 @@
+//! Files for all targets of which each shard has its own targets' part, put together.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::component::Component;
+use super::tree::{Item, Tree};
+use super::{Artifact, Severity};
+use crate::Error;
+use crate::artifact::shared::{Entries, Shared};
+
+/// How many entries that differ are named.
+const MOST_NAMES: usize = 5;
+
+/// What was put together.
+#[derive(Default)]
+pub(super) struct Merged<'t> {
+    files: BTreeMap<&'t Path, File<'t>>,
+}
+
+/// A file of the output.
+struct File<'t> {
+    /// A shard's copy, which has the same place, and its tree.
+    like: (&'t Item, &'t Tree),
+    /// The bytes, where no shard's copy has everything.
+    bytes: Option<Vec<u8>>,
+    shards: Vec<&'t str>,
+}
+
+impl Merged<'_> {
+    /// Whether this is such a file, or a directory that one is in.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        // What is below a path follows it.
+        let mut from = self.files.range(path..);
+        from.next().is_some_and(|(file, _)| file.starts_with(path))
+    }
+
+    /// Adds the files to `artifact`, and the directories that they are in.
+    pub(super) fn add_to(self, artifact: &mut Artifact) {
+        for (path, file) in self.files {
+            let (item, tree) = file.like;
+            if !artifact.prefixes.contains(&item.prefix) {
+                artifact.prefixes.push(item.prefix.clone());
+            }
+            for above in path.ancestors().skip(1) {
+                if let Some(directory) = tree.entries.get(above)
+                    && !artifact.entries.contains_key(above)
+                {
+                    artifact.add(above, directory);
+                }
+            }
+            artifact
+                .shards
+                .extend(file.shards.into_iter().map(str::to_owned));
+            match file.bytes {
+                Some(bytes) => artifact.write(path, bytes),
+                None => artifact.add(path, item),
+            }
+        }
+    }
+}
+
+/// A shard's copy.
+struct Copy<'a> {
+    item: &'a Item,
+    tree: &'a Tree,
+    entries: Entries,
+}
+
+impl Component<'_> {
+    /// Puts the shared files of the generic artifacts `trees` together, so that each has what every
+    /// shard's has.
+    pub(super) fn merge_shared<'t>(&mut self, trees: &'t [Tree]) -> Result<Merged<'t>, Error> {
+        let mut files: BTreeMap<&Path, Shared> = BTreeMap::new();
+        for tree in trees {
+            let entries = tree.entries.iter();
+            files.extend(entries.filter_map(|(path, item)| Some((&**path, item.shared(path)?))));
+        }
+        let mut merged = Merged::default();
+        for (path, kind) in files {
+            let copies = self.copies(path, kind, trees)?;
+            if let Some(file) = self.merge(&copies) {
+                merged.files.insert(path, file);
+            }
+        }
+        Ok(merged)
+    }
+
+    /// The shards' copies of a shared file; none where they are not made up as they should be, and
+    /// are host files like others.
+    fn copies<'t>(
+        &mut self,
+        path: &Path,
+        kind: Shared,
+        trees: &'t [Tree],
+    ) -> Result<Vec<Copy<'t>>, Error> {
+        let mut copies = Vec::new();
+        for tree in trees {
+            let Some(item) = tree.entries.get(path) else {
+                continue;
+            };
+            match Entries::read(&item.from, kind)? {
+                Ok(entries) => copies.push(Copy {
+                    item,
+                    tree,
+                    entries,
+                }),
+                Err(reason) => {
+                    let text = format!(
+                        "not put together with the other shards' copies, so all have to be the \
+                         same: {reason}"
+                    );
+                    self.say(Severity::Warning, &item.from, text);
+                    return Ok(Vec::new());
+                }
+            }
+        }
+        Ok(copies)
+    }
+
+    fn merge<'t>(&mut self, copies: &[Copy<'t>]) -> Option<File<'t>> {
+        let (first, others) = copies.split_first()?;
+        let mut all = first.entries.clone();
+        for (index, copy) in others.iter().enumerate() {
+            let differ = all.merge(copy.entries.clone());
+            if differ.is_empty() {
+                continue;
+            }
+            let before = copies[..=index].iter();
+            let before: Vec<&str> = before.map(|copy| copy.item.shard.as_str()).collect();
+            let (severity, end) = match self.strict() {
+                true => (Severity::Error, "let one shard only build for it"),
+                false => (Severity::Warning, "the first one's is taken"),
+            };
+            let shown = &differ[..differ.len().min(MOST_NAMES)];
+            let more = match differ.len() - shown.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let text = format!(
+                "what it has {} {}{more} is not the same in shards {} and {}; {end}",
+                all.noun(),
+                shown.join(", "),
+                before.join(", "),
+                copy.item.shard
+            );
+            self.say(severity, &copy.item.from, text);
+        }
+        if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
+            return Some(File {
+                like: (whole.item, whole.tree),
+                bytes: None,
+                shards: vec![&whole.item.shard],
+            });
+        }
+        let shards: Vec<&str> = copies.iter().map(|copy| copy.item.shard.as_str()).collect();
+        let text = format!("put together from the copies of {}", shards.join(", "));
+        self.say(Severity::Note, &first.item.from, text);
+        Some(File {
+            like: (first.item, first.tree),
+            bytes: Some(all.to_bytes()),
+            shards,
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! Files of kernel databases that have something for every target, in one file with one name: of
+//! what several machines built, each has its own targets' part.
+//!
+//! They are no device code of one target, so they are in generic artifacts. Copies of them are put
+//! together entry by entry.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufReader, Seek};
+use std::path::Path;
+
+use kpack_format::offload_bundle::{self, Bundle};
+use kpack_format::raw_map::{self, Key};
+
+use super::databases::{self, Place};
+use super::names;
+use crate::Error;
+use crate::inspect;
+
+/// How such a file is made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shared {
+    /// An offload bundle, or a code object alone: an entry for each target.
+    Bundle,
+    /// A MessagePack map with targets as keys.
+    ByTarget,
+    /// A MessagePack map with numbers of kernels as keys.
+    ByNumber,
+}
+
+/// How the file with this path in the prefix is made up; `None` for one that is not for all targets,
+/// or that is the same whatever they are.
+pub(crate) fn shared(path: &Path) -> Option<Shared> {
+    let path = path.to_str()?;
+    let (_, place) = databases::recognise(path)?;
+    let name = path.rsplit('/').next()?;
+    match (place, name) {
+        (Place::Shared, "hipblasltExtOpLibrary.dat") => Some(Shared::ByTarget),
+        (Place::Shared, _) if name.ends_with(".hsaco") || name.ends_with(".co") => {
+            Some(Shared::Bundle)
+        }
+        (Place::Shared | Place::Unnamed, "TensileLiteLibrary_lazy_Mapping.dat") => {
+            Some(Shared::ByNumber)
+        }
+        _ => None,
+    }
+}
+
+/// The entries of a shared file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entries {
+    kind: Shared,
+    /// ID of the host's entry in a bundle.
+    host: String,
+    /// The name as it is written, a bundle's entry ID or a map's key, and what it has.
+    entries: BTreeMap<Key, (Vec<u8>, Vec<u8>)>,
+}
+
+impl Entries {
+    /// Reads the file at `path`; `Err` with the reason, where it is not made up so.
+    pub(crate) fn read(path: &Path, kind: Shared) -> Result<Result<Self, String>, Error> {
+        match kind {
+            Shared::Bundle => bundle(path),
+            Shared::ByTarget | Shared::ByNumber => {
+                let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+                Ok(map(&bytes, kind))
+            }
+        }
+    }
+
+    /// Takes what only `other` has. Gives the keys whose entries are not the same in both, of which
+    /// those of `self` stay.
+    pub(crate) fn merge(&mut self, other: Self) -> Vec<String> {
+        let mut differ = Vec::new();
+        for (key, (name, content)) in other.entries {
+            match self.entries.get(&key) {
+                Some((_, own)) if *own != content => differ.push(text(&key)),
+                Some(_) => {}
+                None => {
+                    self.entries.insert(key, (name, content));
+                }
+            }
+        }
+        differ
+    }
+
+    /// The keys that `other` has not, or with another content.
+    pub(crate) fn not_in(&self, other: &Self) -> Vec<String> {
+        let is_there = |key: &Key, content: &[u8]| {
+            let there = other.entries.get(key);
+            there.is_some_and(|(_, there)| there == content)
+        };
+        let missing = self.entries.iter();
+        let missing = missing.filter(|(key, (_, content))| !is_there(key, content));
+        missing.map(|(key, _)| text(key)).collect()
+    }
+
+    /// Whether the same keys have the same content.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        self.entries.len() == other.entries.len() && self.not_in(other).is_empty()
+    }
+
+    /// What an entry is of, for people.
+    pub(crate) fn noun(&self) -> &'static str {
+        match self.kind {
+            Shared::Bundle | Shared::ByTarget => "for",
+            Shared::ByNumber => "under number",
+        }
+    }
+
+    /// As a file: a plain bundle, or a MessagePack map, in the order of the keys.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        match self.kind {
+            Shared::Bundle => {
+                let own = self.entries.values();
+                // An ID was read as text.
+                let own = own.filter_map(|(id, code)| Some((str::from_utf8(id).ok()?, &code[..])));
+                offload_bundle::plain([(&self.host[..], &[][..])].into_iter().chain(own))
+            }
+            Shared::ByTarget | Shared::ByNumber => {
+                let own = self.entries.values();
+                raw_map::to_bytes(own.map(|(key, value)| (&key[..], &value[..])))
+            }
+        }
+    }
+}
+
+fn text(key: &Key) -> String {
+    match key {
+        Key::Number(number) => number.to_string(),
+        Key::Text(text) => text.clone(),
+    }
+}
+
+/// What clang writes for the host where a bundle has no host code.
+const HOST: &str = "host-x86_64-unknown-linux-gnu-";
+
+fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
+    let mut file = BufReader::new(inspect::open(path)?);
+    let size = file.get_ref().metadata();
+    let size = size.map_err(|e| Error::io(path, "read", e))?.len();
+    let read = match Bundle::read(&mut file, size) {
+        Err(offload_bundle::BundleError::Io(error)) => return Err(Error::io(path, "read", error)),
+        Err(error) => return Ok(Err(error.to_string())),
+        Ok(read) => read,
+    };
+    file.rewind().map_err(|e| Error::io(path, "read", e))?;
+    let host = read
+        .entries
+        .iter()
+        .find(|entry| entry.id.target().is_none());
+    if host.is_some_and(|host| host.size > 0) {
+        return Ok(Err("it has code for the host".to_owned()));
+    }
+    let mut found = Entries {
+        kind: Shared::Bundle,
+        host: host.map_or(HOST, |host| host.id.as_str()).to_owned(),
+        entries: BTreeMap::new(),
+    };
+    let damaged = |error: offload_bundle::BundleError| Error::refused(path, error.to_string());
+    for code in read.code_objects(file, |_| true).map_err(damaged)? {
+        let code = code.map_err(damaged)?;
+        let mut ids = read.entries.iter().filter(|entry| entry.size > 0);
+        let id = ids.find(|entry| entry.id.target() == Some(&code.target));
+        let id = id.map_or_else(String::new, |entry| entry.id.to_string());
+        let key = Key::Text(code.target.to_string());
+        let entry = (id.into_bytes(), code.bytes);
+        if found.entries.get(&key).is_some_and(|known| *known != entry) {
+            let text = format!("it has two code objects for {}", code.target);
+            return Ok(Err(text));
+        }
+        found.entries.insert(key, entry);
+    }
+    Ok(Ok(found))
+}
+
+fn map(bytes: &[u8], kind: Shared) -> Result<Entries, String> {
+    let read = raw_map::read(bytes).map_err(|error| error.to_string())?;
+    let mut entries = BTreeMap::new();
+    for entry in read {
+        match (kind, &entry.key) {
+            (Shared::ByTarget, Key::Text(text)) if names::target(text).is_some() => {}
+            (Shared::ByNumber, Key::Number(_)) => {}
+            (_, key) => return Err(format!("it has the key `{}`", text(key))),
+        }
+        let parts = (entry.key_bytes.to_vec(), entry.value_bytes.to_vec());
+        if entries.insert(entry.key.clone(), parts).is_some() {
+            return Err(format!("it has the key `{}` twice", text(&entry.key)));
+        }
+    }
+    Ok(Entries {
+        kind,
+        host: String::new(),
+        entries,
+    })
+}
