@@ -1,6 +1,7 @@
 //! `artifact_manifest.txt`: the prefixes of an artifact directory, one a line.
 
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use walkdir::{DirEntry, WalkDir};
@@ -52,6 +53,36 @@ pub fn read(artifact: &Path) -> Result<Vec<String>, Error> {
         prefixes.push(prefix);
     }
     Ok(prefixes)
+}
+
+/// The directory of a prefix; `None` where it is not there.
+///
+/// # Errors
+/// [`Error::Refused`] where it is no directory, or is or lies behind a symbolic link: what is in it
+/// is then somewhere else as well.
+pub(crate) fn directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>, Error> {
+    let mut path = artifact.to_owned();
+    for part in Path::new(prefix) {
+        path.push(part);
+        let metadata = match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata.map_err(|e| Error::io(&path, "read", e))?,
+        };
+        let what = if metadata.is_symlink() {
+            let to = fs::read_link(&path).map_err(|e| Error::io(&path, "read", e))?;
+            format!("a symbolic link to {}", to.display())
+        } else if metadata.is_dir() {
+            continue;
+        } else {
+            "no directory".to_owned()
+        };
+        let reason = format!(
+            "expected a directory, for the prefix `{prefix}` in {FILE_NAME}; it is {what}. List \
+             where the files are, or copy them"
+        );
+        return Err(Error::refused(&path, reason));
+    }
+    Ok(Some(path))
 }
 
 /// The text of the file that lists `prefixes`.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -10,6 +10,7 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::Options;
+use super::output_dir;
 use super::report::Report;
 use super::targets::{is_for, list, refuse_none_expected};
 use crate::Error;
@@ -82,8 +83,7 @@ impl BatchReport {
 /// wrong.
 ///
 /// # Errors
-/// Where there is no artifact, or two have the same prefix, or the parent directory is the output
-/// directory too; [`Error::Refused`] where there is device code, but for none of the targets that are
+/// Where there is no artifact, or two have the same prefix, or output would go into one of them; [`Error::Refused`] where there is device code, but for none of the targets that are
 /// expected. Nothing is written then.
 pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
     let mut report = BatchReport::default();
@@ -255,8 +255,7 @@ fn judge<'a>(
 fn find(options: &BatchOptions, report: &mut BatchReport) -> Result<Vec<Artifact>, Error> {
     let parent = &options.parent_dir;
     let output = &options.each.output_dir;
-    let real = |path: &Path| path.canonicalize().ok();
-    if real(output).is_some() && real(output) == real(parent) {
+    if output_dir::resolve(output)?.canonicalize().ok() == parent.canonicalize().ok() {
         return Err(Error::usage(format!(
             "{} is the directory of the artifacts and the output directory too",
             parent.display()
@@ -300,6 +299,9 @@ fn find(options: &BatchOptions, report: &mut BatchReport) -> Result<Vec<Artifact
             manifest_txt::FILE_NAME
         )));
     }
+    let inputs = artifacts.iter();
+    let inputs = inputs.map(|(prefix, path)| (path.as_path(), prefix.as_str()));
+    output_dir::check_output(output, inputs)?;
     let artifacts = artifacts.into_iter();
     Ok(artifacts
         .map(|(prefix, path)| Artifact { prefix, path })

@@ -39,11 +39,11 @@ impl Contents {
         let component = options.component()?;
         let mut prefixes = Vec::new();
         for prefix in manifest_txt::read(&options.artifact_dir)? {
-            let root = options.artifact_dir.join(&prefix);
-            if !root.is_dir() {
+            let Some(root) = manifest_txt::directory(&options.artifact_dir, &prefix)? else {
+                let root = options.artifact_dir.join(&prefix);
                 report.note(root, "listed, but not there; skipped");
                 continue;
-            }
+            };
             let classification = classify::classify(&root, &options.databases)?;
             prefixes.push(Read {
                 prefix,

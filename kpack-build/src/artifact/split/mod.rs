@@ -10,6 +10,7 @@ mod contents;
 mod copy;
 mod modules;
 mod options;
+mod output_dir;
 mod plan;
 mod report;
 mod stage;
@@ -34,6 +35,11 @@ pub use report::{ArtifactReport, Report};
 /// that are expected, [`Error::Io`]. Nothing has appeared under its final name then, but where
 /// renaming failed half-way: there is no generic artifact then.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+    let input = (
+        options.artifact_dir.as_path(),
+        options.artifact_prefix.as_str(),
+    );
+    output_dir::check_output(&options.output_dir, [input])?;
     let (contents, report) = read(options)?;
     if !contents.has_expected(options) {
         let found = contents.found.keys();
@@ -49,7 +55,6 @@ fn read(options: &Options) -> Result<(Contents, Report), Error> {
         artifact_dir: options.artifact_dir.clone(),
         ..Report::default()
     };
-    stage::check_output(options)?;
     let contents = Contents::read(options, &mut report)?;
     Ok((contents, report))
 }

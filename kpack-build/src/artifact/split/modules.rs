@@ -122,7 +122,10 @@ pub(super) fn module(
             present.insert(target.clone(), read.root.join(&entry.path));
         }
     }
-    let manifest = kpacks.path.join(kpack_dir::manifest_name(&group));
+    let manifest = read
+        .root
+        .join(directory)
+        .join(kpack_dir::manifest_name(&group));
     Ok(Some(Module {
         prefix: read.prefix.clone(),
         group,

@@ -23,38 +23,9 @@ pub(super) fn artifact_name(prefix: &str, target: Option<&TargetId>) -> String {
     }
 }
 
-/// Refuses an output directory that would put output into the input, or in its place.
-pub(super) fn check_output(options: &Options) -> Result<(), Error> {
-    let input = &options.artifact_dir;
-    let input = input
-        .canonicalize()
-        .map_err(|e| Error::io(input, "open", e))?;
-    // The first directory on the way that is there.
-    let there = options.output_dir.ancestors().find(|path| path.exists());
-    let there = there.filter(|path| !path.as_os_str().is_empty());
-    let there = there.unwrap_or(Path::new("."));
-    let output = there
-        .canonicalize()
-        .map_err(|e| Error::io(there, "open", e))?;
-    if output.starts_with(&input) {
-        return Err(Error::usage(format!(
-            "output directory {} is in the artifact directory {}, which is only read",
-            options.output_dir.display(),
-            options.artifact_dir.display()
-        )));
-    }
-    let name = input.file_name().unwrap_or_default().to_string_lossy();
-    let is_output =
-        names::parse(&name).is_some_and(|(component, _)| component == options.artifact_prefix);
-    // One that is not there yet is none that the input is in.
-    if is_output && options.output_dir.exists() && input.parent() == Some(&output) {
-        return Err(Error::usage(format!(
-            "the artifact directory {} is where its own output would be; name another output \
-             directory",
-            options.artifact_dir.display()
-        )));
-    }
-    Ok(())
+/// The name of the directory that split artifacts are written in.
+pub(super) fn hidden_name(prefix: &str) -> String {
+    format!(".{prefix}.tmp")
 }
 
 /// A hidden directory with the artifacts to be, locked as long as this lives.
@@ -69,8 +40,13 @@ impl Stage {
     /// Waits for the lock, and removes what a run that was killed left behind.
     pub(super) fn lock(options: &Options) -> Result<Self, Error> {
         let output = options.output_dir.clone();
-        let path = output.join(format!(".{}.tmp", options.artifact_prefix));
+        let path = output.join(hidden_name(&options.artifact_prefix));
         let lock = loop {
+            // What is in it is removed.
+            if path.is_symlink() {
+                let reason = "it is in the way: a symbolic link, where artifacts are to be written";
+                return Err(Error::refused(&path, reason));
+            }
             fs::create_dir_all(&path).map_err(|e| Error::io(&path, "create directory", e))?;
             let lock = File::open(&path).map_err(|e| Error::io(&path, "open", e))?;
             lock.lock().map_err(|e| Error::io(&path, "lock", e))?;
