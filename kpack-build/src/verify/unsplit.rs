@@ -261,7 +261,8 @@ fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<S
     }))
 }
 
-fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
+/// Whether two files have the same bytes.
+pub(super) fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
     let open = |path: &Path| {
         let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
         let size = file

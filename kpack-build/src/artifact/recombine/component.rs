@@ -57,7 +57,7 @@ impl<'a> Component<'a> {
             named.any(|named| named.to_string() == target)
         };
         component.manifests(&generics, &trees, &wanted)?;
-        component.overlaps();
+        component.overlaps()?;
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(component)
     }

@@ -15,6 +15,7 @@ mod merge;
 mod overlay;
 mod plan;
 mod shards;
+mod stale;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};

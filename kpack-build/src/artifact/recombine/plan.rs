@@ -8,6 +8,7 @@ use std::thread;
 
 use super::component::Component;
 use super::shards::Shards;
+use super::stale::stale;
 use super::{Finding, Options, Plan, Severity};
 use crate::Error;
 
@@ -80,6 +81,8 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
         plan.artifacts.extend(component.artifacts);
         plan.findings.extend(component.findings);
     }
+    let stale = stale(options, &shards, &components, &plan.artifacts)?;
+    plan.findings.extend(stale);
     Ok(plan)
 }
 

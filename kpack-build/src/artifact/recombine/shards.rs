@@ -104,7 +104,7 @@ impl Shards {
 }
 
 /// The directories in `directory`, by name; hidden ones are somebody's work in progress.
-fn directories(directory: &Path) -> Result<BTreeMap<String, PathBuf>, Error> {
+pub(super) fn directories(directory: &Path) -> Result<BTreeMap<String, PathBuf>, Error> {
     let failed = |error| Error::io(directory, "list", error);
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).map_err(failed)? {

@@ -7,6 +7,7 @@ use std::path::Path;
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
 
+use super::installed::Installed;
 use super::{Artifact, Artifacts, Role};
 use crate::Error;
 use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
@@ -32,6 +33,7 @@ impl Artifact {
             self.nothing_outside(prefixes, report);
         }
         let mut seen = Seen::default();
+        let mut installed = Installed::default();
         for prefix in prefixes {
             let directory = path.join(prefix);
             if !directory.is_dir() {
@@ -49,6 +51,7 @@ impl Artifact {
             };
             for entry in &content.entries {
                 seen.add(entry);
+                installed.add(&directory, entry, report)?;
                 self.belongs(&directory, entry, all, report);
             }
             findings(&directory, prefix, &content, all, self, report)?;

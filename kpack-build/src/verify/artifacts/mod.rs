@@ -2,6 +2,7 @@
 //! nothing else.
 
 mod content;
+mod installed;
 mod set;
 
 use std::fs;

@@ -17,19 +17,19 @@ use crate::verify::{Report, Subject};
 impl Set {
     /// Whether each file is in one artifact only, and each kernel of some binary.
     pub(super) fn verify(&self, report: &mut Report) -> Result<(), Error> {
+        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
+        // By the path that a file is installed as.
         let mut owners: BTreeMap<PathBuf, &Path> = BTreeMap::new();
         let mut archives: BTreeSet<PathBuf> = BTreeSet::new();
         for root in &self.roots {
+            // A list that cannot be read is a fault of the artifact.
+            let prefixes = manifest_txt::read(root).unwrap_or_default();
             for entry in WalkDir::new(root).min_depth(1).sort_by_file_name() {
                 let Ok(entry) = entry else { continue };
                 if entry.file_type().is_dir() {
                     continue;
                 }
-                let within = entry
-                    .path()
-                    .strip_prefix(root)
-                    .unwrap_or(entry.path())
-                    .to_owned();
+                let within = entry.path().strip_prefix(root).unwrap_or(entry.path());
                 if within == Path::new(manifest_txt::FILE_NAME) {
                     continue;
                 }
@@ -39,7 +39,11 @@ impl Set {
                 {
                     archives.insert(entry.path().to_owned());
                 }
-                if let Some(other) = owners.insert(within.clone(), root) {
+                files.insert(within.to_owned());
+                let mut prefixes = prefixes.iter();
+                let installed = prefixes.find_map(|prefix| within.strip_prefix(prefix).ok());
+                let other = owners.insert(installed.unwrap_or(within).to_owned(), root);
+                if let Some(other) = other.filter(|other| other != root) {
                     let text =
                         format!("is in {} as well; expected it in one only", other.display());
                     report.fault(Subject::Artifact, entry.path(), text);
@@ -58,7 +62,7 @@ impl Set {
             return Ok(());
         }
         for archive in archives {
-            self.kernels_have_binaries(&archive, &owners, report)?;
+            self.kernels_have_binaries(&archive, &files, report)?;
         }
         Ok(())
     }
@@ -66,7 +70,7 @@ impl Set {
     fn kernels_have_binaries(
         &self,
         path: &Path,
-        files: &BTreeMap<PathBuf, &Path>,
+        files: &BTreeSet<PathBuf>,
         report: &mut Report,
     ) -> Result<(), Error> {
         let archive = match open_archive(path) {
@@ -86,7 +90,7 @@ impl Set {
             let there = within
                 .ancestors()
                 .skip(1)
-                .any(|prefix| files.contains_key(&prefix.join(binary)));
+                .any(|prefix| files.contains(&prefix.join(binary)));
             if !there {
                 let text = format!("has kernels of `{binary}`, which no artifact has");
                 report.fault(Subject::Artifact, path, text);

@@ -1,0 +1,66 @@
+//! What an earlier run left in the output directory, and this one does not replace.
+
+use std::collections::BTreeSet;
+
+use super::shards::{Shards, directories};
+use super::{Artifact, Finding, Options, Severity};
+use crate::Error;
+use crate::artifact::manifest_txt;
+use crate::artifact::names;
+
+/// Artifacts in the output directory of the `components` that are recombined, and of components that
+/// no shard has, besides those that are `planned`. Nothing is removed here: somebody may need it.
+pub(super) fn stale(
+    options: &Options,
+    shards: &Shards,
+    components: &[&str],
+    planned: &[Artifact],
+) -> Result<Vec<Finding>, Error> {
+    let output = &options.output_dir;
+    if !output.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut there = directories(output)?;
+    there.retain(|_, path| path.join(manifest_txt::FILE_NAME).is_file());
+    let generic = format!("_{}", names::GENERIC);
+    let known: BTreeSet<&str> = there
+        .keys()
+        .filter_map(|name| name.strip_suffix(&generic))
+        .chain(shards.components())
+        .collect();
+    let mut findings = Vec::new();
+    for (name, path) in &there {
+        // The name of one component can be the start of another's.
+        let of = |component: &&&str| {
+            let rest = name.strip_prefix(**component);
+            rest.is_some_and(|rest| rest.len() > 1 && rest.starts_with('_'))
+        };
+        let longest = known.iter().filter(of).max_by_key(|name| name.len());
+        let Some(component) = longest.copied() else {
+            continue;
+        };
+        let is_planned = planned.iter().any(|artifact| artifact.name == *name);
+        let (severity, text) = match components.contains(&component) {
+            _ if is_planned => continue,
+            true => (
+                Severity::Error,
+                format!(
+                    "it is there already, and no artifact of {component} that this configuration \
+                     gives: of a group that was renamed or removed? Packages would be made of it, \
+                     too; remove it, or name another output directory"
+                ),
+            ),
+            false if shards.components().contains(component) => continue,
+            false => (
+                Severity::Warning,
+                format!("it is there already, and stays: no shard has the component {component}"),
+            ),
+        };
+        findings.push(Finding {
+            severity,
+            path: path.clone(),
+            text,
+        });
+    }
+    Ok(findings)
+}
