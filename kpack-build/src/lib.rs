@@ -30,6 +30,7 @@ mod hip;
 pub mod inspect;
 pub mod install;
 mod kpack_dir;
+mod leftover;
 mod lossy;
 pub mod object_file;
 pub mod sizes;

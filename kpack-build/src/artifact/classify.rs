@@ -16,7 +16,7 @@ use super::content::Content;
 use super::data_file::not_data;
 use super::databases::{self, Place, Selection};
 use super::elf_header::Headers;
-use super::pairs::Pairs;
+use super::pairs::{self, Pairs};
 use super::target_name;
 use crate::Error;
 use crate::elf::{DeviceCode, Image, NoDeviceCode};
@@ -31,6 +31,8 @@ pub struct Classification {
     pub disagreements: Vec<Finding>,
     /// Code objects without their library file, and library files without their code objects.
     pub unpaired: Vec<Finding>,
+    /// Library files of Tensile that are not whole.
+    pub damaged: Vec<Finding>,
     /// What else is worth knowing.
     pub notices: Vec<Finding>,
 }
@@ -120,6 +122,7 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
         let (part, part_pairs) = part?;
         classification.entries.extend(part.entries);
         classification.disagreements.extend(part.disagreements);
+        classification.damaged.extend(part.damaged);
         classification.notices.extend(part.notices);
         pairs.extend(part_pairs);
     }
@@ -313,7 +316,12 @@ impl Classifier<'_> {
             .is_some_and(|extension| extension == "dat");
         let content = Content::read(self.full, file, size, kind, library)?;
         pairs.add(self.path, &content);
-        if let Content::NoLibrary(reason) = &content {
+        if let Content::NoLibrary { reason, damaged } = &content {
+            if *damaged && pairs::TENSILE.contains(&database) {
+                result
+                    .damaged
+                    .push(self.finding(format!("it is damaged: {reason}")));
+            }
             result.notices.push(self.finding(format!(
                 "{reason}; where it belongs is known by its name alone"
             )));

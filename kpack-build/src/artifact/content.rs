@@ -26,8 +26,29 @@ pub(super) enum Content {
     Archive(BTreeSet<TargetId>),
     /// It is a library file of Tensile.
     Library(Library),
-    /// It should be a library file of Tensile, and is not; the text says why.
-    NoLibrary(String),
+    /// It should be a library file of Tensile, and is not.
+    NoLibrary {
+        /// Why.
+        reason: String,
+        /// Whether it is no file of another format either, as far as its beginning tells.
+        damaged: bool,
+    },
+}
+
+/// What `.dat` files are in, where they are not in MessagePack: compressed, or YAML and JSON.
+fn is_of_another_format(bytes: &[u8]) -> bool {
+    const GZIP: &[u8] = &[0x1f, 0x8b];
+    const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+    const ZLIB: u8 = 0x78;
+    match bytes.first() {
+        None => false,
+        Some(first)
+            if *first == ZLIB || first.is_ascii_graphic() || first.is_ascii_whitespace() =>
+        {
+            true
+        }
+        Some(_) => bytes.starts_with(GZIP) || bytes.starts_with(ZSTD),
+    }
 }
 
 impl Content {
@@ -63,11 +84,14 @@ impl Content {
                 let targets = archive.toc().gfx_arches.iter().map(|target| target.parse());
                 Self::Archive(targets.collect::<Result<_, _>>().map_err(|e| refused(&e))?)
             }
-            None if library && size > 0 => {
+            None if library => {
                 let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
                 match Library::read(&bytes) {
                     Ok(library) => Self::Library(library),
-                    Err(error) => Self::NoLibrary(error.to_string()),
+                    Err(error) => Self::NoLibrary {
+                        reason: error.to_string(),
+                        damaged: !is_of_another_format(&bytes),
+                    },
                 }
             }
             _ => Self::Silent,
@@ -80,7 +104,7 @@ impl Content {
             Self::CodeObject(target) => return target.as_ref(),
             Self::Bundle(targets) | Self::Archive(targets) => targets,
             Self::Library(library) => &library.targets,
-            Self::Silent | Self::NoLibrary(_) => return None,
+            Self::Silent | Self::NoLibrary { .. } => return None,
         };
         let mut targets = targets.iter();
         targets.next().filter(|_| targets.next().is_none())

@@ -80,7 +80,7 @@ impl Pairs {
 }
 
 /// The databases whose code objects and library files come in pairs.
-const TENSILE: [&str; 3] = ["rocblas", "hipblaslt", "hipsparselt"];
+pub(super) const TENSILE: [&str; 3] = ["rocblas", "hipblaslt", "hipsparselt"];
 
 fn stem(name: &str) -> &str {
     let stem = name

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::output::{self, size, table};
 use crate::Error;
+use crate::leftover;
 use crate::sizes::{self, Depth, Row, Sizes};
 
 /// Report where the bytes are: by module, target and binary, before and after a split
@@ -66,6 +67,12 @@ enum DepthArgument {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let sizes = sizes::measure(&arguments.paths, &arguments.before)?;
+    for leftover in &sizes.leftovers {
+        output::complain(
+            "note",
+            format_args!("{}: {}", leftover.display(), leftover::TEXT),
+        );
+    }
     if let Some(path) = &arguments.html {
         let page = sizes::page(&sizes, &arguments.title);
         fs::write(path, page).map_err(|e| Error::io(path, "write", e))?;

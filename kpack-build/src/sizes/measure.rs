@@ -16,17 +16,22 @@ use crate::artifact::manifest_txt;
 use crate::elf::{DeviceCode, FatBinary, Image};
 use crate::inspect;
 use crate::kpack_dir;
+use crate::leftover::is_leftover;
 
 /// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
 const DEPTH: usize = 3;
 
 /// Measures trees; install prefixes and artifact directories may be anywhere among them.
-pub(super) fn trees(paths: &[PathBuf]) -> Result<BTreeMap<Key, Size>, Error> {
+/// Adds the directories that are left behind by runs that were interrupted to `leftovers`.
+pub(super) fn trees(
+    paths: &[PathBuf],
+    leftovers: &mut Vec<PathBuf>,
+) -> Result<BTreeMap<Key, Size>, Error> {
     let mut tree = Tree::default();
     for path in paths {
-        let artifacts = artifacts(path)?;
+        let artifacts = artifacts(path, leftovers)?;
         if artifacts.is_empty() {
-            tree.prefix(path, None)?;
+            tree.prefix(path, None, leftovers)?;
         }
         for artifact in artifacts {
             let list = artifact.join(manifest_txt::FILE_NAME);
@@ -35,7 +40,7 @@ pub(super) fn trees(paths: &[PathBuf]) -> Result<BTreeMap<Key, Size>, Error> {
             for prefix in manifest_txt::read(&artifact)? {
                 let directory = artifact.join(&prefix);
                 if directory.is_dir() {
-                    tree.prefix(&directory, Some(manifest_txt::module(&prefix)))?;
+                    tree.prefix(&directory, Some(manifest_txt::module(&prefix)), &[])?;
                 }
             }
         }
@@ -44,7 +49,7 @@ pub(super) fn trees(paths: &[PathBuf]) -> Result<BTreeMap<Key, Size>, Error> {
 }
 
 /// The artifact directories at and below `path`.
-fn artifacts(path: &Path) -> Result<Vec<PathBuf>, Error> {
+fn artifacts(path: &Path, leftovers: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
     path.metadata().map_err(|e| Error::io(path, "read", e))?;
     let mut found = Vec::new();
     let walk = WalkDir::new(path)
@@ -54,6 +59,12 @@ fn artifacts(path: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut walk = walk.into_iter();
     while let Some(entry) = walk.next() {
         let entry = entry.map_err(|e| Error::io(path, "list", e.into()))?;
+        let is_directory = entry.file_type().is_dir();
+        if is_directory && entry.depth() > 0 && is_leftover(entry.file_name()) {
+            leftovers.push(entry.into_path());
+            walk.skip_current_dir();
+            continue;
+        }
         if entry.path().join(manifest_txt::FILE_NAME).is_file() {
             found.push(entry.into_path());
             walk.skip_current_dir();
@@ -92,20 +103,24 @@ impl Tree {
         size.unpacked += unpacked;
     }
 
-    fn prefix(&mut self, directory: &Path, module: Option<String>) -> Result<(), Error> {
+    fn prefix(
+        &mut self,
+        directory: &Path,
+        module: Option<String>,
+        leftovers: &[PathBuf],
+    ) -> Result<(), Error> {
         for entry in classify(directory, &Selection::Auto)?.entries {
             let Node::File { size, shared_inode } = entry.node else {
                 continue;
             };
+            let path = directory.join(&entry.path);
+            if leftovers.iter().any(|leftover| path.starts_with(leftover)) {
+                continue;
+            }
             if shared_inode.is_some_and(|inode| !self.inodes.insert(inode)) {
                 continue;
             }
-            self.file(
-                &directory.join(&entry.path),
-                &entry,
-                size,
-                module.as_deref(),
-            )?;
+            self.file(&path, &entry, size, module.as_deref())?;
         }
         Ok(())
     }

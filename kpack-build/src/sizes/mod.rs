@@ -25,6 +25,9 @@ pub struct Sizes {
     pub before_was_measured: bool,
     /// By module, then target, the host first, then what.
     pub rows: Vec<Row>,
+    /// Directories that runs which were interrupted left behind. They are in no row.
+    #[serde(serialize_with = "crate::lossy::list")]
+    pub leftovers: Vec<PathBuf>,
 }
 
 /// The bytes of one binary for one target.
@@ -58,8 +61,9 @@ pub enum Depth {
 /// # Errors
 /// [`Error::Io`]; [`Error::Refused`] for damaged files.
 pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
-    let split = measure::trees(after)?;
-    let unsplit = measure::trees(before)?;
+    let mut leftovers = Vec::new();
+    let split = measure::trees(after, &mut leftovers)?;
+    let unsplit = measure::trees(before, &mut leftovers)?;
     let before_was_measured = !before.is_empty();
     let mut rows: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
     // An unsplit install prefix does not say which modules its binaries are of.
@@ -95,6 +99,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
     Ok(Sizes {
         before_was_measured,
         rows: rows.into_iter().map(row).collect(),
+        leftovers,
     })
 }
 

@@ -20,6 +20,7 @@ use walkdir::WalkDir;
 
 use crate::Error;
 use crate::inspect::{self, FileKind};
+use crate::leftover::{self, is_leftover};
 
 use artifacts::Artifacts;
 
@@ -45,8 +46,9 @@ impl Options {
     }
 }
 
-/// Verifies files, install prefixes, artifact directories, and directories of such. `on_file` is called with each file before it is read, its
-/// position, and the number of files.
+/// Verifies files, install prefixes, artifact directories, and directories of such. A directory in
+/// which there is nothing to verify is a fault. `on_file` is called with each file before it is read,
+/// its position, and the number of files.
 ///
 /// # Errors
 /// [`Error::Io`] for one of `paths` that cannot be read, [`Error::Refused`] for one that is nothing
@@ -128,7 +130,25 @@ pub fn verify(
     if let (Some(unsplit), [path]) = (&options.against, paths) {
         unsplit::compare(path, unsplit, &context, &mut report)?;
     }
+    for path in paths {
+        nothing_checked(path, &mut report);
+    }
     Ok(report)
+}
+
+/// A directory of which nothing was checked is hardly the one that was meant.
+fn nothing_checked(path: &Path, report: &mut Report) {
+    let real = path.canonicalize();
+    let is_below = |check: &Check| {
+        let mut roots = [Some(path), real.as_deref().ok()].into_iter().flatten();
+        roots.any(|root| check.path.starts_with(root))
+    };
+    let mut checks = report.checks.iter();
+    if !checks.any(|check| is_below(check) && check.text != leftover::TEXT) {
+        let text = "there is nothing to verify: no artifact directory, and no binary with device \
+                    code, split or not, no .kpack archive and no .kpm manifest";
+        report.fault(Subject::File, path, text);
+    }
 }
 
 /// What all checks share.
@@ -149,10 +169,11 @@ struct Work {
 
 /// The files below `root` that can be verified, in order of path; symbolic links are not followed.
 fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
-    for entry in WalkDir::new(root)
+    let walk = WalkDir::new(root)
         .follow_root_links(true)
-        .sort_by_file_name()
-    {
+        .sort_by_file_name();
+    let mut walk = walk.into_iter();
+    while let Some(entry) = walk.next() {
         let entry = match entry {
             Ok(entry) => entry,
             Err(error) if error.depth() == 0 => return Err(Error::io(root, "list", error.into())),
@@ -162,6 +183,13 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
                 continue;
             }
         };
+        if entry.depth() > 0 && is_leftover(entry.file_name()) {
+            report.note(Subject::File, entry.path(), leftover::TEXT);
+            if entry.file_type().is_dir() {
+                walk.skip_current_dir();
+            }
+            continue;
+        }
         if !entry.file_type().is_file() {
             continue;
         }

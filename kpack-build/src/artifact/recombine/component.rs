@@ -79,6 +79,15 @@ impl<'a> Component<'a> {
         self.shards.of(self.name)
     }
 
+    /// Reads an artifact of `shard`, and names what is damaged in it.
+    pub(super) fn tree(&mut self, shard: &str, artifact: &Path) -> Result<Tree, Error> {
+        let mut tree = Tree::read(shard, artifact)?;
+        for (path, text) in std::mem::take(&mut tree.damaged) {
+            self.say(Severity::Error, path, text);
+        }
+        Ok(tree)
+    }
+
     /// A directory name: what the component is called for `suffix`.
     pub(super) fn artifact_name(&self, suffix: &str) -> String {
         format!("{}_{suffix}", self.name)

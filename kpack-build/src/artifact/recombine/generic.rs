@@ -52,7 +52,7 @@ impl Component<'_> {
         }
         let mut trees = Vec::new();
         for (shard, path) in &with {
-            let tree = Tree::read(shard, path)?;
+            let tree = self.tree(shard, path)?;
             self.nothing_unsplit(&tree);
             trees.push(tree);
         }

@@ -29,6 +29,7 @@ impl<'a> Component<'a> {
             root: PathBuf::new(),
             prefixes: Vec::new(),
             entries: BTreeMap::new(),
+            damaged: Vec::new(),
         };
         for target in &group.architectures {
             let Some(Target { shards, tree }) = self.target(target)? else {
@@ -77,13 +78,13 @@ impl<'a> Component<'a> {
         let Some(((first, path), others)) = with.split_first() else {
             return Ok(None);
         };
-        let tree = Tree::read(first, path)?;
+        let tree = self.tree(first, path)?;
         self.nothing_misplaced(&tree, target);
         let shards = BTreeSet::from([*first]);
         let strict = self.strict();
         let mut taken = Target { shards, tree };
         for (shard, path) in others {
-            let other = Tree::read(shard, path)?;
+            let other = self.tree(shard, path)?;
             self.nothing_misplaced(&other, target);
             let differences = differences(&taken.tree, &other, |_, _| true)?;
             self.say_duplicates(target, &taken.tree, &other, &differences);

@@ -11,14 +11,15 @@ use super::shards::Shards;
 use super::stale::stale;
 use super::{Finding, Options, Plan, Severity};
 use crate::Error;
+use crate::leftover;
 
 /// Reads the shards and plans the artifacts. `on_component` is called when a component was read,
 /// with its name and the number of components.
 ///
 /// # Errors
-/// [`Error::Refused`] for a directory without shards, a primary shard that is not there, and
-/// damaged files; [`Error::Usage`] for a component that no shard has; [`Error::Io`]. What is wrong
-/// with the shards together is no error here, but among the plan's findings.
+/// [`Error::Refused`] for a directory without shards and a primary shard that is not there;
+/// [`Error::Usage`] for a component that no shard has; [`Error::Io`]. Damaged files, and what is
+/// wrong with the shards together, are no errors here, but among the plan's findings.
 pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> Result<Plan, Error> {
     let configuration = &options.configuration;
     let mut shards = Shards::read(&options.shards_dir)?;
@@ -37,6 +38,13 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
         artifacts: Vec::new(),
         findings: Vec::new(),
     };
+    for path in &shards.leftovers {
+        plan.findings.push(Finding {
+            severity: Severity::Warning,
+            path: path.clone(),
+            text: format!("left out: {}", leftover::TEXT),
+        });
+    }
     for path in &shards.others {
         plan.findings.push(Finding {
             severity: Severity::Note,
@@ -76,12 +84,24 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
             });
         }
     });
-    for component in planned.into_inner().unwrap_or_default().into_values() {
-        let component = component?;
-        plan.artifacts.extend(component.artifacts);
-        plan.findings.extend(component.findings);
+    let mut read = Vec::new();
+    for (name, component) in planned.into_inner().unwrap_or_default() {
+        match component {
+            Ok(component) => {
+                read.push(name);
+                plan.artifacts.extend(component.artifacts);
+                plan.findings.extend(component.findings);
+            }
+            // A damaged file; what is wrong with the others is to be said as well.
+            Err(Error::Refused { path, reason }) => plan.findings.push(Finding {
+                severity: Severity::Error,
+                path,
+                text: reason,
+            }),
+            Err(error) => return Err(error),
+        }
     }
-    let stale = stale(options, &shards, &components, &plan.artifacts)?;
+    let stale = stale(options, &shards, &read, &plan.artifacts)?;
     plan.findings.extend(stale);
     Ok(plan)
 }

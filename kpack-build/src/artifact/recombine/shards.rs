@@ -9,6 +9,7 @@ use kpack_format::TargetId;
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, Kind};
+use crate::leftover;
 
 /// What one machine uploaded: split artifacts.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(super) struct Artifacts {
 
 /// All shards, by name, and the directories in them that are no split artifacts.
 pub(super) struct Shards {
+    /// What splits that were interrupted left behind.
+    pub(super) leftovers: Vec<PathBuf>,
     pub(super) shards: Vec<Shard>,
     pub(super) others: Vec<PathBuf>,
 }
@@ -36,7 +39,9 @@ impl Shards {
     pub(super) fn read(directory: &Path) -> Result<Self, Error> {
         let mut shards = Vec::new();
         let mut others = Vec::new();
+        let mut leftovers = leftover::directories_in(directory)?;
         for (name, path) in directories(directory)? {
+            leftovers.extend(leftover::directories_in(&path)?);
             let mut artifacts: BTreeMap<String, Artifacts> = BTreeMap::new();
             for (artifact, path) in directories(&path)? {
                 let parsed = names::parse(&artifact)
@@ -66,7 +71,11 @@ impl Shards {
                  in it (blas_lib_generic, blas_lib_gfx1100, …)",
             ));
         }
-        Ok(Self { shards, others })
+        Ok(Self {
+            leftovers,
+            shards,
+            others,
+        })
     }
 
     /// The names of all shards.

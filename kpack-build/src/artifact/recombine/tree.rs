@@ -19,6 +19,8 @@ pub(super) struct Tree {
     pub(super) prefixes: Vec<String>,
     /// By path in the artifact directory. Parents of the prefixes are in it, too.
     pub(super) entries: BTreeMap<PathBuf, Item>,
+    /// Files that are not whole, and why.
+    pub(super) damaged: Vec<(PathBuf, String)>,
 }
 
 /// An entry of a tree.
@@ -69,6 +71,7 @@ impl Tree {
     /// is empty.
     pub(super) fn read(shard: &str, root: &Path) -> Result<Self, Error> {
         let mut entries = BTreeMap::new();
+        let mut damaged = Vec::new();
         let prefixes = manifest_txt::read(root)?;
         for prefix in &prefixes {
             let full = root.join(prefix);
@@ -89,7 +92,10 @@ impl Tree {
                     entries.entry(above.to_owned()).or_insert(directory);
                 }
             }
-            for entry in classify(&full, &Selection::Auto)?.entries {
+            let content = classify(&full, &Selection::Auto)?;
+            let wrong = content.damaged.into_iter();
+            damaged.extend(wrong.map(|finding| (full.join(finding.path), finding.text)));
+            for entry in content.entries {
                 let path = Path::new(prefix).join(&entry.path);
                 entries.insert(path, item(full.join(&entry.path), entry.node, entry.class));
             }
@@ -99,6 +105,7 @@ impl Tree {
             root: root.to_owned(),
             prefixes,
             entries,
+            damaged,
         })
     }
 }

@@ -160,7 +160,7 @@ impl Seen {
     }
 }
 
-/// Files whose names lie, and halves of pairs.
+/// Files whose names lie, damaged ones, and halves of pairs.
 fn findings(
     directory: &Path,
     prefix: &str,
@@ -169,7 +169,7 @@ fn findings(
     artifact: &Artifact,
     report: &mut Report,
 ) -> Result<(), Error> {
-    for finding in &content.disagreements {
+    for finding in content.disagreements.iter().chain(&content.damaged) {
         report.fault(
             Subject::Artifact,
             &directory.join(&finding.path),

@@ -16,6 +16,7 @@ use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, Kind};
 use crate::inspect::Overlay;
+use crate::leftover::is_leftover;
 
 /// The artifact directories among what is verified, and those beside them that they belong with.
 #[derive(Default)]
@@ -75,6 +76,12 @@ impl Artifacts {
             while let Some(entry) = walk.next() {
                 // What cannot be listed is a fault of its own.
                 let Ok(entry) = entry else { continue };
+                if entry.depth() > 0 && is_leftover(entry.file_name()) {
+                    if entry.file_type().is_dir() {
+                        walk.skip_current_dir();
+                    }
+                    continue;
+                }
                 if !is_artifact(entry.path()) {
                     continue;
                 }
@@ -121,7 +128,8 @@ impl Artifacts {
         let mut has_generic = false;
         for entry in fs::read_dir(parent).map_err(|e| Error::io(parent, "list", e))? {
             let path = entry.map_err(|e| Error::io(parent, "list", e))?.path();
-            if !is_artifact(&path) {
+            let name = path.file_name().unwrap_or_default();
+            if !is_artifact(&path) || is_leftover(name) {
                 continue;
             }
             match role_of(&path) {

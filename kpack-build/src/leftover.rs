@@ -1,0 +1,34 @@
+//! What a run that was killed leaves behind: output under the hidden name that it was made under.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// What is to be said of one.
+pub(crate) const TEXT: &str = "left behind by a run that was interrupted, and not looked at: run it \
+                               again, which replaces it";
+
+/// Whether output is made under such a name, or what is replaced put aside under it: `.NAME.tmp`,
+/// `.NAME.old`.
+pub(crate) fn is_leftover(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let inside = name.strip_prefix('.').unwrap_or_default();
+    let ending = inside.strip_suffix(".tmp").or(inside.strip_suffix(".old"));
+    ending.is_some_and(|name| !name.is_empty())
+}
+
+/// The directories directly in `directory` that were left behind, by name.
+pub(crate) fn directories_in(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |error| Error::io(directory, "list", error);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if is_leftover(&entry.file_name()) && entry.path().is_dir() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
