@@ -1,14 +1,14 @@
 //! What went wrong, with the file.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why an operation on files failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// An input is damaged, or not what it has to be.
-    #[error("{path}: {reason}", path = path.display())]
     Refused {
         /// The file.
         path: PathBuf,
@@ -16,7 +16,6 @@ pub enum Error {
         reason: String,
     },
     /// The operating system refused.
-    #[error("cannot {action} {path}", path = path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -26,11 +25,28 @@ pub enum Error {
         source: io::Error,
     },
     /// There is no compiler, or it failed.
-    #[error("{0}")]
     Compiler(String),
     /// A wrong argument.
-    #[error("{0}")]
     Usage(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { path, reason } => write!(f, "{}: {reason}", path.display()),
+            Self::Io { path, action, .. } => write!(f, "cannot {action} {}", path.display()),
+            Self::Compiler(text) | Self::Usage(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
 }
 
 impl Error {

@@ -7,36 +7,53 @@
 //! machines built; [`sizes`] reports where the bytes are. [`elf`] is one linked binary: read,
 //! planned, rewritten.
 //!
-//! ```no_run
-//! use kpack_build::install::{Options, install};
+//! A build script needs none of the features:
 //!
-//! # fn main() -> Result<(), kpack_build::Error> {
-//! let options = Options::new("stage", "vec", ["lib/libvec.so", "bin/vec"]);
-//! let report = install(&options, &())?;
-//! for archive in &report.archives {
-//!     println!("{}: {} bytes", archive.path.display(), archive.size);
-//! }
-//! # Ok(()) }
+//! ```no_run
+//! kpack_build::Hip::new()
+//!     .file("src/vector.hip")
+//!     .offload_archs(["gfx1100", "gfx942"])
+//!     .compile("vector");
 //! ```
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `install` | linked binaries and trees: `install`, `artifact`, `verify`, `inspect`, `sizes`; compression |
+//! | `stage` | `stage`, for releases of Rust programs; with `install` |
+//! | `cli` | the command `kpack`; with all others |
 
 #![forbid(unsafe_code)]
+// What linked files and trees alone need of the rooms that they share with objects.
+#![cfg_attr(
+    not(feature = "install"),
+    allow(dead_code, unreachable_pub, unused_imports, unused_macros)
+)]
 
+#[cfg(feature = "install")]
 pub mod artifact;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod elf;
 mod error;
 mod hip;
+mod input;
+#[cfg(feature = "install")]
 pub mod inspect;
+#[cfg(feature = "install")]
 pub mod install;
 mod kpack_dir;
+#[cfg(feature = "install")]
 mod leftover;
+#[cfg(feature = "install")]
 mod lossy;
 pub mod object_file;
+pub mod report;
+#[cfg(feature = "install")]
 pub mod sizes;
 mod split;
 #[cfg(feature = "stage")]
 pub mod stage;
+#[cfg(feature = "install")]
 pub mod verify;
 
 pub use error::Error;

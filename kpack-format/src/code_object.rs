@@ -1,5 +1,6 @@
 //! What an AMDGPU code object says of itself: target and extent.
 
+use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
 
 use object::LittleEndian as LE;
@@ -25,15 +26,37 @@ pub struct CodeObject {
 }
 
 /// Why bytes are no AMDGPU code object.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum CodeObjectError {
     /// Reading failed.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
     /// The bytes are not a code object; the text says what was expected and what was found.
-    #[error("not an AMDGPU code object: {0}")]
     Malformed(String),
+}
+
+impl fmt::Display for CodeObjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Malformed(reason) => write!(f, "not an AMDGPU code object: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for CodeObjectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<std::io::Error> for CodeObjectError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 impl CodeObject {

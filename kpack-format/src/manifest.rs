@@ -1,11 +1,11 @@
 //! `.kpm`: which archives a module has.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
+use crate::Sha256;
 use crate::digest::Digest;
-use crate::{Sha256, message_pack};
+use crate::message_pack::{self, record};
 
 /// The version of the format.
 const FORMAT_VERSION: u32 = 1;
@@ -37,27 +37,35 @@ pub struct KpackFile {
 }
 
 /// Why bytes are no manifest.
-#[derive(Debug, thiserror::Error)]
-#[error("not a kpack manifest: {0}")]
+#[derive(Debug)]
 pub struct ManifestError(pub(crate) String);
 
-/// The manifest as it stands in the file.
-#[derive(Serialize, Deserialize)]
-struct Wire {
-    format_version: u32,
-    component_name: String,
-    prefix: String,
-    kpack_files: BTreeMap<String, WireFile>,
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a kpack manifest: {}", self.0)
+    }
 }
 
-#[derive(Serialize, Deserialize)]
-struct WireFile {
-    architecture: String,
-    filename: String,
-    size: u64,
-    kernel_count: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    checksum: Option<Digest>,
+impl std::error::Error for ManifestError {}
+
+record! {
+    /// The manifest as it stands in the file.
+    struct Wire {
+        format_version = "format_version": u32,
+        component_name = "component_name": String,
+        prefix = "prefix": String,
+        kpack_files = "kpack_files": BTreeMap<String, WireFile>,
+    }
+}
+
+record! {
+    struct WireFile {
+        architecture = "architecture": String,
+        filename = "filename": String,
+        size = "size": u64,
+        kernel_count = "kernel_count": u64,
+        checksum = "checksum": Option<Digest>,
+    }
 }
 
 impl Manifest {

@@ -1,8 +1,8 @@
 //! `.rocm_kpack_ref`: what a split binary keeps in place of its device code.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
 
-use crate::message_pack;
+use crate::message_pack::{self, List, record};
 
 /// The name of the section that holds the marker.
 pub const SECTION_NAME: &str = ".rocm_kpack_ref";
@@ -25,23 +25,30 @@ pub struct Marker {
 }
 
 /// Why bytes are no marker.
-#[derive(Debug, thiserror::Error)]
-#[error("not a kpack marker: {0}")]
+#[derive(Debug)]
 pub struct MarkerError(pub(crate) String);
 
-/// The marker as it stands in the file.
-#[derive(Serialize, Deserialize)]
-struct Wire {
-    #[serde(deserialize_with = "message_pack::list::<_, _, MAX_SEARCH_PATHS>")]
-    kpack_search_paths: Vec<String>,
-    kernel_name: String,
+impl fmt::Display for MarkerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a kpack marker: {}", self.0)
+    }
+}
+
+impl std::error::Error for MarkerError {}
+
+record! {
+    /// The marker as it stands in the file.
+    struct Wire {
+        kpack_search_paths = "kpack_search_paths": List<String, MAX_SEARCH_PATHS>,
+        kernel_name = "kernel_name": String,
+    }
 }
 
 impl Marker {
     /// The MessagePack form; a marker without kernel name gets an empty one.
     pub fn to_bytes(&self) -> Vec<u8> {
         message_pack::to_bytes(&Wire {
-            kpack_search_paths: self.kpack_search_paths.clone(),
+            kpack_search_paths: List(self.kpack_search_paths.clone()),
             kernel_name: self.kernel_name.clone().unwrap_or_default(),
         })
     }
@@ -58,12 +65,12 @@ impl Marker {
             Some(0x80..=0x8f | 0xde | 0xdf) => {
                 let (wire, size): (Wire, _) =
                     message_pack::read(bytes).map_err(|error| MarkerError(error.to_string()))?;
-                if wire.kpack_search_paths.is_empty() {
+                if wire.kpack_search_paths.0.is_empty() {
                     return Err(MarkerError("it has no search paths".to_owned()));
                 }
                 let marker = Self {
                     kernel_name: Some(wire.kernel_name),
-                    kpack_search_paths: wire.kpack_search_paths,
+                    kpack_search_paths: wire.kpack_search_paths.0,
                 };
                 Ok((marker, size))
             }

@@ -5,9 +5,8 @@ use std::fmt;
 use std::io::Cursor;
 use std::marker::PhantomData;
 
-use rmp_serde::Deserializer;
-use serde::de::{self, Deserialize, DeserializeOwned, MapAccess, SeqAccess, Visitor};
-use serde::ser::Serialize;
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
 
 /// Deeper nesting than any of the formats has; keys that are not known are skipped to this depth.
 const MAX_DEPTH: usize = 32;
@@ -22,43 +21,44 @@ pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
 pub(crate) fn read<T: DeserializeOwned>(
     bytes: &[u8],
 ) -> Result<(T, usize), rmp_serde::decode::Error> {
-    let mut deserializer = Deserializer::new(Cursor::new(bytes));
+    let mut deserializer = rmp_serde::Deserializer::new(Cursor::new(bytes));
     deserializer.set_max_depth(MAX_DEPTH);
     let value = T::deserialize(&mut deserializer)?;
     let size = deserializer.position() as usize;
     Ok((value, size))
 }
 
-/// For `deserialize_with`: a list of at most `MAX` elements. An element can be one byte here and many
-/// in memory, so what is allocated must not depend on the size of the file alone.
-pub(crate) fn list<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: de::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    deserializer.deserialize_seq(Bounded::<Vec<T>, MAX>(PhantomData))
+/// A list of at most `MAX` elements. An element can be one byte here and many in memory, so what is
+/// allocated must not depend on the size of the file alone.
+pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
+
+/// A map of at most `MAX` entries.
+pub(crate) struct Map<T, const MAX: usize>(pub(crate) BTreeMap<String, T>);
+
+impl<T: Serialize, const MAX: usize> Serialize for List<T, MAX> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
 }
 
-/// As [`list`], for a key that need not be there.
-pub(crate) fn optional_list<'de, D, T, const MAX: usize>(
-    deserializer: D,
-) -> Result<Option<Vec<T>>, D::Error>
-where
-    D: de::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    list::<D, T, MAX>(deserializer).map(Some)
+impl<T: Serialize, const MAX: usize> Serialize for Map<T, MAX> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
 }
 
-/// For `deserialize_with`: a map of at most `MAX` entries.
-pub(crate) fn map<'de, D, T, const MAX: usize>(
-    deserializer: D,
-) -> Result<BTreeMap<String, T>, D::Error>
-where
-    D: de::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    deserializer.deserialize_map(Bounded::<BTreeMap<String, T>, MAX>(PhantomData))
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bounded = Bounded::<Vec<T>, MAX>(PhantomData);
+        deserializer.deserialize_seq(bounded).map(Self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Map<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bounded = Bounded::<BTreeMap<String, T>, MAX>(PhantomData);
+        deserializer.deserialize_map(bounded).map(Self)
+    }
 }
 
 struct Bounded<T, const MAX: usize>(PhantomData<T>);
@@ -102,3 +102,126 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de>
         Ok(map)
     }
 }
+
+/// The value of a key.
+pub(crate) trait Value: Sized {
+    /// What it is where the key is not there.
+    fn missing<E: de::Error>(key: &'static str) -> Result<Self, E> {
+        Err(E::missing_field(key))
+    }
+
+    /// Whether the key is written.
+    fn is_written(&self) -> bool {
+        true
+    }
+}
+
+impl Value for u32 {}
+impl Value for u64 {}
+impl Value for String {}
+impl<T, const MAX: usize> Value for List<T, MAX> {}
+impl<T, const MAX: usize> Value for Map<T, MAX> {}
+impl<T> Value for BTreeMap<String, T> {}
+
+impl<T> Value for Option<T> {
+    fn missing<E: de::Error>(_: &'static str) -> Result<Self, E> {
+        Ok(None)
+    }
+
+    fn is_written(&self) -> bool {
+        self.is_some()
+    }
+}
+
+/// Defines a struct that stands in a file as a map with the fields' names as keys. Keys that are not
+/// known are skipped. serde's derive would do the same, and take longer to compile than this crate
+/// and all others that it needs: build scripts have it as a dependency.
+macro_rules! record {
+    (
+        $(#[$attribute:meta])*
+        struct $name:ident { $($field:ident = $key:literal: $value:ty,)+ }
+    ) => {
+        $(#[$attribute])*
+        struct $name { $($field: $value,)+ }
+
+        const _: () = {
+            use std::fmt;
+
+            use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+            use serde::ser::{Serialize, SerializeMap, Serializer};
+            use $crate::message_pack::Value;
+
+            impl Serialize for $name {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    let size = [$(self.$field.is_written()),+].into_iter().filter(|written| *written);
+                    let mut map = serializer.serialize_map(Some(size.count()))?;
+                    $(if self.$field.is_written() {
+                        map.serialize_entry($key, &self.$field)?;
+                    })+
+                    map.end()
+                }
+            }
+
+            #[allow(non_camel_case_types)]
+            enum Key { $($field,)+ Unknown }
+
+            impl<'de> Deserialize<'de> for Key {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    struct AsText;
+                    impl Visitor<'_> for AsText {
+                        type Value = Key;
+
+                        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                            f.write_str("a key")
+                        }
+
+                        fn visit_str<E: de::Error>(self, key: &str) -> Result<Key, E> {
+                            Ok(match key {
+                                $($key => Key::$field,)+
+                                _ => Key::Unknown,
+                            })
+                        }
+                    }
+                    deserializer.deserialize_identifier(AsText)
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $name {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    struct AsMap;
+                    impl<'de> Visitor<'de> for AsMap {
+                        type Value = $name;
+
+                        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                            f.write_str("a map")
+                        }
+
+                        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<$name, A::Error> {
+                            $(let mut $field: Option<$value> = None;)+
+                            while let Some(key) = map.next_key()? {
+                                match key {
+                                    $(Key::$field => {
+                                        if $field.replace(map.next_value()?).is_some() {
+                                            return Err(de::Error::duplicate_field($key));
+                                        }
+                                    })+
+                                    Key::Unknown => {
+                                        map.next_value::<IgnoredAny>()?;
+                                    }
+                                }
+                            }
+                            Ok($name {
+                                $($field: match $field {
+                                    Some(value) => value,
+                                    None => Value::missing($key)?,
+                                },)+
+                            })
+                        }
+                    }
+                    deserializer.deserialize_map(AsMap)
+                }
+            }
+        };
+    };
+}
+pub(crate) use record;

@@ -1,6 +1,7 @@
 //! A MessagePack map as the bytes of its keys and values, to put maps together without knowing what is
 //! in them.
 
+use std::fmt;
 use std::io::Cursor;
 
 use rmp_serde::Deserializer;
@@ -31,14 +32,22 @@ pub struct Entry<'a> {
 }
 
 /// Why bytes are no such map.
-#[derive(Debug, thiserror::Error)]
-#[error("at offset {offset:#x}: {reason}")]
+#[derive(Debug)]
 pub struct RawMapError {
     /// Offset in bytes.
     pub offset: usize,
     /// What was expected and what was found.
     pub reason: String,
 }
+
+impl fmt::Display for RawMapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { offset, reason } = self;
+        write!(f, "at offset {offset:#x}: {reason}")
+    }
+}
+
+impl std::error::Error for RawMapError {}
 
 /// The entries of the MessagePack map that fills `bytes`, in its order.
 ///

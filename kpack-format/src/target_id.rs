@@ -14,12 +14,20 @@ pub struct TargetId {
 }
 
 /// Why a text is no target ID.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a GPU target ID: {reason}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseTargetIdError {
     text: String,
     reason: &'static str,
 }
+
+impl fmt::Display for ParseTargetIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, reason } = self;
+        write!(f, "`{text}` is not a GPU target ID: {reason}")
+    }
+}
+
+impl std::error::Error for ParseTargetIdError {}
 
 impl TargetId {
     /// The processor, such as `gfx90a` or `gfx9-4-generic`.

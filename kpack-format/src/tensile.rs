@@ -27,9 +27,16 @@ pub struct Library {
 }
 
 /// Why bytes are no library file.
-#[derive(Debug, thiserror::Error)]
-#[error("not a MessagePack library file: {0}")]
+#[derive(Debug)]
 pub struct LibraryError(String);
+
+impl fmt::Display for LibraryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a MessagePack library file: {}", self.0)
+    }
+}
+
+impl std::error::Error for LibraryError {}
 
 impl Library {
     /// Whether a file that begins with `first` may be one: a MessagePack map.

@@ -196,6 +196,7 @@ impl Archive {
             Ok(()) => Ok(memory),
             Err(DecodeError::OutOfMemory) => Err(Error::OutOfMemory { size }),
             Err(DecodeError::Damaged(reason)) => Err(damaged(reason)),
+            Err(error @ DecodeError::NoCompression) => Err(damaged(error.to_string())),
         }
     }
 

@@ -13,8 +13,7 @@ use object::elf;
 use kpack_format::marker;
 
 use super::headers::{Section, Segment};
-use super::image::pods;
-use super::wrappers::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE};
+use super::records::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods};
 use super::{DeviceCode, ElfError, Image, ReadAt};
 
 /// How many bytes are compared at a time.

@@ -7,7 +7,8 @@ use object::LittleEndian as LE;
 use object::elf;
 
 use super::error::refuse;
-use super::image::{Image, pods};
+use super::image::Image;
+use super::records::pods;
 use super::{ElfError, ReadAt};
 
 /// Size of a dynamic entry in the file, in bytes.

@@ -10,10 +10,11 @@ use super::dynamic::{
     DYNAMIC_ENTRY, Dynamic, Relocation, Relocations, dynamic_symbols, is_address,
 };
 use super::error::refuse;
-use super::image::{Image, pods, pods_mut};
+use super::image::Image;
 use super::layout::Geometry;
+use super::records::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods, pods_mut};
 use super::section_table::SectionTable;
-use super::wrappers::{FAT_SECTION, FatBinary, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, is_absolute};
+use super::wrappers::{FatBinary, is_absolute};
 use super::{ElfError, ReadAt};
 
 /// Changed bytes by offset in the input. A later change wins over an earlier one.

@@ -1,21 +1,46 @@
 //! Why a binary is refused.
 
+use std::fmt;
 use std::io;
 
 /// Why a binary was refused. The caller knows the path.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum ElfError {
     /// Reading or writing failed.
-    #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// A relocatable object: its device code is split before the link.
-    #[error("it is a relocatable object; its device code has to be split before the link")]
     Relocatable,
     /// The file is damaged, or of a kind that cannot be rewritten; the text names the offending
     /// thing, what was expected and what was found.
-    #[error("{0}")]
     Refused(String),
+}
+
+impl fmt::Display for ElfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Relocatable => f.write_str(
+                "it is a relocatable object; its device code has to be split before the link",
+            ),
+            Self::Refused(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for ElfError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<std::io::Error> for ElfError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 /// Shorthand for [`ElfError::Refused`] with a formatted text.

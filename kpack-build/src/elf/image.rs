@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::elf;
-use object::pod::{self, Pod};
 
 use super::error::refuse;
 use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
+use super::records::pods;
 use super::{ElfError, ReadAt};
 
 /// A linked ELF file, of which the headers are held and the rest is read on demand.
@@ -289,19 +289,6 @@ fn read<S: ReadAt>(
     let mut bytes = vec![0; length];
     source.read_exact_at(offset, &mut bytes)?;
     Ok(bytes)
-}
-
-/// The records in `bytes`; an incomplete one at the end is left out.
-pub(crate) fn pods<T: Pod>(bytes: &[u8]) -> &[T] {
-    let count = bytes.len() / size_of::<T>();
-    // The length fits, and `object`'s ELF records have alignment 1.
-    pod::slice_from_bytes(bytes, count).map_or(&[], |(records, _)| records)
-}
-
-/// The records in `bytes`, to be changed in place.
-pub(crate) fn pods_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
-    let count = bytes.len() / size_of::<T>();
-    pod::slice_from_bytes_mut(bytes, count).map_or(&mut [], |(records, _)| records)
 }
 
 fn program_headers<S: ReadAt>(

@@ -16,9 +16,10 @@ use super::edits::{self, Edits};
 use super::error::refuse;
 use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
+use super::records::FAT_SECTION;
 use super::room::{self, Moved, Room};
 use super::section_table::{self, SectionTable};
-use super::wrappers::{FAT_SECTION, FatBinary};
+use super::wrappers::FatBinary;
 use super::{ElfError, ReadAt};
 
 /// Smallest page that a host binary's layout is made for, in bytes.

@@ -3,28 +3,43 @@
 //! [`Image`] (headers) → [`DeviceCode`] (wrappers and bundles) → [`Plan`] (the layout, pure data)
 //! → [`Plan::apply`] (the rewrite, checked afterwards).
 
+#[cfg(feature = "install")]
 mod check;
+#[cfg(feature = "install")]
 mod compare;
+#[cfg(feature = "install")]
 mod dynamic;
+#[cfg(feature = "install")]
 mod edits;
 mod error;
+#[cfg(feature = "install")]
 mod headers;
+#[cfg(feature = "install")]
 mod image;
+#[cfg(feature = "install")]
 mod layout;
 mod read_at;
+mod records;
+#[cfg(feature = "install")]
 mod rewrite;
+#[cfg(feature = "install")]
 mod room;
+#[cfg(feature = "install")]
 mod section_table;
+#[cfg(feature = "install")]
 mod wrappers;
 
-pub use compare::compare;
+#[cfg(feature = "install")]
+pub use self::{
+    compare::compare,
+    image::Image,
+    layout::Plan,
+    wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper},
+};
 pub use error::ElfError;
-pub use image::Image;
-pub(crate) use image::{pods, pods_mut};
-pub use layout::Plan;
 pub use read_at::ReadAt;
-pub(crate) use wrappers::FAT_SECTION;
-pub use wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper, Wrapper};
-pub(crate) use wrappers::{
-    MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SECTION, WRAPPER_SIZE,
+pub use records::Wrapper;
+pub(crate) use records::{
+    FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SECTION, WRAPPER_SIZE, pods,
+    pods_mut,
 };

@@ -9,7 +9,7 @@ use super::error::refuse;
 use super::headers::{SECTION_ENTRY, Section};
 use super::image::Image;
 use super::layout::Geometry;
-use super::wrappers::FAT_SECTION;
+use super::records::FAT_SECTION;
 use super::{ElfError, ReadAt};
 
 /// Section indices from here on are reserved (gABI, `SHN_LORESERVE`).

@@ -9,24 +9,12 @@ use object::elf;
 use super::dynamic::{Dynamic, Relocation, Relocations, dynamic_symbols};
 use super::error::refuse;
 use super::headers::Section;
-use super::image::{Image, pods};
+use super::image::Image;
+use super::records::{
+    FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SECTION, WRAPPER_SIZE, Wrapper,
+    pods,
+};
 use super::{ElfError, ReadAt};
-
-/// The section that holds the bundles.
-pub(crate) const FAT_SECTION: &str = ".hip_fatbin";
-/// The section that holds the wrappers.
-pub(crate) const WRAPPER_SECTION: &str = ".hipFatBinSegment";
-
-/// `HIPF`: the wrapper points to a bundle.
-pub(crate) const MAGIC_FAT: u32 = 0x4849_5046;
-/// `HIPK`: the wrapper points to a marker.
-pub(crate) const MAGIC_SPLIT: u32 = 0x4b50_4948;
-/// The only version of a wrapper.
-pub(crate) const VERSION: u32 = 1;
-/// Size of a wrapper (`__CudaFatBinaryWrapper`), in bytes.
-pub(crate) const WRAPPER_SIZE: u64 = 24;
-/// Offset of the pointer in a wrapper, in bytes.
-pub(crate) const POINTER: u64 = 8;
 
 /// The device code of a linked ELF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,20 +48,6 @@ pub struct FatBinary {
     pub offset: u64,
     /// Its wrappers, in order of address. The position is the `co_index`.
     pub wrappers: Vec<Wrapper>,
-}
-
-/// A wrapper with magic HIPF.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrapper {
-    /// Address of the wrapper.
-    pub address: u64,
-    /// Address of its bundle.
-    pub bundle_address: u64,
-    /// File offset of its bundle.
-    pub bundle_offset: u64,
-    /// How many bytes the bundle may occupy: up to the next bundle that another wrapper points to,
-    /// or the end of the section.
-    pub bundle_available: u64,
 }
 
 /// The wrappers of a split binary.

@@ -17,10 +17,11 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use kpack_format::archive::Scheme;
 use kpack_format::marker::GFXARCH;
 
 use crate::Error;
-use crate::install::check_names;
+use crate::kpack_dir::check_names;
 use crate::kpack_dir::{Staged, group_name};
 use crate::object_file;
 use compile::Job;
@@ -476,6 +477,8 @@ impl<'a> Setup<'a> {
         let mut options = object_file::Options::new(&self.module, &self.directory, objects);
         options.component = COMPONENT.to_owned();
         options.jobs = self.threads;
+        // Build scripts are compiled without optimisation, and so would zstd be. Staging compresses.
+        options.scheme = Scheme::None;
         let directory = std::path::absolute(&self.directory)
             .map_err(|e| Error::io(&self.directory, "find", e))?;
         let Some(directory) = directory.to_str() else {
@@ -499,7 +502,7 @@ impl<'a> Setup<'a> {
         }
         let path = self.directory.join(format!("lib{}.a", self.name));
         let (staged, ()) = Staged::write(&path, |output| {
-            object_file::create(&objects, output).map_err(|e| crate::inspect::elf_error(&path, e))
+            object_file::create(&objects, output).map_err(|e| crate::input::elf_error(&path, e))
         })?;
         staged.commit()?;
         Ok(path)

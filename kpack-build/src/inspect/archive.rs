@@ -1,15 +1,14 @@
 //! Archives.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::archive::{self, ArchiveError, Scheme};
+use kpack_format::archive::{ArchiveError, Scheme};
 use serde::Serialize;
 
 use crate::Error;
+use crate::input::{archive_error, open_archive};
 
 /// A `.kpack` archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -51,12 +50,6 @@ pub struct Kernel {
     pub shared_by: usize,
 }
 
-/// Opens an archive. Damage is [`Error::Refused`].
-pub(crate) fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<File>>, Error> {
-    let file = super::open(path)?;
-    archive::Archive::open(BufReader::new(file)).map_err(|e| archive_error(path, e))
-}
-
 /// Whether an archive that is named like one for `target` is one. A module's name can be the start
 /// of another's, whose archives then look like ones for strange targets. What cannot be read counts.
 pub(crate) fn is_for(path: &Path, target: &TargetId) -> bool {
@@ -96,16 +89,6 @@ pub fn extract(path: &Path, kernel: &str, target: &TargetId) -> Result<Vec<u8>, 
             ))
         }
         result => result.map_err(|error| archive_error(path, error)),
-    }
-}
-
-/// An archive's error, with the path that it lacks.
-pub(crate) fn archive_error(path: &Path, error: ArchiveError) -> Error {
-    match error {
-        ArchiveError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
-            Error::io(path, "read", e)
-        }
-        other => Error::refused(path, other.to_string()),
     }
 }
 

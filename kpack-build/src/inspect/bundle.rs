@@ -1,10 +1,9 @@
 //! Offload bundles and code objects.
 
 use std::fs::File;
-use std::io::{BufReader, Cursor, Read, Seek};
+use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use kpack_format::TargetId;
 use kpack_format::code_object;
 use kpack_format::offload_bundle::{self, Format, Method};
 use serde::Serialize;
@@ -110,25 +109,4 @@ pub(super) fn inspect_code_object(path: &Path, file: File, size: u64) -> Result<
         code_object_version: (read.abi_version <= 4).then(|| read.abi_version + 2),
         size: read.size,
     })
-}
-
-/// Whether a code object is for `target`, by what its own header says; the text says how not.
-pub(crate) fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), String> {
-    // SPIR-V is compiled further by the runtime and is no AMDGPU ELF file.
-    if !target.processor().starts_with("gfx") {
-        return Ok(());
-    }
-    let size = bytes.len() as u64;
-    let header = code_object::CodeObject::read(&mut Cursor::new(bytes), size);
-    let header = header.map_err(|error| error.to_string())?;
-    if header.agrees_with(target) {
-        return Ok(());
-    }
-    let own = header
-        .target
-        .map_or_else(String::new, |own| own.to_string());
-    Err(format!(
-        "its ELF header says that it is for {own} (e_flags {:#x})",
-        header.flags
-    ))
 }

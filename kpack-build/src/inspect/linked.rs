@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{Bundle, Content, Kpack, Kpacks, archive, find_kpacks, read_markers, unlinked};
 use crate::Error;
 use crate::elf::{self, DeviceCode, ElfError, Image};
+use crate::input::{elf_error, open_archive, open_bundle};
 
 /// A binary with its device code in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -114,16 +115,6 @@ pub(super) fn inspect(path: &Path, file: File) -> Result<Content, Error> {
     })
 }
 
-/// An ELF error, with the path that it lacks.
-pub(crate) fn elf_error(path: &Path, error: ElfError) -> Error {
-    match error {
-        ElfError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
-            Error::io(path, "read", e)
-        }
-        other => Error::refused(path, other.to_string()),
-    }
-}
-
 /// Why there is no device code, in words.
 pub(crate) fn no_device_code(reason: elf::NoDeviceCode) -> NoDeviceCode {
     let (reason, explanation) = match reason {
@@ -178,15 +169,6 @@ fn fat_binary(path: &Path, image: &Image<File>, fat: &elf::FatBinary) -> Result<
         wrappers,
         targets: totals.into_iter().map(total).collect(),
     })
-}
-
-/// Reads the table of a wrapper's bundle.
-pub(crate) fn open_bundle<R: Read + Seek>(
-    reader: &mut R,
-    wrapper: &elf::Wrapper,
-) -> Result<kpack_format::offload_bundle::Bundle, kpack_format::offload_bundle::BundleError> {
-    reader.seek(SeekFrom::Start(wrapper.bundle_offset))?;
-    kpack_format::offload_bundle::Bundle::read(reader, wrapper.bundle_available)
 }
 
 fn split_binary(
@@ -253,7 +235,7 @@ fn split_binary(
 
 /// How many code objects named `kernel_name` an archive has; 0 for one that cannot be read.
 fn count_code_objects(kpack: &Kpack, kernel_name: Option<&str>) -> usize {
-    let Ok(archive) = archive::open_archive(&kpack.path) else {
+    let Ok(archive) = open_archive(&kpack.path) else {
         return 0;
     };
     let kernels = archive.toc().kernels.iter();

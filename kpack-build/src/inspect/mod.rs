@@ -5,7 +5,6 @@
 
 mod archive;
 mod bundle;
-mod identify;
 mod kpacks;
 mod linked;
 mod manifest;
@@ -13,18 +12,15 @@ mod markers;
 mod overlay;
 mod unlinked;
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use kpack_format::digest::{Hasher, Sha256};
 use serde::Serialize;
 
 use crate::Error;
 
+pub use crate::input::{FileKind, identify};
 pub use archive::{Archive, Kernel, extract};
 pub use bundle::{Bundle, BundleEntry, CodeObject};
-pub use identify::{FileKind, identify};
 pub use kpacks::{Kpack, Kpacks, find_kpacks};
 pub use linked::{
     FatBinary, FatWrapper, NoDeviceCode, SplitBinary, SplitObject, SplitWrapper, TargetTotal,
@@ -32,11 +28,13 @@ pub use linked::{
 pub use manifest::{Manifest, ManifestEntry};
 pub use unlinked::{DeviceObject, Unlinked};
 
-pub(crate) use archive::{is_for, open_archive, split_name};
-pub(crate) use bundle::check_code_object;
+pub(crate) use crate::input::{
+    check_code_object, digest, elf_error, manifest_parts, open, open_archive, open_bundle,
+    read_manifest,
+};
+pub(crate) use archive::{is_for, split_name};
 pub(crate) use kpacks::find_kpacks_in;
-pub(crate) use linked::{elf_error, no_device_code, open_bundle, prefix_of};
-pub(crate) use manifest::{hex, manifest_parts, read_manifest};
+pub(crate) use linked::{no_device_code, prefix_of};
 pub(crate) use markers::{Marked, read_markers};
 pub(crate) use overlay::Overlay;
 
@@ -111,29 +109,4 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         size,
         content,
     })
-}
-
-/// Opens a regular file for reading.
-pub(crate) fn open(path: &Path) -> Result<File, Error> {
-    let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-    let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
-    if !metadata.is_file() {
-        return Err(Error::refused(path, "not a regular file"));
-    }
-    Ok(file)
-}
-
-/// The SHA-256 of a file.
-pub(crate) fn digest(path: &Path) -> Result<Sha256, Error> {
-    let mut file = open(path)?;
-    let mut hasher = Hasher::default();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(hasher.finish()),
-            Ok(read) => hasher.update(&buffer[..read]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::io(path, "read", error)),
-        }
-    }
 }

@@ -9,7 +9,6 @@ mod host;
 pub(crate) mod locate;
 mod options;
 pub(crate) mod presplit;
-mod report;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,14 +26,26 @@ use apply::Run;
 use locate::{KpackPath, Located, Prefix};
 use presplit::Presplit;
 
+pub(crate) use crate::kpack_dir::is_name_part;
+pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
 pub(crate) use host::is_same;
 #[cfg(feature = "stage")]
 pub(crate) use host::stage_edited;
-pub use options::{Only, Options, Progress, Unexpected};
-pub(crate) use options::{check_names, is_name_part};
-pub use report::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};
+pub use options::{Only, Options, Unexpected};
 
 /// Splits binaries of an install prefix.
+///
+/// ```no_run
+/// use kpack_build::install::{Options, install};
+///
+/// # fn main() -> Result<(), kpack_build::Error> {
+/// let options = Options::new("stage", "vec", ["lib/libvec.so", "bin/vec"]);
+/// let report = install(&options, &())?;
+/// for archive in &report.archives {
+///     println!("{}: {} bytes", archive.path.display(), archive.size);
+/// }
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 /// [`Error::Usage`] for options that make no sense, [`Error::Refused`] for input that is damaged or
@@ -93,8 +104,7 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
                     let scratch = kpacks.existing();
-                    let spool = tempfile::tempfile_in(scratch)
-                        .map_err(|e| Error::io(scratch, "create a scratch file in", e))?;
+                    let spool = kpack_dir::scratch_file(scratch)?;
                     let archive = ArchiveWriter::new(spool, &group, target, options.scheme);
                     new.insert(archive.level(options.level))
                 }

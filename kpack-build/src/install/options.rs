@@ -7,6 +7,7 @@ use kpack_format::TargetId;
 use kpack_format::archive::Scheme;
 
 use crate::Error;
+use crate::kpack_dir::check_names;
 
 /// What to install, and how.
 #[derive(Debug, Clone)]
@@ -107,37 +108,3 @@ impl Options {
         Ok(())
     }
 }
-
-/// Whether a module or component can be named so: it becomes a part of file names.
-pub(crate) fn is_name_part(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
-    !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
-}
-
-/// Refuses names of a module and component that can be no part of file names.
-pub(crate) fn check_names(module: &str, component: &str) -> Result<(), Error> {
-    for (what, name) in [("module", module), ("component", component)] {
-        if !is_name_part(name) {
-            return Err(Error::usage(format!(
-                "{what} `{name}`: expected a part of a file name, of letters, digits, `.`, `_`, `+` and `-`"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Is told how far the work is.
-pub trait Progress: Sync {
-    /// There are `total` bytes of device code.
-    fn start(&self, total: u64) {
-        let _ = total;
-    }
-
-    /// `bytes` more of them were read.
-    fn advance(&self, bytes: u64) {
-        let _ = bytes;
-    }
-}
-
-/// Tells nobody.
-impl Progress for () {}

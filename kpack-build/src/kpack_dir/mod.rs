@@ -1,5 +1,7 @@
 //! A module's kpack directory: lock, merge, manifest, durable replacement.
 
+mod names;
+mod scratch;
 mod update;
 
 use std::collections::BTreeMap;
@@ -14,9 +16,13 @@ use kpack_format::archive::{Archive, ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 
 use crate::Error;
-use crate::inspect;
+use crate::input;
 use crate::split::archive_error;
 
+pub(crate) use names::check_names;
+#[cfg(feature = "install")]
+pub(crate) use names::is_name_part;
+pub(crate) use scratch::scratch_file;
 pub(crate) use update::Update;
 
 /// The name of what an install of `module` and `component` writes: in front of archives' targets,
@@ -99,7 +105,7 @@ impl KpackDir {
                 continue;
             };
             let path = self.path.join(name);
-            let archive = inspect::open_archive(&path)?;
+            let archive = input::open_archive(&path)?;
             // `a_b` may be module `a` with component `b…`; the archive knows.
             if archive.toc().group_name == self.group {
                 found.insert(target, Present { path, archive });
@@ -119,7 +125,7 @@ impl KpackDir {
     /// The manifest; `None` where there is none.
     pub(crate) fn manifest(&self) -> Result<Option<Manifest>, Error> {
         let path = self.manifest_path();
-        match inspect::read_manifest(&path) {
+        match input::read_manifest(&path) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -152,7 +158,7 @@ impl KpackDir {
     /// the one that it may replace.
     pub(crate) fn stage_parts(&self, manifest: &Manifest) -> Result<Vec<Staged>, Error> {
         let mut staged = Vec::new();
-        for (path, mut part) in inspect::manifest_parts(&self.path, &self.group)? {
+        for (path, mut part) in input::manifest_parts(&self.path, &self.group)? {
             part.kpack_files
                 .retain(|target, _| manifest.kpack_files.contains_key(target));
             for (target, file) in &mut part.kpack_files {
@@ -205,7 +211,7 @@ pub(crate) fn entry_of(
     let written = Written {
         size,
         kernel_count: kernels.map(|targets| targets.len() as u64).sum(),
-        checksum: inspect::digest(path)?,
+        checksum: input::digest(path)?,
     };
     Ok(entry(target, filename, &written))
 }

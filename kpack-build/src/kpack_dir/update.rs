@@ -11,7 +11,7 @@ use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::Manifest;
 
-use super::{KpackDir, Present, Staged, entry_of};
+use super::{KpackDir, Present, Staged, entry_of, scratch_file};
 use crate::Error;
 use crate::split::archive_error;
 
@@ -103,8 +103,7 @@ impl Update<'_> {
             }
             return Ok(None);
         }
-        let spool = tempfile::tempfile_in(directory.path())
-            .map_err(|e| Error::io(directory.path(), "create a scratch file in", e))?;
+        let spool = scratch_file(directory.path())?;
         Ok(Some(ArchiveWriter::new(
             spool,
             &directory.group,

@@ -14,8 +14,8 @@ use kpack_format::marker::GFXARCH;
 
 use super::{Options, split};
 use crate::Error;
-use crate::install::Outcome;
 use crate::kpack_dir::group_name;
+use crate::report::Outcome;
 
 /// Runs a compiler, and splits what it makes. `options` have the module and how code objects are
 /// stored; their output directory and files are not looked at.

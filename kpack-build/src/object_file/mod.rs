@@ -39,9 +39,9 @@ use object::LittleEndian as LE;
 
 use crate::Error;
 use crate::elf::Wrapper;
-use crate::inspect::{self, FileKind, elf_error};
-use crate::install::{ArchiveReport, FileReport, Outcome, Progress, Report};
+use crate::input::{self, FileKind, elf_error};
 use crate::kpack_dir::{self, KpackDir, Staged, Update};
+use crate::report::{ArchiveReport, FileReport, Outcome, Progress, Report};
 use crate::split::{Budget, Compression, DeviceCode, compress, padding};
 use plan::{Plan, Window};
 use relocatable::{FatObject, Found, Relocatable};
@@ -124,7 +124,7 @@ struct Unit {
 
 impl Input {
     fn read(path: &Path, search_paths: &[String]) -> Result<Self, Error> {
-        let file = Arc::new(inspect::open(path)?);
+        let file = Arc::new(input::open(path)?);
         let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
         let mut input = Self {
             path: path.to_owned(),
@@ -135,7 +135,7 @@ impl Input {
             split_before: false,
         };
         let name = input.name();
-        match inspect::identify(path, &input.file)? {
+        match input::identify(path, &input.file)? {
             Some(FileKind::Object) => input.add(None, 0..metadata.len(), &name, search_paths)?,
             Some(FileKind::StaticLibrary) => {
                 let members = static_library::members(&input.file);

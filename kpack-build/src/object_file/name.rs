@@ -14,7 +14,7 @@ use std::path::Path;
 use kpack_format::digest::Hasher;
 
 use crate::Error;
-use crate::inspect::hex;
+use crate::input::hex;
 
 /// How many bytes of the digest are in a name: with 64 bits, a thousand million different objects
 /// of one file name meet with a probability of 3 %.

@@ -8,7 +8,7 @@ use kpack_format::archive::Scheme;
 use kpack_format::marker::GFXARCH;
 
 use crate::Error;
-use crate::install::check_names;
+use crate::kpack_dir::check_names;
 
 /// What to split, and how.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct Options {
 
 impl Options {
     /// For a module, an output directory and its files, with the defaults of everything else:
-    /// component `lib`, Zstandard at level 3, and as many threads as there are processors.
+    /// component `lib`, Zstandard at level 3 (without feature `install`, no compression), and as many threads as there are processors.
     pub fn new(
         module: impl Into<String>,
         output_dir: impl Into<PathBuf>,
@@ -46,7 +46,7 @@ impl Options {
             component: "lib".to_owned(),
             output_dir: output_dir.into(),
             search_paths: Vec::new(),
-            scheme: Scheme::ZstdPerKernel,
+            scheme: Scheme::default(),
             level: 3,
             jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             files: files.into_iter().map(Into::into).collect(),

@@ -15,8 +15,9 @@ use kpack_format::digest::{Sha256, sha256};
 
 use super::DeviceCode;
 use crate::Error;
-use crate::inspect;
-use crate::install::Progress;
+use crate::input;
+use crate::kpack_dir::scratch_file;
+use crate::report::Progress;
 
 /// Uncompressed code objects that may be in flight, in bytes. One that is larger goes alone.
 const IN_FLIGHT: u64 = 96 << 20;
@@ -181,7 +182,7 @@ fn encode(
 /// A bundle's entry and the code object in it must agree on the target.
 fn check_target(job: &Job<'_>) -> Result<(), String> {
     let kernel = job.kernels.first().map_or("", String::as_str);
-    inspect::check_code_object(&job.bytes, &job.target).map_err(|reason| {
+    input::check_code_object(&job.bytes, &job.target).map_err(|reason| {
         format!(
             "the bundle has kernel `{kernel}` for {}, but {reason}",
             job.target
@@ -206,9 +207,7 @@ fn collect(
         let archive = match archives.get_mut(&code_object.target) {
             Some(archive) => archive,
             None => {
-                let spool = tempfile::tempfile_in(compression.scratch).map_err(|error| {
-                    Error::io(compression.scratch, "create a scratch file in", error)
-                })?;
+                let spool = scratch_file(compression.scratch)?;
                 let archive = ArchiveWriter::new(
                     spool,
                     compression.group,

@@ -12,7 +12,7 @@ use kpack_format::offload_bundle::{Bundle, BundleError, Entry};
 
 use crate::Error;
 use crate::elf;
-use crate::inspect;
+use crate::input;
 
 /// The device code of a file: a linked binary, a relocatable object, or a member of a static
 /// library.
@@ -51,7 +51,7 @@ fn bundles(
             known.wrappers.push(index);
             continue;
         }
-        let bundle = inspect::open_bundle(&mut reader, wrapper)
+        let bundle = input::open_bundle(&mut reader, wrapper)
             .map_err(|error| bundle_error(path, index, wrapper.bundle_offset, error))?;
         let located = LocatedBundle {
             offset: wrapper.bundle_offset,

@@ -228,9 +228,7 @@ impl Staging {
                     let archive = match archives.entry((group.to_owned(), target.clone())) {
                         Entry::Occupied(known) => known.into_mut(),
                         Entry::Vacant(new) => {
-                            let spool = tempfile::tempfile_in(&self.hidden).map_err(|e| {
-                                Error::io(&self.hidden, "create a scratch file in", e)
-                            })?;
+                            let spool = kpack_dir::scratch_file(&self.hidden)?;
                             new.insert(ArchiveWriter::new(
                                 spool,
                                 group,

@@ -2,15 +2,22 @@
 
 use std::fmt;
 
-use zstd::bulk::Compressor;
-use zstd::zstd_safe::{DCtx, WriteBuf};
-
 use super::frame::check_frame;
 use super::{ArchiveError, Scheme};
 use crate::Sha256;
 
+#[cfg(feature = "compression")]
+use zstd::{
+    bulk::Compressor,
+    zstd_safe::{DCtx, WriteBuf},
+};
+
+/// What a program says that has no zstd.
+pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was built without Zstandard (feature `compression` of kpack-format)";
+
 /// Compresses code objects, one after the other. One for each thread.
 pub struct Encoder {
+    #[cfg(feature = "compression")]
     compressor: Option<Compressor<'static>>,
 }
 
@@ -29,7 +36,8 @@ impl Encoder {
     /// For the given scheme, and Zstandard level where it applies (3 is zstd's own default).
     ///
     /// # Errors
-    /// A level that zstd does not know.
+    /// A level that zstd does not know; [`ArchiveError::NoCompression`].
+    #[cfg(feature = "compression")]
     pub fn new(scheme: Scheme, level: i32) -> Result<Self, ArchiveError> {
         let compressor = match scheme {
             Scheme::None => None,
@@ -43,6 +51,18 @@ impl Encoder {
         Ok(Self { compressor })
     }
 
+    /// For the given scheme, which can only be that without compression.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NoCompression`].
+    #[cfg(not(feature = "compression"))]
+    pub fn new(scheme: Scheme, _level: i32) -> Result<Self, ArchiveError> {
+        match scheme {
+            Scheme::None => Ok(Self {}),
+            Scheme::ZstdPerKernel => Err(ArchiveError::NoCompression),
+        }
+    }
+
     /// Compresses one code object whose SHA-256 is `checksum`. The same bytes give the same result.
     ///
     /// # Errors
@@ -52,10 +72,13 @@ impl Encoder {
         code_object: &[u8],
         checksum: Sha256,
     ) -> Result<Encoded, ArchiveError> {
+        #[cfg(feature = "compression")]
         let bytes = match &mut self.compressor {
             None => code_object.to_vec(),
             Some(compressor) => compressor.compress(code_object)?,
         };
+        #[cfg(not(feature = "compression"))]
+        let bytes = code_object.to_vec();
         Ok(Encoded {
             bytes,
             original_size: code_object.len() as u64,
@@ -65,27 +88,50 @@ impl Encoder {
 }
 
 /// Why a frame gives no code object.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecodeError {
     /// Too little memory.
-    #[error("there is no memory to decompress it")]
     OutOfMemory,
+    /// The program has no zstd.
+    NoCompression,
     /// What is wrong with the frame.
-    #[error("{0}")]
     Damaged(String),
 }
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory => f.write_str("there is no memory to decompress it"),
+            Self::NoCompression => f.write_str(NO_COMPRESSION),
+            Self::Damaged(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
 
 /// Decompresses code objects, one after the other. One for each thread.
 ///
 /// Its memory is allocated when the first frame comes.
 #[derive(Default)]
-pub struct Decoder(Option<DCtx<'static>>);
+pub struct Decoder(#[cfg(feature = "compression")] Option<DCtx<'static>>);
 
 impl Decoder {
+    /// Nothing: the program has no zstd.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    #[cfg(not(feature = "compression"))]
+    pub fn decode(&mut self, frame: &[u8], original_size: u64) -> Result<Vec<u8>, DecodeError> {
+        check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
+        Err(DecodeError::NoCompression)
+    }
+
     /// The code object of `original_size` bytes in the Zstandard frame that fills `frame`.
     ///
     /// # Errors
     /// [`DecodeError`]. Nothing is allocated for a frame that cannot hold as much.
+    #[cfg(feature = "compression")]
     pub fn decode(&mut self, frame: &[u8], original_size: u64) -> Result<Vec<u8>, DecodeError> {
         check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
         let mut bytes = Vec::new();
@@ -102,6 +148,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`DecodeError`]; `out` then has nothing of use.
+    #[cfg(feature = "compression")]
     pub fn decode_into<B: WriteBuf + ?Sized>(
         &mut self,
         frame: &[u8],

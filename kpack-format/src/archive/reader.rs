@@ -81,6 +81,7 @@ impl<R: Read + Seek> Archive<R> {
                 let result = self.decoder.decode(&stored, size);
                 result.map_err(|error| match error {
                     DecodeError::OutOfMemory => ArchiveError::Io(io::ErrorKind::OutOfMemory.into()),
+                    DecodeError::NoCompression => ArchiveError::NoCompression,
                     DecodeError::Damaged(reason) => ArchiveError::Decompression {
                         offset,
                         reason: format!("kernel `{kernel}` for {target}: {reason}"),

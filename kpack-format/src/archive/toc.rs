@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::ArchiveError;
+use crate::Sha256;
 use crate::digest::Digest;
-use crate::{Sha256, message_pack};
+use crate::message_pack::{self, List, Map, record};
 
 /// The version of the format, in the header and in the TOC.
 pub(super) const FORMAT_VERSION: u32 = 1;
@@ -19,11 +18,15 @@ pub(super) const MAX_FRAMES: usize = 1 << 20;
 const HSACO: &str = "hsaco";
 
 /// How code objects are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+///
+/// By default compressed; in a program without zstd (feature `compression`) as they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Scheme {
     /// As they are.
+    #[cfg_attr(not(feature = "compression"), default)]
     None,
     /// A Zstandard frame each.
+    #[cfg_attr(feature = "compression", default)]
     ZstdPerKernel,
 }
 
@@ -76,45 +79,36 @@ pub(super) enum Storage {
     },
 }
 
-/// The TOC as it stands in the file.
-#[derive(Serialize, Deserialize)]
-struct Wire {
-    format_version: u32,
-    group_name: String,
-    gfx_arch_family: String,
-    #[serde(deserialize_with = "message_pack::list::<_, _, MAX_TARGETS>")]
-    gfx_arches: Vec<String>,
-    compression_scheme: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    blobs: Option<Vec<WireBlob>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    zstd_offset: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    zstd_size: Option<u64>,
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "message_pack::optional_list::<_, _, MAX_FRAMES>"
-    )]
-    frame_offsets: Option<Vec<u64>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    checksums: Option<Vec<Digest>>,
-    #[serde(deserialize_with = "message_pack::map::<_, _, MAX_KERNELS>")]
-    toc: BTreeMap<String, BTreeMap<String, WireEntry>>,
+record! {
+    /// The TOC as it stands in the file.
+    struct Wire {
+        format_version = "format_version": u32,
+        group_name = "group_name": String,
+        gfx_arch_family = "gfx_arch_family": String,
+        gfx_arches = "gfx_arches": List<String, MAX_TARGETS>,
+        compression_scheme = "compression_scheme": String,
+        blobs = "blobs": Option<Vec<WireBlob>>,
+        zstd_offset = "zstd_offset": Option<u64>,
+        zstd_size = "zstd_size": Option<u64>,
+        frame_offsets = "frame_offsets": Option<List<u64, MAX_FRAMES>>,
+        checksums = "checksums": Option<Vec<Digest>>,
+        toc = "toc": Map<BTreeMap<String, WireEntry>, MAX_KERNELS>,
+    }
 }
 
-#[derive(Serialize, Deserialize)]
-struct WireBlob {
-    offset: u64,
-    size: u64,
+record! {
+    struct WireBlob {
+        offset = "offset": u64,
+        size = "size": u64,
+    }
 }
 
-#[derive(Serialize, Deserialize)]
-struct WireEntry {
-    #[serde(rename = "type")]
-    kind: String,
-    ordinal: u32,
-    original_size: u64,
+record! {
+    struct WireEntry {
+        kind = "type": String,
+        ordinal = "ordinal": u32,
+        original_size = "original_size": u64,
+    }
 }
 
 impl Toc {
@@ -149,7 +143,7 @@ impl Toc {
             format_version: FORMAT_VERSION,
             group_name: self.group_name.clone(),
             gfx_arch_family: self.gfx_arch_family.clone(),
-            gfx_arches: self.gfx_arches.clone(),
+            gfx_arches: List(self.gfx_arches.clone()),
             compression_scheme: self.scheme.as_str().to_owned(),
             blobs: None,
             zstd_offset: None,
@@ -159,11 +153,11 @@ impl Toc {
                 .checksums
                 .as_ref()
                 .map(|all| all.iter().copied().map(Digest).collect()),
-            toc: self
+            toc: Map(self
                 .kernels
                 .iter()
                 .map(|(name, t)| (name.clone(), targets(t)))
-                .collect(),
+                .collect()),
         };
         match storage {
             Storage::Blobs(blobs) => {
@@ -180,7 +174,7 @@ impl Toc {
             } => {
                 wire.zstd_offset = Some(*offset);
                 wire.zstd_size = Some(*size);
-                wire.frame_offsets.clone_from(frame_offsets);
+                wire.frame_offsets = frame_offsets.clone().map(List);
             }
         }
         message_pack::to_bytes(&wire)
@@ -231,7 +225,7 @@ impl Toc {
                 let frames = Storage::Frames {
                     offset: wire.zstd_offset.ok_or_else(|| missing("zstd_offset"))?,
                     size: wire.zstd_size.ok_or_else(|| missing("zstd_size"))?,
-                    frame_offsets: wire.frame_offsets,
+                    frame_offsets: wire.frame_offsets.map(|list| list.0),
                 };
                 (Scheme::ZstdPerKernel, frames)
             }
@@ -242,7 +236,7 @@ impl Toc {
             }
         };
         let mut kernels = BTreeMap::new();
-        for (name, targets) in wire.toc {
+        for (name, targets) in wire.toc.0 {
             let mut entries = BTreeMap::new();
             for (target, entry) in targets {
                 if entry.kind != HSACO {
@@ -269,7 +263,7 @@ impl Toc {
         let toc = Self {
             group_name: wire.group_name,
             gfx_arch_family: wire.gfx_arch_family,
-            gfx_arches: wire.gfx_arches,
+            gfx_arches: wire.gfx_arches.0,
             scheme,
             kernels,
             checksums: wire

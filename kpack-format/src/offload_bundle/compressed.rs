@@ -1,16 +1,12 @@
 //! Compressed bundles, `CCOB`: a header, and a plain bundle compressed as a whole.
 
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Take};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-use flate2::bufread::ZlibDecoder;
-use zstd::stream::read::Decoder as ZstdDecoder;
-
+use super::decompressor::Decompressor;
 use super::{Bundle, BundleError, Format, Method, malformed, table};
 
 /// The largest header, version 3's, in bytes.
 const MAX_HEADER: u64 = 32;
-/// zstd reads windows of 128 MiB without being asked; clang compresses with up to that.
-const WINDOW_LOG: (u32, u32) = (10, 27);
 
 /// A CCOB header (LLVM, "Clang Offload Bundler", "Compressed Bundle Header").
 struct Header {
@@ -119,7 +115,7 @@ pub(super) fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError>
 
 /// The plain bundle inside, from its start to its end.
 pub(super) struct Stream<R: Read> {
-    decoder: Decoder<R>,
+    decoder: Decompressor<R>,
     /// Decompressed bytes so far.
     at: u64,
     uncompressed_size: u64,
@@ -129,26 +125,12 @@ pub(super) struct Stream<R: Read> {
     exact: bool,
 }
 
-enum Decoder<R: Read> {
-    Zlib(ZlibDecoder<BufReader<Take<R>>>),
-    Zstd(ZstdDecoder<'static, BufReader<Take<R>>>),
-}
-
 impl<R: Read> Stream<R> {
     fn new(source: R, header: &Header, limit: u64) -> Result<Self, BundleError> {
         let limit = limit - header.size;
         let source = BufReader::with_capacity(64 << 10, source.take(limit));
-        let decoder = match header.method {
-            Method::Zlib => Decoder::Zlib(ZlibDecoder::new(source)),
-            Method::Zstd => {
-                let log = 64 - header.uncompressed_size.leading_zeros();
-                let mut decoder = ZstdDecoder::with_buffer(source)?;
-                decoder.window_log_max(log.clamp(WINDOW_LOG.0, WINDOW_LOG.1))?;
-                Decoder::Zstd(decoder.single_frame())
-            }
-        };
         Ok(Self {
-            decoder,
+            decoder: Decompressor::new(source, header.method, header.uncompressed_size)?,
             at: 0,
             uncompressed_size: header.uncompressed_size,
             limit,
@@ -184,10 +166,7 @@ impl<R: Read> Stream<R> {
                 ),
             );
         }
-        let source = match self.decoder {
-            Decoder::Zlib(decoder) => decoder.into_inner(),
-            Decoder::Zstd(decoder) => decoder.finish(),
-        };
+        let source = self.decoder.into_source();
         let unused = source.get_ref().limit() + source.buffer().len() as u64;
         if self.exact && unused > 0 {
             return malformed(
@@ -213,10 +192,7 @@ impl<R: Read + Seek> Stream<R> {
 
 impl<R: Read> Read for Stream<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = match &mut self.decoder {
-            Decoder::Zlib(decoder) => decoder.read(buffer)?,
-            Decoder::Zstd(decoder) => decoder.read(buffer)?,
-        };
+        let read = self.decoder.read(buffer)?;
         self.at += read as u64;
         if self.at > self.uncompressed_size {
             return Err(io::Error::new(

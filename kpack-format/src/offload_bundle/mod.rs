@@ -2,10 +2,12 @@
 //! a bundle could.
 
 mod compressed;
+mod decompressor;
 mod entry_id;
 mod table;
 mod write;
 
+use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
 
 use crate::TargetId;
@@ -69,20 +71,44 @@ pub struct Entry {
 }
 
 /// Why bytes are no bundle. Offsets are from the start of the bundle.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum BundleError {
     /// Reading failed.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
     /// The bytes are not a bundle; says where, what was expected and what was found.
-    #[error("at offset {offset:#x} of the bundle: {reason}")]
     Malformed {
         /// Offset in bytes from the start of the bundle.
         offset: u64,
         /// What was expected and what was found.
         reason: String,
     },
+}
+
+impl fmt::Display for BundleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Malformed { offset, reason } => {
+                write!(f, "at offset {offset:#x} of the bundle: {reason}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BundleError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<std::io::Error> for BundleError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 impl Bundle {

@@ -1,39 +1,43 @@
-//! What an install did.
+//! What a run did, and how far it is.
 
 use std::path::PathBuf;
 
 use kpack_format::TargetId;
 use kpack_format::archive::Written;
+#[cfg(feature = "install")]
 use serde::Serialize;
 
-/// What an install did.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// What a run did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "install", derive(Serialize))]
 pub struct Report {
     /// The binaries, in the order in which they were given.
     pub files: Vec<FileReport>,
     /// The archives that the binaries' device code is in, by target; with
-    /// [`Only::Host`](super::Only::Host) none.
+    /// [`Only::Host`](crate::install::Only::Host) none.
     pub archives: Vec<ArchiveReport>,
     /// Archives that held nothing any more.
-    #[serde(serialize_with = "crate::lossy::list")]
+    #[cfg_attr(feature = "install", serde(serialize_with = "crate::lossy::list"))]
     pub removed: Vec<PathBuf>,
     /// What is worth knowing, or wrong but no reason to stop.
     pub notices: Vec<Notice>,
 }
 
 /// A binary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "install", derive(Serialize))]
 pub struct FileReport {
     /// Its path in the prefix.
     pub path: String,
     /// What became of it.
-    #[serde(flatten)]
+    #[cfg_attr(feature = "install", serde(flatten))]
     pub outcome: Outcome,
 }
 
 /// What became of a binary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "outcome", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "install", derive(Serialize))]
+#[cfg_attr(feature = "install", serde(tag = "outcome", rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum Outcome {
     /// It was split, or its half of the work was done.
@@ -65,10 +69,11 @@ pub enum Outcome {
 }
 
 /// An archive.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "install", derive(Serialize))]
 pub struct ArchiveReport {
     /// The file.
-    #[serde(serialize_with = "crate::lossy::path")]
+    #[cfg_attr(feature = "install", serde(serialize_with = "crate::lossy::path"))]
     pub path: PathBuf,
     /// Its target.
     pub target: String,
@@ -93,20 +98,22 @@ impl ArchiveReport {
 }
 
 /// Something worth knowing about a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "install", derive(Serialize))]
 pub struct Notice {
     /// How much it matters.
     pub severity: Severity,
     /// The file.
-    #[serde(serialize_with = "crate::lossy::path")]
+    #[cfg_attr(feature = "install", serde(serialize_with = "crate::lossy::path"))]
     pub path: PathBuf,
     /// What is to be known.
     pub text: String,
 }
 
 /// How much a notice matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "install", derive(Serialize))]
+#[cfg_attr(feature = "install", serde(rename_all = "lowercase"))]
 pub enum Severity {
     /// Worth knowing.
     Note,
@@ -131,3 +138,19 @@ impl Report {
         });
     }
 }
+
+/// Is told how far the work is.
+pub trait Progress: Sync {
+    /// There are `total` bytes of device code.
+    fn start(&self, total: u64) {
+        let _ = total;
+    }
+
+    /// `bytes` more of them were read.
+    fn advance(&self, bytes: u64) {
+        let _ = bytes;
+    }
+}
+
+/// Tells nobody.
+impl Progress for () {}

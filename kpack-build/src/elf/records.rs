@@ -1,0 +1,46 @@
+//! What is the same in relocatable objects and linked files: wrappers, and records as bytes.
+
+use object::pod::{self, Pod};
+
+/// The section that holds the bundles.
+pub(crate) const FAT_SECTION: &str = ".hip_fatbin";
+/// The section that holds the wrappers.
+pub(crate) const WRAPPER_SECTION: &str = ".hipFatBinSegment";
+
+/// `HIPF`: the wrapper points to a bundle.
+pub(crate) const MAGIC_FAT: u32 = 0x4849_5046;
+/// `HIPK`: the wrapper points to a marker.
+pub(crate) const MAGIC_SPLIT: u32 = 0x4b50_4948;
+/// The only version of a wrapper.
+pub(crate) const VERSION: u32 = 1;
+/// Size of a wrapper (`__CudaFatBinaryWrapper`), in bytes.
+pub(crate) const WRAPPER_SIZE: u64 = 24;
+/// Offset of the pointer in a wrapper, in bytes.
+pub(crate) const POINTER: u64 = 8;
+
+/// A wrapper with magic HIPF.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrapper {
+    /// Address of the wrapper.
+    pub address: u64,
+    /// Address of its bundle.
+    pub bundle_address: u64,
+    /// File offset of its bundle.
+    pub bundle_offset: u64,
+    /// How many bytes the bundle may occupy: up to the next bundle that another wrapper points to,
+    /// or the end of the section.
+    pub bundle_available: u64,
+}
+
+/// The records in `bytes`; an incomplete one at the end is left out.
+pub(crate) fn pods<T: Pod>(bytes: &[u8]) -> &[T] {
+    let count = bytes.len() / size_of::<T>();
+    // The length fits, and `object`'s ELF records have alignment 1.
+    pod::slice_from_bytes(bytes, count).map_or(&[], |(records, _)| records)
+}
+
+/// The records in `bytes`, to be changed in place.
+pub(crate) fn pods_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
+    let count = bytes.len() / size_of::<T>();
+    pod::slice_from_bytes_mut(bytes, count).map_or(&mut [], |(records, _)| records)
+}

@@ -1,0 +1,105 @@
+//! Files as they come in: opened, told apart, their headers read, and errors with their paths.
+
+mod identify;
+mod manifest;
+
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use kpack_format::archive::{self, ArchiveError};
+use kpack_format::digest::{Hasher, Sha256};
+use kpack_format::offload_bundle::{Bundle, BundleError};
+use kpack_format::{TargetId, code_object};
+
+use crate::Error;
+use crate::elf::{self, ElfError};
+
+pub use identify::{FileKind, identify};
+pub(crate) use manifest::{manifest_parts, read_manifest};
+
+/// Opens a regular file for reading.
+pub(crate) fn open(path: &Path) -> Result<File, Error> {
+    let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+    let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+    if !metadata.is_file() {
+        return Err(Error::refused(path, "not a regular file"));
+    }
+    Ok(file)
+}
+
+/// The SHA-256 of a file.
+pub(crate) fn digest(path: &Path) -> Result<Sha256, Error> {
+    let mut file = open(path)?;
+    let mut hasher = Hasher::default();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hasher.finish()),
+            Ok(read) => hasher.update(&buffer[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::io(path, "read", error)),
+        }
+    }
+}
+
+/// Opens an archive. Damage is [`Error::Refused`].
+pub(crate) fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<File>>, Error> {
+    let file = open(path)?;
+    archive::Archive::open(BufReader::new(file)).map_err(|e| archive_error(path, e))
+}
+
+/// An archive's error, with the path that it lacks.
+pub(crate) fn archive_error(path: &Path, error: ArchiveError) -> Error {
+    match error {
+        ArchiveError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
+            Error::io(path, "read", e)
+        }
+        other => Error::refused(path, other.to_string()),
+    }
+}
+
+/// Reads the table of a wrapper's bundle.
+pub(crate) fn open_bundle<R: Read + Seek>(
+    reader: &mut R,
+    wrapper: &elf::Wrapper,
+) -> Result<Bundle, BundleError> {
+    reader.seek(SeekFrom::Start(wrapper.bundle_offset))?;
+    Bundle::read(reader, wrapper.bundle_available)
+}
+
+/// An ELF error, with the path that it lacks.
+pub(crate) fn elf_error(path: &Path, error: ElfError) -> Error {
+    match error {
+        ElfError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
+            Error::io(path, "read", e)
+        }
+        other => Error::refused(path, other.to_string()),
+    }
+}
+
+/// Whether a code object is for `target`, by what its own header says; the text says how not.
+pub(crate) fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), String> {
+    // SPIR-V is compiled further by the runtime and is no AMDGPU ELF file.
+    if !target.processor().starts_with("gfx") {
+        return Ok(());
+    }
+    let size = bytes.len() as u64;
+    let header = code_object::CodeObject::read(&mut Cursor::new(bytes), size);
+    let header = header.map_err(|error| error.to_string())?;
+    if header.agrees_with(target) {
+        return Ok(());
+    }
+    let own = header
+        .target
+        .map_or_else(String::new, |own| own.to_string());
+    Err(format!(
+        "its ELF header says that it is for {own} (e_flags {:#x})",
+        header.flags
+    ))
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
