@@ -4,7 +4,6 @@
 
 mod blas;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -275,55 +274,6 @@ fn splitting_again_gives_the_same() {
 }
 
 #[test]
-fn a_split_artifact_stays_as_it_is() {
-    let (input, first) = (artifact(), Tree::new());
-    run(&options(&input, &first));
-    for name in ["blas_lib_generic", "blas_lib_gfx1100"] {
-        let again = Tree::new();
-        let split = Options::new(first.path(name), again.root(), "blas_lib");
-        let report = run(&split);
-        assert!(report.binaries.is_empty() && report.archives.is_empty());
-        let expected: BTreeMap<_, _> = first.snapshot().into_iter().collect();
-        for (path, entry) in again.snapshot() {
-            if path != "blas_lib_generic/artifact_manifest.txt" {
-                assert_eq!(expected.get(&path), Some(&entry), "{path}");
-            }
-        }
-        assert_eq!(files(&again, name), files(&first, name));
-    }
-    // An installation that was split in place: the same artifacts as from the build.
-    let installed = overlay(
-        &first,
-        &["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"],
-    );
-    let artifact = Tree::new();
-    write(&artifact, "artifact_manifest.txt", "dist\n");
-    fs::rename(installed.root(), artifact.path("dist")).unwrap();
-    fs::create_dir(installed.root()).unwrap();
-    let again = Tree::new();
-    run(&options(&artifact, &again));
-    let kpacks = files(&again, "blas_lib_gfx1100");
-    assert!(kpacks.contains(&"dist/lib/.kpack/rocblas_lib_gfx1100.kpack".to_owned()));
-    let generic = files(&again, "blas_lib_generic");
-    assert!(generic.contains(&"dist/lib/.kpack/rocblas_lib.kpm".to_owned()));
-    assert!(
-        !generic.iter().any(|file| file.contains("gfx")),
-        "{generic:?}"
-    );
-}
-
-#[test]
-fn a_prefix_that_was_split_in_part_is_split_to_the_end() {
-    let (input, output, whole) = (artifact(), Tree::new(), Tree::new());
-    run(&options(&input, &whole));
-    let prefix = input.path(ROCBLAS);
-    let library = install::Options::new(prefix, "rocblas", ["lib/librocblas.so.5"]);
-    install::install(&library, &()).unwrap();
-    run(&options(&input, &output));
-    assert_eq!(output.snapshot(), whole.snapshot());
-}
-
-#[test]
 fn without_device_code_there_is_a_generic_artifact_only() {
     let (input, output) = (Tree::new(), Tree::new());
     write(&input, "artifact_manifest.txt", "core/docs/stage\n");
@@ -531,15 +481,6 @@ fn modules_of_one_name_would_overwrite_each_other() {
 }
 
 #[test]
-fn files_in_no_prefix_are_not_lost() {
-    let (input, output) = (artifact(), Tree::new());
-    write(&input, "build.log", "warning: all is well");
-    let report = run(&options(&input, &output));
-    assert!(files(&output, "blas_lib_generic").contains(&"build.log".to_owned()));
-    assert_eq!(warnings(&report).len(), 1);
-}
-
-#[test]
 fn a_damaged_binary_leaves_no_output() {
     let (input, output) = (artifact(), Tree::new());
     let path = input.path(&format!("{HIPBLASLT}/lib/libhipblaslt.so.1"));
@@ -644,34 +585,4 @@ fn a_fat_binary_that_two_modules_share() {
             "{path} does not lead to {marker}"
         );
     }
-}
-
-#[test]
-fn what_was_split_off_does_not_replace_what_it_was_split_off_from() {
-    let tree = artifact();
-    let output = Tree::new();
-    run(&options(&tree, &output));
-    let before = output.snapshot();
-    let again = Options::new(
-        output.path("blas_lib_gfx942"),
-        output.path("again"),
-        "blas_lib",
-    );
-    let generic = Options::new(
-        output.path("blas_lib_generic"),
-        output.path("again"),
-        "blas_lib",
-    );
-    run(&generic);
-    let there = fs::read_dir(output.path("again/blas_lib_generic"))
-        .unwrap()
-        .count();
-    let refused = refusal(&again);
-    assert!(refused.contains("replaced by an empty one"), "{refused}");
-    let still = fs::read_dir(output.path("again/blas_lib_generic"))
-        .unwrap()
-        .count();
-    assert_eq!(there, still);
-    fs::remove_dir_all(output.path("again")).unwrap();
-    assert_eq!(output.snapshot(), before);
 }

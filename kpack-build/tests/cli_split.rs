@@ -74,6 +74,7 @@ fn with_filters(check: impl FnOnce()) {
     let mut settings = insta::Settings::clone_current();
     settings.add_filter(r"[0-9.]+ [KM]iB -> [0-9.]+ [KM]iB", "[size] -> [size]");
     settings.add_filter(r" *[0-9.]+ KiB", " [size]");
+    settings.add_filter(r" *[0-9]{3,} B", " [size]");
     settings.add_filter(r"0x[0-9a-f]{4,}", "[offset]");
     settings.bind(check);
 }
@@ -171,6 +172,44 @@ fn targets_that_are_not_there() {
         assert!(!tree.path("out").exists());
     }
     text += &said(&tree, &[&batch[..], &["gfx942"]].concat());
+    with_filters(|| assert_snapshot!(text));
+}
+
+/// What has no artifact of a target need not be without device code.
+#[test]
+fn what_is_said_of_what_stays_generic() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    let stage = tree.path("in/blas_lib/math-libs/BLAS/rocBLAS/stage");
+    let none = [&SPLIT[..], &["--split-databases", "none"]].concat();
+    let mut text = said(&tree, &none);
+    fs::remove_file(stage.join("lib/librocblas.so")).unwrap();
+    text += &said(
+        &tree,
+        &[&none[..5], &["--output-dir", "databases"], &none[7..]].concat(),
+    );
+    fs::remove_dir_all(stage.join("lib/rocblas")).unwrap();
+    let kernel = code_object("gfx942", b"kernel").unwrap();
+    fs::write(stage.join("lib/kernel.bin"), kernel).unwrap();
+    text += &said(&tree, &[&SPLIT[..5], &["--output-dir", "unknown"]].concat());
+    let again = [
+        "split",
+        "--batch-artifact-parent-dir",
+        "out",
+        "--output-dir",
+        "again",
+    ];
+    text += &said(&tree, &again);
+    let single = [
+        "split",
+        "--artifact-dir",
+        "out/blas_lib_generic",
+        "--artifact-prefix",
+        "blas_lib",
+        "--output-dir",
+        "single",
+    ];
+    text += &said(&tree, &single);
     with_filters(|| assert_snapshot!(text));
 }
 

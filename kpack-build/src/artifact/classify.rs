@@ -3,7 +3,7 @@
 //! A file's path says where it belongs, by the known kernel databases, and its content says so too,
 //! where it is a code object, a bundle, an archive or a library file. Nothing is written here.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,15 @@ pub enum Node {
     },
 }
 
+impl Node {
+    pub(super) fn of_file(metadata: &Metadata) -> Self {
+        Self::File {
+            size: metadata.len(),
+            shared_inode: (metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino())),
+        }
+    }
+}
+
 /// Where an entry belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
@@ -89,6 +98,8 @@ pub enum Class {
         /// The only target that it can be of: device code of one target by its content, or data by
         /// its name.
         target: Option<TargetId>,
+        /// Whether it has device code; it looks so by its name only otherwise.
+        device_code: bool,
         /// Why it looks so.
         reason: String,
     },
@@ -126,8 +137,20 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
         classification.notices.extend(part.notices);
         pairs.extend(part_pairs);
     }
-    // A directory is named before what is in it, and known to be empty by what follows.
-    let entries = &mut classification.entries;
+    mark_empty(&mut classification.entries);
+    classification.unpaired = pairs.unpaired(&classification.entries);
+    Ok(classification)
+}
+
+/// What one entry of a walk below `root` is, whatever databases are selected. Directories are taken
+/// to be empty.
+pub(super) fn classify_entry(root: &Path, found: &DirEntry) -> Result<Classification, Error> {
+    let found = std::slice::from_ref(found);
+    classify_part(root, &Selection::Auto, found).map(|(classification, _)| classification)
+}
+
+/// A directory is named before what is in it, and known to be empty by what follows.
+pub(super) fn mark_empty(entries: &mut [Entry]) {
     for index in 0..entries.len() {
         let (before, from) = entries.split_at_mut(index + 1);
         let (Some(entry), next) = (before.last_mut(), from.first()) else {
@@ -140,8 +163,6 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
             }
         }
     }
-    classification.unpaired = pairs.unpaired(&classification.entries);
-    Ok(classification)
 }
 
 /// Some of the entries of a walk, in its order.
@@ -234,10 +255,7 @@ impl Classifier<'_> {
         let file = inspect::open(self.full)?;
         let metadata = file.metadata();
         let metadata = metadata.map_err(|e| Error::io(self.full, "read", e))?;
-        let node = Node::File {
-            size: metadata.len(),
-            shared_inode: (metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino())),
-        };
+        let node = Node::of_file(&metadata);
         Ok((node, self.file(&file, metadata.len(), result, pairs)?))
     }
 
@@ -245,14 +263,13 @@ impl Classifier<'_> {
         let inside = format!("{}/.", self.name);
         let place = databases::recognise(&self.name).or_else(|| databases::recognise(&inside));
         let Some((database, place)) = place else {
-            return self.by_name(|| match self.full.metadata() {
-                Ok(to) if to.is_file() => {
-                    let file = inspect::open(self.full)?;
-                    let kind = inspect::identify(self.full, &file)?;
-                    not_data(self.full, &file, kind)
-                }
-                _ => Ok(Some("a symbolic link to no file")),
-            });
+            let to = || -> Option<Result<_, Error>> {
+                self.full.metadata().ok().filter(Metadata::is_file)?;
+                let file = inspect::open(self.full).ok()?;
+                let kind = inspect::identify(self.full, &file).ok()?;
+                Some(not_data(self.full, &file, kind))
+            };
+            return self.by_name(|| to().unwrap_or(Ok(Some("a symbolic link to no file"))));
         };
         if !self.databases.has(database) {
             return Ok(Class::Host);
@@ -384,6 +401,7 @@ impl Classifier<'_> {
         let Some(target) = own.clone().or(named.clone()) else {
             return Class::Unknown {
                 target: None,
+                device_code: true,
                 reason: "it is a kpack archive for several targets".to_owned(),
             };
         };
@@ -412,6 +430,7 @@ impl Classifier<'_> {
         };
         Class::Unknown {
             target: content.only_target().cloned(),
+            device_code: true,
             reason: reason.to_owned(),
         }
     }
@@ -431,6 +450,7 @@ impl Classifier<'_> {
         {
             return Ok(Class::Unknown {
                 target: None,
+                device_code: true,
                 reason: "it has device code that is split before the link".to_owned(),
             });
         }
@@ -457,10 +477,12 @@ impl Classifier<'_> {
         Ok(match not_data()? {
             Some(what) if named.is_some() => Class::Unknown {
                 target: None,
+                device_code: false,
                 reason: format!("{reason}, but it is {what}"),
             },
             Some(_) | None => Class::Unknown {
                 target: named,
+                device_code: false,
                 reason,
             },
         })

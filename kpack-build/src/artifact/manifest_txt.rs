@@ -99,15 +99,30 @@ pub(crate) fn outside(
     artifact: &Path,
     prefixes: &[String],
 ) -> impl Iterator<Item = walkdir::Result<DirEntry>> {
-    let not_walked: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
+    walk_outside(artifact, prefixes).filter(|entry| {
+        let is_directory = |entry: &DirEntry| entry.file_type().is_dir();
+        !entry.as_ref().is_ok_and(is_directory)
+    })
+}
+
+/// The same with the directories that are not on the way to a prefix.
+pub(crate) fn walk_outside(
+    artifact: &Path,
+    prefixes: &[String],
+) -> impl Iterator<Item = walkdir::Result<DirEntry>> {
+    let prefixes: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
+    let on_the_way = prefixes.clone();
     let listed = artifact.join(FILE_NAME);
     WalkDir::new(artifact)
         .min_depth(1)
         .sort_by_file_name()
         .into_iter()
-        .filter_entry(move |entry| !not_walked.iter().any(|prefix| entry.path() == prefix))
+        .filter_entry(move |entry| !prefixes.iter().any(|prefix| entry.path() == prefix))
         .filter(move |entry| {
-            let counts = |entry: &DirEntry| !entry.file_type().is_dir() && entry.path() != listed;
+            let counts = |entry: &DirEntry| {
+                let mut prefixes = on_the_way.iter();
+                entry.path() != listed && !prefixes.any(|prefix| prefix.starts_with(entry.path()))
+            };
             entry.as_ref().map_or(true, counts)
         })
 }

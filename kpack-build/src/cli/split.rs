@@ -275,6 +275,16 @@ fn summary(report: &Report) -> String {
         1 => words.push("1 binary split".to_owned()),
         binaries => words.push(format!("{binaries} binaries split")),
     }
+    match report.already_split {
+        0 => {}
+        1 => words.push("1 binary split before".to_owned()),
+        binaries => words.push(format!("{binaries} binaries split before")),
+    }
+    match report.left_generic {
+        0 => {}
+        1 => words.push("1 file with device code stays generic".to_owned()),
+        files => words.push(format!("{files} files with device code stay generic")),
+    }
     if !report.device_code {
         words.push("no device code: a generic artifact only".to_owned());
     }

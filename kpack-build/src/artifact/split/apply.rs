@@ -14,6 +14,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 
 use super::Options;
 use super::copy::{self, Counts, create, create_directories, set_time};
+use super::manifests;
 use super::modules::Module;
 use super::plan::Plan;
 use super::report::{ArtifactReport, Report};
@@ -51,7 +52,13 @@ pub(super) fn apply(
         progress,
     };
     match work.write(report) {
-        Ok(targets) => stage.commit(&targets.iter().collect::<Vec<_>>()),
+        Ok(targets) => {
+            let targets: Vec<_> = targets.iter().collect();
+            match plan.generic {
+                Some(_) => stage.commit(&targets),
+                None => stage.commit_beside(&targets),
+            }
+        }
         Err(error) => {
             stage.discard();
             Err(error)
@@ -73,10 +80,12 @@ impl Work<'_> {
     fn write(&self, report: &mut Report) -> Result<Vec<TargetId>, Error> {
         let mut targets: Vec<&TargetId> = self.plan.targets.0.iter().collect();
         self.stage.check(&targets, self.plan, report)?;
-        // There may be no prefix in it.
-        create_directories(&self.stage.artifact(None))?;
-        for prefix in &self.plan.prefixes {
+        for prefix in self.plan.generic.iter().flatten() {
             create_directories(&self.stage.artifact(None).join(prefix))?;
+        }
+        if self.plan.generic.is_some() {
+            // There may be no prefix in it.
+            create_directories(&self.stage.artifact(None))?;
         }
         let (copied, archives) = thread::scope(|scope| {
             let copier = scope.spawn(|| copy::copy(self.plan, self.stage, self.progress));
@@ -96,7 +105,9 @@ impl Work<'_> {
         }
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
         targets.retain(|target| counts.contains_key(&Some((*target).clone())));
-        counts.entry(None).or_default();
+        if self.plan.generic.is_some() {
+            counts.entry(None).or_default();
+        }
         self.finish(counts, report)?;
         Ok(targets.into_iter().cloned().collect())
     }
@@ -202,15 +213,16 @@ impl Work<'_> {
     /// The manifest's entries for archives that were there before.
     fn present(&self, module: &Module) -> Result<BTreeMap<String, KpackFile>, Error> {
         let mut entries = match &module.manifest {
-            Some(path) => inspect::read_manifest(path)?.kpack_files,
+            Some(path) => {
+                let mut manifest = inspect::read_manifest(path)?;
+                manifests::retain(&mut manifest, &self.plan.targets);
+                manifest.kpack_files
+            }
             None => BTreeMap::new(),
         };
-        for (target, path) in &module.present {
+        let present = module.present.iter();
+        for (target, path) in present.filter(|(target, _)| self.plan.targets.keeps(target)) {
             let key = target.to_string();
-            if !self.plan.targets.keeps(target) {
-                entries.remove(&key);
-                continue;
-            }
             let present = kpack_dir::Present {
                 path: path.clone(),
                 archive: inspect::open_archive(path)?,
@@ -266,10 +278,9 @@ impl Work<'_> {
 
     /// Lists the prefixes of each artifact, and makes directories what they are in the input.
     fn finish(&self, counts: Counts, report: &mut Report) -> Result<(), Error> {
-        let input = &self.options.artifact_dir;
-        let listed = input.join(manifest_txt::FILE_NAME);
-        let time = modified(&listed)?;
         for (target, mut count) in counts {
+            let input = self.plan.sources.like(target.as_ref());
+            let time = modified(&input.join(manifest_txt::FILE_NAME))?;
             let artifact = self.stage.artifact(target.as_ref());
             let prefixes = self.plan.prefixes.iter();
             let prefixes = prefixes.filter(|prefix| artifact.join(prefix).is_dir());

@@ -1,8 +1,7 @@
 //! Many artifact directories at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -10,11 +9,11 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::Options;
-use super::output_dir;
+use super::parent_dir::{self, Artifact};
 use super::report::Report;
+use super::sources::Sources;
 use super::targets::{is_for, list, refuse_none_expected};
 use crate::Error;
-use crate::artifact::manifest_txt;
 use crate::install::{Notice, Progress, Severity};
 use crate::split::Budget;
 
@@ -76,7 +75,8 @@ impl BatchReport {
 /// Splits every artifact directory of a parent directory. One that fails does not stop the others.
 ///
 /// A directory `blas_lib_gfx94X-dcgpu` or `blas_lib_generic` is an artifact with the prefix
-/// `blas_lib`, and so is `blas_lib`.
+/// `blas_lib`, and so is `blas_lib`. `blas_lib_generic` with `blas_lib_gfx1100` and others of exact
+/// targets beside it are one that was split before.
 ///
 /// Where targets are expected, artifacts that have something for one of them are split first. The
 /// others, which may be for other targets only, wait until it is known that the targets are not all
@@ -87,7 +87,8 @@ impl BatchReport {
 /// expected. Nothing is written then.
 pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
     let mut report = BatchReport::default();
-    let artifacts = find(options, &mut report)?;
+    let output = &options.each.output_dir;
+    let artifacts = parent_dir::find(&options.parent_dir, output, &mut report.notices)?;
     let run = Run {
         each: &options.each,
         budget: Budget::default(),
@@ -96,7 +97,9 @@ pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
     let mut outcomes = BTreeMap::new();
     let mut found = BTreeSet::new();
     let mut waiting = Vec::new();
-    for (artifact, first) in run.side_by_side(artifacts, |options| run.split_if_expected(options)) {
+    for (artifact, first) in run.side_by_side(artifacts, |options, sources| {
+        run.split_if_expected(options, sources)
+    }) {
         found.extend(first.found);
         match first.outcome {
             Some(outcome) => drop(outcomes.insert(artifact.prefix, outcome)),
@@ -104,18 +107,13 @@ pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
         }
     }
     judge(options, &found, outcomes.values(), &mut report)?;
-    for (artifact, outcome) in run.side_by_side(waiting, |options| run.split(options)) {
+    for (artifact, outcome) in
+        run.side_by_side(waiting, |options, sources| run.split(options, sources))
+    {
         outcomes.insert(artifact.prefix, outcome);
     }
     report.artifacts.extend(outcomes.into_values());
     Ok(report)
-}
-
-/// An artifact directory of a batch.
-struct Artifact {
-    /// Name and component.
-    prefix: String,
-    path: PathBuf,
 }
 
 /// How each artifact of a batch is split.
@@ -138,7 +136,7 @@ impl Run<'_> {
     fn side_by_side<T: Send>(
         &self,
         artifacts: Vec<Artifact>,
-        work: impl Fn(&Options) -> T + Sync,
+        work: impl Fn(&Options, Sources) -> T + Sync,
     ) -> Vec<(Artifact, T)> {
         let at_once = artifacts.len().min(MOST_AT_ONCE).min(self.each.jobs.get());
         let artifacts = Mutex::new(artifacts.into_iter());
@@ -146,12 +144,13 @@ impl Run<'_> {
         let next = || lock(&artifacts).next();
         let work = || {
             while let Some(artifact) = next() {
+                let first = artifact.sources.all().next().unwrap_or(Path::new(""));
                 let options = Options {
-                    artifact_dir: artifact.path.clone(),
+                    artifact_dir: first.to_owned(),
                     artifact_prefix: artifact.prefix.clone(),
                     ..self.each.clone()
                 };
-                let result = work(&options);
+                let result = work(&options, artifact.sources.clone());
                 lock(&done).push((artifact, result));
             }
         };
@@ -164,8 +163,8 @@ impl Run<'_> {
     }
 
     /// Splits an artifact that has something for a target that is expected.
-    fn split_if_expected(&self, options: &Options) -> First {
-        let (contents, report) = match super::read(options) {
+    fn split_if_expected(&self, options: &Options, sources: Sources) -> First {
+        let (contents, report) = match super::read(options, sources) {
             Ok(read) => read,
             Err(error) => {
                 return First {
@@ -185,8 +184,8 @@ impl Run<'_> {
     }
 
     /// Splits an artifact.
-    fn split(&self, options: &Options) -> Outcome {
-        let split = super::read(options).and_then(|(contents, report)| {
+    fn split(&self, options: &Options, sources: Sources) -> Outcome {
+        let split = super::read(options, sources).and_then(|(contents, report)| {
             super::write(options, contents, report, &self.budget, self.progress)
         });
         outcome(options, split)
@@ -249,82 +248,4 @@ fn judge<'a>(
             error => error,
         }
     })
-}
-
-/// The artifact directories, by prefix.
-fn find(options: &BatchOptions, report: &mut BatchReport) -> Result<Vec<Artifact>, Error> {
-    let parent = &options.parent_dir;
-    let output = &options.each.output_dir;
-    if output_dir::resolve(output)?.canonicalize().ok() == parent.canonicalize().ok() {
-        return Err(Error::usage(format!(
-            "{} is the directory of the artifacts and the output directory too",
-            parent.display()
-        )));
-    }
-    let entries = fs::read_dir(parent).map_err(|e| Error::io(parent, "list", e))?;
-    let mut paths = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|e| Error::io(parent, "list", e))?.path();
-        if path.is_dir() {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    let mut artifacts: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for path in paths {
-        if !path.join(manifest_txt::FILE_NAME).is_file() {
-            report.notices.push(Notice {
-                severity: Severity::Note,
-                text: format!("has no {}; skipped", manifest_txt::FILE_NAME),
-                path,
-            });
-            continue;
-        }
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let prefix = artifact_prefix(&name).to_owned();
-        if let Some(other) = artifacts.get(&prefix) {
-            return Err(Error::usage(format!(
-                "{} and {} are both artifact {prefix}; split them into output directories of \
-                 their own",
-                other.display(),
-                path.display()
-            )));
-        }
-        artifacts.insert(prefix, path);
-    }
-    if artifacts.is_empty() {
-        return Err(Error::usage(format!(
-            "{}: no directory in it has an {}",
-            parent.display(),
-            manifest_txt::FILE_NAME
-        )));
-    }
-    let inputs = artifacts.iter();
-    let inputs = inputs.map(|(prefix, path)| (path.as_path(), prefix.as_str()));
-    output_dir::check_output(output, inputs)?;
-    let artifacts = artifacts.into_iter();
-    Ok(artifacts
-        .map(|(prefix, path)| Artifact { prefix, path })
-        .collect())
-}
-
-/// Name and component of an artifact directory, which may have a family of targets behind them.
-pub(crate) fn artifact_prefix(name: &str) -> &str {
-    match name.rsplit_once('_') {
-        Some((prefix, last)) if last == "generic" || last.starts_with("gfx") => prefix,
-        _ => name,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn families_are_no_part_of_the_prefix() {
-        assert_eq!(artifact_prefix("blas_lib"), "blas_lib");
-        assert_eq!(artifact_prefix("blas_lib_generic"), "blas_lib");
-        assert_eq!(artifact_prefix("blas_lib_gfx94X-dcgpu"), "blas_lib");
-        assert_eq!(artifact_prefix("core_hip_run"), "core_hip_run");
-    }
 }

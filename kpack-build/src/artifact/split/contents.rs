@@ -1,4 +1,4 @@
-//! What is in an artifact directory, read and not judged yet.
+//! What is in an artifact, read and not judged yet.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -6,68 +6,68 @@ use std::path::PathBuf;
 
 use kpack_format::TargetId;
 
+use super::manifests::{self, Listed};
 use super::modules::{Module, module, refuse_collision};
 use super::report::Report;
+use super::sources::{Owner, Read, Sources};
 use super::targets::is_for;
 use super::{Options, Unknown};
 use crate::Error;
-use crate::artifact::classify::{self, Class, Classification, Finding, Node};
+use crate::artifact::classify::{Class, Finding, Node};
 use crate::artifact::manifest_txt;
 
-/// What is in an artifact directory.
+/// What is in an artifact.
 pub(super) struct Contents {
-    /// The prefixes that are there.
-    pub(super) prefixes: Vec<Read>,
+    /// Where it was read.
+    pub(super) sources: Sources,
+    /// What is below each prefix, and in none.
+    pub(super) reads: Vec<Read>,
     /// What is to be split: one for each prefix with fat binaries.
     pub(super) modules: Vec<Module>,
     /// The module and the binary in it that a file is.
     pub(super) fat_of: HashMap<PathBuf, (usize, usize)>,
-    /// The targets that there is something for, and a file that has it.
+    /// The manifests of what was split before.
+    pub(super) manifests: Vec<Listed>,
+    /// The targets that there is something for, and a file that has or names it.
     pub(super) found: BTreeMap<TargetId, PathBuf>,
 }
 
-/// A prefix that was read.
-pub(super) struct Read {
-    pub(super) prefix: String,
-    pub(super) root: PathBuf,
-    pub(super) classification: Classification,
-}
-
 impl Contents {
-    /// Reads what is in the artifact directory.
-    pub(super) fn read(options: &Options, report: &mut Report) -> Result<Self, Error> {
+    /// Reads what is in the artifact.
+    pub(super) fn read(
+        options: &Options,
+        sources: Sources,
+        report: &mut Report,
+    ) -> Result<Self, Error> {
         let component = options.component()?;
-        let mut prefixes = Vec::new();
-        for prefix in manifest_txt::read(&options.artifact_dir)? {
-            let Some(root) = manifest_txt::directory(&options.artifact_dir, &prefix)? else {
-                let root = options.artifact_dir.join(&prefix);
-                report.note(root, "listed, but not there; skipped");
-                continue;
-            };
-            let classification = classify::classify(&root, &options.databases)?;
-            prefixes.push(Read {
-                prefix,
-                root,
-                classification,
-            });
-        }
-        refuse_disagreements(&prefixes)?;
+        let reads = sources.read(options, report)?;
+        refuse_disagreements(&reads)?;
 
         let mut modules = Vec::new();
         let mut fat_of = HashMap::new();
-        for read in &prefixes {
+        for read in reads.iter().filter(|read| read.owner == Owner::Classes) {
             if let Some(module) = module(read, component, modules.len(), &mut fat_of)? {
                 refuse_collision(&modules, &module, options)?;
                 modules.push(module);
             }
         }
-        let found = found(&prefixes, &modules, options);
-        report.device_code = !found.is_empty();
-        report.size_before = size_before(options, &prefixes)?;
+        let fat = modules.iter().flat_map(|module| &module.binaries).next();
+        if let (Some(fat), Some((_, target))) = (fat, sources.targets.first()) {
+            let text = format!(
+                "it is a fat binary, beside what was split off before, such as {}; split it alone",
+                target.display()
+            );
+            return Err(Error::refused(&fat.file.code.path, text));
+        }
+        let manifests = manifests::read(&reads, report)?;
+        let found = found(&reads, &modules, &manifests, options);
+        report.size_before = size_before(&sources, &reads)?;
         Ok(Self {
-            prefixes,
+            sources,
+            reads,
             modules,
             fat_of,
+            manifests,
             found,
         })
     }
@@ -83,8 +83,8 @@ impl Contents {
 }
 
 /// A file that says two things could go wrong either way.
-fn refuse_disagreements(prefixes: &[Read]) -> Result<(), Error> {
-    let all = prefixes.iter().flat_map(|read| {
+fn refuse_disagreements(reads: &[Read]) -> Result<(), Error> {
+    let all = reads.iter().flat_map(|read| {
         let findings = read.classification.disagreements.iter();
         findings.map(move |finding| (read, finding))
     });
@@ -100,42 +100,57 @@ fn refuse_disagreements(prefixes: &[Read]) -> Result<(), Error> {
     Err(Error::refused(&read.root.join(&first.path), text))
 }
 
-/// The targets that there is something for, and a file that has it.
-fn found(prefixes: &[Read], modules: &[Module], options: &Options) -> BTreeMap<TargetId, PathBuf> {
+/// The targets that there is something for, and a file that has or names it.
+fn found(
+    reads: &[Read],
+    modules: &[Module],
+    manifests: &[Listed],
+    options: &Options,
+) -> BTreeMap<TargetId, PathBuf> {
     let mut found = BTreeMap::new();
+    let mut add = |target: &TargetId, path: PathBuf| {
+        found.entry(target.clone()).or_insert(path);
+    };
     for binary in modules.iter().flat_map(|module| &module.binaries) {
         for target in binary.file.code.targets() {
-            found
-                .entry(target)
-                .or_insert_with(|| binary.file.code.path.clone());
+            add(&target, binary.file.code.path.clone());
         }
     }
-    for read in prefixes {
+    for read in reads {
         for entry in &read.classification.entries {
-            let target = match &entry.class {
-                Class::Target { target, .. } => Some(target),
-                Class::Unknown { target, .. } if options.unknown == Unknown::Move => {
+            let target = match (&read.owner, &entry.class) {
+                (Owner::Target(target), _) => Some(target),
+                (Owner::Classes, Class::Target { target, .. }) => Some(target),
+                (Owner::Classes, Class::Unknown { target, .. })
+                    if options.unknown == Unknown::Move =>
+                {
                     target.as_ref()
                 }
                 _ => None,
             };
             if let Some(target) = target.filter(|_| !matches!(entry.node, Node::Directory { .. })) {
-                let path = || read.root.join(&entry.path);
-                found.entry(target.clone()).or_insert_with(path);
+                add(target, read.root.join(&entry.path));
             }
+        }
+    }
+    for listed in manifests {
+        for target in listed.targets() {
+            add(&target, listed.from.clone());
         }
     }
     found
 }
 
 /// Size of all files in bytes, each inode once.
-fn size_before(options: &Options, prefixes: &[Read]) -> Result<u64, Error> {
-    let listed = options.artifact_dir.join(manifest_txt::FILE_NAME);
-    let metadata = fs::metadata(&listed).map_err(|e| Error::io(&listed, "read", e))?;
+fn size_before(sources: &Sources, reads: &[Read]) -> Result<u64, Error> {
+    let mut size = 0u64;
+    for directory in sources.all() {
+        let listed = directory.join(manifest_txt::FILE_NAME);
+        let metadata = fs::metadata(&listed).map_err(|e| Error::io(&listed, "read", e))?;
+        size = size.saturating_add(metadata.len());
+    }
     let mut inodes = BTreeSet::new();
-    let entries = prefixes
-        .iter()
-        .flat_map(|read| &read.classification.entries);
+    let entries = reads.iter().flat_map(|read| &read.classification.entries);
     let sizes = entries.map(|entry| match entry.node {
         Node::File {
             shared_inode: Some(inode),
@@ -144,5 +159,5 @@ fn size_before(options: &Options, prefixes: &[Read]) -> Result<u64, Error> {
         Node::File { size, .. } => size,
         _ => 0,
     });
-    Ok(sizes.fold(metadata.len(), u64::saturating_add))
+    Ok(sizes.fold(size, u64::saturating_add))
 }

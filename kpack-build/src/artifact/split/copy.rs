@@ -119,6 +119,12 @@ impl Copier<'_> {
             module.binaries.get(binary)
         });
         let size = match fat {
+            None if item.bytes.is_some() => {
+                let bytes = item.bytes.as_deref().unwrap_or_default();
+                let written = io::Write::write_all(&mut &output, bytes);
+                written.map_err(|e| Error::io(to, "write", e))?;
+                bytes.len() as u64
+            }
             None => {
                 io::copy(&mut &input, &mut &output).map_err(|e| Error::io(&item.from, "copy", e))?
             }

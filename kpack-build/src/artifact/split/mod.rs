@@ -8,12 +8,16 @@ mod apply;
 mod batch;
 mod contents;
 mod copy;
+mod manifests;
 mod modules;
 mod options;
 mod output_dir;
+mod parent_dir;
 mod plan;
 mod report;
+mod sources;
 mod stage;
+mod strays;
 mod targets;
 
 use crate::Error;
@@ -21,10 +25,11 @@ use crate::install::Progress;
 use crate::split::Budget;
 
 use contents::Contents;
+use sources::Sources;
 
-pub(crate) use batch::artifact_prefix;
 pub use batch::{BatchOptions, BatchReport, Failure, Outcome, batch};
 pub use options::{Options, Unknown};
+pub(crate) use parent_dir::artifact_prefix;
 pub use report::{ArtifactReport, Report};
 
 /// Splits one artifact directory.
@@ -40,7 +45,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         options.artifact_prefix.as_str(),
     );
     output_dir::check_output(&options.output_dir, [input])?;
-    let (contents, report) = read(options)?;
+    let (contents, report) = read(options, Sources::one(&options.artifact_dir))?;
     if !contents.has_expected(options) {
         let found = contents.found.keys();
         targets::refuse_none_expected(&options.artifact_dir, &options.targets, found)?;
@@ -48,14 +53,15 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     write(options, contents, report, &Budget::default(), progress)
 }
 
-/// Reads what is in an artifact directory.
-fn read(options: &Options) -> Result<(Contents, Report), Error> {
+/// Reads what is in an artifact.
+fn read(options: &Options, sources: Sources) -> Result<(Contents, Report), Error> {
     let mut report = Report {
         artifact_prefix: options.artifact_prefix.clone(),
         artifact_dir: options.artifact_dir.clone(),
         ..Report::default()
     };
-    let contents = Contents::read(options, &mut report)?;
+    let sources = sources.told_apart(&options.artifact_prefix)?;
+    let contents = Contents::read(options, sources, &mut report)?;
     Ok((contents, report))
 }
 

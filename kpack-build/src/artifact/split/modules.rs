@@ -7,7 +7,7 @@ use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 
 use super::Options;
-use super::contents::Read;
+use super::sources::Read;
 use super::targets::Targets;
 use crate::Error;
 use crate::artifact::classify::{Class, Entry, Node};

@@ -1,25 +1,31 @@
 //! The split artifacts as data: what is to be where. Nothing is written yet, and everything is read
 //! that could be a reason to refuse.
 
-use std::fs;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
 use super::contents::Contents;
+use super::manifests::Rewritten;
 use super::modules::{FatBinary, Module};
 use super::report::Report;
+use super::sources::{self, Owner, Read, Sources};
 use super::targets::{Targets, list};
 use super::{Options, Unknown};
 use crate::Error;
-use crate::artifact::classify::{self, Class, Entry, Node};
-use crate::artifact::manifest_txt;
+use crate::artifact::classify::{Class, Entry, Node};
+use crate::artifact::databases::{self, Place};
 use crate::install::{FileReport, Outcome};
 
 /// The split artifacts, before they are written.
 pub(super) struct Plan {
+    /// Where it was read.
+    pub(super) sources: Sources,
     /// The prefixes that are there.
     pub(super) prefixes: Vec<String>,
+    /// The prefixes of the generic artifact, if one is written.
+    pub(super) generic: Option<Vec<String>>,
     /// What is copied, in the order of paths in each prefix.
     pub(super) items: Vec<Item>,
     /// What is split: one for each prefix with fat binaries.
@@ -38,6 +44,8 @@ pub(super) struct Item {
     pub(super) node: Node,
     /// Which module, and which of its binaries, where it is to be split.
     pub(super) fat: Option<(usize, usize)>,
+    /// What is written in its place.
+    pub(super) bytes: Option<Vec<u8>>,
 }
 
 impl Item {
@@ -57,15 +65,23 @@ pub(super) fn plan(
     report: &mut Report,
 ) -> Result<Plan, Error> {
     let Contents {
-        prefixes,
+        sources,
+        reads,
         modules,
         fat_of,
+        manifests,
         found,
     } = contents;
+    report.device_code = !found.is_empty();
     let targets = Targets::choose(options, found, report)?;
+    let mut rewritten: HashMap<&Path, Rewritten> = manifests
+        .iter()
+        .filter(|listed| !modules.iter().any(|module| listed.is_of(module)))
+        .filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(&targets)?)))
+        .collect();
 
     let mut items = Vec::new();
-    for read in &prefixes {
+    for read in &reads {
         for finding in &read.classification.unpaired {
             report.warn(read.root.join(&finding.path), &finding.text);
         }
@@ -74,22 +90,35 @@ pub(super) fn plan(
         }
         for entry in &read.classification.entries {
             let from = read.root.join(&entry.path);
-            let target = destination(options, &targets, entry, &from, report)?;
+            let target = destination(options, &targets, read, entry, report)?;
             let Destination::Kept(target) = target else {
                 continue;
             };
             if modules.iter().any(|module| module.writes(&from, &targets)) {
                 continue;
             }
+            report.already_split += u64::from(entry.class == Class::Split);
+            if target.is_none() && is_device_code(options, read, entry) {
+                report.left_generic += 1;
+            }
+            let bytes = match rewritten.remove(from.as_path()) {
+                Some(Rewritten::Gone) => continue,
+                Some(Rewritten::Bytes(bytes)) => Some(bytes),
+                None => None,
+            };
             items.push(Item {
                 fat: fat_of.get(&from).copied(),
                 path: Path::new(&read.prefix).join(&entry.path),
                 from,
                 target,
                 node: entry.node,
+                bytes,
             });
         }
     }
+    drop(rewritten);
+    report.device_code |= report.already_split + report.left_generic > 0;
+    refuse_two_of_one_path(&items)?;
     for module in &modules {
         for binary in &module.binaries {
             let own = binary.file.code.targets();
@@ -100,14 +129,48 @@ pub(super) fn plan(
             report.binaries.push(file_report(module, binary, &targets)?);
         }
     }
-    let prefixes: Vec<String> = prefixes.into_iter().map(|read| read.prefix).collect();
-    strays(options, &prefixes, &mut items, report)?;
+    let own = reads.iter().filter(|read| !is_of_target(read));
     Ok(Plan {
-        prefixes,
+        prefixes: sources::prefixes(&reads),
+        generic: sources.has_generic().then(|| sources::prefixes(own)),
+        sources,
         items,
         modules,
         targets,
     })
+}
+
+fn is_of_target(read: &Read) -> bool {
+    matches!(read.owner, Owner::Target(_))
+}
+
+/// Whether an entry is device code, in a known place or not.
+fn is_device_code(options: &Options, read: &Read, entry: &Entry) -> bool {
+    let is_left_out = || {
+        let path = entry.path.to_string_lossy();
+        matches!(databases::recognise(&path), Some((database, place))
+            if !options.databases.has(database) && place != Place::Shared)
+    };
+    match &entry.class {
+        Class::Unknown { device_code, .. } => *device_code,
+        Class::Host => {
+            read.owner == Owner::Classes && matches!(entry.node, Node::File { .. }) && is_left_out()
+        }
+        _ => false,
+    }
+}
+
+/// What was split before is in several directories, and may be in two of them.
+fn refuse_two_of_one_path(items: &[Item]) -> Result<(), Error> {
+    let mut seen = HashMap::new();
+    let files = items.iter();
+    for item in files.filter(|item| !matches!(item.node, Node::Directory { .. })) {
+        if let Some(other) = seen.insert((&item.target, &item.path), &item.from) {
+            let reason = format!("it is in the place of {}", other.display());
+            return Err(Error::refused(&item.from, reason));
+        }
+    }
+    Ok(())
 }
 
 /// Where an entry goes.
@@ -120,15 +183,17 @@ enum Destination {
 fn destination(
     options: &Options,
     targets: &Targets,
+    read: &Read,
     entry: &Entry,
-    from: &Path,
     report: &mut Report,
 ) -> Result<Destination, Error> {
-    let target = match &entry.class {
-        Class::Host | Class::Fat | Class::Split => None,
-        Class::Target { target, .. } => Some(target),
-        Class::Unknown { target, reason } => {
+    let target = match (&read.owner, &entry.class) {
+        (Owner::Target(target), _) => Some(target),
+        (_, Class::Host | Class::Fat | Class::Split) => None,
+        (_, Class::Target { target, .. }) => Some(target),
+        (_, Class::Unknown { target, reason, .. }) => {
             let hint = "looks architecture-specific";
+            let from = &read.root.join(&entry.path);
             match (options.unknown, target) {
                 (Unknown::Error, _) => {
                     return Err(Error::refused(
@@ -189,47 +254,4 @@ fn file_report(
             size_after: binary.plan.output_size(),
         },
     })
-}
-
-/// What is in the artifact directory and in none of its prefixes goes to the generic artifact as it
-/// is, so that nothing is lost.
-fn strays(
-    options: &Options,
-    prefixes: &[String],
-    items: &mut Vec<Item>,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let root = &options.artifact_dir;
-    for found in manifest_txt::outside(root, prefixes) {
-        let found = found.map_err(|error| classify::walk_error(root, error))?;
-        let from = found.into_path();
-        let path = from.strip_prefix(root).unwrap_or(&from).to_owned();
-        let metadata = fs::symlink_metadata(&from).map_err(|e| Error::io(&from, "read", e))?;
-        let node = if metadata.is_symlink() {
-            Node::Symlink
-        } else if metadata.is_file() {
-            Node::File {
-                size: metadata.len(),
-                shared_inode: None,
-            }
-        } else {
-            // No place for a pipe or a device.
-            continue;
-        };
-        report.warn(
-            &from,
-            format!(
-                "is in no prefix that {} lists; copied to the generic artifact as it is",
-                manifest_txt::FILE_NAME
-            ),
-        );
-        items.push(Item {
-            from,
-            path,
-            target: None,
-            node,
-            fat: None,
-        });
-    }
-    Ok(())
 }

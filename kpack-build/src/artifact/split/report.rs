@@ -14,9 +14,14 @@ pub struct Report {
     /// The artifact directory that was read.
     #[serde(serialize_with = "crate::lossy::path")]
     pub artifact_dir: PathBuf,
-    /// Whether there is device code or a kernel database in it. Where not, there is a generic
-    /// artifact only.
+    /// Whether there is device code or a kernel database in it, or binaries whose device code was
+    /// split off before. Where not, there is a generic artifact only.
     pub device_code: bool,
+    /// How many binaries were split before, and are as they were.
+    pub already_split: u64,
+    /// How many files with device code stay in the generic artifact: of databases that are not
+    /// selected, in no known place, in no prefix.
+    pub left_generic: u64,
     /// The targets that something was left out for, since they are not expected.
     pub left_out: Vec<String>,
     /// The prefixes that are there.

@@ -6,12 +6,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use walkdir::WalkDir;
 
 use super::Options;
 use super::plan::{Item, Plan};
 use super::report::Report;
 use crate::Error;
 use crate::artifact::classify::Node;
+use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, GENERIC, Kind};
 use crate::artifact::staged_tree::{check_replaceable, remove_tree};
 
@@ -92,14 +95,16 @@ impl Stage {
         let output = self.output(None);
         let has_files =
             |item: &Item| item.target.is_none() && !matches!(item.node, Node::Directory { .. });
-        if !targets.is_empty() && !plan.items.iter().any(has_files) && output.exists() {
+        let is_empty = plan.generic.is_some() && !plan.items.iter().any(has_files);
+        if !targets.is_empty() && is_empty && has_more_than_list(&output) {
             return Err(Error::refused(
                 &output,
                 "it would be replaced by an empty one: what is to be split has device code only, \
                  and is what an earlier run split off",
             ));
         }
-        let all = std::iter::once(None).chain(targets.iter().map(|target| Some(*target)));
+        let generic = plan.generic.iter().map(|_| None);
+        let all = generic.chain(targets.iter().map(|target| Some(*target)));
         for output in all.map(|target| self.output(target)) {
             check_replaceable(&output)?;
         }
@@ -140,6 +145,20 @@ impl Stage {
         fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
     }
 
+    /// The same beside a generic artifact that stays: each replaces what was there at once, where
+    /// the file system can exchange two names.
+    pub(super) fn commit_beside(self, targets: &[&TargetId]) -> Result<(), Error> {
+        for target in targets {
+            let (new, output) = (self.artifact(Some(target)), self.output(Some(target)));
+            if renameat_with(CWD, &new, CWD, &output, RenameFlags::EXCHANGE).is_err() {
+                self.set_aside(Some(target))?;
+                self.rename(Some(target))?;
+            }
+        }
+        self.empty()?;
+        fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
+    }
+
     fn rename(&self, target: Option<&TargetId>) -> Result<(), Error> {
         let output = self.output(target);
         fs::rename(self.artifact(target), &output).map_err(|e| Error::io(&output, "replace", e))
@@ -174,10 +193,16 @@ impl Stage {
     }
 }
 
+/// Whether there are files in an artifact besides its list of prefixes, and below directories.
+fn has_more_than_list(artifact: &Path) -> bool {
+    let listed = artifact.join(manifest_txt::FILE_NAME);
+    let mut entries = WalkDir::new(artifact).min_depth(1).into_iter().flatten();
+    entries.any(|entry| !entry.file_type().is_dir() && entry.path() != listed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::artifact::manifest_txt;
 
     /// Puts an artifact into the stage.
     fn write(stage: &Stage, target: Option<&TargetId>) {

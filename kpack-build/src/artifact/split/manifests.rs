@@ -1,0 +1,83 @@
+//! Manifests of what was split before: they list what is kept, and nothing else.
+
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::manifest::Manifest;
+
+use super::modules::Module;
+use super::report::Report;
+use super::sources::{Owner, Read};
+use super::targets::Targets;
+use crate::Error;
+use crate::artifact::classify::Node;
+use crate::inspect;
+use crate::kpack_dir;
+
+/// A manifest of the input.
+pub(super) struct Listed {
+    pub(super) from: PathBuf,
+    manifest: Manifest,
+}
+
+/// What becomes of a manifest that lists something that is left out.
+pub(super) enum Rewritten {
+    /// It has these bytes.
+    Bytes(Vec<u8>),
+    /// It would list nothing.
+    Gone,
+}
+
+impl Listed {
+    /// The targets that it lists.
+    pub(super) fn targets(&self) -> impl Iterator<Item = TargetId> {
+        let names = self.manifest.kpack_files.keys();
+        names.filter_map(|name| name.parse().ok())
+    }
+
+    /// What becomes of it; `None` where everything in it is kept.
+    pub(super) fn rewritten(&self, targets: &Targets) -> Option<Rewritten> {
+        let mut manifest = self.manifest.clone();
+        retain(&mut manifest, targets);
+        if manifest.kpack_files.len() == self.manifest.kpack_files.len() {
+            return None;
+        }
+        Some(match manifest.kpack_files.is_empty() {
+            true => Rewritten::Gone,
+            false => Rewritten::Bytes(manifest.to_bytes()),
+        })
+    }
+
+    /// Whether it is the manifest that a module writes anew.
+    pub(super) fn is_of(&self, module: &Module) -> bool {
+        module.manifest.as_deref() == Some(Path::new(&self.from))
+    }
+}
+
+/// Takes what is not kept out of a manifest.
+pub(super) fn retain(manifest: &mut Manifest, targets: &Targets) {
+    let kept = |name: &str| name.parse().is_ok_and(|target| targets.keeps(&target));
+    manifest.kpack_files.retain(|name, _| kept(name));
+}
+
+/// The manifests among what was read. One that cannot be read is copied like any other file.
+pub(super) fn read(reads: &[Read], report: &mut Report) -> Result<Vec<Listed>, Error> {
+    let mut manifests = Vec::new();
+    for read in reads.iter().filter(|read| read.owner != Owner::Generic) {
+        for entry in &read.classification.entries {
+            let is_file = matches!(entry.node, Node::File { .. });
+            if !is_file || !kpack_dir::is_manifest(&entry.path) {
+                continue;
+            }
+            let from = read.root.join(&entry.path);
+            match inspect::read_manifest(&from) {
+                Ok(manifest) => manifests.push(Listed { from, manifest }),
+                Err(Error::Refused { path, reason }) => {
+                    report.warn(path, format!("copied as it is: {reason}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(manifests)
+}

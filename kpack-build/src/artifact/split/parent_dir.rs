@@ -1,0 +1,120 @@
+//! The artifacts in a directory of artifact directories.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::output_dir;
+use super::sources::Sources;
+use crate::Error;
+use crate::artifact::{manifest_txt, names};
+use crate::install::{Notice, Severity};
+
+/// An artifact of a batch.
+pub(super) struct Artifact {
+    /// Name and component.
+    pub(super) prefix: String,
+    pub(super) sources: Sources,
+}
+
+/// The artifacts in `parent`, by prefix. What is in it besides is noted.
+pub(super) fn find(
+    parent: &Path,
+    output: &Path,
+    notices: &mut Vec<Notice>,
+) -> Result<Vec<Artifact>, Error> {
+    if output_dir::resolve(output)?.canonicalize().ok() == parent.canonicalize().ok() {
+        return Err(Error::usage(format!(
+            "{} is the directory of the artifacts and the output directory too",
+            parent.display()
+        )));
+    }
+    let entries = fs::read_dir(parent).map_err(|e| Error::io(parent, "list", e))?;
+    let mut paths = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|e| Error::io(parent, "list", e))?.path();
+        if path.is_dir() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for path in paths {
+        // What cannot be looked into fails when it is read.
+        if let Err(error) = path.join(manifest_txt::FILE_NAME).metadata()
+            && error.kind() == io::ErrorKind::NotFound
+        {
+            notices.push(Notice {
+                severity: Severity::Note,
+                text: format!("has no {}; skipped", manifest_txt::FILE_NAME),
+                path,
+            });
+            continue;
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let prefix = artifact_prefix(&name).to_owned();
+        artifacts.entry(prefix).or_default().push(path);
+    }
+    if artifacts.is_empty() {
+        return Err(Error::usage(format!(
+            "{}: no directory in it has an {}",
+            parent.display(),
+            manifest_txt::FILE_NAME
+        )));
+    }
+    let inputs = artifacts.iter().flat_map(|(prefix, paths)| {
+        let paths = paths.iter();
+        paths.map(|path| (path.as_path(), prefix.as_str()))
+    });
+    output_dir::check_output(output, inputs)?;
+    let artifacts = artifacts.into_iter();
+    artifacts
+        .map(|(prefix, paths)| {
+            let sources = sources(&prefix, &paths)?;
+            Ok(Artifact { prefix, sources })
+        })
+        .collect()
+}
+
+fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Sources, Error> {
+    match paths {
+        [path] => Ok(Sources::one(path)),
+        [one, other, ..] => Sources::split_before(prefix, paths).ok_or_else(|| {
+            Error::usage(format!(
+                "{} and {} are both artifact {prefix}; split them into output directories of \
+                 their own",
+                one.display(),
+                other.display()
+            ))
+        }),
+        [] => Ok(Sources::default()),
+    }
+}
+
+/// Name and component of an artifact directory, which may have a target, or a family of targets,
+/// behind them.
+pub(crate) fn artifact_prefix(name: &str) -> &str {
+    if let Some((component, _)) = names::parse(name) {
+        return component;
+    }
+    match name.rsplit_once('_') {
+        Some((prefix, last)) if last.starts_with("gfx") => prefix,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_no_part_of_the_prefix() {
+        assert_eq!(artifact_prefix("blas_lib"), "blas_lib");
+        assert_eq!(artifact_prefix("blas_lib_generic"), "blas_lib");
+        assert_eq!(artifact_prefix("blas_lib_gfx94X-dcgpu"), "blas_lib");
+        assert_eq!(artifact_prefix("blas_lib_gfx90a:xnack+"), "blas_lib");
+        assert_eq!(artifact_prefix("blas_lib_amdgcnspirv"), "blas_lib");
+        assert_eq!(artifact_prefix("core_hip_run"), "core_hip_run");
+    }
+}
