@@ -97,6 +97,55 @@ fn shards_that_do_not_go_together() {
 }
 
 #[test]
+fn json_whatever_happens() {
+    let tree = tree();
+    let recombine = |more: &str, configuration: &str| {
+        write(&tree.path("packaging.json"), configuration.as_bytes());
+        let output = Command::new(env!("CARGO_BIN_EXE_kpack"))
+            .current_dir(tree.root())
+            .args(format!("{RECOMBINE} --json{more}").split(' '))
+            .output()
+            .unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
+        let lists = ["artifacts", "findings"].map(|key| said[key].as_array().unwrap().len());
+        let code = output.status.code().unwrap();
+        (code, text("outcome"), text("error"), lists)
+    };
+    let failed = |code, error: &str, lists| (code, "failed".to_owned(), error.to_owned(), lists);
+    let (code, outcome, _, lists) = recombine(" --dry-run", CONFIGURATION);
+    assert_eq!((code, &*outcome, lists), (0, "planned", [3, 1]));
+    // A configuration that is none, a primary shard that is not there, a wrong component.
+    let error = "packaging.json: line 1, column 1: EOF while parsing an object";
+    assert_eq!(recombine("", "{"), failed(3, error, [0, 0]));
+    let other = CONFIGURATION.replace("linux-a", "linux-z");
+    let error = "packaging.json: line 2, column 20: there is no shard `linux-z` in shards, only linux-a, linux-b, linux-c";
+    assert_eq!(recombine("", &other), failed(3, error, [0, 0]));
+    let error = "no shard has the component `x`; there are blas_lib";
+    assert_eq!(
+        recombine(" --component x", CONFIGURATION),
+        failed(2, error, [0, 0])
+    );
+    // Shards that do not go together.
+    let strict = CONFIGURATION
+        .trim_end()
+        .strip_suffix('}')
+        .unwrap()
+        .to_owned();
+    let strict = strict + r#", "validation": {"error_on_missing_architecture": true}}"#;
+    let error = "shards: 1 error; nothing was written";
+    assert_eq!(recombine("", &strict), failed(3, error, [3, 1]));
+    // What cannot be written.
+    write(&tree.path("packages/blas_lib_generic/mine"), b"");
+    let (code, outcome, error, lists) = recombine("", CONFIGURATION);
+    assert_eq!((code, &*outcome, lists), (3, "failed", [3, 1]));
+    assert!(error.contains("it is in the way"), "{error}");
+    fs::remove_dir_all(tree.path("packages")).unwrap();
+    let (code, outcome, _, lists) = recombine("", CONFIGURATION);
+    assert_eq!((code, &*outcome, lists), (0, "recombined", [3, 1]));
+}
+
+#[test]
 fn errors() {
     let tree = tree();
     let with = |configuration: &str, arguments: &str| {

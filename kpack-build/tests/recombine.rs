@@ -495,6 +495,44 @@ fn a_host_binary_that_is_laid_out_otherwise_is_worth_a_warning() {
 }
 
 #[test]
+fn a_function_of_another_size_is_no_matter_of_layout() {
+    let tree = three_shards();
+    let file = "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5";
+    shard(&tree, "linux-c", &["gfx942"]);
+    let path = tree.path(&format!("shards/linux-c/{file}"));
+    let mut bytes = fs::read(&path).unwrap();
+    // The size of a function, wherever its symbol is.
+    let (symbol, size) = first_function(&bytes);
+    bytes[symbol + 16..symbol + 24].copy_from_slice(&(size - 1).to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(
+        &plan,
+        Severity::Error,
+        &["linux-c", "librocblas.so.5", "differs: "],
+    );
+}
+
+/// Offset of the first dynamic symbol of a function with a size, and the size.
+fn first_function(file: &[u8]) -> (usize, u64) {
+    use object::read::elf::{ElfFile64, FileHeader};
+    use object::{Object, ObjectSection};
+    let read: ElfFile64<'_> = ElfFile64::parse(file).unwrap();
+    assert!(read.elf_header().is_class_64());
+    let (start, length) = read
+        .section_by_name(".dynsym")
+        .unwrap()
+        .file_range()
+        .unwrap();
+    let symbols = (start as usize..(start + length) as usize).step_by(24);
+    let size = |at: usize| u64::from_le_bytes(file[at + 16..at + 24].try_into().unwrap());
+    const FUNCTION: u8 = 2;
+    let mut functions = symbols.filter(|at| file[at + 4] & 0xf == FUNCTION && size(*at) > 1);
+    let at = functions.next().unwrap();
+    (at, size(at))
+}
+
+#[test]
 fn duplicate_device_code_is_an_error_unless_it_is_identical() {
     let tree = three_shards();
     let at = |shard: &str, file: &str| tree.path(&format!("shards/{shard}/blas_lib_gfx942/{file}"));

@@ -5,6 +5,7 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 
 use kpack_format::marker;
+use object::elf;
 
 use crate::Error;
 use crate::elf::{DeviceCode, FAT_SECTION, Image};
@@ -21,8 +22,10 @@ const LEAST_TEXT: usize = 6;
 pub(crate) struct Difference {
     /// What to say.
     pub(crate) text: String,
-    /// Whether it can be no more than the layout: both are split binaries, with the same sections of
-    /// the same sizes and texts at other addresses, as linkers give them where device code has another size.
+    /// Whether it can be no more than the layout: both are split binaries, by the same compiler, with
+    /// the same sections, symbols and texts of the same sizes at other addresses, as linkers give them
+    /// where device code has another size. Addresses are in code and data, too, so these cannot be
+    /// compared: a change that leaves every function and every section as long as it was is not found.
     pub(crate) layout_only: bool,
 }
 
@@ -44,7 +47,8 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     if let (Ok(a), Ok(b)) = images {
         if layout_only(&a, &b) {
             let text = "differs in its layout: its sections have the same sizes and other \
-                        addresses, as where device code had another size";
+                        addresses, as where device code had another size; the instructions \
+                        themselves cannot be compared then";
             return Ok(Some(Difference {
                 text: text.to_owned(),
                 layout_only: true,
@@ -76,29 +80,72 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     }))
 }
 
-/// Whether both are split binaries whose loaded sections have the same names, kinds and sizes and the
-/// same texts in them, and some of which are at other addresses.
+/// Whether both are split binaries whose loaded sections have the same names, kinds and sizes, the
+/// same texts and the same symbols in them, and some of which are at other addresses.
 fn layout_only(one: &Image<File>, other: &Image<File>) -> bool {
     let is_split = |image: &Image<File>| matches!(image.device_code(), Ok(DeviceCode::Split(_)));
     if !is_split(one) || !is_split(other) {
         return false;
     }
-    let device = |name: &str| name == FAT_SECTION || name == marker::SECTION_NAME;
     let shape = |image: &Image<File>| -> Vec<(String, u32, u64)> {
         let loaded = image
             .sections
             .iter()
-            .filter(|s| s.is_alloc() && !device(&s.name));
+            .filter(|s| s.is_alloc() && !is_device(&s.name));
         loaded.map(|s| (s.name.clone(), s.kind.0, s.size)).collect()
     };
     let addresses = |image: &Image<File>| -> Vec<u64> {
         let loaded = image
             .sections
             .iter()
-            .filter(|s| s.is_alloc() && !device(&s.name));
+            .filter(|s| s.is_alloc() && !is_device(&s.name));
         loaded.map(|s| s.addr).collect()
     };
-    shape(one) == shape(other) && addresses(one) != addresses(other) && texts(one) == texts(other)
+    shape(one) == shape(other)
+        && addresses(one) != addresses(other)
+        && texts(one) == texts(other)
+        && symbols(one) == symbols(other)
+        && compilers(one) == compilers(other)
+}
+
+/// Names, kinds and sizes of the symbols that are not in device code, whose size is what differs.
+fn symbols(image: &Image<File>) -> Vec<(u32, u8, u64)> {
+    use object::LittleEndian as LE;
+    let is_table = |kind| matches!(kind, elf::SHT_DYNSYM | elf::SHT_SYMTAB);
+    let mut found = Vec::new();
+    for table in image
+        .sections
+        .iter()
+        .filter(|section| is_table(section.kind))
+    {
+        let bytes = image.section_bytes(table).unwrap_or_default();
+        for entry in bytes.chunks_exact(size_of::<elf::Sym64<LE>>()) {
+            let Ok((symbol, _)) = object::pod::from_bytes::<elf::Sym64<LE>>(entry) else {
+                continue;
+            };
+            let within = image.sections.get(usize::from(symbol.st_shndx.get(LE).0));
+            if !within.is_some_and(|section| is_device(&section.name)) {
+                let (name, size) = (symbol.st_name.get(LE), symbol.st_size.get(LE));
+                found.push((name, symbol.st_info.0, size));
+            }
+        }
+    }
+    found
+}
+
+/// What the compilers say of themselves.
+fn compilers(image: &Image<File>) -> Vec<u8> {
+    let comment = image
+        .sections
+        .iter()
+        .find(|s| s.name == ".comment" && s.has_bytes());
+    let bytes = comment.and_then(|section| image.section_bytes(section).ok());
+    bytes.unwrap_or_default()
+}
+
+/// Whether a section has device code, or what stands in its place.
+fn is_device(name: &str) -> bool {
+    name == FAT_SECTION || name == marker::SECTION_NAME
 }
 
 /// The texts in what is loaded and no code. They stay what they are wherever they are.

@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use serde::Serialize;
 
 use super::output::{self, count, size, table};
 use super::progress::{ALL, draw_target, style};
 use crate::Error;
 use crate::artifact::packaging::Configuration;
-use crate::artifact::recombine::{Options, Plan, Severity, plan};
+use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, plan};
 
 /// Combine the split artifacts of several shards: one generic artifact, one for each group of targets
 ///
@@ -59,7 +60,7 @@ pub(super) struct Arguments {
     /// Say what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print the plan as JSON
+    /// Print the plan, and whether it was carried out, as JSON
     #[arg(long)]
     json: bool,
     /// Print errors and warnings only
@@ -67,7 +68,45 @@ pub(super) struct Arguments {
     quiet: bool,
 }
 
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    /// `recombined`, `planned` with `--dry-run`, or `failed`.
+    outcome: &'static str,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    artifacts: &'a [Artifact],
+    findings: &'a [Finding],
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut plan = Plan {
+        artifacts: Vec::new(),
+        findings: Vec::new(),
+    };
+    let result = recombine(arguments, &mut plan);
+    if arguments.json {
+        let error = result.as_ref().err();
+        output::json(&Summary {
+            outcome: match (error, arguments.dry_run) {
+                (Some(_), _) => "failed",
+                (None, true) => "planned",
+                (None, false) => "recombined",
+            },
+            error: error.map(Error::in_one_line),
+            artifacts: &plan.artifacts,
+            findings: &plan.findings,
+        })?;
+    } else if result.is_ok() && !arguments.quiet {
+        output::write(summary(&plan))?;
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Plans and, where that was asked for, writes. What was planned is in `planned`, also where it is
+/// refused.
+fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
     let default_jobs = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let options = Options {
         shards_dir: arguments.input_shards_dir.clone(),
@@ -79,21 +118,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let bar = ProgressBar::no_length();
     bar.set_draw_target(draw_target(arguments.quiet || arguments.json));
     bar.set_style(style("{bar:40} {pos}/{len} components read"));
-    let plan = plan(&options, &|_, total| {
+    *planned = plan(&options, &|_, total| {
         bar.set_length(total as u64);
         bar.inc(1);
     })?;
-    bar.reset();
-    bar.set_style(style(ALL));
-    bar.set_length(plan.artifacts.iter().map(|artifact| artifact.size).sum());
-    let refused = plan.errors() > 0;
-    let applied = match refused || arguments.dry_run {
-        true => Ok(()),
-        false => plan.apply(&options, &|bytes| bar.inc(bytes)),
-    };
     bar.finish_and_clear();
-
-    for finding in &plan.findings {
+    for finding in &planned.findings {
         let kind = match finding.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -105,24 +135,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             format_args!("{}: {}", finding.path.display(), finding.text),
         );
     }
-    applied?;
-    if arguments.json {
-        output::json(&plan)?;
-    } else if !arguments.quiet && !refused {
-        output::write(summary(&plan))?;
-    }
-    if refused {
-        output::complain(
-            "error",
-            format_args!(
-                "{}: {}; nothing was written",
-                options.shards_dir.display(),
-                count(plan.errors() as u64, "error")
-            ),
+    if planned.errors() > 0 {
+        let text = format!(
+            "{}; nothing was written",
+            count(planned.errors() as u64, "error")
         );
-        return Ok(ExitCode::from(3));
+        return Err(Error::refused(&options.shards_dir, text));
     }
-    Ok(ExitCode::SUCCESS)
+    if arguments.dry_run {
+        return Ok(());
+    }
+    bar.reset();
+    bar.set_draw_target(draw_target(arguments.quiet || arguments.json));
+    bar.set_style(style(ALL));
+    bar.set_length(planned.artifacts.iter().map(|artifact| artifact.size).sum());
+    let applied = planned.apply(&options, &|bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    applied
 }
 
 fn summary(plan: &Plan) -> String {
