@@ -149,6 +149,8 @@ fn the_page_needs_nothing_else() {
         assert!(!page.contains(outside), "{outside}");
     }
     assert_eq!(page.matches("<svg").count(), 2);
+    // No path of where it was measured.
+    assert!(!page.contains(tree.root().to_str().unwrap()));
     assert!(page.contains("<title>rocblas, gfx942, lib/librocblas.so.5: "));
     for (open, close) in [("<rect", "</rect>"), ("<text", "</text>"), ("<tr", "</tr>")] {
         assert_eq!(
@@ -158,4 +160,13 @@ fn the_page_needs_nothing_else() {
         );
     }
     assert!(!page.contains("NaN") && !page.contains("inf"));
+    // A table of targets, one of modules, and each module's binaries folded.
+    assert_eq!(page.matches("<table").count(), 4);
+    assert_eq!(page.matches("<details>").count(), 2);
+    assert_eq!(page.matches("<td>total").count(), 2);
+    let targets = sizes.by_target();
+    let names: Vec<Option<&str>> = targets.iter().map(|row| row.target.as_deref()).collect();
+    assert_eq!(names, [None, Some("gfx1100"), Some("gfx942")]);
+    let sum = |side: fn(&Row) -> u64| targets.iter().map(side).sum::<u64>();
+    assert_eq!((sum(|row| row.before), sum(|row| row.after)), sizes.total());
 }

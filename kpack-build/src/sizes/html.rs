@@ -25,7 +25,7 @@ p{color:var(--quiet);margin:.2rem 0 1rem}svg{width:100%;height:auto;display:bloc
 svg text{font:11px system-ui,sans-serif;fill:#10141a;pointer-events:none}svg .m{font-weight:600}\
 svg rect{stroke:var(--paper);stroke-width:1}svg rect:hover{stroke:var(--ink);stroke-width:2}\
 table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:.25rem .6rem;text-align:left;\
-border-bottom:1px solid var(--line)}th{position:sticky;top:0;background:var(--paper)}\
+border-bottom:1px solid var(--line)}details{margin:.3rem 0}summary{cursor:pointer}th{position:sticky;top:0;background:var(--paper)}\
 .n{text-align:right;font-variant-numeric:tabular-nums}tr.m td{font-weight:600;border-top:2px solid var(--line)}";
 
 /// The size of a row that is drawn.
@@ -64,9 +64,88 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
             svg(sizes, height, size)
         );
     }
-    page + "<h2>By module, target and binary</h2>\n"
-        + &table(sizes, measured)
+    let _ = writeln!(
+        page,
+        "<p>Areas are to one scale in both. Each is a binary's code for one target; point at it for \
+         its name and size.</p>"
+    );
+    page + &totals(
+        "By target",
+        "target",
+        &sizes.by_target(),
+        target_name,
+        measured,
+    ) + &totals(
+        "By module",
+        "module",
+        &sizes.by(Depth::Module),
+        |row| &row.module,
+        measured,
+    ) + "<h2>By binary</h2>\n"
+        + &binaries(sizes, measured)
+        + &notes(sizes)
         + "</body>\n</html>\n"
+}
+
+fn target_name(row: &Row) -> &str {
+    row.target.as_deref().unwrap_or("host")
+}
+
+/// A table with a line for each of `rows`, and their sum.
+fn totals(
+    title: &str,
+    what: &str,
+    rows: &[Row],
+    name: impl Fn(&Row) -> &str,
+    before: &str,
+) -> String {
+    let mut text = format!("<h2>{title}</h2>\n<table>\n{}", heading(&[what], before));
+    let mut sum = (0, 0);
+    for row in rows {
+        sum = (sum.0 + row.before, sum.1 + row.after);
+        line(&mut text, "", &[name(row)], (row.before, row.after));
+    }
+    line(&mut text, " class=\"m\"", &["total"], sum);
+    text + "</table>\n"
+}
+
+/// The binaries of each module, folded.
+fn binaries(sizes: &Sizes, before: &str) -> String {
+    let mut text = String::new();
+    for module in sizes.by(Depth::Module) {
+        let _ = write!(
+            text,
+            "<details><summary><b>{}</b> {} {before}, {} after</summary>\n<table>\n{}",
+            escape(&module.module),
+            bytes(module.before),
+            bytes(module.after),
+            heading(&["target", "binary"], before)
+        );
+        for row in sizes.rows.iter().filter(|row| row.module == module.module) {
+            let names = [target_name(row), &row.what];
+            line(&mut text, "", &names, (row.before, row.after));
+        }
+        text += "</table></details>\n";
+    }
+    text
+}
+
+fn notes(sizes: &Sizes) -> String {
+    let before = match sizes.before_was_measured {
+        true => {
+            "Before, a fat binary has what its bundles store for a target, of compressed bundles in \
+             proportion to the code objects' sizes; padding and everything else is the host's. \
+             Archives have each code object compressed by itself, so that it can be loaded by itself: \
+             more than a bundle that was compressed as a whole, less than one that was not."
+        }
+        false => {
+            "No unsplit tree was measured. In its place stand the code objects in the archives as \
+             they are when they are unpacked, and everything else as it is."
+        }
+    };
+    let after = "An identical code object is stored once, and counted for the first binary that has \
+                 it. The index of an archive is a line of its own.";
+    format!("<p>{before} {after}</p>\n")
 }
 
 fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
@@ -169,38 +248,30 @@ fn label(text: &mut String, place: Rectangle, name: &str, class: &str) {
     );
 }
 
-fn table(sizes: &Sizes, before: &str) -> String {
-    let mut text = format!(
-        "<table>\n<tr><th>module<th>target<th>binary<th class=\"n\">{before}<th class=\"n\">after\
-         <th class=\"n\">change</tr>\n"
-    );
-    for module in sizes.by(Depth::Module) {
-        row(&mut text, " class=\"m\"", &module.module, "", "", &module);
-        for line in sizes.rows.iter().filter(|row| row.module == module.module) {
-            let target = line.target.as_deref().unwrap_or("host");
-            row(&mut text, "", "", target, &line.what, line);
-        }
-    }
-    text + "</table>\n"
+fn heading(names: &[&str], before: &str) -> String {
+    let names: String = names.iter().map(|name| format!("<th>{name}")).collect();
+    format!("<tr>{names}<th class=\"n\">{before}<th class=\"n\">after<th class=\"n\">change</tr>\n")
 }
 
-fn row(text: &mut String, class: &str, module: &str, target: &str, what: &str, row: &Row) {
+fn line(text: &mut String, class: &str, names: &[&str], (before, after): (u64, u64)) {
+    let names: String = names
+        .iter()
+        .map(|name| format!("<td>{}", escape(name)))
+        .collect();
     let _ = writeln!(
         text,
-        "<tr{class}><td>{}<td>{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}</tr>",
-        escape(module),
-        escape(target),
-        escape(what),
-        bytes(row.before),
-        bytes(row.after),
-        change(row.before, row.after)
+        "<tr{class}>{names}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}</tr>",
+        bytes(before),
+        bytes(after),
+        change(before, after)
     );
 }
 
-/// `-37.5 %`; empty where there was nothing.
+/// `-37.5 %`; empty where nothing changed.
 fn change(before: u64, after: u64) -> String {
     match before {
-        0 => String::new(),
+        _ if before == after => String::new(),
+        0 => "new".to_owned(),
         _ => format!("{:+.1} %", (after as f64 / before as f64 - 1.0) * 100.0),
     }
 }

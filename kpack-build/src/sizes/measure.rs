@@ -13,6 +13,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Entry, KPACK, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::shared::shared;
 use crate::elf::{DeviceCode, FatBinary, Image};
 use crate::inspect;
 use crate::kpack_dir;
@@ -156,6 +157,7 @@ impl Tree {
                 let is_manifest = kpack_dir::is_manifest(&entry.path);
                 let what = match is_manifest {
                     true => "kpack manifests",
+                    false if shared(&entry.path).is_some() => "code for all targets",
                     false => "other files",
                 };
                 let module = match (module, is_manifest) {

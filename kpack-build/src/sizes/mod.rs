@@ -110,6 +110,23 @@ impl Sizes {
         self.rows.iter().fold((0, 0), add)
     }
 
+    /// A row for each target over all modules, the host first: what its packages take.
+    pub fn by_target(&self) -> Vec<Row> {
+        let mut sums: BTreeMap<Option<&String>, (u64, u64)> = BTreeMap::new();
+        for row in &self.rows {
+            let sum = sums.entry(row.target.as_ref()).or_default();
+            *sum = (sum.0 + row.before, sum.1 + row.after);
+        }
+        let row = |(target, (before, after)): (Option<&String>, _)| Row {
+            module: String::new(),
+            target: target.cloned(),
+            what: String::new(),
+            before,
+            after,
+        };
+        sums.into_iter().map(row).collect()
+    }
+
     /// The rows, with those added up that differ below `depth` only. What is not told apart is
     /// empty.
     pub fn by(&self, depth: Depth) -> Vec<Row> {
