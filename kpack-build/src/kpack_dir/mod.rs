@@ -328,6 +328,16 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// Removes a directory that may be missing, with all that is in it.
+pub(crate) fn remove_directory(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(path, "remove", error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes what was renamed in a directory durable. Not every file system can.
 pub(crate) fn sync_directory(path: &Path) -> Result<(), Error> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());

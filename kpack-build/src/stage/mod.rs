@@ -8,6 +8,7 @@
 
 mod build_paths;
 mod messages;
+mod output_dir;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ use crate::install::{ArchiveReport, FileReport, Outcome, Report, stage_edited};
 use crate::kpack_dir::{self, KpackDir};
 use crate::split::{self, Input};
 use messages::{Binary, Built, Script};
+use output_dir::OutputDir;
 
 /// Where the archives go, in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
@@ -35,7 +37,8 @@ const KPACK_DIR: &str = "lib/.kpack";
 /// What to stage, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The directory to make. One that an earlier run made is replaced.
+    /// The directory to make. One that an earlier run made is replaced, as long as it has nothing
+    /// that was not staged; an empty one is filled.
     pub output_dir: PathBuf,
     /// Whether files may have paths of the machine that they were built on. Markers never do.
     pub allow_build_paths: bool,
@@ -73,7 +76,7 @@ pub fn stage(options: &Options, messages: impl BufRead) -> Result<Report, Error>
     }
     staging.archives(archives, &mut report)?;
     staging.check_paths(options, &built, &mut report)?;
-    staging.commit()?;
+    staging.output.commit()?;
     Ok(report)
 }
 
@@ -153,48 +156,17 @@ fn shared_libraries(scripts: &[Script]) -> Result<Vec<Binary>, Error> {
 /// Archives in the making, by module with component, and target.
 type Archives = BTreeMap<(String, TargetId), ArchiveWriter<File>>;
 
-/// The directory in the making, under a hidden name. Dropped before it is committed, it is removed.
+/// What is put into a release.
 struct Staging {
-    hidden: PathBuf,
-    path: PathBuf,
-    done: bool,
+    output: OutputDir,
 }
 
 impl Staging {
     fn begin(path: &Path) -> Result<Self, Error> {
-        let path = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
-        let Some(name) = path.file_name() else {
-            return Err(Error::usage(format!(
-                "`{}` names no directory to make",
-                path.display()
-            )));
-        };
-        let ours = |entry: &PathBuf| entry.ends_with("bin") || entry.ends_with("lib");
-        if path.exists() && (!path.is_dir() || !list(&path)?.iter().all(ours)) {
-            return Err(Error::refused(
-                &path,
-                "it is in the way: it has more than `bin` and `lib`, so that no earlier run can have made it. Name another directory, or remove it",
-            ));
-        }
-        let hidden = path.with_file_name(format!(".{}.tmp", name.display()));
-        let staging = Self {
-            hidden,
-            path,
-            done: false,
-        };
-        staging.clean(&staging.hidden)?;
-        let kpacks = staging.hidden.join(KPACK_DIR);
+        let output = OutputDir::begin(path)?;
+        let kpacks = output.hidden.join(KPACK_DIR);
         fs::create_dir_all(&kpacks).map_err(|e| Error::io(&kpacks, "create directory", e))?;
-        Ok(staging)
-    }
-
-    fn clean(&self, path: &Path) -> Result<(), Error> {
-        match fs::remove_dir_all(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io(path, "remove", error))
-            }
-            _ => Ok(()),
-        }
+        Ok(Self { output })
     }
 
     /// Copies a binary, and its code objects into the archives of their modules.
@@ -206,7 +178,7 @@ impl Staging {
     ) -> Result<(), Error> {
         let file_name = binary.path.file_name().unwrap_or_default();
         let name = format!("{}/{}", binary.directory, file_name.display());
-        let to = self.hidden.join(&name);
+        let to = self.output.hidden.join(&name);
         if to.exists() {
             return Err(Error::refused(
                 &binary.path,
@@ -215,7 +187,7 @@ impl Staging {
                 ),
             ));
         }
-        let directory = self.hidden.join(binary.directory);
+        let directory = self.output.hidden.join(binary.directory);
         fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
         let input = split::read(&binary.path)?;
         let presplit = match input {
@@ -228,7 +200,7 @@ impl Staging {
                     let archive = match archives.entry((group.to_owned(), target.clone())) {
                         Entry::Occupied(known) => known.into_mut(),
                         Entry::Vacant(new) => {
-                            let spool = kpack_dir::scratch_file(&self.hidden)?;
+                            let spool = kpack_dir::scratch_file(&self.output.hidden)?;
                             new.insert(ArchiveWriter::new(
                                 spool,
                                 group,
@@ -270,14 +242,14 @@ impl Staging {
 
     /// Writes the archives, and a manifest for each module.
     fn archives(&self, archives: Archives, report: &mut Report) -> Result<(), Error> {
-        let path = self.hidden.join(KPACK_DIR);
+        let path = self.output.hidden.join(KPACK_DIR);
         let mut manifests: BTreeMap<String, Manifest> = BTreeMap::new();
         for ((group, target), archive) in archives {
             let directory = KpackDir::lock(&path, group.clone())?;
             let (staged, written) = directory.stage_archive(&target, archive)?;
             staged.commit()?;
             let name = directory.archive_name(&target);
-            let path = self.path.join(KPACK_DIR).join(&name);
+            let path = self.output.path.join(KPACK_DIR).join(&name);
             let line = ArchiveReport::written(path, &target, &written);
             report.archives.push(line);
             let manifest = manifests.entry(group.clone()).or_insert_with(|| Manifest {
@@ -291,11 +263,11 @@ impl Staging {
         if manifests.is_empty() {
             let binaries = Vec::from_iter(report.files.iter().map(|file| file.path.as_str()));
             report.warn(
-                &self.path,
+                &self.output.path,
                 format!("no program has kernels: {}", binaries.join(", ")),
             );
             let _ = fs::remove_dir(&path);
-            let _ = fs::remove_dir(self.hidden.join("lib"));
+            let _ = fs::remove_dir(self.output.hidden.join("lib"));
         }
         for (group, manifest) in manifests {
             KpackDir::lock(&path, group)?
@@ -328,16 +300,16 @@ impl Staging {
             };
         }
         let (own, fetched) = (Vec::from_iter(own), Vec::from_iter(fetched));
-        for file in walkdir::WalkDir::new(&self.hidden).sort_by_file_name() {
-            let file = file.map_err(|e| Error::io(&self.hidden, "list", e.into()))?;
+        for file in walkdir::WalkDir::new(&self.output.hidden).sort_by_file_name() {
+            let file = file.map_err(|e| Error::io(&self.output.hidden, "list", e.into()))?;
             if !file.file_type().is_file() {
                 continue;
             }
             let name = file
                 .path()
-                .strip_prefix(&self.hidden)
+                .strip_prefix(&self.output.hidden)
                 .unwrap_or(file.path());
-            let shown = self.path.join(name);
+            let shown = self.output.path.join(name);
             if let Some(place) = build_paths::find(file.path(), &own)? {
                 let text = format!(
                     "it has the path `{}` of this machine. Build it without debug information (profile release, or strip = true), and with RUSTFLAGS=\"--remap-path-prefix={}=.\" where code has it",
@@ -359,22 +331,6 @@ impl Staging {
             }
         }
         Ok(())
-    }
-
-    /// Gives it its name, in the place of what an earlier run made.
-    fn commit(mut self) -> Result<(), Error> {
-        self.clean(&self.path)?;
-        fs::rename(&self.hidden, &self.path).map_err(|e| Error::io(&self.path, "create", e))?;
-        self.done = true;
-        Ok(())
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        if !self.done {
-            let _ = fs::remove_dir_all(&self.hidden);
-        }
     }
 }
 

@@ -1,0 +1,257 @@
+//! The directory of a release: made under a hidden name beside it, and given its own at the end. Only
+//! a directory that an earlier run made is replaced, and only while it has nothing else.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::kpack_dir::remove_directory;
+
+/// The file that only staging writes: it names every file of the release.
+pub(super) const STAMP: &str = ".kpack-stage";
+
+/// Its first line.
+const STAMP_HEAD: &str = "# Made by `kpack stage`, which replaces this directory while it has these files and no others.";
+
+/// What has the name of the release so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum There {
+    Nothing,
+    Empty,
+    Release,
+}
+
+/// A release in the making. Dropped before it is committed, nothing of it stays.
+pub(super) struct OutputDir {
+    /// Where it is made.
+    pub(super) hidden: PathBuf,
+    /// What it is to be called.
+    pub(super) path: PathBuf,
+    /// The directories above it that were made for it, the innermost first.
+    parents: Vec<PathBuf>,
+    done: bool,
+}
+
+impl OutputDir {
+    /// Begins a release that is to be at `path`; a symbolic link there is followed.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for what stays: a file, or a directory with anything that no earlier run
+    /// made.
+    pub(super) fn begin(path: &Path) -> Result<Self, Error> {
+        let given = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
+        let path = match given.symlink_metadata() {
+            Ok(_) => fs::canonicalize(&given).map_err(|e| Error::io(&given, "follow", e))?,
+            Err(_) => given,
+        };
+        let Some(name) = path.file_name() else {
+            return Err(Error::usage(format!(
+                "`{}` names no directory to make",
+                path.display()
+            )));
+        };
+        let beside = |extension: &str| {
+            let mut hidden = OsString::from(".");
+            hidden.push(name);
+            hidden.push(extension);
+            path.with_file_name(hidden)
+        };
+        let hidden = beside(".kpack-stage");
+        recover(&path)?;
+        there(&path)?;
+        remove_own(&hidden)?;
+
+        let mut output = Self {
+            hidden,
+            path,
+            parents: Vec::new(),
+            done: false,
+        };
+        let above = output.path.ancestors().skip(1);
+        output.parents = above
+            .take_while(|directory| !directory.exists())
+            .map(Path::to_owned)
+            .collect();
+        let hidden = &output.hidden;
+        fs::create_dir_all(hidden).map_err(|e| Error::io(hidden, "create directory", e))?;
+        output.stamp(&BTreeSet::new())?;
+        Ok(output)
+    }
+
+    fn stamp(&self, files: &BTreeSet<PathBuf>) -> Result<(), Error> {
+        let mut text = format!("{STAMP_HEAD}\n");
+        for file in files {
+            text += &format!("{}\n", file.display());
+        }
+        let path = self.hidden.join(STAMP);
+        fs::write(&path, text).map_err(|e| Error::io(&path, "write", e))
+    }
+
+    /// Gives it its name, in the place of what an earlier run made.
+    pub(super) fn commit(mut self) -> Result<(), Error> {
+        let mut content = Content::of(&self.hidden)?;
+        content.files.remove(Path::new(STAMP));
+        self.stamp(&content.files)?;
+        let failed = |e| Error::io(&self.path, "create", e);
+        // Looked at again: somebody may have put a file there in the meantime.
+        match there(&self.path)? {
+            There::Nothing => fs::rename(&self.hidden, &self.path).map_err(failed)?,
+            There::Empty => self.move_into().map_err(failed)?,
+            There::Release => {
+                let old = aside(&self.path);
+                fs::rename(&self.path, &old).map_err(failed)?;
+                if let Err(error) = fs::rename(&self.hidden, &self.path) {
+                    let _ = fs::rename(&old, &self.path);
+                    return Err(failed(error));
+                }
+                remove_own(&old)?;
+            }
+        }
+        self.done = true;
+        Ok(())
+    }
+
+    /// Fills a directory that somebody else made, which stays what it is.
+    fn move_into(&self) -> io::Result<()> {
+        let mut moved = Vec::new();
+        for entry in fs::read_dir(&self.hidden)? {
+            let entry = entry?;
+            let to = self.path.join(entry.file_name());
+            if let Err(error) = fs::rename(entry.path(), &to) {
+                for (from, to) in moved {
+                    let _ = fs::rename(to, from);
+                }
+                return Err(error);
+            }
+            moved.push((entry.path(), to));
+        }
+        fs::remove_dir(&self.hidden)
+    }
+}
+
+impl Drop for OutputDir {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let _ = fs::remove_dir_all(&self.hidden);
+        for parent in &self.parents {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}
+
+/// Where the release that is replaced is, until its successor has its name.
+fn aside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".kpack-stage-old");
+    path.with_file_name(name)
+}
+
+/// Undoes what a run that was killed left of replacing a release.
+fn recover(path: &Path) -> Result<(), Error> {
+    let old = aside(path);
+    if path.exists() {
+        return remove_own(&old);
+    }
+    match fs::rename(&old, path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(&old, "rename", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory that staging made, which may be missing.
+fn remove_own(path: &Path) -> Result<(), Error> {
+    if path.exists() && !is_stamped(path) {
+        return Err(Error::refused(
+            path,
+            format!(
+                "it is in the way, and it has no file `{STAMP}`, which staging makes first; remove it"
+            ),
+        ));
+    }
+    remove_directory(path)
+}
+
+fn is_stamped(path: &Path) -> bool {
+    let text = fs::read_to_string(path.join(STAMP));
+    text.is_ok_and(|text| text.starts_with(STAMP_HEAD))
+}
+
+/// What is at `path`.
+///
+/// # Errors
+/// [`Error::Refused`] for what is not to be replaced.
+fn there(path: &Path) -> Result<There, Error> {
+    if path.symlink_metadata().is_err() {
+        return Ok(There::Nothing);
+    }
+    let refused = |what: String| {
+        Error::refused(
+            path,
+            format!("it is in the way: {what}. Name another directory, or remove it"),
+        )
+    };
+    if !path.is_dir() {
+        return Err(refused("it is no directory".to_owned()));
+    }
+    let content = Content::of(path)?;
+    if content.files.is_empty() && content.empty.is_empty() {
+        return Ok(There::Empty);
+    }
+    if !is_stamped(path) {
+        return Err(refused(format!(
+            "it is not empty, and it has no file `{STAMP}`, which a directory that was staged has"
+        )));
+    }
+    let stamp = path.join(STAMP);
+    let text = fs::read_to_string(&stamp).map_err(|e| Error::io(&stamp, "read", e))?;
+    // With the directories that they are in, from which somebody may have taken them.
+    let files = text.lines().skip(1).map(Path::new);
+    let mut known: BTreeSet<&Path> = files.flat_map(Path::ancestors).collect();
+    known.insert(Path::new(STAMP));
+    let mut all = content.files.iter().chain(&content.empty);
+    match all.find(|found| !known.contains(found.as_path())) {
+        Some(foreign) => Err(refused(format!(
+            "it has `{}`, which was not staged",
+            foreign.display()
+        ))),
+        None => Ok(There::Release),
+    }
+}
+
+/// What is in a directory, by paths in it.
+struct Content {
+    /// Everything but directories.
+    files: BTreeSet<PathBuf>,
+    /// Directories that have nothing.
+    empty: BTreeSet<PathBuf>,
+}
+
+impl Content {
+    fn of(directory: &Path) -> Result<Self, Error> {
+        let (mut files, mut directories) = (BTreeSet::new(), BTreeSet::new());
+        for entry in walkdir::WalkDir::new(directory).min_depth(1) {
+            let entry = entry.map_err(|e| Error::io(directory, "list", e.into()))?;
+            let path = entry.path().strip_prefix(directory);
+            let path = path.unwrap_or(entry.path()).to_owned();
+            match entry.file_type().is_dir() {
+                true => directories.insert(path),
+                false => files.insert(path),
+            };
+        }
+        let mut empty = directories.clone();
+        for path in files.iter().chain(&directories) {
+            for above in path.ancestors().skip(1) {
+                empty.remove(above);
+            }
+        }
+        Ok(Self { files, empty })
+    }
+}
