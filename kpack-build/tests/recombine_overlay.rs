@@ -157,3 +157,70 @@ fn a_file_in_two_prefixes_of_two_artifacts() {
     let parts = ["Type_SS_gfx942.co", "blas_lib_instinct has it too"];
     assert_said(&plan, Severity::Error, &parts);
 }
+
+#[test]
+fn two_artifacts_of_one_name() {
+    let tree = three_shards();
+    for artifact in ["generic", "gfx1100"] {
+        let [from, to] = ["blas_lib", "blas"]
+            .map(|component| tree.path(&format!("shards/linux-a/{component}_{artifact}")));
+        let status = std::process::Command::new("cp")
+            .arg("-a")
+            .args([from, to])
+            .status();
+        assert!(status.unwrap().success());
+    }
+    let configuration = r#"{"primary_shard": "linux-a", "architecture_groups": {
+        "all": {"architectures": ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]}},
+        "component_overrides": {"blas": {"architecture_groups": {
+            "lib_all": {"architectures": ["gfx1100"]}}}}}"#;
+    let plan = planned(&tree, configuration);
+    let parts = ["out/blas_lib_all: ", "an artifact of blas and of blas_lib"];
+    assert_said(&plan, Severity::Error, &parts);
+}
+
+#[test]
+fn output_among_the_shards_however_it_is_spelled() {
+    let tree = three_shards();
+    // A shard that is elsewhere, and an artifact.
+    fs::rename(tree.path("shards/linux-b"), tree.path("uploaded")).unwrap();
+    symlink("../uploaded", tree.path("shards/linux-b")).unwrap();
+    let artifact = tree.path("shards/linux-c/blas_lib_gfx942");
+    fs::create_dir(tree.path("cache")).unwrap();
+    fs::rename(&artifact, tree.path("cache/blas_lib_gfx942")).unwrap();
+    symlink(tree.path("cache/blas_lib_gfx942"), &artifact).unwrap();
+    assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
+    for output in [
+        "uploaded",
+        "cache",
+        "shards/linux-a",
+        "x/../shards",
+        "out/../cache/more/..",
+    ] {
+        let mut options = options(&tree, CONFIGURATION);
+        options.output_dir = tree.path(output);
+        let error = plan(&options, &|_, _| {}).unwrap_err().in_one_line();
+        let known = ["must not be in one another", "which is not there"];
+        assert!(
+            known.iter().any(|text| error.contains(text)),
+            "{output}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_target_that_nobody_knows() {
+    let tree = three_shards();
+    let configuration =
+        CONFIGURATION.replace("\"gfx942\"", "\"gfx942\", \"gfx9999x\", \"gfx12xx\"");
+    let plan = planned(&tree, &configuration);
+    let parts = ["no shard has gfx9999x, gfx12xx for group `instinct`"];
+    assert_said(&plan, Severity::Warning, &parts);
+    let hint = "gfx9999x is no processor that is known here";
+    assert_said(&plan, Severity::Warning, &[hint]);
+    assert!(
+        !said(&plan)
+            .iter()
+            .any(|line| line.contains("gfx12xx is no"))
+    );
+}

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use kpack_format::code_object::processors;
 use walkdir::WalkDir;
 
 use super::manifests;
@@ -14,7 +15,7 @@ use crate::Error;
 use crate::artifact::classify::Node;
 use crate::artifact::names;
 use crate::artifact::packaging::Group;
-use crate::artifact::target_name::agrees;
+use crate::artifact::target_name::{agrees, matches_processor};
 use crate::kpack_dir;
 
 /// How many differences between two trees are listed one by one.
@@ -57,6 +58,7 @@ impl<'a> Component<'a> {
             named.any(|named| named.to_string() == target)
         };
         component.manifests(&generics, &trees, &wanted)?;
+        component.generic_has_all_targets();
         component.overlaps()?;
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(component)
@@ -91,6 +93,15 @@ impl<'a> Component<'a> {
     /// A directory name: what the component is called for `suffix`.
     pub(super) fn artifact_name(&self, suffix: &str) -> String {
         format!("{}_{suffix}", self.name)
+    }
+
+    /// The generic artifact is for the targets of all groups, be it for their databases alone.
+    fn generic_has_all_targets(&mut self) {
+        let targets = self.artifacts.iter().flat_map(|a| a.targets.clone());
+        let targets: BTreeSet<TargetId> = targets.collect();
+        for artifact in self.artifacts.iter_mut().filter(|a| a.group.is_none()) {
+            artifact.targets.clone_from(&targets);
+        }
     }
 
     /// The targets that no shard has, and those that no group takes.
@@ -136,12 +147,15 @@ impl<'a> Component<'a> {
                 .filter(|target| !has(target))
                 .collect();
             if !missing.is_empty() {
-                let text = format!(
+                let mut text = format!(
                     "no shard has {} for group `{}`: {}",
-                    list(missing),
+                    list(missing.iter().copied()),
                     group.name,
                     by_shard.join("; ")
                 );
+                for target in missing.into_iter().filter(|target| !is_known(target)) {
+                    text += &format!("; {target} is no processor that is known here");
+                }
                 let path = self
                     .options
                     .shards_dir
@@ -220,6 +234,13 @@ impl<'a> Component<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether the target's processor, or one of its family, is known to this version.
+fn is_known(target: &TargetId) -> bool {
+    let mut known = processors();
+    let processor = target.processor();
+    !processor.starts_with("gfx") || known.any(|known| matches_processor(processor, known))
 }
 
 impl Artifact {

@@ -66,7 +66,7 @@ pub struct Artifact {
     pub display_name: Option<String>,
     /// The shards that it is from.
     pub shards: BTreeSet<String>,
-    /// The targets that it has device code for.
+    /// The targets that it has device code for; of the generic artifact, those of all groups.
     #[serde(serialize_with = "as_text")]
     pub targets: BTreeSet<TargetId>,
     /// Number of files and symbolic links.

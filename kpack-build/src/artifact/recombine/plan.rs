@@ -1,7 +1,6 @@
 //! From shards and a configuration to the artifacts to be written.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -9,8 +8,9 @@ use std::thread;
 use super::component::Component;
 use super::shards::Shards;
 use super::stale::stale;
-use super::{Finding, Options, Plan, Severity};
+use super::{Artifact, Finding, Options, Plan, Severity};
 use crate::Error;
+use crate::artifact::split::resolve;
 use crate::leftover;
 
 /// Reads the shards and plans the artifacts. `on_component` is called when a component was read,
@@ -32,7 +32,7 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
         );
         return Err(configuration.refuse(&["primary_shard"], text));
     }
-    apart(&options.shards_dir, &options.output_dir)?;
+    apart(options, &shards)?;
     let components = chosen(options, &shards)?;
     let mut plan = Plan {
         artifacts: Vec::new(),
@@ -101,28 +101,49 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
             Err(error) => return Err(error),
         }
     }
+    plan.findings.extend(names_apart(&plan.artifacts, options));
     let stale = stale(options, &shards, &read, &plan.artifacts)?;
     plan.findings.extend(stale);
     Ok(plan)
 }
 
-/// Refuses an output directory in which the shards are, and the other way round.
-fn apart(shards: &Path, output: &Path) -> Result<(), Error> {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let (shards, existing) = (real(shards), output.ancestors().find(|path| path.exists()));
-    let rest = existing.and_then(|existing| output.strip_prefix(existing).ok());
-    let output = match (existing, rest) {
-        (Some(existing), Some(rest)) => real(existing).join(rest),
-        _ => real(&std::env::current_dir().unwrap_or_default()).join(output),
-    };
-    if output.starts_with(&shards) || shards.starts_with(&output) {
-        return Err(Error::usage(format!(
-            "the shards in {} and the output in {} must not be in one another",
-            shards.display(),
-            output.display()
-        )));
+/// Refuses an output directory in which shards or artifacts of them are, and the other way round,
+/// wherever symbolic links lead.
+fn apart(options: &Options, shards: &Shards) -> Result<(), Error> {
+    let output = resolve(&options.output_dir)?;
+    for input in shards.directories().chain([&*options.shards_dir]) {
+        let real = input
+            .canonicalize()
+            .map_err(|e| Error::io(input, "find", e))?;
+        if output.starts_with(&real) || real.starts_with(&output) {
+            return Err(Error::usage(format!(
+                "the shards in {} and the output in {} must not be in one another",
+                input.display(),
+                options.output_dir.display()
+            )));
+        }
     }
     Ok(())
+}
+
+/// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for
+/// `all`.
+fn names_apart(artifacts: &[Artifact], options: &Options) -> Vec<Finding> {
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for artifact in artifacts {
+        if let Some(other) = names.insert(&artifact.name, &artifact.component) {
+            findings.push(Finding {
+                severity: Severity::Error,
+                path: options.output_dir.join(&artifact.name),
+                text: format!(
+                    "it would be an artifact of {other} and of {}; give the group another name",
+                    artifact.component
+                ),
+            });
+        }
+    }
+    findings
 }
 
 fn chosen<'a>(options: &'a Options, shards: &'a Shards) -> Result<Vec<&'a str>, Error> {

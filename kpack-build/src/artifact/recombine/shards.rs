@@ -15,6 +15,7 @@ use crate::leftover;
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) name: String,
+    path: PathBuf,
     /// By component.
     pub(super) artifacts: BTreeMap<String, Artifacts>,
 }
@@ -61,7 +62,11 @@ impl Shards {
             if artifacts.is_empty() {
                 others.push(path);
             } else {
-                shards.push(Shard { name, artifacts });
+                shards.push(Shard {
+                    name,
+                    path,
+                    artifacts,
+                });
             }
         }
         if shards.is_empty() {
@@ -76,6 +81,17 @@ impl Shards {
             shards,
             others,
         })
+    }
+
+    /// The directories of all shards and their artifacts.
+    pub(super) fn directories(&self) -> impl Iterator<Item = &Path> {
+        let artifacts = self
+            .shards
+            .iter()
+            .flat_map(|shard| shard.artifacts.values());
+        let artifacts = artifacts.flat_map(|a| a.generic.iter().chain(a.targets.values()));
+        let shards = self.shards.iter().map(|shard| &shard.path);
+        shards.chain(artifacts).map(PathBuf::as_path)
     }
 
     /// The names of all shards.

@@ -29,6 +29,7 @@ use sources::Sources;
 
 pub use batch::{BatchOptions, BatchReport, Failure, Outcome, batch};
 pub use options::{Options, Unknown};
+pub(in crate::artifact) use output_dir::resolve;
 pub(crate) use parent_dir::artifact_prefix;
 pub use report::{ArtifactReport, Report};
 

@@ -46,7 +46,7 @@ pub(super) fn check_output<'a>(
 }
 
 /// The path without symbolic links of a directory that need not be there.
-pub(super) fn resolve(path: &Path) -> Result<PathBuf, Error> {
+pub(in crate::artifact) fn resolve(path: &Path) -> Result<PathBuf, Error> {
     let mut real = PathBuf::from(".");
     if path.is_relative() {
         real = real

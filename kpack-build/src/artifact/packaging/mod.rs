@@ -1,5 +1,7 @@
 //! The packaging configuration: which targets go into which packages. JSON, read strictly.
 
+mod wire;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -7,12 +9,11 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use serde::Deserialize;
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::names;
 use crate::Error;
+use wire::{Map, Wire, WireGroup, WireGroups};
 
 /// A packaging configuration.
 #[derive(Debug, Clone)]
@@ -73,10 +74,14 @@ impl Configuration {
     /// that is not known or stands twice, and a value that cannot be.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
-        let text = String::from_utf8(bytes).map_err(|error| {
+        let mut text = String::from_utf8(bytes).map_err(|error| {
             let offset = error.utf8_error().valid_up_to();
             Error::refused(path, format!("byte {offset} is not UTF-8 text"))
         })?;
+        // RFC 8259, "Character Encoding": a parser may ignore a byte order mark.
+        if text.starts_with('\u{feff}') {
+            text.remove(0);
+        }
         Self::parse(path, text)
     }
 
@@ -85,7 +90,12 @@ impl Configuration {
             let place = format!(" at line {} column {}", error.line(), error.column());
             let reason = error.to_string();
             let reason = reason.strip_suffix(&place).unwrap_or(&reason);
-            Error::refused(path, located((error.line(), error.column()), reason))
+            let hint = match is_comment(&text, &error) {
+                true => "; JSON has no comments",
+                false => "",
+            };
+            let place = (error.line(), error.column());
+            Error::refused(path, located(place, format_args!("{reason}{hint}")))
         })?;
         let mut configuration = Self {
             primary_shard: wire.primary_shard,
@@ -131,8 +141,10 @@ impl Configuration {
         let mut groups = Vec::new();
         for (name, group) in wire.0 {
             let at = [at, &[&name]].concat();
-            if !names::is_file_name(&name) || name == names::GENERIC {
-                let expected = "letters, digits, `.`, `_`, `+`, `:` and `-`, and not `generic`";
+            let generic = name.rsplit('_').next() == Some(names::GENERIC);
+            if !names::is_file_name(&name) || generic {
+                let expected = "letters, digits, `.`, `_`, `+`, `:` and `-`, and not `generic` at \
+                                its end";
                 let text = format!(
                     "the group's name `{name}` becomes a part of file names; expected {expected}"
                 );
@@ -168,6 +180,9 @@ impl Configuration {
     }
 
     fn chosen(&self, at: &[&str], names: &[String]) -> Result<Vec<Group>, Error> {
+        if names.is_empty() {
+            return Err(self.refuse(at, "expected at least one group"));
+        }
         let mut groups: Vec<Group> = Vec::new();
         for (index, name) in names.iter().enumerate() {
             let index = index.to_string();
@@ -189,95 +204,11 @@ impl Configuration {
 const GROUPS: &str = "architecture_groups";
 const OVERRIDES: &str = "component_overrides";
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wire {
-    primary_shard: String,
-    architecture_groups: Map<WireGroup>,
-    #[serde(default)]
-    component_overrides: Map<WireOverride>,
-    #[serde(default)]
-    validation: Validation,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WireGroup {
-    display_name: Option<String>,
-    architectures: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WireOverride {
-    architecture_groups: WireGroups,
-}
-
-/// A component's own groups, or names of some of the common ones.
-enum WireGroups {
-    New(Map<WireGroup>),
-    Some(Vec<String>),
-}
-
-impl<'de> Deserialize<'de> for WireGroups {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WireGroupsVisitor)
-    }
-}
-
-struct WireGroupsVisitor;
-
-impl<'de> Visitor<'de> for WireGroupsVisitor {
-    type Value = WireGroups;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("groups, or a list of group names")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WireGroups, A::Error> {
-        Map::deserialize(MapAccessDeserializer::new(map)).map(WireGroups::New)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, names: A) -> Result<WireGroups, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(names)).map(WireGroups::Some)
-    }
-}
-
-/// An object in its own order, whose keys stand once.
-struct Map<T>(Vec<(String, T)>);
-
-impl<T> Default for Map<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Map<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(UniqueKeys(std::marker::PhantomData))
-    }
-}
-
-struct UniqueKeys<T>(std::marker::PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for UniqueKeys<T> {
-    type Value = Map<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Map<T>, A::Error> {
-        let mut entries: Vec<(String, T)> = Vec::new();
-        while let Some(key) = map.next_key::<String>()? {
-            if entries.iter().any(|(known, _)| *known == key) {
-                return Err(de::Error::custom(format_args!("key `{key}` stands twice")));
-            }
-            let value = map.next_value()?;
-            entries.push((key, value));
-        }
-        Ok(Map(entries))
-    }
+/// Whether what JSON does not expect begins a comment.
+fn is_comment(text: &str, error: &serde_json::Error) -> bool {
+    let line = text.lines().nth(error.line().saturating_sub(1));
+    let from = line.and_then(|line| line.get(error.column().saturating_sub(1)..));
+    error.is_syntax() && from.is_some_and(|from| from.starts_with(['/', '#']))
 }
 
 fn located((line, column): (usize, usize), reason: impl fmt::Display) -> String {
@@ -351,6 +282,18 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_no_part_of_the_text() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), format!("\u{feff}{WHOLE}")).unwrap();
+        let configuration = Configuration::read(file.path()).unwrap();
+        assert_eq!(configuration.groups.len(), 2);
+        let wrong = format!("\u{feff}{}", WHOLE.replacen("gfx1101", "gfx110X", 1));
+        fs::write(file.path(), wrong).unwrap();
+        let error = Configuration::read(file.path()).unwrap_err().to_string();
+        assert!(error.contains("line 4, column 80: `gfx110X`"), "{error}");
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_line_and_column() {
         let mut wrong = Vec::new();
         for (from, to, expected) in [
@@ -403,6 +346,21 @@ mod tests {
                 "\"gfx110X\": {",
                 "\"generic\": {",
                 "line 4, column 16: the group's name `generic`",
+            ),
+            (
+                "\"gfx110X\": {",
+                "\"lib_generic\": {",
+                "line 4, column 20: the group's name `lib_generic`",
+            ),
+            (
+                "[\"instinct\"]",
+                "[]",
+                "line 8, column 45: expected at least one group",
+            ),
+            (
+                "  \"validation\"",
+                "  // strict\n  \"validation\"",
+                "line 11, column 3: key must be a string; JSON has no comments",
             ),
             (
                 "[\"instinct\"]",
