@@ -484,3 +484,38 @@ fn an_install_prefix_against_the_unsplit_one() {
         &["librocblas.so", "is lost"],
     );
 }
+
+#[test]
+fn a_binary_with_two_names() {
+    let tree = one_shard();
+    let stage = tree.path(&format!("in/linux-a/blas_lib/{PREFIX}"));
+    fs::create_dir(stage.join("lib/compat")).unwrap();
+    for name in ["lib/librocblas-5.so", "lib/compat/librocblas.so"] {
+        fs::hard_link(stage.join("lib/librocblas.so.5"), stage.join(name)).unwrap();
+    }
+    let artifact = tree.path("in/linux-a/blas_lib");
+    split(
+        &Options::new(artifact, tree.path("shards/linux-a"), "blas_lib"),
+        &(),
+    )
+    .unwrap();
+    let report = check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    let found = faults(&report);
+    // Its markers lead from one directory only.
+    assert!(
+        !found.iter().any(|fault| fault.contains("librocblas-5.so")),
+        "{found:#?}"
+    );
+    // Another file with the same bytes is one that is not where its kernels say.
+    let copy = tree.path(&at("generic", "lib/librocblas-5.so"));
+    fs::remove_file(&copy).unwrap();
+    fs::copy(tree.path(&at("generic", "lib/librocblas.so.5")), &copy).unwrap();
+    let report = check(&tree, "shards/linux-a", None, &[]);
+    assert_found(
+        &report,
+        &[
+            "librocblas-5.so",
+            "which is not its path in the install prefix",
+        ],
+    );
+}

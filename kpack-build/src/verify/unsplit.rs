@@ -192,7 +192,8 @@ impl Pair {
             report.fault(Subject::Files, place, text);
         }
         if now.nlink() != then.nlink() && *class != Class::Fat {
-            let text = format!("has {} names, and had {}", now.nlink(), then.nlink());
+            let names = |metadata: &fs::Metadata| counted(metadata.nlink() as usize, "name");
+            let text = format!("has {}, and had {}", names(&now), names(&then));
             report.note(Subject::Files, place, text);
         }
         match class {
