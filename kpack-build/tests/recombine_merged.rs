@@ -308,6 +308,34 @@ fn tables_of_kernels_are_put_together_by_their_keys() {
 }
 
 #[test]
+fn lists_of_files_are_put_together_line_by_line() {
+    let tree = three_shards();
+    let list = |shard: &str, lines: &str| {
+        let file = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{LIST}");
+        write(&tree.path(&file), lines.as_bytes());
+    };
+    const LIST: &str = "lib/rocblas/library/TensileManifest.txt";
+    list(
+        "linux-a",
+        "Kernels_gfx1100.hsaco\nTensileLibrary_fallback.dat\n",
+    );
+    list(
+        "linux-c",
+        "Kernels_gfx942.hsaco\nTensileLibrary_fallback.dat\n",
+    );
+    let plan = apply(&tree, CONFIGURATION);
+    assert_said(
+        &plan,
+        Severity::Note,
+        &[LIST, "put together from the copies of linux-a, linux-c"],
+    );
+    let all = "Kernels_gfx1100.hsaco\nKernels_gfx942.hsaco\nTensileLibrary_fallback.dat\n";
+    let out = tree.path(&format!("out/blas_lib_generic/{PREFIX}/{LIST}"));
+    assert_eq!(fs::read_to_string(out).unwrap(), all);
+    assert_eq!(faults(&tree, "out", None, &[]), [""; 0]);
+}
+
+#[test]
 fn what_is_no_such_table_is_a_host_file() {
     let tree = three_shards();
     put(

@@ -209,6 +209,22 @@ fn output_among_the_shards_however_it_is_spelled() {
 }
 
 #[test]
+fn what_is_no_shard_and_no_artifact_is_left_out_and_named() {
+    let tree = three_shards();
+    fs::create_dir(tree.path("shards/linux-d")).unwrap();
+    let unsplit = tree.path("shards/linux-a/blas_lib_gfx110X");
+    write(&unsplit.join("artifact_manifest.txt"), b"");
+    fs::create_dir(tree.path("shards/linux-a/logs")).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["linux-d", "left out: a shard without split artifacts"];
+    assert_said(&plan, Severity::Warning, &parts);
+    let text = "left out: it is no split artifact";
+    assert_said(&plan, Severity::Warning, &["blas_lib_gfx110X", text]);
+    assert_said(&plan, Severity::Note, &["logs", text]);
+    assert_eq!(said(&plan).len(), 3);
+}
+
+#[test]
 fn a_target_that_nobody_knows() {
     let tree = three_shards();
     let configuration =

@@ -14,6 +14,7 @@ use kpack_format::raw_map::{self, Key};
 
 use super::databases::{self, Place};
 use super::names;
+use super::pairs::TENSILE;
 use crate::Error;
 use crate::inspect;
 
@@ -26,12 +27,21 @@ pub(crate) enum Shared {
     ByTarget,
     /// A MessagePack map with numbers of kernels as keys.
     ByNumber,
+    /// A text with a line for each file that was built.
+    Lines,
 }
 
 /// How the file with this path in the prefix is made up; `None` for one that is not for all targets,
 /// or that is the same whatever they are.
 pub(crate) fn shared(path: &Path) -> Option<Shared> {
     let path = path.to_str()?;
+    let mut parts = path.rsplit('/');
+    if parts.next() == Some("TensileManifest.txt")
+        && parts.next() == Some("library")
+        && parts.next().is_some_and(|name| TENSILE.contains(&name))
+    {
+        return Some(Shared::Lines);
+    }
     let (_, place) = databases::recognise(path)?;
     let name = path.rsplit('/').next()?;
     match (place, name) {
@@ -64,6 +74,10 @@ impl Entries {
             Shared::ByTarget | Shared::ByNumber => {
                 let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
                 Ok(map(&bytes, kind))
+            }
+            Shared::Lines => {
+                let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+                Ok(lines(bytes))
             }
         }
     }
@@ -105,10 +119,11 @@ impl Entries {
         match self.kind {
             Shared::Bundle | Shared::ByTarget => "for",
             Shared::ByNumber => "under number",
+            Shared::Lines => "in the line",
         }
     }
 
-    /// As a file: a plain bundle, or a MessagePack map, in the order of the keys.
+    /// As a file: a plain bundle, a MessagePack map, or a text, in the order of the keys.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self.kind {
             Shared::Bundle => {
@@ -120,6 +135,12 @@ impl Entries {
             Shared::ByTarget | Shared::ByNumber => {
                 let own = self.entries.values();
                 raw_map::to_bytes(own.map(|(key, value)| (&key[..], &value[..])))
+            }
+            Shared::Lines => {
+                let lines = self.entries.values();
+                lines
+                    .flat_map(|(line, _)| [line, &b"\n"[..]].concat())
+                    .collect()
             }
         }
     }
@@ -172,6 +193,19 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
         found.entries.insert(key, entry);
     }
     Ok(Ok(found))
+}
+
+fn lines(bytes: Vec<u8>) -> Result<Entries, String> {
+    let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
+    let entry = |line: &str| {
+        let name = line.as_bytes().to_vec();
+        (Key::Text(line.to_owned()), (name, Vec::new()))
+    };
+    Ok(Entries {
+        kind: Shared::Lines,
+        host: String::new(),
+        entries: text.lines().map(entry).collect(),
+    })
 }
 
 fn map(bytes: &[u8], kind: Shared) -> Result<Entries, String> {

@@ -157,7 +157,7 @@ impl Tree {
                 let is_manifest = kpack_dir::is_manifest(&entry.path);
                 let what = match is_manifest {
                     true => "kpack manifests",
-                    false if shared(&entry.path).is_some() => "code for all targets",
+                    false if shared(&entry.path).is_some() => "files for all targets",
                     false => "other files",
                 };
                 let module = match (module, is_manifest) {

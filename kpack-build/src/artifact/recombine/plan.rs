@@ -45,14 +45,21 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
             text: format!("left out: {}", leftover::TEXT),
         });
     }
-    for path in &shards.others {
+    for (path, missed) in &shards.others {
+        let is_shard = path.parent() == Some(&options.shards_dir);
+        let text = match is_shard {
+            true => "left out: a shard without split artifacts, which have names such as",
+            false => "left out: it is no split artifact, which has a name such as",
+        };
         plan.findings.push(Finding {
-            severity: Severity::Note,
+            severity: match missed {
+                true => Severity::Warning,
+                false => Severity::Note,
+            },
             path: path.clone(),
-            text:
-                "left out: it is no split artifact, which has a name such as blas_lib_generic or \
-                   blas_lib_gfx1100 and an artifact_manifest.txt"
-                    .to_owned(),
+            text: format!(
+                "{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt"
+            ),
         });
     }
     for component in configuration.overrides.keys() {

@@ -32,7 +32,8 @@ pub(super) struct Shards {
     /// What splits that were interrupted left behind.
     pub(super) leftovers: Vec<PathBuf>,
     pub(super) shards: Vec<Shard>,
-    pub(super) others: Vec<PathBuf>,
+    /// Each with whether something of it may be missed: it is like an artifact, or in place of a shard.
+    pub(super) others: Vec<(PathBuf, bool)>,
 }
 
 impl Shards {
@@ -48,7 +49,8 @@ impl Shards {
                 let parsed = names::parse(&artifact)
                     .filter(|_| path.join(manifest_txt::FILE_NAME).is_file());
                 let Some((component, kind)) = parsed else {
-                    others.push(path);
+                    let is_artifact = path.join(manifest_txt::FILE_NAME).is_file();
+                    others.push((path, is_artifact));
                     continue;
                 };
                 let component = artifacts.entry(component.to_owned()).or_default();
@@ -60,7 +62,7 @@ impl Shards {
                 }
             }
             if artifacts.is_empty() {
-                others.push(path);
+                others.push((path, true));
             } else {
                 shards.push(Shard {
                     name,
