@@ -287,6 +287,64 @@ fn more_fat_binaries_than_files_may_be_open() {
     assert!(list.contains("101 kernels, 1 code object stored"), "{list}");
 }
 
+/// A name must not survive a power failure that what it names, or what its being there says, does
+/// not. What is durable when is what the operating system is asked for.
+#[test]
+fn an_artifact_has_its_name_when_it_is_durable() {
+    if !kpack_tests::require::tool("strace") {
+        return;
+    }
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    for run in ["new", "replaced"] {
+        let output = Command::new("strace")
+            .args(["-f", "-o", "trace", "-s", "400"])
+            .args(["-e", "trace=syncfs,fsync,rename,renameat,renameat2"])
+            .arg(env!("CARGO_BIN_EXE_kpack"))
+            .args(SPLIT)
+            .current_dir(tree.root())
+            .output()
+            .unwrap();
+        let trace = fs::read_to_string(tree.path("trace")).unwrap_or_default();
+        if trace.is_empty() {
+            let why = String::from_utf8_lossy(&output.stderr);
+            kpack_tests::require::skip(&format!("strace cannot trace here: {why}"));
+            return;
+        }
+        assert!(output.status.success(), "{output:?}");
+        let steps: Vec<&str> = trace
+            .lines()
+            .filter(|line| line.ends_with("= 0"))
+            .filter_map(|line| {
+                let renames = |to: &str| line.contains("rename") && line.contains(to);
+                let target = renames(", \"out/blas_lib_gfx");
+                [
+                    (line.contains("syncfs("), "all synced"),
+                    (line.contains("fsync("), "names synced"),
+                    (renames(", \"out/blas_lib_generic\""), "generic"),
+                    (renames("/old.blas_lib_generic\""), "generic aside"),
+                    (target, "target"),
+                ]
+                .into_iter()
+                .find_map(|(is, step)| is.then_some(step))
+            })
+            .collect();
+        let last = steps.iter().rposition(|step| *step == "all synced");
+        let steps = &steps[last.expect("it is synced")..];
+        let expected = [
+            &["all synced"][..],
+            if run == "new" {
+                &[]
+            } else {
+                &["generic aside"]
+            },
+            &["names synced", "target", "target", "names synced"],
+            &["generic", "names synced"],
+        ];
+        assert_eq!(steps, expected.concat(), "{run}:\n{trace}");
+    }
+}
+
 /// The files of each artifact in `out`; hidden directories are none.
 fn artifacts(tree: &Tree) -> BTreeMap<String, Snapshot> {
     let mut artifacts: BTreeMap<String, Snapshot> = BTreeMap::new();

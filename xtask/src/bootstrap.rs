@@ -56,6 +56,7 @@ const TOOLS: &[Tool] = &[
     program("patchelf", "patchelf", "changes RPATH after the split"),
     program("mold", "mold", "a linker under test"),
     program("gdb", "gdb", "finds separate debug files"),
+    program("strace", "strace", "shows what is durable when"),
     program("zstd", "zstd", "the reference of `cargo xtask bench split`"),
     program(
         "aarch64-linux-gnu-gcc",

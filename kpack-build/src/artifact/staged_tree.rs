@@ -204,7 +204,8 @@ fn source_is_readable(path: &Path) -> io::Result<()> {
     File::open(path).map(drop)
 }
 
-/// Removes a directory that may be missing, with directories in it that may not be written to.
+/// Removes a directory that may be missing, with directories in it that may not be written to; or
+/// a file.
 pub(super) fn remove_tree(path: &Path) -> Result<(), Error> {
     let removed = match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -215,6 +216,7 @@ pub(super) fn remove_tree(path: &Path) -> Result<(), Error> {
             }
             fs::remove_dir_all(path)
         }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
         other => other,
     };
     match removed {

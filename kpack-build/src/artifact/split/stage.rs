@@ -17,6 +17,7 @@ use crate::artifact::classify::Node;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, GENERIC, Kind};
 use crate::artifact::staged_tree::{check_replaceable, remove_tree};
+use crate::kpack_dir;
 
 /// The name of a split artifact.
 pub(super) fn artifact_name(prefix: &str, target: Option<&TargetId>) -> String {
@@ -36,7 +37,7 @@ pub(super) struct Stage {
     path: PathBuf,
     output: PathBuf,
     prefix: String,
-    _lock: File,
+    lock: File,
 }
 
 impl Stage {
@@ -64,7 +65,7 @@ impl Stage {
             path,
             output,
             prefix: options.artifact_prefix.clone(),
-            _lock: lock,
+            lock,
         };
         stage.empty()?;
         Ok(stage)
@@ -131,16 +132,18 @@ impl Stage {
 
     /// Gives the artifacts their final names, the generic one last. What was there before goes
     /// first the same way: as long as there is a generic artifact, it is whole, and all others are.
-    ///
-    /// Nothing is flushed to the disk, which would take longer than all the rest, since the input is
-    /// still there: after a power failure, split again.
+    /// That holds over a power failure, too.
     pub(super) fn commit(self, targets: &[&TargetId]) -> Result<(), Error> {
+        self.sync_content()?;
         self.set_aside(None)?;
+        kpack_dir::sync_directory(&self.output)?;
         for target in targets {
             self.set_aside(Some(target))?;
             self.rename(Some(target))?;
         }
+        kpack_dir::sync_directory(&self.output)?;
         self.rename(None)?;
+        kpack_dir::sync_directory(&self.output)?;
         self.empty()?;
         fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
     }
@@ -148,6 +151,7 @@ impl Stage {
     /// The same beside a generic artifact that stays: each replaces what was there at once, where
     /// the file system can exchange two names.
     pub(super) fn commit_beside(self, targets: &[&TargetId]) -> Result<(), Error> {
+        self.sync_content()?;
         for target in targets {
             let (new, output) = (self.artifact(Some(target)), self.output(Some(target)));
             if renameat_with(CWD, &new, CWD, &output, RenameFlags::EXCHANGE).is_err() {
@@ -155,8 +159,15 @@ impl Stage {
                 self.rename(Some(target))?;
             }
         }
+        kpack_dir::sync_directory(&self.output)?;
         self.empty()?;
         fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
+    }
+
+    /// Makes what was written durable: a name must not survive a power failure that its content does
+    /// not.
+    pub(super) fn sync_content(&self) -> Result<(), Error> {
+        rustix::fs::syncfs(&self.lock).map_err(|e| Error::io(&self.path, "write", e.into()))
     }
 
     fn rename(&self, target: Option<&TargetId>) -> Result<(), Error> {
@@ -224,6 +235,12 @@ mod tests {
         write(&stage, Some(&one));
         stage.commit(&[&one]).unwrap();
         assert!(generic.is_dir());
+
+        // What a run that was killed left behind goes.
+        let stage = Stage::lock(&options).unwrap();
+        fs::write(stage.path().join(".scratch"), "").unwrap();
+        fs::create_dir_all(stage.path().join("old.blas_lib_gfx942/lib")).unwrap();
+        drop(stage);
 
         // The second target's artifact cannot be renamed: it is not there.
         let stage = Stage::lock(&options).unwrap();
