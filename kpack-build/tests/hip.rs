@@ -100,8 +100,8 @@ fn a_library_of_host_code_and_archives() {
             "out/kpack/vector/.kpack/vec_lib.kpm",
             "out/kpack/vector/.kpack/vec_lib_gfx1100.kpack",
             "out/kpack/vector/.kpack/vec_lib_gfx942.kpack",
+            "out/kpack/vector/include-directories.txt",
             "out/kpack/vector/libvector.a",
-            "out/kpack/vector/src_vector.hip.o",
         ]
     );
     insta::assert_snapshot!(said(&tree, &library.directives().join("\n")));
@@ -217,6 +217,162 @@ fn kernels_that_do_not_compile() {
     settings.add_filter(r"The command was: \S*clang", "The command was: [..]clang");
     settings.bind(|| insta::assert_snapshot!(text));
     assert!(!tree.files().iter().any(|file| file.ends_with(".kpack")));
+}
+
+#[test]
+fn kernels_that_do_not_compile_leave_the_last_build() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
+    hip.offload_arch("gfx1100");
+    compile(&hip);
+    let before = tree.snapshot();
+    // In the first pass, in the last one, and behind the compiler.
+    for broken in ["broken(", "#ifndef __HIP_DEVICE_COMPILE__\nbroken(\n#endif"] {
+        fs::write(tree.path("src/vector.hip"), format!("{SOURCE}{broken}\n")).unwrap();
+        error(&tree, &hip);
+        fs::write(tree.path("src/vector.hip"), SOURCE).unwrap();
+        assert_eq!(tree.snapshot(), before);
+    }
+    error(&tree, hip.clone().flag("-fgpu-rdc"));
+    assert_eq!(tree.snapshot(), before);
+    // What a build that was killed left is no obstacle.
+    fs::create_dir(tree.path("out/kpack/.vector.new")).unwrap();
+    fs::rename(
+        tree.path("out/kpack/vector"),
+        tree.path("out/kpack/.vector.old"),
+    )
+    .unwrap();
+    error(&tree, hip.clone().flag("-fgpu-rdc"));
+    assert_eq!(tree.snapshot(), before);
+    compile(&hip);
+    assert_eq!(tree.snapshot(), before);
+}
+
+#[test]
+fn headers_of_the_host_and_of_one_target() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let odd = "include/sp $ace #1";
+    fs::create_dir(tree.path(odd)).unwrap();
+    for header in ["device.h", "gfx942.h", "host.h"] {
+        fs::write(tree.path(&format!("{odd}/{header}")), "").unwrap();
+    }
+    let source = "#ifdef __HIP_DEVICE_COMPILE__\n#include \"device.h\"\n#else\n#include \"host.h\"\n#endif\n\
+                  #ifdef __gfx942__\n#include \"gfx942.h\"\n#endif\n";
+    fs::write(tree.path("src/vector.hip"), format!("{source}{SOURCE}")).unwrap();
+    let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
+    let library = compile(hip.offload_archs(["gfx1100", "gfx942"]).include(odd));
+    let watched: Vec<&str> = library
+        .directives()
+        .iter()
+        .filter_map(|line| line.strip_prefix("cargo::rerun-if-changed="))
+        .collect();
+    assert_eq!(
+        watched,
+        [
+            "include/sp $ace #1/device.h",
+            "include/sp $ace #1/gfx942.h",
+            "include/sp $ace #1/host.h",
+            "include/vector.h",
+            "src/vector.hip",
+        ]
+    );
+    // All of them are there, as Cargo looks for them.
+    assert!(watched.iter().all(|file| tree.path(file).is_file()));
+}
+
+#[test]
+fn no_path_of_the_build_in_any_file() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    // A package in a workspace, with headers in the workspace and elsewhere.
+    let tree = Tree::new();
+    let member = tree.path("workspace/member");
+    for directory in ["workspace/member/out", "workspace/shared", "elsewhere"] {
+        fs::create_dir_all(tree.path(directory)).unwrap();
+    }
+    fs::write(tree.path("workspace/Cargo.lock"), "").unwrap();
+    fs::write(tree.path("workspace/shared/vector.h"), HEADER).unwrap();
+    let where_ = "static const char *NAME_host() { return __FILE__; }\n\
+                  __attribute__((device)) inline const char *NAME() { return __FILE__; }\n";
+    fs::write(
+        tree.path("workspace/shared/a.h"),
+        where_.replace("NAME", "a"),
+    )
+    .unwrap();
+    fs::write(tree.path("elsewhere/b.h"), where_.replace("NAME", "b")).unwrap();
+    fs::write(
+        tree.path("workspace/member/c.h"),
+        where_.replace("NAME", "c"),
+    )
+    .unwrap();
+    let source = "#include \"vector.h\"\n#include \"a.h\"\n#include \"b.h\"\n#include \"c.h\"\n\
+                  __global__ void places(const char **p) { p[0] = a(); p[1] = b(); p[2] = c(); }\n\
+                  extern \"C\" const char *host(int i) { return i == 0 ? a_host() : i == 1 ? b_host() : c_host(); }\n";
+    fs::write(member.join("k.hip"), source).unwrap();
+    let mut hip = Hip::new();
+    hip.file(member.join("k.hip"))
+        .includes([tree.path("workspace/shared"), member.clone()])
+        .flag(format!("-I{}", tree.path("elsewhere").display()))
+        .flags(["-nogpuinc", "-nogpulib"])
+        .offload_arch("gfx1100")
+        .compiler("clang++-19")
+        .cargo_metadata(false)
+        .environment([
+            ("CARGO_MANIFEST_DIR", member.as_os_str().to_owned()),
+            ("OUT_DIR", member.join("out").into_os_string()),
+            ("DEBUG", "true".into()),
+        ]);
+    let library = compile(&hip);
+    let root = tree.root().to_str().unwrap().as_bytes();
+    let count = |bytes: &[u8]| {
+        bytes
+            .windows(root.len())
+            .filter(|part| *part == root)
+            .count()
+    };
+    // Archives of build scripts are not compressed; the host code knows where they are.
+    let archive = fs::read(library.kpack_dir().join("vector_lib_gfx1100.kpack")).unwrap();
+    assert_eq!(count(&archive), 0);
+    let shown = String::from_utf8_lossy(&archive);
+    for place in ["shared/a.h", "b.h", "c.h"] {
+        assert!(shown.contains(place), "{place}");
+    }
+    assert_eq!(count(&fs::read(library.path()).unwrap()), 1);
+    let known = library.path().with_file_name("include-directories.txt");
+    let known = fs::read_to_string(known).unwrap();
+    assert_eq!(
+        said(&tree, &known),
+        "[package]/workspace/shared\n[package]/elsewhere\n"
+    );
+}
+
+#[test]
+fn a_shared_library_for_another_machine() {
+    if !require::tool("clang++-19") || !require::tool("ld.lld-19") {
+        return;
+    }
+    let tree = package();
+    let mut hip = build(
+        &tree,
+        &[
+            ("HIPCXX", "clang++-19"),
+            ("HOST", "x86_64-unknown-linux-gnu"),
+            ("TARGET", "aarch64-unknown-linux-gnu"),
+            ("HIPFLAGS", "-nostdlib '-fuse-ld=lld' -DUNUSED=\"a b\""),
+        ],
+    );
+    hip.offload_arch("gfx1100").link_runtime(false);
+    let library = hip.try_shared("vector");
+    let library = library.unwrap_or_else(|error| panic!("{}", error.in_one_line()));
+    // e_machine of the ELF header: EM_AARCH64.
+    assert_eq!(fs::read(library.path()).unwrap()[18..20], [183, 0]);
 }
 
 #[test]

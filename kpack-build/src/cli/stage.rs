@@ -1,7 +1,7 @@
 //! `kpack stage`.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,14 +15,16 @@ use crate::stage::{self, Options};
 ///
 /// Reads what Cargo printed about a build, and lays out its programs (bin/), shared libraries (lib/),
 /// and the device code of all packages in them: one archive for each module and GPU target
-/// (lib/.kpack/). What is staged finds its device code by relative paths, and has no path of the
-/// machine that it was built on.
+/// (lib/.kpack/). What is staged finds its device code by relative paths. Files with a path of the
+/// build are refused: of the packages, their workspace, Cargo's target directory, or directories for
+/// headers; code objects, too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   Build and stage:
-    cargo build --release --message-format=json | kpack stage --output-dir dist
-  The same, with Cargo's errors in words:
+    cargo build --release --message-format=json-render-diagnostics |
+        kpack stage --output-dir dist
+  The same in two steps, so that the shell sees when the build fails:
     cargo build --release --message-format=json-render-diagnostics > build.json &&
         kpack stage --output-dir dist --messages build.json
 
@@ -32,7 +34,7 @@ Exit codes:
   3  an input was refused: damaged, or not what it has to be
   4  reading or writing failed")]
 pub(super) struct Arguments {
-    /// Directory to make; one that an earlier run made is replaced
+    /// Directory to make; one that was staged before is replaced, unless it has anything else
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
     /// File with Cargo's messages; otherwise standard input
@@ -52,12 +54,16 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.output_dir);
     options.allow_build_paths = arguments.allow_build_paths;
+    // What the compiler said, which plain JSON keeps from the terminal.
+    let mut say = |text: &str| {
+        let _ = io::stderr().write_all(text.as_bytes());
+    };
     let report = match &arguments.messages {
         Some(path) if path != Path::new("-") => {
             let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-            stage::stage(&options, BufReader::new(file))?
+            stage::stage(&options, BufReader::new(file), &mut say)?
         }
-        _ => stage::stage(&options, io::stdin().lock())?,
+        _ => stage::stage(&options, io::stdin().lock(), &mut say)?,
     };
     print(&report, arguments.json, arguments.quiet)
 }

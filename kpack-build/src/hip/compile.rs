@@ -4,11 +4,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use super::compiler::Compiler;
+use super::make_rule::{self, dependencies};
 use crate::Error;
 
 /// One source to compile.
@@ -16,94 +18,108 @@ use crate::Error;
 pub(super) struct Job {
     pub(super) source: PathBuf,
     pub(super) object: PathBuf,
-    /// What the compiler is to write the names of headers to.
-    pub(super) dependencies: PathBuf,
+    /// The flags, and the source as the compiler is to name it.
     pub(super) arguments: Vec<OsString>,
 }
+
+/// The files that a source includes.
+type Included = Result<Vec<PathBuf>, Error>;
 
 /// Runs all jobs, and tells the files that the sources include.
 ///
 /// # Errors
 /// [`Error::Compiler`] with what the compiler said.
 pub(super) fn run(
-    compiler: &Path,
+    compiler: &Compiler,
     jobs: &[Job],
     directory: &Path,
     threads: NonZeroUsize,
 ) -> Result<Vec<PathBuf>, Error> {
     let next = AtomicUsize::new(0);
-    let failed: Mutex<Vec<(usize, Error)>> = Mutex::default();
+    let done: Mutex<Vec<(usize, Included)>> = Mutex::default();
     thread::scope(|scope| {
         for _ in 0..threads.get().min(jobs.len()) {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(job) = jobs.get(index) else { return };
-                    let what = format!("`{}` does not compile", job.source.display());
-                    if let Err(error) = run_one(compiler, &job.arguments, directory, &what) {
-                        if let Ok(mut failed) = failed.lock() {
-                            failed.push((index, error));
-                        }
+                    let result = job.run(compiler, directory);
+                    if result.is_err() {
                         // The others go on with what they have begun.
                         next.store(jobs.len(), Ordering::Relaxed);
+                    }
+                    if let Ok(mut done) = done.lock() {
+                        done.push((index, result));
                     }
                 }
             });
         }
     });
-    let mut failed = failed.into_inner().unwrap_or_default();
-    failed.sort_by_key(|(index, _)| *index);
-    if let Some((_, error)) = failed.into_iter().next() {
-        return Err(error);
-    }
+    let mut done = done.into_inner().unwrap_or_default();
+    done.sort_by_key(|(index, _)| *index);
     let mut included = Vec::new();
-    for job in jobs {
-        let text = fs::read_to_string(&job.dependencies)
-            .map_err(|e| Error::io(&job.dependencies, "read", e))?;
-        included.extend(dependencies(&text));
+    for (_, result) in done {
+        included.extend(result?);
     }
     included.sort();
     included.dedup();
     Ok(included)
 }
 
-/// Runs the compiler once; `what` says in an error what could not be made.
+impl Job {
+    /// Compiles the source, and tells the files that it includes.
+    fn run(&self, compiler: &Compiler, directory: &Path) -> Included {
+        let rules = self.object.with_extension("d");
+        let what = format!("`{}` does not compile", self.source.display());
+        let mut arguments: Vec<OsString> = ["-MD", "-MT", make_rule::TARGET, "-MF"]
+            .map(OsString::from)
+            .into();
+        arguments.push(rules.clone().into());
+        arguments.extend(["-c".into(), "-o".into(), self.object.clone().into()]);
+        arguments.extend(self.arguments.iter().cloned());
+        run_one(compiler, &arguments, directory, &what)?;
+        let host = fs::read(&rules).map_err(|e| Error::io(&rules, "read", e))?;
+
+        // `-MD` is for the host's pass alone; each target may include other files.
+        let what = format!(
+            "cannot tell what `{}` includes for GPU targets",
+            self.source.display()
+        );
+        let mut arguments: Vec<OsString> = ["-M", "-MT", make_rule::TARGET, "--cuda-device-only"]
+            .map(OsString::from)
+            .into();
+        arguments.extend(self.arguments.iter().cloned());
+        let device = run_one(compiler, &arguments, directory, &what)?;
+        let rules = [host, device].map(|rules| String::from_utf8_lossy(&rules).into_owned());
+        Ok(rules.iter().flat_map(|rules| dependencies(rules)).collect())
+    }
+}
+
+/// Runs the compiler once, and gives what it printed; `what` says in an error what could not be made.
 pub(super) fn run_one(
-    compiler: &Path,
+    compiler: &Compiler,
     arguments: &[OsString],
     directory: &Path,
     what: &str,
-) -> Result<(), Error> {
-    let mut command = Command::new(compiler);
+) -> Result<Vec<u8>, Error> {
+    let mut command = compiler.command();
     command.args(arguments).current_dir(directory);
     let output = command
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| Error::io(compiler, "run", e))?;
+        .map_err(|e| Error::io(compiler.program(), "run", e))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(output.stdout);
     }
     let words: Vec<String> = arguments
         .iter()
         .map(|argument| argument.display().to_string())
         .collect();
     Err(Error::Compiler(format!(
-        "{what} ({}):\n{}{}\nThe command was: {} {}",
+        "{what} ({}):\n{}{}\nThe command was: {compiler} {}",
         output.status,
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr).trim_end(),
-        compiler.display(),
         words.join(" ")
     )))
-}
-
-/// The files that a make rule, as `-MD` writes it, names behind the colon. Spaces in names have a
-/// backslash in front.
-pub(super) fn dependencies(rule: &str) -> Vec<PathBuf> {
-    let rule = rule.replace("\\\n", " ").replace("\\ ", "\0");
-    let files = rule.split_once(": ").map_or("", |(_, files)| files);
-    let names = files.split_whitespace();
-    names
-        .map(|name| PathBuf::from(name.replace('\0', " ")))
-        .collect()
 }

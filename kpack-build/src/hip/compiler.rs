@@ -1,16 +1,26 @@
 //! Finding a compiler for HIP.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::environment::Environment;
+use super::shell_words;
 use crate::Error;
 
-/// Names of compilers in the `PATH`, the most capable first. LLVM packages of distributions have the
-/// version in the name.
-const NAMES: [&str; 14] = [
-    "amdclang++",
+/// Where a ROCm installation has its compilers.
+const IN_ROCM: [&str; 3] = ["lib/llvm/bin/amdclang++", "llvm/bin/clang++", "bin/hipcc"];
+
+/// Where ROCm is installed where nothing else is said.
+const ROCM: &str = "/opt/rocm";
+
+/// What only ROCm calls its compiler.
+const OF_ROCM: &str = "amdclang++";
+
+/// Names of other compilers in the `PATH`, the most capable first. LLVM packages of distributions
+/// have the version in the name.
+const OTHERS: [&str; 13] = [
     "hipcc",
     "clang++",
     "clang++-22",
@@ -26,64 +36,165 @@ const NAMES: [&str; 14] = [
     "clang++-12",
 ];
 
-/// Where a ROCm installation has its compilers.
-const IN_ROCM: [&str; 3] = ["lib/llvm/bin/amdclang++", "llvm/bin/clang++", "bin/hipcc"];
+/// A compiler, with what launches it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Compiler {
+    program: PathBuf,
+    /// Where the program is a launcher, the compiler.
+    arguments: Vec<OsString>,
+    /// The ROCm installation that it belongs to.
+    pub(super) rocm: Option<PathBuf>,
+}
 
-/// Where ROCm is installed where nothing else is said.
-const ROCM: &str = "/opt/rocm";
-
-/// Finds the compiler: `HIPCXX`; that of the ROCm installation in `ROCM_PATH`; on the `PATH`; that in
-/// `/opt/rocm`. The first that can make code for AMD GPUs is taken.
-///
-/// # Errors
-/// [`Error::Compiler`] with everything that was looked at.
-pub(super) fn find(environment: &Environment) -> Result<PathBuf, Error> {
-    let path = environment.untracked("PATH").unwrap_or_default();
-    if let Some(named) = environment.get("HIPCXX") {
-        let found = on_path(&path, &named);
-        return match found.as_deref().map(can_target_amdgcn) {
-            Some(Ok(())) => Ok(found.unwrap_or_default()),
-            problem => {
-                let problem = problem.and_then(Result::err);
-                Err(Error::Compiler(format!(
-                    "HIPCXX is `{}`: {}; set it to a clang++ with the AMDGPU target, or unset it",
-                    named.display(),
-                    problem.unwrap_or_else(|| "there is no such program".to_owned())
-                )))
-            }
-        };
-    }
-    let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
-    let in_rocm = |root: &Path| IN_ROCM.map(|name| root.join(name));
-    let mut candidates: Vec<(String, Option<PathBuf>)> = Vec::new();
-    let file = |path: PathBuf| (path.display().to_string(), path.is_file().then_some(path));
-    candidates.extend(rocm.iter().flat_map(|root| in_rocm(root)).map(file));
-    candidates.extend(NAMES.map(|name| (name.to_owned(), on_path(&path, OsStr::new(name)))));
-    if rocm.is_none() {
-        candidates.extend(in_rocm(Path::new(ROCM)).map(file));
-    }
-    let mut unfit = Vec::new();
-    let mut missing = Vec::new();
-    for (name, found) in candidates {
-        match found.as_deref().map(can_target_amdgcn) {
-            Some(Ok(())) => return Ok(found.unwrap_or_default()),
-            Some(Err(reason)) => unfit.push(format!("  {name}: {reason}")),
-            None => missing.push(name),
+impl Compiler {
+    /// One at a known place.
+    pub(super) fn at(program: &Path, environment: &Environment) -> Self {
+        Self {
+            program: program.to_owned(),
+            arguments: Vec::new(),
+            rocm: environment.get("ROCM_PATH").map(PathBuf::from),
         }
     }
-    let mut text =
-        "no HIP compiler was found. What was looked for, in this order:\n  HIPCXX: not set\n"
-            .to_owned();
-    if rocm.is_none() {
-        text += "  ROCM_PATH: not set\n";
+
+    /// Finds it: `HIPCXX`; that of the ROCm installation in `ROCM_PATH`; ROCm's on the `PATH`; that
+    /// in `/opt/rocm`; another one on the `PATH`. The first that can make code for AMD GPUs is taken.
+    ///
+    /// # Errors
+    /// [`Error::Compiler`] with everything that was looked at.
+    pub(super) fn find(environment: &Environment) -> Result<Self, Error> {
+        Self::find_with(environment, Path::new(ROCM))
     }
-    text += &format!("  not there: {}\n", missing.join(", "));
-    for line in unfit {
-        text += &format!("{line}\n");
+
+    fn find_with(environment: &Environment, usual: &Path) -> Result<Self, Error> {
+        let path = environment.untracked("PATH").unwrap_or_default();
+        let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
+        if let Some(named) = environment.get("HIPCXX") {
+            let (program, arguments) = words(&path, &named);
+            let compiler = program.map(|program| Self {
+                program,
+                arguments,
+                rocm,
+            });
+            let problem = match compiler {
+                Some(compiler) => match compiler.can_target_amdgcn() {
+                    Ok(()) => return Ok(compiler),
+                    Err(problem) => problem,
+                },
+                None => "there is no such program".to_owned(),
+            };
+            return Err(Error::Compiler(format!(
+                "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target, or unset it",
+                named.display(),
+            )));
+        }
+
+        let in_rocm = |root: &Path| {
+            let found = |name| {
+                let program = root.join(name);
+                let name = program.display().to_string();
+                (
+                    name,
+                    program.is_file().then_some(program),
+                    Some(root.to_owned()),
+                )
+            };
+            IN_ROCM.map(found)
+        };
+        let on_path = |name: &str| (name.to_owned(), on_path(&path, name.as_ref()), rocm.clone());
+        let mut candidates = Vec::new();
+        candidates.extend(rocm.iter().flat_map(|root| in_rocm(root)));
+        candidates.push(on_path(OF_ROCM));
+        if rocm.is_none() {
+            candidates.extend(in_rocm(usual));
+        }
+        candidates.extend(OTHERS.map(on_path));
+
+        let mut looked_at = vec!["HIPCXX: not set".to_owned()];
+        if rocm.is_none() {
+            looked_at.push("ROCM_PATH: not set".to_owned());
+        }
+        let mut missing: Vec<String> = Vec::new();
+        let end = (String::new(), None, None);
+        for (name, program, rocm) in candidates.into_iter().chain([end]) {
+            let unfit = match program {
+                Some(program) => {
+                    let compiler = Self {
+                        program,
+                        arguments: Vec::new(),
+                        rocm,
+                    };
+                    match compiler.can_target_amdgcn() {
+                        Ok(()) => return Ok(compiler),
+                        Err(reason) => Some(format!("{name}: {reason}")),
+                    }
+                }
+                None if name.is_empty() => None,
+                None => {
+                    missing.push(name);
+                    continue;
+                }
+            };
+            if !missing.is_empty() {
+                looked_at.push(format!("not there: {}", missing.join(", ")));
+                missing.clear();
+            }
+            looked_at.extend(unfit);
+        }
+        Err(Error::Compiler(format!(
+            "no HIP compiler was found. What was looked for, in this order:\n  {}\n\
+             Install ROCm's compiler (package `rocm-llvm` or `hipcc`), or a clang with the AMDGPU \
+             target and lld (Debian: `apt-get install clang-19 lld-19`), or set HIPCXX to one",
+            looked_at.join("\n  ")
+        )))
     }
-    text += "Install ROCm's compiler (package `rocm-llvm` or `hipcc`), or a clang with the AMDGPU target \
-             and lld (Debian: `apt-get install clang-19 lld-19`), or set HIPCXX to one";
-    Err(Error::Compiler(text))
+
+    /// The program that is run.
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// A command, to which arguments are to be added.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        command
+    }
+
+    /// Whether it has the AMDGPU target; otherwise why not.
+    fn can_target_amdgcn(&self) -> Result<(), String> {
+        let mut command = self.command();
+        command.arg("--print-targets").stdin(Stdio::null());
+        match command.output() {
+            Err(error) => Err(format!("it cannot be run: {error}")),
+            Ok(output) if !output.status.success() => Err(format!(
+                "`--print-targets`, which clang has, failed ({})",
+                output.status
+            )),
+            Ok(output) if String::from_utf8_lossy(&output.stdout).contains("amdgcn") => Ok(()),
+            Ok(_) => Err("it has no target amdgcn".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Compiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.program.display())?;
+        for argument in &self.arguments {
+            write!(f, " {}", argument.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// A program, whose path may have spaces, or one with arguments, as `ccache clang++`.
+fn words(path: &OsStr, named: &OsStr) -> (Option<PathBuf>, Vec<OsString>) {
+    if let Some(program) = on_path(path, named) {
+        return (Some(program), Vec::new());
+    }
+    let words = shell_words::split(&named.to_string_lossy());
+    let mut words = words.into_iter().map(OsString::from);
+    let program = words.next().and_then(|program| on_path(path, &program));
+    (program, words.collect())
 }
 
 /// A program that is named, with or without a directory.
@@ -99,19 +210,79 @@ fn on_path(path: &OsStr, name: &OsStr) -> Option<PathBuf> {
     })
 }
 
-/// Whether a compiler has the AMDGPU target; otherwise why not.
-fn can_target_amdgcn(compiler: &Path) -> Result<(), String> {
-    let output = Command::new(compiler)
-        .arg("--print-targets")
-        .stdin(Stdio::null())
-        .output();
-    match output {
-        Err(error) => Err(format!("it cannot be run: {error}")),
-        Ok(output) if !output.status.success() => Err(format!(
-            "`--print-targets`, which clang has, failed ({})",
-            output.status
-        )),
-        Ok(output) if String::from_utf8_lossy(&output.stdout).contains("amdgcn") => Ok(()),
-        Ok(_) => Err("it has no target amdgcn".to_owned()),
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use super::{Compiler, Environment};
+
+    fn program(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The program that is found, and its ROCm installation, by their names in `root`.
+    fn found(root: &Path, variables: &[(&str, &str)]) -> (String, Option<String>) {
+        let mut all = vec![("PATH".to_owned(), root.join("bin").into_os_string())];
+        all.extend(variables.iter().map(|(name, value)| {
+            let value = value.replace("[root]", root.to_str().unwrap());
+            ((*name).to_owned(), OsString::from(value))
+        }));
+        let environment = Environment::of(all.into_iter().collect());
+        let compiler = Compiler::find_with(&environment, &root.join("opt/rocm")).unwrap();
+        let shown = |path: &Path| {
+            let inside = path.strip_prefix(root).unwrap();
+            inside.display().to_string()
+        };
+        (
+            shown(compiler.program()),
+            compiler.rocm.as_deref().map(shown),
+        )
+    }
+
+    #[test]
+    fn rocms_compiler_before_the_distributions() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let clang = "echo '  amdgcn - AMD GCN GPUs'";
+        program(&root.join("bin/clang++-19"), clang);
+        assert_eq!(found(root, &[]), ("bin/clang++-19".to_owned(), None));
+        program(&root.join("opt/rocm/llvm/bin/clang++"), clang);
+        assert_eq!(
+            found(root, &[]),
+            (
+                "opt/rocm/llvm/bin/clang++".to_owned(),
+                Some("opt/rocm".to_owned())
+            )
+        );
+        program(&root.join("bin/amdclang++"), clang);
+        assert_eq!(found(root, &[]).0, "bin/amdclang++");
+        program(&root.join("mine/bin/hipcc"), clang);
+        let rocm = [("ROCM_PATH", "[root]/mine")];
+        assert_eq!(
+            found(root, &rocm),
+            ("mine/bin/hipcc".to_owned(), Some("mine".to_owned()))
+        );
+        assert_eq!(found(root, &[("HIPCXX", "clang++-19")]).0, "bin/clang++-19");
+    }
+
+    #[test]
+    fn a_launcher_in_front() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        program(&root.join("bin/clang++"), "echo amdgcn");
+        program(&root.join("bin/launch"), "exec \"$@\"");
+        program(&root.join("a b/clang++"), "echo amdgcn");
+        let here = root.join("bin/clang++");
+        let launched = format!("launch '{}'", here.display());
+        assert_eq!(found(root, &[("HIPCXX", &launched)]).0, "bin/launch");
+        assert_eq!(
+            found(root, &[("HIPCXX", "[root]/a b/clang++")]).0,
+            "a b/clang++"
+        );
     }
 }

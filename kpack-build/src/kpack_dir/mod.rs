@@ -1,6 +1,7 @@
 //! A module's kpack directory: lock, merge, manifest, durable replacement.
 
 mod names;
+mod replace;
 mod scratch;
 mod update;
 
@@ -22,6 +23,7 @@ use crate::split::archive_error;
 pub(crate) use names::check_names;
 #[cfg(feature = "install")]
 pub(crate) use names::is_name_part;
+pub(crate) use replace::{recover_directory, remove_directory, replace_directory};
 pub(crate) use scratch::scratch_file;
 pub(crate) use update::Update;
 
@@ -321,16 +323,6 @@ pub(crate) fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io
 /// Removes a file that may be missing.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(path, "remove", error))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Removes a directory that may be missing, with all that is in it.
-pub(crate) fn remove_directory(path: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(path, "remove", error))
         }

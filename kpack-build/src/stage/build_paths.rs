@@ -1,61 +1,167 @@
-//! Paths of the build machine in files that are to leave it.
+//! Paths of the build machine in bytes that are to leave it.
 
-use std::fs::File;
-use std::io::Read;
+use std::fs;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-use crate::Error;
 
 /// How many bytes are read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// The first of `places` whose path is in a file, followed by a slash or nothing that a name goes on
-/// with.
-pub(super) fn find<'a>(path: &Path, places: &'a [PathBuf]) -> Result<Option<&'a Path>, Error> {
-    let longest = places.iter().map(|place| place.as_os_str().len()).max();
+/// How many bytes behind a path are looked at: a slash and a name.
+const BEHIND: usize = 256;
+
+/// A path with as many names as this is not in the middle of another one by accident.
+const TELLING: usize = 3;
+
+/// The first of `places`, absolute paths, that is in the bytes: as a whole, or with a slash and more
+/// behind it.
+///
+/// A short one may be part of another path: `/src` is in `/rustc/…/library/core/src/slice.rs`. But
+/// what stands in front of it may also be the end of another text, since string constants of Rust
+/// have nothing between them. So where a name could go on, it counts only if something is there by
+/// the name that follows. What is in one of `except` does not count.
+pub(super) fn find<'a>(
+    mut source: impl Read,
+    places: &'a [PathBuf],
+    except: &[PathBuf],
+) -> io::Result<Option<&'a Path>> {
+    let all = places.iter().chain(except);
+    let longest = all.map(|place| place.as_os_str().len()).max();
     let Some(longest) = longest else {
         return Ok(None);
     };
-    let failed = |e| Error::io(path, "read", e);
-    let mut file = File::open(path).map_err(failed)?;
     let mut window = Vec::new();
+    let mut seen = 0;
     loop {
-        // What may be the beginning of a path is looked at again with what follows.
-        let keep = window.len().min(longest);
-        window.drain(..window.len() - keep);
-        let read = Read::by_ref(&mut file)
+        let read = Read::by_ref(&mut source)
             .take(CHUNK as u64)
-            .read_to_end(&mut window);
-        let end = read.map_err(failed)? == 0;
-        for place in places {
-            if contains(&window, place.as_os_str().as_bytes(), end) {
+            .read_to_end(&mut window)?;
+        let end = read == 0;
+        // What could not be seen as a whole is looked at again, with what follows and what is in
+        // front of it.
+        let whole = match end {
+            true => window.len(),
+            false => window.len().saturating_sub(longest + BEHIND),
+        };
+        for at in seen..whole {
+            if window[at] != b'/' {
+                continue;
+            }
+            let (front, rest) = window.split_at(at);
+            let is_here = |place: &&PathBuf| is_place(front.last(), rest, place);
+            if let Some(place) = places.iter().find(is_here)
+                && !except.iter().any(|place| is_here(&place))
+            {
                 return Ok(Some(place));
             }
         }
         if end {
             return Ok(None);
         }
+        let done = whole.saturating_sub(1);
+        window.drain(..done);
+        seen = whole - done;
     }
 }
 
-fn contains(bytes: &[u8], path: &[u8], end: bool) -> bool {
-    let mut rest = bytes;
-    while let Some(at) = find_slash(rest, path) {
-        match rest.get(at + path.len()) {
-            Some(next) if next.is_ascii_alphanumeric() || b"-_.+".contains(next) => {}
-            None if !end => return false,
-            _ => return true,
+/// Whether bytes begin with a place; `front` is what is before them.
+fn is_place(front: Option<&u8>, bytes: &[u8], place: &Path) -> bool {
+    let Some(rest) = bytes.strip_prefix(place.as_os_str().as_bytes()) else {
+        return false;
+    };
+    if rest.first().is_some_and(|next| is_of_name(*next)) {
+        return false;
+    }
+    let begins = front.is_none_or(|byte| !is_of_name(*byte) && *byte != b'/');
+    // The root is one component more.
+    begins || place.components().count() > TELLING || leads_somewhere(place, rest)
+}
+
+/// Whether `rest`, a slash and more, names something in `place`. A file's name may have other text
+/// behind it.
+fn leads_somewhere(place: &Path, rest: &[u8]) -> bool {
+    let Some(rest) = rest.strip_prefix(b"/") else {
+        return false;
+    };
+    let Ok(entries) = fs::read_dir(place) else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        let name = entry.file_name();
+        let Some(behind) = rest.strip_prefix(name.as_bytes()) else {
+            return false;
+        };
+        let is_file = name.as_bytes().contains(&b'.');
+        is_file || behind.first().is_none_or(|next| !is_of_name(*next))
+    })
+}
+
+/// Whether a name in a path goes on with a byte.
+fn is_of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHUNK, find};
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    fn has(text: impl AsRef<[u8]>, place: &str) -> bool {
+        find(text.as_ref(), &[PathBuf::from(place)], &[])
+            .unwrap()
+            .is_some()
+    }
+
+    #[test]
+    fn part_of_another_path() {
+        let rustc = "/rustc/0123/library/core/src/slice.rs\0app/src/main.rs\0./src/add.hip";
+        assert!(!has(rustc, "/src"));
+        assert!(!has(rustc, "/library"));
+        assert!(has("at /src/main.rs", "/src"));
+        assert!(has("\0/src\0", "/src"));
+        assert!(has("/src", "/src"));
+        assert!(!has("/srcs/main.rs /src-2/main.rs", "/src"));
+    }
+
+    #[test]
+    fn packages_of_the_registry_in_a_workspace() {
+        let places = [PathBuf::from("/work/app")];
+        let except = [PathBuf::from(
+            "/work/app/.cargo/registry/src/index/libc-0.2",
+        )];
+        let find = |text: &str| find(text.as_bytes(), &places, &except).unwrap();
+        assert!(find("/work/app/.cargo/registry/src/index/libc-0.2/src/lib.rs").is_none());
+        assert!(find("/work/app/.cargo/registry/src/index/libc-0.2.1/src/lib.rs").is_some());
+    }
+
+    #[test]
+    fn text_in_front() {
+        // `directory` is two names, as `/work/app` would be.
+        let directory = tempfile::Builder::new().tempdir_in("/tmp").unwrap();
+        let place = directory.path().to_str().unwrap();
+        let packed = format!("internal error{place}/main.rscalled");
+        assert!(!has(&packed, place));
+        fs::write(directory.path().join("main.rs"), "").unwrap();
+        assert!(has(&packed, place));
+        assert!(!has(format!("x{place}/mainly/z"), place));
+        // A long path needs no proof.
+        assert!(has("internal error/a/b/c/main.rs", "/a/b/c"));
+    }
+
+    #[test]
+    fn across_what_is_read_at_a_time() {
+        let place = Path::new("/home/somebody/work");
+        for at in [CHUNK - 300, CHUNK - 20, CHUNK - 5, CHUNK, 2 * CHUNK - 3] {
+            let mut bytes = vec![b' '; 3 * CHUNK];
+            let text = place.to_str().unwrap().as_bytes();
+            bytes[at..at + text.len()].copy_from_slice(text);
+            assert!(has(&bytes, "/home/somebody/work"), "{at}");
+            // What is in front is seen, too.
+            bytes[at - 4..at].copy_from_slice(b"/usr");
+            assert!(!has(&bytes, "/home"), "{at}");
+            assert!(!has(&bytes, "/home/some"), "{at}");
         }
-        rest = &rest[at + 1..];
     }
-    false
-}
-
-/// Where `path`, which begins with a slash, is in `bytes`.
-fn find_slash(bytes: &[u8], path: &[u8]) -> Option<usize> {
-    let starts = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-    starts
-        .map(|(at, _)| at)
-        .find(|at| bytes[*at..].starts_with(path))
 }

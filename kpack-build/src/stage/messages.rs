@@ -32,10 +32,15 @@ pub(super) struct Script {
     /// The package, by name and version.
     pub(super) package: String,
     pub(super) out_dir: PathBuf,
+    /// Where it told Cargo to look for libraries.
+    pub(super) linked_paths: Vec<PathBuf>,
 }
 
 /// Reads what `cargo build --message-format=json` prints.
-pub(super) fn read(messages: impl BufRead) -> Result<Built, Error> {
+pub(super) fn read(
+    messages: impl BufRead,
+    diagnostics: &mut dyn FnMut(&str),
+) -> Result<Built, Error> {
     let place = Path::new("Cargo's messages");
     let mut built = Built::default();
     let mut finished = false;
@@ -68,7 +73,17 @@ pub(super) fn read(messages: impl BufRead) -> Result<Built, Error> {
             Message::BuildScriptExecuted(script) => built.scripts.push(Script {
                 package: package_name(&script.package_id.repr),
                 out_dir: script.out_dir.into(),
+                linked_paths: script
+                    .linked_paths
+                    .into_iter()
+                    .map(|path| without_kind(path.as_str()).into())
+                    .collect(),
             }),
+            Message::CompilerMessage(said) => {
+                if let Some(text) = said.message.rendered {
+                    diagnostics(&text);
+                }
+            }
             Message::BuildFinished(end) if !end.success => {
                 return Err(Error::refused(
                     place,
@@ -82,7 +97,7 @@ pub(super) fn read(messages: impl BufRead) -> Result<Built, Error> {
     if !finished {
         return Err(Error::refused(
             place,
-            "they end before the build does; expected what `cargo build --message-format=json` prints (json-render-diagnostics shows errors, too)",
+            "they end before the build does; expected what `cargo build --message-format=json-render-diagnostics` prints",
         ));
     }
     if built.binaries.is_empty() {
@@ -100,6 +115,14 @@ impl Built {
         if !self.binaries.contains(&binary) {
             self.binaries.push(binary);
         }
+    }
+}
+
+/// A path that libraries are looked for in, without the kind of libraries: `native=/usr/lib`.
+fn without_kind(path: &str) -> &str {
+    match path.split_once('=') {
+        Some((kind, path)) if !kind.contains('/') => path,
+        _ => path,
     }
 }
 

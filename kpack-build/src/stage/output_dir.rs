@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::kpack_dir::remove_directory;
+use crate::kpack_dir::{recover_directory, remove_directory, replace_directory};
 
 /// The file that only staging writes: it names every file of the release.
 pub(super) const STAMP: &str = ".kpack-stage";
@@ -101,13 +101,7 @@ impl OutputDir {
             There::Nothing => fs::rename(&self.hidden, &self.path).map_err(failed)?,
             There::Empty => self.move_into().map_err(failed)?,
             There::Release => {
-                let old = aside(&self.path);
-                fs::rename(&self.path, &old).map_err(failed)?;
-                if let Err(error) = fs::rename(&self.hidden, &self.path) {
-                    let _ = fs::rename(&old, &self.path);
-                    return Err(failed(error));
-                }
-                remove_own(&old)?;
+                replace_directory(&self.hidden, &self.path, &aside(&self.path))?;
             }
         }
         self.done = true;
@@ -155,14 +149,9 @@ fn aside(path: &Path) -> PathBuf {
 /// Undoes what a run that was killed left of replacing a release.
 fn recover(path: &Path) -> Result<(), Error> {
     let old = aside(path);
-    if path.exists() {
-        return remove_own(&old);
-    }
-    match fs::rename(&old, path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(&old, "rename", error))
-        }
-        _ => Ok(()),
+    match path.exists() {
+        true => remove_own(&old),
+        false => recover_directory(path, &old),
     }
 }
 

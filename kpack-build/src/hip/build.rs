@@ -1,0 +1,305 @@
+//! One library, built: compiled, split, and archived or linked.
+//!
+//! Everything is made in a hidden directory beside the library's, and given its name when it is
+//! whole. What fails leaves the library and the archives of the last build, which programs that were
+//! linked with it go on using.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use kpack_format::archive::Scheme;
+use kpack_format::marker::GFXARCH;
+
+use super::compile::{self, Job};
+use super::compiler::Compiler;
+use super::environment::Environment;
+use super::flags::{Flags, Places};
+use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
+use crate::Error;
+use crate::kpack_dir::{
+    Staged, check_names, group_name, recover_directory, remove_directory, replace_directory,
+};
+use crate::object_file;
+
+/// The directory in `OUT_DIR` in which each library has one of its own.
+const DIRECTORY: &str = "kpack";
+/// The component of what build scripts make.
+const COMPONENT: &str = "lib";
+
+/// What a build is to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Static,
+    Shared,
+}
+
+/// Everything that is known before the first file is written.
+pub(super) struct Build<'a> {
+    hip: &'a Hip,
+    name: &'a str,
+    environment: &'a Environment,
+    module: String,
+    compiler: Compiler,
+    /// The package's directory, in which the compiler runs.
+    package: PathBuf,
+    /// Where everything is in the end.
+    directory: PathBuf,
+    /// Where everything is made.
+    hidden: PathBuf,
+    flags: Flags,
+    threads: NonZeroUsize,
+}
+
+impl<'a> Build<'a> {
+    pub(super) fn new(
+        hip: &'a Hip,
+        name: &'a str,
+        environment: &'a Environment,
+    ) -> Result<Self, Error> {
+        if hip.files.is_empty() {
+            return Err(Error::usage(format!(
+                "library `{name}` has no sources: name them with `file`"
+            )));
+        }
+        let module = match &hip.module {
+            Some(module) => module.clone(),
+            None => environment
+                .text("CARGO_PKG_NAME")
+                .unwrap_or_else(|| name.to_owned()),
+        };
+        check_names(&module, COMPONENT)?;
+        check_names(name, COMPONENT)?;
+        let targets = targets::targets(hip, environment)?;
+        let package = environment.directory("CARGO_MANIFEST_DIR")?;
+        let out_dir = match &hip.out_dir {
+            Some(directory) => directory.clone(),
+            None => environment.directory("OUT_DIR")?,
+        };
+        let compiler = match &hip.compiler {
+            Some(compiler) => Compiler::at(compiler, environment),
+            None => Compiler::find(environment)?,
+        };
+        let threads = environment
+            .text("NUM_JOBS")
+            .and_then(|jobs| jobs.parse().ok());
+        let places = Places {
+            package: &package,
+            out_dir: &out_dir,
+            rocm: compiler.rocm.as_deref(),
+        };
+        let flags = Flags::new(hip, &targets, &places, environment);
+        // The compiler runs in the package's directory.
+        let libraries = std::path::absolute(&out_dir)
+            .map_err(|e| Error::io(&out_dir, "find", e))?
+            .join(DIRECTORY);
+        Ok(Self {
+            hip,
+            name,
+            environment,
+            module,
+            package,
+            directory: libraries.join(name),
+            hidden: libraries.join(format!(".{name}.new")),
+            flags,
+            threads: threads.unwrap_or(NonZeroUsize::MIN),
+            compiler,
+        })
+    }
+
+    /// Builds it. On failure there is what was there before.
+    pub(super) fn run(&self, kind: Kind) -> Result<Library, Error> {
+        let old = self.directory.with_file_name(format!(".{}.old", self.name));
+        let cannot_write = |error| match error {
+            Error::Io { action, source, .. } => self.cannot_write(action, &source),
+            error => error,
+        };
+        // What a build that was killed left.
+        match self.directory.exists() {
+            true => remove_directory(&old),
+            false => recover_directory(&self.directory, &old),
+        }
+        .and_then(|()| remove_directory(&self.hidden))
+        .map_err(cannot_write)?;
+        let made = self.make(kind);
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&self.hidden);
+        }
+        let (file_name, included) = made?;
+        replace_directory(&self.hidden, &self.directory, &old).map_err(cannot_write)?;
+        let mut library = Library {
+            path: self.directory.join(file_name),
+            kpack_dir: self.directory.join(".kpack"),
+            module: self.module.clone(),
+            directives: Vec::new(),
+        };
+        library.directives = self.directives(kind, &included, &library);
+        Ok(library)
+    }
+
+    /// Makes everything in the hidden directory: the library, whose name is given, and the archives.
+    /// With the files that the sources include.
+    fn make(&self, kind: Kind) -> Result<(String, Vec<PathBuf>), Error> {
+        let objects = self.hidden.join("objects");
+        fs::create_dir_all(&objects).map_err(|e| self.cannot_write("make", &e))?;
+        let jobs = self.jobs(&objects);
+        let included = compile::run(&self.compiler, &jobs, &self.package, self.threads)?;
+        self.split(&jobs)?;
+        let objects_of_host = jobs
+            .iter()
+            .filter_map(|job| Some(self.hidden.join(job.object.file_name()?)));
+        let hosts: Vec<PathBuf> = objects_of_host.collect();
+        let file_name = match kind {
+            Kind::Static => self.archive(&hosts)?,
+            Kind::Shared => self.link(&hosts)?,
+        };
+        // All that is in them is in the library and the archives now.
+        remove_directory(&objects)?;
+        for host in &hosts {
+            fs::remove_file(host).map_err(|e| Error::io(host, "remove", e))?;
+        }
+        let names = self.flags.include_directories.iter();
+        let names: String = names.map(|path| format!("{}\n", path.display())).collect();
+        let path = self.hidden.join(INCLUDE_DIRECTORIES);
+        fs::write(&path, names).map_err(|e| Error::io(&path, "write", e))?;
+        Ok((file_name, included))
+    }
+
+    fn cannot_write(&self, action: &str, error: &io::Error) -> Error {
+        Error::refused(
+            &self.directory,
+            format!(
+                "cannot {action} this directory: {error}. A build script writes into OUT_DIR, which Cargo makes in its target directory; see that it can be written, or choose another one (CARGO_TARGET_DIR)"
+            ),
+        )
+    }
+
+    /// One for each source. Objects, and with them kernels, are named after the sources' paths in the
+    /// package.
+    fn jobs(&self, objects: &Path) -> Vec<Job> {
+        let mut names = BTreeSet::new();
+        let mut jobs = Vec::new();
+        for source in &self.hip.files {
+            let relative = source.strip_prefix(&self.package).unwrap_or(source);
+            let inside = relative.is_relative();
+            let text = match inside {
+                true => relative.to_string_lossy().replace('/', "_"),
+                false => relative
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned(),
+            };
+            let mut name = format!("{text}.o");
+            let mut number = 2;
+            while !names.insert(name.clone()) {
+                name = format!("{text}-{number}.o");
+                number += 1;
+            }
+            let mut arguments = self.flags.compile.clone();
+            arguments.push(if inside { relative } else { source.as_path() }.into());
+            jobs.push(Job {
+                source: source.clone(),
+                object: objects.join(name),
+                arguments,
+            });
+        }
+        jobs
+    }
+
+    fn split(&self, jobs: &[Job]) -> Result<(), Error> {
+        let objects = jobs.iter().map(|job| &job.object);
+        let mut options = object_file::Options::new(&self.module, &self.hidden, objects);
+        options.component = COMPONENT.to_owned();
+        options.jobs = self.threads;
+        // Build scripts are compiled without optimisation, and so would zstd be. Staging compresses.
+        options.scheme = Scheme::None;
+        let Some(directory) = self.directory.to_str() else {
+            return Err(Error::refused(
+                &self.directory,
+                "its name is no UTF-8, which a marker has to be",
+            ));
+        };
+        let group = group_name(&self.module, COMPONENT);
+        options.search_paths = vec![format!("{directory}/.kpack/{group}_{GFXARCH}.kpack")];
+        object_file::split(&options, &())?;
+        Ok(())
+    }
+
+    fn archive(&self, hosts: &[PathBuf]) -> Result<String, Error> {
+        let mut objects = Vec::new();
+        for path in hosts {
+            let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+            let name = path.file_name().unwrap_or_default();
+            objects.push((name.to_string_lossy().into_owned(), file));
+        }
+        let file_name = format!("lib{}.a", self.name);
+        let path = self.hidden.join(&file_name);
+        let (staged, ()) = Staged::write(&path, |output| {
+            object_file::create(&objects, output).map_err(|e| crate::input::elf_error(&path, e))
+        })?;
+        staged.commit()?;
+        Ok(file_name)
+    }
+
+    fn link(&self, hosts: &[PathBuf]) -> Result<String, Error> {
+        let file_name = format!("lib{}.so", self.name);
+        let mut arguments = vec!["-o".into(), self.hidden.join(&file_name).into()];
+        arguments.push(format!("-Wl,-soname,{file_name}").into());
+        arguments.extend(hosts.iter().map(OsString::from));
+        arguments.extend(self.flags.link.iter().cloned());
+        if !self.hip.without_runtime {
+            if let Some(runtime) = self.runtime() {
+                arguments.extend(["-L".into(), runtime.into()]);
+            }
+            arguments.push("-lamdhip64".into());
+        }
+        let what = format!("`{file_name}` cannot be linked");
+        compile::run_one(&self.compiler, &arguments, &self.package, &what)?;
+        Ok(file_name)
+    }
+
+    /// Where the HIP runtime is.
+    fn runtime(&self) -> Option<PathBuf> {
+        self.compiler.rocm.as_ref().map(|rocm| rocm.join("lib"))
+    }
+
+    /// What Cargo is told.
+    fn directives(&self, kind: Kind, included: &[PathBuf], library: &Library) -> Vec<String> {
+        let mut all = Vec::new();
+        let mut say = |text: String| all.push(format!("cargo::{text}"));
+        let sources: BTreeSet<&PathBuf> = self.hip.files.iter().chain(included).collect();
+        for path in sources {
+            say(format!("rerun-if-changed={}", path.display()));
+        }
+        for name in self.environment.asked() {
+            say(format!("rerun-if-env-changed={name}"));
+        }
+        say(format!(
+            "rustc-link-search=native={}",
+            self.directory.display()
+        ));
+        say(match kind {
+            Kind::Static => format!("rustc-link-lib=static={}", self.name),
+            Kind::Shared => format!("rustc-link-lib=dylib={}", self.name),
+        });
+        if kind == Kind::Static && !self.hip.without_standard_library {
+            say("rustc-link-lib=dylib=stdc++".to_owned());
+        }
+        if !self.hip.without_runtime {
+            if let Some(runtime) = self.runtime() {
+                say(format!("rustc-link-search=native={}", runtime.display()));
+            }
+            say("rustc-link-lib=dylib=amdhip64".to_owned());
+        }
+        say(format!(
+            "metadata=kpack_dir={}",
+            library.kpack_dir.display()
+        ));
+        say(format!("metadata=kpack_module={}", self.module));
+        all
+    }
+}

@@ -1,0 +1,240 @@
+//! The flags of compilers and linkers.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+
+use super::Hip;
+use super::environment::Environment;
+use super::shell_words;
+
+/// What names a directory for headers, joined to it or in front of it.
+const INCLUDES: [&str; 4] = ["-isystem", "-iquote", "-idirafter", "-I"];
+
+/// What a flag for the compiler begins with that matters to the link, too.
+const OF_LINK: [&str; 28] = [
+    "-B",
+    "-L",
+    "-Wl,",
+    "-Xlinker",
+    "-fsanitize",
+    "-fuse-ld=",
+    "-l",
+    "-m",
+    "-nodefaultlibs",
+    "-nostartfiles",
+    "-nostdlib",
+    "-pthread",
+    "-rtlib=",
+    "-shared-lib",
+    "-static-lib",
+    "-stdlib=",
+    "-unwindlib=",
+    "--gcc-install-dir=",
+    "--gcc-toolchain=",
+    "--gcc-triple=",
+    "--ld-path=",
+    "--rtlib=",
+    "--stdlib=",
+    "--sysroot",
+    "--target=",
+    "--unwindlib=",
+    "-isysroot",
+    "-target",
+];
+
+/// Those of them that the next argument belongs to.
+const WITH_VALUE: [&str; 7] = [
+    "-B",
+    "-L",
+    "-Xlinker",
+    "-l",
+    "--sysroot",
+    "-isysroot",
+    "-target",
+];
+
+/// The directories of a build.
+pub(super) struct Places<'a> {
+    pub(super) package: &'a Path,
+    pub(super) out_dir: &'a Path,
+    /// The ROCm installation.
+    pub(super) rocm: Option<&'a Path>,
+}
+
+/// The flags of one build.
+pub(super) struct Flags {
+    /// Of every source.
+    pub(super) compile: Vec<OsString>,
+    /// Of a shared library, but for its name and objects.
+    pub(super) link: Vec<OsString>,
+    /// The directories for headers that are neither in the package nor part of the system.
+    pub(super) include_directories: Vec<PathBuf>,
+}
+
+impl Flags {
+    pub(super) fn new(
+        hip: &Hip,
+        targets: &[TargetId],
+        places: &Places<'_>,
+        environment: &Environment,
+    ) -> Self {
+        let more = environment.get("HIPFLAGS").unwrap_or_default();
+        let more = shell_words::split(&more.to_string_lossy()).into_iter();
+        let mut own = hip.flags.clone();
+        own.extend(more.map(OsString::from));
+        let includes = hip.includes.iter().cloned();
+        let includes: Vec<PathBuf> = includes.chain(include_flags(&own)).collect();
+
+        let mut compile: Vec<OsString> = vec!["-x".into(), "hip".into(), "-fPIC".into()];
+        let target = environment.text("TARGET");
+        let target = target.filter(|target| environment.text("HOST").as_ref() != Some(target));
+        let target = target.map(|target| OsString::from(format!("--target={target}")));
+        compile.extend(target.clone());
+        let level = environment.text("OPT_LEVEL");
+        compile.push(format!("-O{}", level.as_deref().unwrap_or("0")).into());
+        let debug = environment.text("DEBUG");
+        if debug.is_some_and(|debug| !["false", "0", "none"].contains(&debug.as_str())) {
+            compile.push("-g".into());
+        }
+        // No path of this build in debug information, messages and assertions.
+        for place in mapped(places, &includes) {
+            compile.push(joined("-ffile-prefix-map=", &place, "=."));
+        }
+        compile.push("-fdebug-compilation-dir=.".into());
+        if let Some(standard) = &hip.standard {
+            compile.push(format!("-std={standard}").into());
+        }
+        for target in targets {
+            compile.push(format!("--offload-arch={target}").into());
+        }
+        if let Some(rocm) = places.rocm {
+            compile.push(joined("--rocm-path=", rocm, ""));
+        }
+        for directory in &hip.includes {
+            compile.push("-I".into());
+            compile.push(directory.into());
+        }
+        for (name, value) in &hip.defines {
+            compile.push(match value {
+                Some(value) => format!("-D{name}={value}").into(),
+                None => format!("-D{name}").into(),
+            });
+        }
+
+        let mut link: Vec<OsString> = vec!["-shared".into()];
+        link.extend(target);
+        link.extend(of_link(&own));
+        compile.extend(own);
+        Self {
+            compile,
+            link,
+            include_directories: includes
+                .into_iter()
+                .filter(|directory| directory.is_absolute() && !is_of_system(directory))
+                .filter(|directory| !directory.starts_with(places.package))
+                .collect(),
+        }
+    }
+}
+
+/// The directories whose names are taken out of what the compiler writes: the package's, those of
+/// the workspaces that it is in, that of the build, and those of headers elsewhere. The longest are
+/// last, and win.
+fn mapped(places: &Places<'_>, includes: &[PathBuf]) -> Vec<PathBuf> {
+    let mut all = vec![places.package.to_owned(), places.out_dir.to_owned()];
+    all.extend(workspaces(places.package));
+    for directory in includes {
+        if directory.is_absolute() && !all.iter().any(|place| directory.starts_with(place)) {
+            all.push(directory.clone());
+        }
+    }
+    all.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
+    all.dedup();
+    all
+}
+
+/// The directories of the workspaces that a package may be in: those above it that have a
+/// `Cargo.lock`, and its own.
+pub(crate) fn workspaces(package: &Path) -> impl Iterator<Item = PathBuf> {
+    let above = package
+        .ancestors()
+        .filter(|directory| directory.parent().is_some() && directory.join("Cargo.lock").is_file());
+    above.map(Path::to_owned)
+}
+
+/// Whether a directory is the same on all machines.
+fn is_of_system(directory: &Path) -> bool {
+    ["/usr", "/opt"]
+        .iter()
+        .any(|root| directory.starts_with(root))
+}
+
+/// The directories for headers that flags name.
+fn include_flags(flags: &[OsString]) -> impl Iterator<Item = PathBuf> {
+    let mut flags = flags.iter();
+    std::iter::from_fn(move || {
+        loop {
+            let flag = flags.next()?.to_string_lossy();
+            let Some(rest) = INCLUDES.iter().find_map(|name| flag.strip_prefix(name)) else {
+                continue;
+            };
+            return match rest {
+                "" => flags.next().map(PathBuf::from),
+                joined => Some(PathBuf::from(joined)),
+            };
+        }
+    })
+}
+
+/// The flags that matter to a link.
+fn of_link(flags: &[OsString]) -> Vec<OsString> {
+    let mut found = Vec::new();
+    let mut flags = flags.iter();
+    while let Some(flag) = flags.next() {
+        let text = flag.to_string_lossy();
+        if OF_LINK.iter().any(|name| text.starts_with(name)) {
+            found.push(flag.clone());
+            if WITH_VALUE.contains(&&*text) {
+                found.extend(flags.next().cloned());
+            }
+        }
+    }
+    found
+}
+
+fn joined(front: &str, path: &Path, end: impl AsRef<OsStr>) -> OsString {
+    let mut flag = OsString::from(front);
+    flag.push(path);
+    flag.push(end);
+    flag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{include_flags, of_link};
+    use std::ffi::OsString;
+
+    fn flags(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn what_matters_to_a_link() {
+        let all = flags(
+            "-O3 --sysroot /s -fuse-ld=lld -DX -L /l -Wl,-z,now -I/i -target t -mcpu=x --sysroot=/t -Wall",
+        );
+        assert_eq!(
+            of_link(&all),
+            flags("--sysroot /s -fuse-ld=lld -L /l -Wl,-z,now -target t -mcpu=x --sysroot=/t")
+        );
+    }
+
+    #[test]
+    fn directories_that_flags_name() {
+        let all = flags("-O3 -I/a -I /b -isystem /c -iquote/d -DX=-I/e -idirafter /f");
+        let found = include_flags(&all).map(|path| path.display().to_string());
+        assert_eq!(Vec::from_iter(found), ["/a", "/b", "/c", "/d", "/f"]);
+    }
+}

@@ -1,0 +1,82 @@
+//! What a compiler says that a source includes: a make rule.
+
+use std::path::PathBuf;
+
+/// The target of the rules, which the compiler is told: a path could have a colon.
+pub(super) const TARGET: &str = "x";
+
+/// The files that rules for [`TARGET`] name behind the colon, in the form in which clang writes them
+/// (`PrintFilename` in its `DependencyFile.cpp`): `$$` is a dollar sign, `\#` a hash sign, and a space
+/// in a name has a backslash in front, before which backslashes are doubled.
+pub(super) fn dependencies(rules: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut name = String::new();
+    let mut rest = rules.chars().peekable();
+    let mut backslashes = 0;
+    while let Some(next) = rest.next() {
+        if next == '\\' {
+            backslashes += 1;
+            continue;
+        }
+        let literal = match next {
+            '#' => backslashes - usize::from(backslashes > 0),
+            ' ' => backslashes / 2,
+            '\n' => backslashes - usize::from(backslashes > 0),
+            _ => backslashes,
+        };
+        name.extend(std::iter::repeat_n('\\', literal));
+        let escaped = backslashes % 2 == 1;
+        backslashes = 0;
+        match next {
+            ' ' if escaped => name.push(' '),
+            '$' if rest.peek() == Some(&'$') => {
+                rest.next();
+                name.push('$');
+            }
+            ' ' | '\n' => found.push(std::mem::take(&mut name)),
+            other => name.push(other),
+        }
+    }
+    found.push(name);
+    let target = format!("{TARGET}:");
+    found.retain(|name| !name.is_empty() && *name != target);
+    found.into_iter().map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dependencies;
+
+    fn names(rules: &str) -> Vec<String> {
+        let paths = dependencies(rules).into_iter();
+        paths.map(|path| path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn what_clang_escapes() {
+        assert_eq!(names("x: a.hip dir/b.h\n"), ["a.hip", "dir/b.h"]);
+        assert_eq!(
+            names("x: a.hip \\\n  b.h \\\n  c.h\n"),
+            ["a.hip", "b.h", "c.h"]
+        );
+        assert_eq!(
+            names("x: sp\\ $$ace\\ \\#1/b\\ h.h\n"),
+            ["sp $ace #1/b h.h"]
+        );
+        // `odd\ name.h`, and `back\slash.h`
+        assert_eq!(
+            names("x: odd\\\\\\ name.h back\\slash.h"),
+            ["odd\\ name.h", "back\\slash.h"]
+        );
+        assert_eq!(names("x: /a: b/c.h"), ["/a:", "b/c.h"]);
+    }
+
+    #[test]
+    fn a_rule_for_each_pass() {
+        assert_eq!(
+            names("x: a.hip b.h\nx: a.hip c.h\n"),
+            ["a.hip", "b.h", "a.hip", "c.h"]
+        );
+        assert_eq!(names(""), [""; 0]);
+    }
+}

@@ -1,0 +1,40 @@
+//! The GPU targets of a build.
+
+use kpack_format::TargetId;
+
+use super::Hip;
+use super::environment::Environment;
+use crate::Error;
+
+/// The GPU targets to compile for.
+pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<TargetId>, Error> {
+    const VARIABLE: &str = "KPACK_OFFLOAD_ARCH";
+    let lists = match hip.offload_archs.is_empty() {
+        true => Vec::from_iter(
+            environment
+                .get(VARIABLE)
+                .map(|list| list.to_string_lossy().into_owned()),
+        ),
+        false => hip.offload_archs.clone(),
+    };
+    let mut targets: Vec<TargetId> = Vec::new();
+    for name in lists.iter().flat_map(|list| list.split([';', ',', ' '])) {
+        if name.is_empty() {
+            continue;
+        }
+        let target = name.parse().map_err(|e| {
+            Error::usage(format!(
+                "GPU target `{name}`: {e}. Targets are such as gfx1100 or gfx90a:xnack+"
+            ))
+        })?;
+        if !targets.contains(&target) {
+            targets.push(target);
+        }
+    }
+    if targets.is_empty() {
+        return Err(Error::usage(format!(
+            "no GPU target to compile for: name some in build.rs, `.offload_arch(\"gfx1100\")`, or in the environment, {VARIABLE}=\"gfx1100;gfx942\". `rocminfo` tells that of a GPU"
+        )));
+    }
+    Ok(targets)
+}

@@ -1,0 +1,187 @@
+//! What is put into a release.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::Path;
+
+use kpack_format::TargetId;
+use kpack_format::archive::{ArchiveWriter, Scheme};
+use kpack_format::manifest::Manifest;
+use kpack_format::marker::{GFXARCH, Marker};
+
+use super::messages::Binary;
+use super::output_dir::OutputDir;
+use crate::Error;
+use crate::elf::{DeviceCode, Image};
+use crate::inspect::{self, elf_error, read_markers};
+use crate::install::presplit::Presplit;
+use crate::install::stage_edited;
+use crate::kpack_dir::{self, KpackDir};
+use crate::report::{ArchiveReport, FileReport, Outcome, Report};
+use crate::split::{self, Input};
+
+/// Where the archives go, in the staged directory.
+const KPACK_DIR: &str = "lib/.kpack";
+
+/// Archives in the making, by module with component, and target.
+type Archives = BTreeMap<(String, TargetId), ArchiveWriter<File>>;
+
+/// A release in the making.
+pub(super) struct Release<'a> {
+    output: &'a OutputDir,
+    archives: Archives,
+    report: Report,
+}
+
+impl<'a> Release<'a> {
+    pub(super) fn begin(output: &'a OutputDir) -> Self {
+        Self {
+            output,
+            archives: Archives::new(),
+            report: Report::default(),
+        }
+    }
+
+    /// Copies a binary, and its code objects into the archives of their modules.
+    pub(super) fn add(&mut self, binary: &Binary) -> Result<(), Error> {
+        let file_name = binary.path.file_name().unwrap_or_default();
+        let name = format!("{}/{}", binary.directory, file_name.display());
+        let to = self.output.hidden.join(&name);
+        if to.exists() {
+            return Err(Error::refused(
+                &binary.path,
+                format!(
+                    "another binary of the build is called `{name}`, too; they cannot be staged together"
+                ),
+            ));
+        }
+        let directory = self.output.hidden.join(binary.directory);
+        fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
+        let input = split::read(&binary.path)?;
+        let presplit = match input {
+            Input::Split => Presplit::read(&binary.path)?,
+            _ => None,
+        };
+        let outcome = match (presplit, input) {
+            (Some(presplit), _) => self.place(&presplit, &name, binary.directory)?,
+            (None, Input::Split) => return Err(leads_beside(&binary.path)?),
+            (None, input) => {
+                fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
+                let reason = match input {
+                    Input::LeftAlone(reason) => reason,
+                    _ => {
+                        self.report.warn(&binary.path, "has device code that was not split before the link, and keeps it; `kpack install` can split it in the staged directory");
+                        "a fat binary".to_owned()
+                    }
+                };
+                Outcome::LeftAlone { reason }
+            }
+        };
+        self.report.files.push(FileReport {
+            path: name,
+            outcome,
+        });
+        Ok(())
+    }
+
+    /// Copies the code objects of a binary, and the binary with markers that lead to them.
+    fn place(
+        &mut self,
+        presplit: &Presplit,
+        name: &str,
+        directory: &str,
+    ) -> Result<Outcome, Error> {
+        let hidden = &self.output.hidden;
+        let archives = &mut self.archives;
+        presplit.collect(name, &|_| true, &mut |group, target, fill| {
+            let archive = match archives.entry((group.to_owned(), target.clone())) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let spool = kpack_dir::scratch_file(hidden)?;
+                    let scheme = Scheme::ZstdPerKernel;
+                    new.insert(ArchiveWriter::new(spool, group, target, scheme))
+                }
+            };
+            fill(archive)
+        })?;
+        let edits = presplit.edits(&|group| marker(name, directory, group))?;
+        stage_edited(&hidden.join(name), &presplit.file, &edits)?.commit()?;
+        let targets = presplit.targets().into_iter();
+        Ok(Outcome::Placed {
+            wrappers: presplit.wrapper_count(),
+            targets: targets.map(|target| target.to_string()).collect(),
+        })
+    }
+
+    /// Writes the archives, and a manifest for each module.
+    pub(super) fn finish(self) -> Result<Report, Error> {
+        let Self {
+            output,
+            archives,
+            mut report,
+        } = self;
+        let path = output.hidden.join(KPACK_DIR);
+        let mut manifests: BTreeMap<String, Manifest> = BTreeMap::new();
+        for ((group, target), archive) in archives {
+            let directory = KpackDir::lock(&path, group.clone())?;
+            let (staged, written) = directory.stage_archive(&target, archive)?;
+            staged.commit()?;
+            let name = directory.archive_name(&target);
+            let path = output.path.join(KPACK_DIR).join(&name);
+            let line = ArchiveReport::written(path, &target, &written);
+            report.archives.push(line);
+            let manifest = manifests.entry(group.clone()).or_insert_with(|| Manifest {
+                component_name: group,
+                prefix: "lib".to_owned(),
+                kpack_files: BTreeMap::new(),
+            });
+            let entry = kpack_dir::entry(&target, name, &written);
+            manifest.kpack_files.insert(target.to_string(), entry);
+        }
+        if manifests.is_empty() {
+            let binaries = Vec::from_iter(report.files.iter().map(|file| file.path.as_str()));
+            report.warn(
+                &output.path,
+                format!("no program has kernels: {}", binaries.join(", ")),
+            );
+        }
+        for (group, manifest) in manifests {
+            KpackDir::lock(&path, group)?
+                .stage_manifest(&manifest)?
+                .commit()?;
+        }
+        Ok(report)
+    }
+}
+
+/// Why a binary is refused whose markers do not say where it was built.
+fn leads_beside(path: &Path) -> Result<Error, Error> {
+    let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
+    let code = image.device_code().map_err(|e| elf_error(path, e))?;
+    let mut patterns = BTreeSet::new();
+    if let DeviceCode::Split(split) = code {
+        for group in read_markers(path, &image, &split)? {
+            patterns.extend(group.marker.kpack_search_paths);
+        }
+    }
+    let patterns = Vec::from_iter(patterns).join("`, `");
+    Ok(Error::refused(
+        path,
+        format!(
+            "its device code was split before the link, and its markers lead to `{patterns}`, from where the program is: that does not tell where the archives were built. Split the objects with a search path that begins with a slash (kpack_build::Hip does; `kpack object --search-path`, `Options::search_paths`)"
+        ),
+    ))
+}
+
+/// The marker of a staged binary for the kernels of one module.
+fn marker(name: &str, directory: &str, group: &str) -> Marker {
+    let kpacks = match directory {
+        "lib" => ".kpack",
+        _ => "../lib/.kpack",
+    };
+    Marker {
+        kernel_name: Some(name.to_owned()),
+        kpack_search_paths: vec![format!("{kpacks}/{group}_{GFXARCH}.kpack")],
+    }
+}
