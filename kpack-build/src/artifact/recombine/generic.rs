@@ -1,11 +1,11 @@
 //! The generic artifact: the primary shard's, with which the others' are compared.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::Severity;
 use super::compare::{Kind, differences};
 use super::component::{Component, MOST_DIFFERENCES};
-use super::merge::Merged;
 use super::tree::{Item, Tree};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
@@ -52,8 +52,18 @@ impl Component<'_> {
         }
         let mut trees = Vec::new();
         for (shard, path) in &with {
-            let tree = self.tree(shard, path)?;
+            let mut tree = self.tree(shard, path)?;
             self.nothing_unsplit(&tree);
+            if let Some(first) = trees.first() {
+                match self.compares_host_files() {
+                    true => self.compare_generic(first, &tree)?,
+                    false => self.device_code_left_out(first, &tree)?,
+                }
+                // All else was compared, and there may be many shards.
+                tree.entries.retain(|path, item| {
+                    item.is_directory() || item.is_manifest() || item.shared(path).is_some()
+                });
+            }
             trees.push(tree);
         }
         let tree = &trees[0];
@@ -64,14 +74,8 @@ impl Component<'_> {
             self.say(Severity::Warning, stray.path(), text);
         }
         let merged = self.merge_shared(&trees)?;
-        for other in &trees[1..] {
-            match self.compares_host_files() {
-                true => self.compare_generic(tree, other, &merged)?,
-                false => self.device_code_left_out(tree, other, &merged)?,
-            }
-        }
         for (path, item) in &tree.entries {
-            if !item.is_manifest() && (item.is_directory() || !merged.has(path)) {
+            if !item.is_manifest() && !merged.has(path) {
                 artifact.add(path, item);
             }
         }
@@ -103,13 +107,12 @@ impl Component<'_> {
         }
     }
 
-    fn compare_generic(
-        &mut self,
-        first: &Tree,
-        tree: &Tree,
-        merged: &Merged<'_>,
-    ) -> Result<(), Error> {
-        let mut differences = differences(first, tree, |path, _| !merged.has(path))?;
+    fn compare_generic(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
+        // Directories that only one has for such files' sake.
+        let shared: BTreeSet<&Path> = [first, tree].into_iter().flat_map(around_shared).collect();
+        let mut differences = differences(first, tree, |path, item| {
+            item.shared(path).is_none() && !shared.contains(path)
+        })?;
         // What is an error is not to be cut off.
         differences.sort_by_key(|difference| difference.kind == Kind::Layout);
         let severity = |kind: Kind| match kind {
@@ -139,16 +142,11 @@ impl Component<'_> {
 
     /// Names what is device code, or has some elsewhere, in a generic artifact of which nothing is
     /// taken, where it is not the same in the one that is taken.
-    fn device_code_left_out(
-        &mut self,
-        first: &Tree,
-        tree: &Tree,
-        merged: &Merged<'_>,
-    ) -> Result<(), Error> {
+    fn device_code_left_out(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
         let is_code = |path: &Path, item: &Item| {
             let is_file = matches!(item.node, Node::File { .. });
             is_file
-                && !merged.has(path)
+                && item.shared(path).is_none()
                 && matches!(item.class, Class::Unknown { .. } | Class::Split)
         };
         for difference in differences(first, tree, is_code)? {
@@ -176,4 +174,11 @@ impl Component<'_> {
         }
         Ok(())
     }
+}
+
+/// The directories that files for all targets are in.
+fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
+    let shared = tree.entries.iter();
+    let shared = shared.filter(|(path, item)| item.shared(path).is_some());
+    shared.flat_map(|(path, _)| path.ancestors().skip(1))
 }

@@ -122,7 +122,7 @@ impl<'a> Component<'a> {
             let first = taken
                 .entries
                 .get(path)
-                .map_or(&taken.shard, |item| &item.shard);
+                .map_or(&*taken.shard, |item| &*item.shard);
             let (severity, what) = match kind {
                 _ if strict => (Severity::Error, String::new()),
                 Kind::OnlyFirst => continue,

@@ -264,7 +264,7 @@ impl Known {
 /// The directory in the install prefix that holds the kpack directory at `directory` of the
 /// artifact.
 fn installed_prefix(directory: &Path, item: &Item) -> String {
-    let within = directory.strip_prefix(&item.prefix).unwrap_or(directory);
+    let within = directory.strip_prefix(&*item.prefix).unwrap_or(directory);
     let holder = within.parent().unwrap_or(Path::new(""));
     holder.to_string_lossy().into_owned()
 }

@@ -7,6 +7,7 @@ use super::component::Component;
 use super::tree::{Item, Tree};
 use super::{Artifact, Severity};
 use crate::Error;
+use crate::artifact::differences;
 use crate::artifact::shared::{Entries, Shared};
 
 /// How many entries that differ are named.
@@ -28,19 +29,21 @@ struct File<'t> {
 }
 
 impl Merged<'_> {
-    /// Whether this is such a file, or a directory that one is in.
+    /// Whether this is such a file.
     pub(super) fn has(&self, path: &Path) -> bool {
-        // What is below a path follows it.
-        let mut from = self.files.range(path..);
-        from.next().is_some_and(|(file, _)| file.starts_with(path))
+        self.files.contains_key(path)
     }
 
     /// Adds the files to `artifact`, and the directories that they are in.
     pub(super) fn add_to(self, artifact: &mut Artifact) {
         for (path, file) in self.files {
             let (item, tree) = file.like;
-            if !artifact.prefixes.contains(&item.prefix) {
-                artifact.prefixes.push(item.prefix.clone());
+            if !artifact
+                .prefixes
+                .iter()
+                .any(|prefix| **prefix == *item.prefix)
+            {
+                artifact.prefixes.push(item.prefix.to_string());
             }
             for above in path.ancestors().skip(1) {
                 if let Some(directory) = tree.entries.get(above)
@@ -106,16 +109,34 @@ impl Component<'_> {
                     entries,
                 }),
                 Err(reason) => {
-                    let text = format!(
-                        "not put together with the other shards' copies, so all have to be the \
-                         same: {reason}"
-                    );
-                    self.say(Severity::Warning, &item.from, text);
+                    let found = trees.iter().filter_map(|tree| tree.entries.get(path));
+                    self.all_the_same(&found.collect::<Vec<_>>(), &reason)?;
                     return Ok(Vec::new());
                 }
             }
         }
         Ok(copies)
+    }
+
+    /// Compares copies that cannot be put together, for `reason`, as host files.
+    fn all_the_same(&mut self, copies: &[&Item], reason: &str) -> Result<(), Error> {
+        let severity = match self.compares_host_files() {
+            true => Severity::Error,
+            false => Severity::Warning,
+        };
+        let Some((first, others)) = copies.split_first() else {
+            return Ok(());
+        };
+        for other in others {
+            if let Some(difference) = differences::explain(&first.from, &other.from)? {
+                let text = format!(
+                    "it cannot be put together with shard {}'s ({reason}), and {}",
+                    first.shard, difference.text
+                );
+                self.say(severity, &other.from, text);
+            }
+        }
+        Ok(())
     }
 
     fn merge<'t>(&mut self, copies: &[Copy<'t>]) -> Option<File<'t>> {
@@ -127,7 +148,7 @@ impl Component<'_> {
                 continue;
             }
             let before = copies[..=index].iter();
-            let before: Vec<&str> = before.map(|copy| copy.item.shard.as_str()).collect();
+            let before: Vec<&str> = before.map(|copy| &*copy.item.shard).collect();
             let (severity, end) = match self.strict() {
                 true => (Severity::Error, "let one shard only build for it"),
                 false => (Severity::Warning, "the first one's is taken"),
@@ -153,7 +174,7 @@ impl Component<'_> {
                 shards: vec![&whole.item.shard],
             });
         }
-        let shards: Vec<&str> = copies.iter().map(|copy| copy.item.shard.as_str()).collect();
+        let shards: Vec<&str> = copies.iter().map(|copy| &*copy.item.shard).collect();
         let text = format!("put together from the copies of {}", shards.join(", "));
         self.say(Severity::Note, &first.item.from, text);
         Some(File {

@@ -7,6 +7,7 @@ use super::{Artifact, Finding, Options, Severity};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::names;
+use crate::leftover;
 
 /// Artifacts in the output directory of the `components` that are recombined, and of components that
 /// no shard has, besides those that are `planned`. Nothing is removed here: somebody may need it.
@@ -61,6 +62,20 @@ pub(super) fn stale(
             path: path.clone(),
             text,
         });
+    }
+    for path in leftover::directories_in(output)? {
+        // What is planned is made under that name, and replaces it.
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let name = name.strip_prefix('.').unwrap_or_default();
+        if !planned.iter().any(|artifact| artifact.name == name) {
+            findings.push(Finding {
+                severity: Severity::Warning,
+                path: path.clone(),
+                text: "left behind by a run that was interrupted, and not replaced by this one: \
+                       remove it, if no other run is at work"
+                    .to_owned(),
+            });
+        }
     }
     Ok(findings)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::Error;
 use crate::artifact::classify::{Class, KPACK, Node, classify};
@@ -27,12 +28,12 @@ pub(super) struct Tree {
 #[derive(Debug, Clone)]
 pub(super) struct Item {
     /// The shard that it is of.
-    pub(super) shard: String,
+    pub(super) shard: Arc<str>,
     pub(super) from: PathBuf,
     pub(super) node: Node,
     pub(super) class: Class,
     /// The prefix that it is in, of those of the artifact.
-    pub(super) prefix: String,
+    pub(super) prefix: Arc<str>,
 }
 
 impl Item {
@@ -51,7 +52,7 @@ impl Item {
     /// How it is made up, where it is a file for all targets that each shard has a part of. `path` is
     /// its path in the artifact.
     pub(super) fn shared(&self, path: &Path) -> Option<Shared> {
-        let within = path.strip_prefix(&self.prefix).ok()?;
+        let within = path.strip_prefix(&*self.prefix).ok()?;
         shared(within).filter(|_| matches!(self.node, Node::File { .. }))
     }
 
@@ -70,6 +71,7 @@ impl Tree {
     /// Reads what is in the prefixes of `shard`'s artifact directory `root`; a prefix that is not there
     /// is empty.
     pub(super) fn read(shard: &str, root: &Path) -> Result<Self, Error> {
+        let name: Arc<str> = shard.into();
         let mut entries = BTreeMap::new();
         let mut damaged = Vec::new();
         let prefixes = manifest_txt::read(root)?;
@@ -78,12 +80,13 @@ impl Tree {
             if !full.is_dir() {
                 continue;
             }
+            let within: Arc<str> = prefix.as_str().into();
             let item = |from: PathBuf, node, class| Item {
-                shard: shard.to_owned(),
+                shard: Arc::clone(&name),
                 from,
                 node,
                 class,
-                prefix: prefix.clone(),
+                prefix: Arc::clone(&within),
             };
             for above in Path::new(prefix).ancestors() {
                 if above != Path::new("") {
