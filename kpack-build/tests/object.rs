@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kpack_build::install::Report;
+use kpack_build::install::{Notice, Report};
 use kpack_build::object_file::{Options, split};
 use kpack_build::{Error, verify};
 use kpack_format::archive::Archive;
@@ -500,12 +500,42 @@ fn what_cannot_be_split_before_the_link_says_why() {
             wrapper(".Lb")
         ),
     );
+    assemble(
+        "no_relocation.o",
+        &format!("{}.globl x\nx:\n", wrapper("0x1000")),
+    );
+    let bitcode = b"BC\xc0\xde and so on, with __hip_fatbin_wrapper in it";
+    fs::write(tree.path("lto.o"), bitcode).unwrap();
+    fs::write(tree.path("bundle"), "__CLANG_OFFLOAD_BUNDLE__ and so on").unwrap();
+    fixture()
+        .kind(Kind::Object)
+        .build(&tree.path("vec.o"))
+        .unwrap();
+    let archive = |file: &str, member: &str| {
+        let mut ar = Command::new("ar");
+        ar.current_dir(tree.root()).args(["qcS", file, member]);
+        run(&mut ar);
+    };
+    archive("lto.a", "lto.o");
+    archive("rdc.a", "bundle");
+    archive("inner.a", "vec.o");
+    archive("outer.a", "inner.a");
+    // e_machine, of which nothing but the device code is known.
+    let mut other = fs::read(tree.path("vec.o")).unwrap();
+    other[18] = 243;
+    fs::write(tree.path("riscv.o"), other).unwrap();
+    fs::write(tree.path("text.o"), "a text").unwrap();
+    fs::write(tree.path("windows.o"), [0x64, 0x86, 2, 0, 0, 0]).unwrap();
+    let linker_member = |count: &[u8; 4]| {
+        let header = format!("{:<48}{:<10}`\n", "/", 4);
+        [header.as_bytes(), count].concat()
+    };
+    let [first, second] = [linker_member(&[0; 4]), linker_member(&[1, 0, 0, 0])];
     fs::write(
-        tree.path("lto.o"),
-        b"BC\xc0\xde and so on, which is bitcode",
+        tree.path("windows.lib"),
+        [b"!<arch>\n".as_slice(), &first, &second].concat(),
     )
     .unwrap();
-    fs::write(tree.path("text.o"), "a text").unwrap();
     fs::write(tree.path("thin.a"), "!<thin>\n").unwrap();
     fs::write(tree.path("short.a"), "!<arch>\nshort").unwrap();
     fixture().build(&tree.path("libvec.so")).unwrap();
@@ -515,8 +545,15 @@ fn what_cannot_be_split_before_the_link_says_why() {
         "new_driver.o",
         "other_pointer.o",
         "no_bundle.o",
+        "no_relocation.o",
         "lto.o",
+        "lto.a",
+        "rdc.a",
+        "outer.a",
+        "riscv.o",
         "text.o",
+        "windows.o",
+        "windows.lib",
         "thin.a",
         "short.a",
         "libvec.so",
@@ -544,23 +581,157 @@ fn truncated_objects_are_refused() {
     }
 }
 
+/// Numbers that look random, and are the same each time (Numerical Recipes' generator).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// Damage in the headers, symbols and relocations, which are in front of the bundles and behind.
 #[test]
-fn flipped_bytes_never_panic() {
+fn damage_is_refused_or_harmless() {
+    let tree = Tree::new();
+    let object = tree.path("vec.o");
+    fixture().kind(Kind::Object).build(&object).unwrap();
+    let mut ar = Command::new("ar");
+    ar.current_dir(tree.root());
+    run(ar.args(["qc", "libvec.a", "vec.o"]));
+    run(Command::new("ld")
+        .args(["-r", "-o"])
+        .arg(tree.path("merged.o"))
+        .arg(&object));
+    let mut random = Random(7);
+    for (name, rounds) in [("vec.o", 400), ("libvec.a", 150), ("merged.o", 150)] {
+        let bytes = fs::read(tree.path(name)).unwrap();
+        for round in 0..rounds {
+            let mut damaged = bytes.clone();
+            for _ in 0..=random.below(3) {
+                let place = match random.below(4) {
+                    0 => random.below(400),
+                    _ => bytes.len() - 8 - random.below(6000),
+                };
+                let value = match random.below(4) {
+                    0 => 1 << random.below(64),
+                    1 => u64::MAX >> random.below(64),
+                    2 => random.below(1 << 16) as u64,
+                    _ => (random.below(256) as u64) << (8 * random.below(8)),
+                };
+                let width = [1, 2, 4, 8][random.below(4)];
+                // As the fields of records are.
+                let at = place / width * width;
+                damaged[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+            }
+            let file = format!("damaged-{name}");
+            fs::write(tree.path(&file), &damaged).unwrap();
+            let what = format!("{name}, round {round}");
+            match try_split(&tree, "host", &[&file]) {
+                Ok(_) => {
+                    let size = fs::metadata(tree.path("host").join(&file)).unwrap().len();
+                    assert!(
+                        size <= 2 * bytes.len() as u64 + 4096,
+                        "{what}: {size} bytes"
+                    );
+                    fs::remove_dir_all(tree.path("host")).unwrap();
+                }
+                Err(error) => {
+                    let refused = matches!(error, Error::Refused { .. });
+                    assert!(refused, "{what}: {}", error.in_one_line());
+                    assert!(!tree.path("host").exists(), "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// The alignment of a section behind the device code, which has to move.
+#[test]
+fn nonsense_for_an_alignment_is_not_believed() {
     let tree = Tree::new();
     fixture()
         .kind(Kind::Object)
         .build(&tree.path("vec.o"))
         .unwrap();
     let bytes = fs::read(tree.path("vec.o")).unwrap();
-    // The headers of file and sections, symbols and relocations are in front and behind.
-    let places = (0..64).chain((bytes.len().saturating_sub(6000)..bytes.len()).step_by(13));
-    for at in places {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (table, count) = (word(40), usize::from(bytes[60]));
+    split_into(&tree, "host", &["vec.o"]);
+    let size = fs::metadata(tree.path("host/vec.o")).unwrap().len();
+    for align in [1 << 20, 1 << 40, 1 << 63] {
         let mut damaged = bytes.clone();
-        damaged[at] ^= 0x5a;
-        fs::write(tree.path("damaged.o"), &damaged).unwrap();
-        let _ = fs::remove_dir_all(tree.path("host"));
-        let _ = try_split(&tree, "host", &["damaged.o"]);
+        for section in 1..count {
+            let at = table + section * 64 + 48;
+            damaged[at..at + 8].copy_from_slice(&u64::to_le_bytes(align));
+        }
+        fs::write(tree.path("vec.o"), &damaged).unwrap();
+        split_into(&tree, "host", &["vec.o"]);
+        let now = fs::metadata(tree.path("host/vec.o")).unwrap().len();
+        assert!(
+            now < 2 * size,
+            "{now} bytes with sections aligned to {align:#x}"
+        );
     }
+}
+
+#[test]
+fn device_code_without_wrappers_is_not_called_none() {
+    let tree = Tree::new();
+    fs::write(
+        tree.path("data.s"),
+        ".section .hip_fatbin,\"a\",@progbits\n.globl __hip_fatbin\n__hip_fatbin: .zero 64\n",
+    )
+    .unwrap();
+    let mut tool = Command::new("cc");
+    run(tool.current_dir(tree.root()).args(["-c", "data.s"]));
+    let mut tool = Command::new("ar");
+    run(tool
+        .current_dir(tree.root())
+        .args(["qc", "data.a", "data.o"]));
+    let report = split_into(&tree, "host", &["data.o", "data.a"]);
+    for file in &report.files {
+        let text = format!("{:?}", file.outcome);
+        assert!(text.contains("`.hip_fatbin` without wrappers"), "{text}");
+        let [before, after] = ["", "host/"]
+            .map(|directory| fs::read(tree.path(&format!("{directory}{}", file.path))).unwrap());
+        assert_eq!(before, after);
+    }
+    let of_member = |notice: &Notice| notice.text.starts_with("member `data.o`");
+    assert!(report.notices.iter().any(of_member), "{:?}", report.notices);
+}
+
+#[test]
+fn a_fifo_is_refused_and_not_waited_for() {
+    let tree = Tree::new();
+    let fifo = Command::new("mkfifo").arg(tree.path("fifo.o")).status();
+    assert!(fifo.unwrap().success());
+    let error = try_split(&tree, "host", &["fifo.o"]).unwrap_err();
+    assert!(error.to_string().ends_with("not a regular file"), "{error}");
+}
+
+#[test]
+fn compact_relocations_are_refused() {
+    if !require::tool("clang-19") {
+        return;
+    }
+    let tree = Tree::new();
+    fs::write(
+        tree.path("crel.s"),
+        ".section .hip_fatbin,\"a\",@progbits\n.Lb: .zero 64\n\
+         .section .hipFatBinSegment,\"aw\",@progbits\n.p2align 3\n\
+         .long 0x48495046, 1\n.quad .Lb, 0\n",
+    )
+    .unwrap();
+    let mut clang = Command::new("clang-19");
+    clang.current_dir(tree.root()).args(["-c", "crel.s"]);
+    run(clang.arg("-Wa,--crel,--allow-experimental-crel"));
+    let text = refusal(&tree, "crel.o");
+    assert!(text.contains("SHT_CREL"), "{text}");
 }
 
 #[test]

@@ -15,7 +15,8 @@ use crate::object_file::{self, Options};
 /// A compiler launcher, as CMake has them; other launchers such as ccache come behind it. The object
 /// is replaced by one without device code, and the device code goes into archives in OBJECT.kpack
 /// beside it. What is linked of such objects runs where it is built, and `kpack install` puts its
-/// device code into the prefix. What is not compiled to an object passes through.
+/// device code into the prefix. Whatever else the compiler writes passes through: objects without
+/// device code, precompiled headers, assembly. If it fails, what it made before stays.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

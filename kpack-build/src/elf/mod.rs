@@ -37,6 +37,7 @@ pub use self::{
     wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper},
 };
 pub use error::ElfError;
+pub(crate) use error::refuse;
 pub use read_at::ReadAt;
 pub use records::Wrapper;
 pub(crate) use records::{

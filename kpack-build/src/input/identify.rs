@@ -40,9 +40,18 @@ pub enum FileKind {
 /// # Errors
 /// [`Error::Io`] where it cannot be read.
 pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
-    let mut buffer = [0u8; 24];
+    let mut buffer = [0u8; START];
     let start = first_bytes(file, &mut buffer).map_err(|e| Error::io(path, "read", e))?;
-    Ok(if start.starts_with(&elf::ELFMAG) {
+    let is_manifest = || path.extension().is_some_and(|extension| extension == "kpm");
+    Ok(kind_of(start).or_else(|| is_manifest().then_some(FileKind::Manifest)))
+}
+
+/// How many bytes [`kind_of`] looks at.
+pub(crate) const START: usize = 24;
+
+/// Tells what has these first bytes.
+pub(crate) fn kind_of(start: &[u8]) -> Option<FileKind> {
+    if start.starts_with(&elf::ELFMAG) {
         Some(elf_kind(start))
     } else if start.starts_with(b"KPAK") {
         Some(FileKind::Archive)
@@ -50,21 +59,23 @@ pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
         Some(FileKind::Bundle)
     } else if start.starts_with(b"!<arch>\n") || start.starts_with(b"!<thin>\n") {
         Some(FileKind::StaticLibrary)
-    } else if path.extension().is_some_and(|extension| extension == "kpm") {
-        Some(FileKind::Manifest)
     } else {
         None
-    })
+    }
 }
 
 /// `e_type` and `e_machine` are at the same place in every ELF class (gABI, "ELF Header").
 fn elf_kind(start: &[u8]) -> FileKind {
+    let big_endian = start.get(5) == Some(&elf::ELFDATA2MSB.0);
     let half = |at: usize| {
         let bytes = start
             .get(at..at + 2)
             .and_then(|b| b.try_into().ok())
             .unwrap_or_default();
-        u16::from_le_bytes(bytes)
+        match big_endian {
+            true => u16::from_be_bytes(bytes),
+            false => u16::from_le_bytes(bytes),
+        }
     };
     if half(18) == elf::EM_AMDGPU.0 {
         FileKind::CodeObject

@@ -16,10 +16,16 @@ use crate::Error;
 use crate::elf::{self, ElfError};
 
 pub use identify::{FileKind, identify};
+pub(crate) use identify::{START, kind_of};
 pub(crate) use manifest::{manifest_parts, read_manifest};
 
 /// Opens a regular file for reading.
 pub(crate) fn open(path: &Path) -> Result<File, Error> {
+    // Before it is opened, since opening a FIFO waits for who writes into it.
+    let metadata = path.metadata().map_err(|e| Error::io(path, "open", e))?;
+    if !metadata.is_file() {
+        return Err(Error::refused(path, "not a regular file"));
+    }
     let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
     let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
     if !metadata.is_file() {

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -12,11 +11,12 @@ use object::elf;
 use object::pod;
 
 use super::relocatable::{FatObject, Found, Header, Relocatable, SectionHeader};
-use crate::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut};
+use super::window::{Window, copy};
+use crate::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
 
 /// Alignment of a marker in its section, in bytes.
 const MARKER_ALIGN: u64 = 8;
-/// How many bytes are copied at a time.
+/// How many bytes are looked at at a time.
 const CHUNK: u64 = 1 << 20;
 
 /// The layout of a host-only object: pure data.
@@ -60,12 +60,6 @@ enum What {
     SectionTable,
 }
 
-macro_rules! refuse {
-    ($($arg:tt)*) => {
-        return Err(ElfError::Refused(format!($($arg)*)))
-    };
-}
-
 impl Plan {
     /// Plans the object without its device code, `marker` in the place of each section of bundles.
     /// What stands in front of the first part that changes its size stays where it is; what
@@ -96,11 +90,14 @@ impl Plan {
             moved |= changes_size(part);
             let align = match part.what {
                 What::Section(section) if fat.fat_sections.contains(&section) => MARKER_ALIGN,
-                _ => part.align.max(1),
+                _ => part.align,
             };
             let offset = match moved {
-                false => part.offset,
-                true => end.next_multiple_of(align),
+                false => Some(part.offset),
+                true => end.checked_next_multiple_of(align),
+            };
+            let Some(offset) = offset else {
+                refuse!("{:?} cannot be aligned to {align}", part.what);
             };
             let content = match part.what {
                 What::Section(section) if fat.fat_sections.contains(&section) => {
@@ -207,25 +204,6 @@ impl Plan {
     }
 }
 
-/// Copies a range of `source` to `output`.
-pub(super) fn copy<S: ReadAt>(
-    source: &S,
-    range: &Range<u64>,
-    output: &File,
-    mut to: u64,
-) -> Result<(), ElfError> {
-    let mut at = range.start;
-    let mut buffer = vec![0; CHUNK.min(range.end - range.start) as usize];
-    while at < range.end {
-        let some = (range.end - at).min(CHUNK) as usize;
-        source.read_exact_at(at, &mut buffer[..some])?;
-        output.write_all_at(&buffer[..some], to)?;
-        at += some as u64;
-        to += some as u64;
-    }
-    Ok(())
-}
-
 /// The parts that have bytes, in order of offset, without overlaps.
 fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
     let header = &object.header;
@@ -252,7 +230,7 @@ fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
         parts.push(Part {
             offset: section.sh_offset.get(LE),
             size,
-            align: section.sh_addralign.get(LE),
+            align: alignment(section),
             what: What::Section(index),
         });
     }
@@ -269,7 +247,7 @@ fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
                 object.size
             );
         };
-        if part.align > 1 && !part.align.is_power_of_two() {
+        if !part.align.is_power_of_two() {
             refuse!(
                 "{:?} is aligned to {}; expected a power of two",
                 part.what,
@@ -279,6 +257,21 @@ fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
         end = next;
     }
     Ok(parts)
+}
+
+/// The alignment that a section's bytes have in the file: what the section asks for, or less where
+/// its offset has less, be it that the alignment is nonsense. So what is made of it grows by no
+/// more than its own size.
+fn alignment(section: &SectionHeader) -> u64 {
+    let (offset, align) = (
+        section.sh_offset.get(LE),
+        section.sh_addralign.get(LE).max(1),
+    );
+    match offset.checked_rem(align) {
+        Some(0) if offset > 0 => align,
+        _ if align.is_power_of_two() => 1 << offset.trailing_zeros().min(63),
+        _ => align,
+    }
 }
 
 /// Sections without bytes in the file have an offset too, which by convention is where they would
@@ -405,36 +398,4 @@ fn refuse_content<S: ReadAt>(object: &Relocatable<S>, gap: &Range<u64>) -> Resul
         at += bytes.len() as u64;
     }
     Ok(())
-}
-
-/// A part of a file, such as a member of a static library.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Window<'a> {
-    file: &'a File,
-    start: u64,
-    size: u64,
-}
-
-impl<'a> Window<'a> {
-    pub(super) fn new(file: &'a File, start: u64, size: u64) -> Self {
-        Self { file, start, size }
-    }
-
-    pub(super) fn start(&self) -> u64 {
-        self.start
-    }
-}
-
-impl ReadAt for Window<'_> {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.size)
-    }
-
-    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let end = offset.checked_add(buffer.len() as u64);
-        if end.is_none_or(|end| end > self.size) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        ReadAt::read_exact_at(self.file, self.start + offset, buffer)
-    }
 }

@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use object::LittleEndian as LE;
 use object::elf;
 
+use super::symbols::{Symbols, Target};
 use crate::elf::{
     self as linked, ElfError, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, ReadAt, VERSION,
-    WRAPPER_SECTION, WRAPPER_SIZE,
+    WRAPPER_SECTION, WRAPPER_SIZE, refuse,
 };
 
+/// `SHT_CREL`: relocations in LLVM's compact encoding (the number that LLVM uses until the gABI has
+/// one; "llvm/BinaryFormat/ELF.h").
+const CREL: u32 = 0x4000_0014;
 /// `SHT_LLVM_OFFLOADING`: device code of clang's new offload driver (LLVM, "llvm/BinaryFormat/ELF.h").
 const OFFLOADING: u32 = 0x6fff_4c0b;
 
@@ -32,6 +36,9 @@ pub(super) struct Relocatable<S> {
 pub(super) enum Found {
     /// None.
     None,
+    /// Bytes in `.hip_fatbin`, and no wrapper that leads to them: the program, or another object,
+    /// uses them by other means.
+    NoWrappers,
     /// It has been split already.
     Split,
     /// Bundles.
@@ -65,21 +72,6 @@ struct Relocation {
     place: (usize, u64),
     kind: elf::RelocationType,
     target: Target,
-}
-
-/// What a relocation points to.
-#[derive(Clone, Copy)]
-enum Target {
-    /// A place in a section.
-    Section(usize, u64),
-    /// A symbol of another object, by its index.
-    Undefined(u32),
-}
-
-macro_rules! refuse {
-    ($($arg:tt)*) => {
-        return Err(ElfError::Refused(format!($($arg)*)))
-    };
 }
 
 impl<S: ReadAt> Relocatable<S> {
@@ -150,9 +142,14 @@ impl<S: ReadAt> Relocatable<S> {
         self.refuse_device_link()?;
         let fat_sections = self.named(FAT_SECTION);
         let wrapper_sections = self.named(WRAPPER_SECTION);
+        let without_wrappers = match fat_sections.is_empty() {
+            true => Found::None,
+            false => Found::NoWrappers,
+        };
         if wrapper_sections.is_empty() {
-            return Ok(Found::None);
+            return Ok(without_wrappers);
         }
+        self.check_ranges()?;
         for index in fat_sections.iter().chain(&wrapper_sections) {
             let section = &self.sections[*index];
             if section.sh_flags.get(LE).0 & elf::SHF_COMPRESSED.0 != 0
@@ -169,7 +166,10 @@ impl<S: ReadAt> Relocatable<S> {
         for section in wrapper_sections {
             for (offset, magic, version) in self.wrappers_in(section)? {
                 let Some(relocation) = relocations.get(&(section, offset + POINTER)) else {
-                    continue;
+                    refuse!(
+                        "no relocation says what the wrapper at offset {offset:#x} of `{}` points to",
+                        self.shown(section)
+                    );
                 };
                 if version != VERSION {
                     refuse!(
@@ -185,7 +185,10 @@ impl<S: ReadAt> Relocatable<S> {
             }
         }
         if wrappers.is_empty() {
-            return Ok(if split > 0 { Found::Split } else { Found::None });
+            return Ok(match split {
+                0 => without_wrappers,
+                _ => Found::Split,
+            });
         }
         let used: Vec<(usize, u64)> = wrappers
             .iter()
@@ -223,6 +226,24 @@ impl<S: ReadAt> Relocatable<S> {
             fat_sections,
             wrappers: found,
         }))
+    }
+
+    /// Refuses sections that end behind the file.
+    fn check_ranges(&self) -> Result<(), ElfError> {
+        for (index, section) in self.sections.iter().enumerate().skip(1) {
+            if matches!(section.sh_type.get(LE), elf::SHT_NOBITS | elf::SHT_NULL) {
+                continue;
+            }
+            let (offset, size) = (section.sh_offset.get(LE), section.sh_size.get(LE));
+            if offset.checked_add(size).is_none_or(|end| end > self.size) {
+                refuse!(
+                    "section {index} (`{}`, {size} bytes at offset {offset:#x}) ends behind the end of the file, which has {} bytes: it is cut off, or damaged. Compile it again",
+                    self.shown(index),
+                    self.size
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Objects whose device code is put together by a device link are not ready to be split.
@@ -351,6 +372,10 @@ impl<S: ReadAt> Relocatable<S> {
             let of_wrapper = wrapper_sections.contains(&applies_to);
             match section.sh_type.get(LE) {
                 elf::SHT_RELA => {}
+                kind if kind.0 == CREL => refuse!(
+                    "`{}` has compact relocations (SHT_CREL), which this program cannot read. Compile without -Wa,--crel",
+                    self.shown(index)
+                ),
                 elf::SHT_REL if of_wrapper => refuse!(
                     "`{}` has relocations without addends; expected SHT_RELA",
                     self.shown(index)
@@ -470,111 +495,4 @@ fn bytes<S: ReadAt>(
     let mut bytes = vec![0; size as usize];
     source.read_exact_at(offset, &mut bytes)?;
     Ok(bytes)
-}
-
-/// The symbol table, of which relocatable objects have one.
-struct Symbols {
-    /// File offset of the table.
-    offset: u64,
-    bytes: Vec<u8>,
-    names: Vec<u8>,
-    /// Section indices of symbols for which 16 bits are too few (gABI, SHT_SYMTAB_SHNDX).
-    extended: Vec<u8>,
-}
-
-impl Symbols {
-    fn read<S: ReadAt>(object: &Relocatable<S>) -> Result<Self, ElfError> {
-        let of_type = |kind| {
-            let mut sections = object.sections.iter();
-            sections.position(|section| section.sh_type.get(LE) == kind)
-        };
-        let Some(table) = of_type(elf::SHT_SYMTAB) else {
-            refuse!("it has no symbol table");
-        };
-        let section = &object.sections[table];
-        let extended = match of_type(elf::SHT_SYMTAB_SHNDX) {
-            Some(index) => object.bytes_of(index)?,
-            None => Vec::new(),
-        };
-        Ok(Self {
-            offset: section.sh_offset.get(LE),
-            bytes: object.bytes_of(table)?,
-            names: object.bytes_of(section.sh_link.get(LE) as usize)?,
-            extended,
-        })
-    }
-
-    fn all(&self) -> &[elf::Sym64<LE>] {
-        linked::pods(&self.bytes)
-    }
-
-    /// The section that a symbol is defined in; `None` for one that is in none.
-    fn section(&self, index: usize) -> Option<usize> {
-        let symbol = self.all().get(index)?;
-        match symbol.st_shndx.get(LE) {
-            elf::SHN_XINDEX => {
-                let all = linked::pods::<object::U32<LE>>(&self.extended);
-                all.get(index).map(|section| section.get(LE) as usize)
-            }
-            section if section == elf::SHN_UNDEF || section.is_reserved() => None,
-            section => Some(usize::from(section.0)),
-        }
-    }
-
-    /// What a relocation against a symbol points to; `None` for what is neither in a section nor
-    /// in another object.
-    fn target(&self, index: u32, addend: i64) -> Option<Target> {
-        let symbol = self.all().get(index as usize)?;
-        match self.section(index as usize) {
-            Some(section) => {
-                let offset = symbol.st_value.get(LE).wrapping_add_signed(addend);
-                Some(Target::Section(section, offset))
-            }
-            None if symbol.st_shndx.get(LE) == elf::SHN_UNDEF => Some(Target::Undefined(index)),
-            None => None,
-        }
-    }
-
-    fn name(&self, index: u32) -> String {
-        let start = self.all().get(index as usize);
-        let start = start.map_or(0, |symbol| symbol.st_name.get(LE) as usize);
-        let rest = self.names.get(start..).unwrap_or_default();
-        let name = rest.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(name).into_owned()
-    }
-
-    /// File offsets of the entries of symbols that are defined in `sections`, other than section
-    /// symbols.
-    fn defined_in(&self, sections: &[usize]) -> Vec<u64> {
-        let all = self.all().iter().enumerate();
-        let defined = all.filter(|(index, symbol)| {
-            let section = self.section(*index);
-            symbol.st_type() != elf::STT_SECTION
-                && section.is_some_and(|section| sections.contains(&section))
-        });
-        defined
-            .map(|(index, _)| self.offset + (index * size_of::<elf::Sym64<LE>>()) as u64)
-            .collect()
-    }
-}
-/// The names of the symbols that an object defines for others: what the symbol table of a static
-/// library lists.
-pub(super) fn defined_symbols<S: ReadAt>(
-    object: &Relocatable<S>,
-) -> Result<Vec<Vec<u8>>, ElfError> {
-    let symbols = Symbols::read(object)?;
-    let mut names = Vec::new();
-    for symbol in symbols.all() {
-        let section = symbol.st_shndx.get(LE);
-        let visible = matches!(
-            symbol.st_bind(),
-            elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
-        );
-        if visible && section != elf::SHN_UNDEF {
-            let rest = symbols.names.get(symbol.st_name.get(LE) as usize..);
-            let name = rest.unwrap_or_default().split(|byte| *byte == 0).next();
-            names.push(name.unwrap_or_default().to_vec());
-        }
-    }
-    Ok(names)
 }

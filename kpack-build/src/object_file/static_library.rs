@@ -7,24 +7,20 @@
 //! names that are longer than 15 characters.
 
 use std::fs::File;
-use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use super::plan::{Plan, Window, copy};
-use super::relocatable::{Relocatable, defined_symbols};
-use crate::elf::{ElfError, ReadAt};
+use super::plan::Plan;
+use super::relocatable::Relocatable;
+use super::symbols::defined_symbols;
+use super::window::{Window, copy};
+use crate::elf::{ElfError, ReadAt, refuse};
 
 const MAGIC: &[u8; 8] = b"!<arch>\n";
 const THIN_MAGIC: &[u8; 8] = b"!<thin>\n";
 const HEADER_SIZE: u64 = 60;
 /// Where a header has its member's size, in decimal digits and spaces.
-const SIZE_FIELD: std::ops::Range<usize> = 48..58;
-
-macro_rules! refuse {
-    ($($arg:tt)*) => {
-        return Err(ElfError::Refused(format!($($arg)*)))
-    };
-}
+const SIZE_FIELD: Range<usize> = 48..58;
 
 /// A member of a static library.
 #[derive(Debug)]
@@ -40,6 +36,11 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// Where its bytes are in the file.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.size
+    }
+
     /// Whether it is the symbol table or the table of long names.
     pub(super) fn is_table(&self) -> bool {
         matches!(self.name.as_str(), "/" | "//" | "/SYM64/")
@@ -109,7 +110,38 @@ pub(super) fn members(file: &File) -> Result<Vec<Member>, ElfError> {
         });
         at = (offset + length).next_multiple_of(2);
     }
+    check_symbol_tables(file, &members)?;
     Ok(members)
+}
+
+/// Refuses symbol tables that cannot be rewritten, before anything is.
+fn check_symbol_tables(file: &File, members: &[Member]) -> Result<(), ElfError> {
+    let mut seen = false;
+    for member in members.iter().filter(|member| member.name == "/") {
+        let window = Window::new(file, member.offset, member.size);
+        // The second one of a COFF library is little-endian ("PE Format", "Second Linker Member").
+        if seen {
+            refuse!(
+                "it has two symbol tables, as static libraries and import libraries of Windows (COFF) have; expected objects for Linux (ELF)"
+            );
+        }
+        seen = true;
+        symbol_table::<4>(&window, &|offset| {
+            is_header(members, offset).then_some(offset)
+        })?;
+    }
+    for member in members.iter().filter(|member| member.name == "/SYM64/") {
+        let window = Window::new(file, member.offset, member.size);
+        symbol_table::<8>(&window, &|offset| {
+            is_header(members, offset).then_some(offset)
+        })?;
+    }
+    Ok(())
+}
+
+fn is_header(members: &[Member], offset: u64) -> bool {
+    let found = members.binary_search_by_key(&offset, |member| member.header);
+    found.is_ok()
 }
 
 /// A name in the table of long names; each ends in `/` and a newline.
@@ -261,13 +293,4 @@ pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), El
 
 fn header(name: &str, size: u64) -> Vec<u8> {
     format!("{name:<16}{:<12}{:<6}{:<6}{:<8}{size:<10}`\n", 0, 0, 0, 644).into_bytes()
-}
-
-/// What of a member is not an ELF file, such as bitcode or a list of imports.
-pub(super) fn is_elf(window: &Window<'_>) -> io::Result<bool> {
-    let mut magic = [0; 4];
-    Ok(window.size()? >= 4 && {
-        window.read_exact_at(0, &mut magic)?;
-        magic == *b"\x7fELF"
-    })
 }

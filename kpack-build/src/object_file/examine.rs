@@ -1,0 +1,113 @@
+//! What a file or a member of a static library is to the splitter, before anything is read of it but its
+//! bytes: most of what is compiled and archived has no device code, and is let through whatever it
+//! is.
+
+use object::elf;
+
+use crate::elf::{ElfError, ReadAt, refuse};
+use crate::input::{FileKind, START, kind_of};
+
+/// What is in whatever has device code of HIP: names of sections and symbols, and the magic of
+/// bundles. In bitcode and nested static libraries, too.
+const TRACES: [&[u8]; 4] = [
+    b"hip_fatbin",
+    b"hipFatBinSegment",
+    b"__CLANG_OFFLOAD_BUNDLE__",
+    b"llvm.offloading",
+];
+/// How many bytes are searched at a time.
+const CHUNK: u64 = 1 << 20;
+
+/// Whether a file or member may be an object that can be split: one for a host that device code is
+/// made for. Where it is not, it has no device code.
+///
+/// # Errors
+/// What has device code and cannot be split.
+pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
+    let start = start(source)?;
+    match kind_of(&start) {
+        Some(FileKind::Object) => {
+            let machine = u16::from_le_bytes([start[18], start[19]]);
+            let known = [elf::EM_X86_64.0, elf::EM_AARCH64.0].contains(&machine);
+            if start[4] == elf::ELFCLASS64.0 && start[5] == elf::ELFDATA2LSB.0 && known {
+                return Ok(true);
+            }
+            if has_traces(source)? {
+                refuse!(
+                    "expected a 64-bit object for x86-64 (e_machine 62) or AArch64 (183); it has device code, and is for another machine (class {}, data {}, e_machine {machine})",
+                    start[4],
+                    start[5]
+                );
+            }
+        }
+        Some(FileKind::Linked) if has_traces(source)? => refuse!(
+            "it is linked already, and has device code; linked binaries are split when they are installed, by `kpack install`"
+        ),
+        Some(FileKind::StaticLibrary) if has_traces(source)? => refuse!(
+            "it is a static library in a static library, and has device code, which no linker looks for there. Split its objects, and put them into the outer one"
+        ),
+        Some(FileKind::Bundle) => refuse!(
+            "it is an offload bundle, as -fgpu-rdc --emit-static-lib makes it: its device code is linked with that of other objects when the host is linked, and only then complete. Compile without -fgpu-rdc, or link it as it is and split the linked binary (kpack install)"
+        ),
+        Some(FileKind::CodeObject) => refuse!(
+            "it is device code by itself, an AMDGPU ELF file, for a device link. Link it as it is, and split the linked binary (kpack install)"
+        ),
+        None if is_bitcode(&start) && has_traces(source)? => refuse!(
+            "LLVM bitcode, as -flto or -emit-llvm makes it, with device code: there is no object yet that could be split. Compile HIP sources without -flto, or link it as it is and split the linked binary (kpack install)"
+        ),
+        _ => {}
+    }
+    Ok(false)
+}
+
+/// Whether a file begins as LLVM bitcode does, with or without its wrapper.
+pub(super) fn is_bitcode(start: &[u8]) -> bool {
+    start.starts_with(b"BC\xc0\xde") || start.starts_with(&[0xde, 0xc0, 0x17, 0x0b])
+}
+
+/// The first bytes; zeroes where there are fewer.
+pub(super) fn start<S: ReadAt>(source: &S) -> Result<[u8; START], ElfError> {
+    let mut start = [0; START];
+    let size = source.size()?.min(START as u64) as usize;
+    source.read_exact_at(0, &mut start[..size])?;
+    Ok(start)
+}
+
+fn has_traces<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
+    let size = source.size()?;
+    let longest = TRACES.iter().map(|trace| trace.len()).max().unwrap_or(0) as u64;
+    let mut buffer = vec![0; CHUNK.min(size) as usize];
+    let mut at = 0;
+    while at < size {
+        let some = &mut buffer[..CHUNK.min(size - at) as usize];
+        source.read_exact_at(at, some)?;
+        let found = |trace: &&[u8]| some.windows(trace.len()).any(|window| window == *trace);
+        if TRACES.iter().any(found) {
+            return Ok(true);
+        }
+        let end = at + some.len() as u64;
+        // A trace may begin in one part and end in the next.
+        at = match end == size {
+            true => end,
+            false => end - longest,
+        };
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_code_is_found_also_where_two_parts_meet() {
+        let mut bytes = vec![b'_'; 3 * CHUNK as usize];
+        bytes[..4].copy_from_slice(b"BC\xc0\xde");
+        assert!(!is_object(&bytes.as_slice()).unwrap());
+        for at in [CHUNK as usize - 5, 2 * CHUNK as usize, bytes.len() - 10] {
+            let mut damaged = bytes.clone();
+            damaged[at..at + 10].copy_from_slice(b"hip_fatbin");
+            assert!(is_object(&damaged.as_slice()).is_err(), "{at}");
+        }
+    }
+}

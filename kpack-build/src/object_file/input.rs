@@ -1,0 +1,287 @@
+//! Objects and static libraries as they come in, with what is planned for them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kpack_format::marker::Marker;
+use object::LittleEndian as LE;
+
+use super::examine;
+use super::name;
+use super::plan::Plan;
+use super::relocatable::{FatObject, Found, Relocatable};
+use super::static_library::{self, Member};
+use super::window::{self, Window};
+use crate::Error;
+use crate::elf::{ElfError, Wrapper};
+use crate::input::{self, FileKind, elf_error};
+use crate::kpack_dir::Staged;
+use crate::report::{FileReport, Outcome, Report};
+use crate::split::{DeviceCode, padding};
+
+/// How many bytes stand behind a marker, so that there is room for another one when the binary that
+/// the object is linked into is installed.
+const ROOM: usize = 256;
+
+/// What is said of bundles that no wrapper leads to.
+const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: its device code is used by other \
+     means, so it stays where it is";
+
+/// An object or static library.
+pub(super) struct Input {
+    path: PathBuf,
+    file: Arc<File>,
+    size: u64,
+    /// The members of a static library.
+    members: Option<Vec<Member>>,
+    /// The objects with device code.
+    pub(super) units: Vec<Unit>,
+    /// Whether one of its objects is split already.
+    pub(super) split_before: bool,
+    /// The objects whose bundles no wrapper leads to: the name of a member, or `None` for the file.
+    without_wrappers: Vec<Option<String>>,
+}
+
+/// An object with device code: a file, or a member of a static library.
+pub(super) struct Unit {
+    /// The position of the member.
+    member: Option<usize>,
+    pub(super) kernel_name: String,
+    pub(super) code: DeviceCode,
+    plan: Plan,
+}
+
+impl Input {
+    pub(super) fn read(path: &Path, search_paths: &[String]) -> Result<Self, Error> {
+        let file = Arc::new(input::open(path)?);
+        let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+        let mut input = Self {
+            path: path.to_owned(),
+            file,
+            size: metadata.len(),
+            members: None,
+            units: Vec::new(),
+            split_before: false,
+            without_wrappers: Vec::new(),
+        };
+        let kind = input::identify(path, &input.file)?;
+        if kind == Some(FileKind::StaticLibrary) {
+            let members = static_library::members(&input.file);
+            let members = members.map_err(|e| elf_error(path, e))?;
+            for (index, member) in members.iter().enumerate() {
+                if !member.is_table() {
+                    input.add(Some((index, member)), search_paths)?;
+                }
+            }
+            input.members = Some(members);
+            return Ok(input);
+        }
+        let start = examine::start(&*input.file).map_err(|e| elf_error(path, e))?;
+        match kind {
+            Some(FileKind::Object) => {}
+            None if examine::is_bitcode(&start) => {}
+            other => return Err(Error::refused(path, expected(&start, other))),
+        }
+        input.add(None, search_paths)?;
+        Ok(input)
+    }
+
+    /// The file name, which the kernels' names begin with.
+    pub(super) fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
+    /// Plans an object, if it has device code.
+    fn add(
+        &mut self,
+        member: Option<(usize, &Member)>,
+        search_paths: &[String],
+    ) -> Result<(), Error> {
+        let path = self.path.clone();
+        let in_member = |error| match (member, error) {
+            (Some((_, member)), Error::Refused { path, reason }) => {
+                Error::refused(&path, format!("member `{}`: {reason}", member.name))
+            }
+            (_, error) => error,
+        };
+        let failed = |error: ElfError| in_member(elf_error(&path, error));
+        let file = self.file.clone();
+        let range = member.map_or(0..self.size, |(_, member)| member.range());
+        let window = Window::new(&file, range.start, range.end - range.start);
+        if !examine::is_object(&window).map_err(failed)? {
+            return Ok(());
+        }
+        let object = Relocatable::read(window).map_err(failed)?;
+        let fat = match object.device_code().map_err(failed)? {
+            Found::None => return Ok(()),
+            Found::NoWrappers => {
+                let name = member.map(|(_, member)| member.name.clone());
+                self.without_wrappers.push(name);
+                return Ok(());
+            }
+            Found::Split => {
+                self.split_before = true;
+                return Ok(());
+            }
+            Found::Fat(fat) => fat,
+        };
+        let code = self.device_code(&object, &fat).map_err(in_member)?;
+        let label = match member {
+            Some((_, member)) => format!("{}/{}", self.name(), member.name),
+            None => self.name(),
+        };
+        let kernel_name = name::kernel_name(&path, &label, &file, code.ranges())?;
+        let marker = marker(&kernel_name, search_paths);
+        let plan = Plan::new(&object, &fat, &marker).map_err(failed)?;
+        self.units.push(Unit {
+            member: member.map(|(index, _)| index),
+            kernel_name,
+            code,
+            plan,
+        });
+        Ok(())
+    }
+
+    /// The bundles, where they are in the file.
+    fn device_code(
+        &self,
+        object: &Relocatable<Window<'_>>,
+        fat: &FatObject,
+    ) -> Result<DeviceCode, Error> {
+        let base = object.source.start();
+        let wrappers: Vec<Wrapper> = fat
+            .wrappers
+            .iter()
+            .map(|wrapper| {
+                let mut bundle = wrapper.bundle.clone();
+                bundle.bundle_offset += base;
+                bundle
+            })
+            .collect();
+        let code = DeviceCode::read(&self.path, self.file.clone(), &wrappers)?;
+        for section in &fat.fat_sections {
+            let section = &object.sections[*section];
+            let start = base + section.sh_offset.get(LE);
+            let end = start + section.sh_size.get(LE);
+            let within = code
+                .ranges()
+                .filter(|range| (start..end).contains(&range.start));
+            padding::check(&self.path, &self.file, start..end, within)?;
+        }
+        Ok(code)
+    }
+
+    pub(super) fn report(&self, report: &mut Report) {
+        let mut targets: Vec<String> = self
+            .units
+            .iter()
+            .flat_map(|unit| unit.code.targets())
+            .map(|target| target.to_string())
+            .collect();
+        targets.sort();
+        targets.dedup();
+        let saved = self.units.iter().map(|unit| {
+            let member = unit
+                .member
+                .and_then(|index| self.members.as_ref()?.get(index));
+            let before = member.map_or(self.size, |member| member.size);
+            before as i64 - unit.plan.size() as i64
+        });
+        let outcome = match (self.units.is_empty(), self.split_before) {
+            (false, _) => Outcome::Split {
+                wrappers: self.units.iter().map(|unit| unit.plan.wrappers()).sum(),
+                targets,
+                size_before: self.size,
+                size_after: self.size.saturating_add_signed(-saved.sum::<i64>()),
+            },
+            (true, true) => Outcome::AlreadySplit,
+            (true, false) if self.without_wrappers.is_empty() => Outcome::LeftAlone {
+                reason: "no device code".to_owned(),
+            },
+            (true, false) => Outcome::LeftAlone {
+                reason: WITHOUT_WRAPPERS.to_owned(),
+            },
+        };
+        for member in self.without_wrappers.iter().flatten() {
+            report.note(
+                &self.path,
+                format!("member `{member}` is left alone: {WITHOUT_WRAPPERS}"),
+            );
+        }
+        if let Outcome::LeftAlone { reason } = &outcome {
+            report.note(&self.path, format!("left alone: {reason}"));
+        }
+        let path = self.name();
+        report.files.push(FileReport { path, outcome });
+    }
+
+    /// Writes the host-only file beside the one of its name in `directory`.
+    pub(super) fn stage(&self, directory: &Path) -> Result<Staged, Error> {
+        let path = directory.join(self.path.file_name().unwrap_or_default());
+        let failed = |error| match elf_error(&self.path, error) {
+            Error::Io { source, .. } => Error::io(&path, "write", source),
+            error => error,
+        };
+        let (staged, ()) = Staged::write(&path, |output| {
+            let whole = Window::new(&self.file, 0, self.size);
+            match (&self.members, self.units.as_slice()) {
+                (Some(members), _) => {
+                    let mut plans: Vec<Option<&Plan>> = members.iter().map(|_| None).collect();
+                    for unit in &self.units {
+                        if let Some(index) = unit.member {
+                            plans[index] = Some(&unit.plan);
+                        }
+                    }
+                    static_library::rewrite(&self.file, members, &plans, output)
+                }
+                (None, [unit]) => unit.plan.apply(&whole, output, 0),
+                (None, _) => window::copy(&whole, &(0..self.size), output, 0),
+            }
+            .map_err(failed)?;
+            let metadata = self.file.metadata();
+            let permissions = metadata
+                .map_err(|e| Error::io(&self.path, "read", e))?
+                .permissions();
+            output
+                .set_permissions(permissions)
+                .map_err(|e| Error::io(&path, "set the mode of", e))
+        })?;
+        Ok(staged)
+    }
+}
+
+/// The marker of an object, with room behind it.
+fn marker(kernel_name: &str, search_paths: &[String]) -> Vec<u8> {
+    let marker = Marker {
+        kernel_name: Some(kernel_name.to_owned()),
+        kpack_search_paths: search_paths.to_vec(),
+    };
+    let mut bytes = marker.to_bytes();
+    bytes.resize((bytes.len() + ROOM).next_multiple_of(8), 0);
+    bytes
+}
+
+/// What a file should have been.
+fn expected(start: &[u8], kind: Option<FileKind>) -> String {
+    let what = match kind {
+        Some(FileKind::Linked) => {
+            "it is linked already; linked binaries are split when they are installed, by `kpack install`"
+        }
+        Some(FileKind::Bundle) => {
+            "it is an offload bundle, as --cuda-device-only or -emit-llvm makes it"
+        }
+        Some(FileKind::CodeObject) => "it is device code, an AMDGPU ELF file",
+        Some(FileKind::Archive | FileKind::Manifest) => "it is what this program writes",
+        // The machine of a COFF object (PE Format, "Machine Types"): x86-64 and ARM64, and what
+        // import libraries and /bigobj have in its place.
+        _ if [[0x64, 0x86], [0x64, 0xaa]].contains(&[start[0], start[1]])
+            || start.starts_with(&[0, 0, 0xff, 0xff]) =>
+        {
+            "it is an object for Windows (COFF)"
+        }
+        _ => "it is something else",
+    };
+    format!("expected a relocatable object (ELF, ET_REL) or a static library; {what}")
+}

@@ -1,0 +1,124 @@
+//! The symbol table of a relocatable object.
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::relocatable::Relocatable;
+use crate::elf::{ElfError, ReadAt, pods, refuse};
+
+/// What a relocation points to.
+#[derive(Clone, Copy)]
+pub(super) enum Target {
+    /// A place in a section.
+    Section(usize, u64),
+    /// A symbol of another object, by its index.
+    Undefined(u32),
+}
+
+/// The symbol table, of which relocatable objects have one.
+pub(super) struct Symbols {
+    /// File offset of the table.
+    offset: u64,
+    bytes: Vec<u8>,
+    names: Vec<u8>,
+    /// Section indices of symbols for which 16 bits are too few (gABI, SHT_SYMTAB_SHNDX).
+    extended: Vec<u8>,
+}
+
+impl Symbols {
+    pub(super) fn read<S: ReadAt>(object: &Relocatable<S>) -> Result<Self, ElfError> {
+        let of_type = |kind| {
+            let mut sections = object.sections.iter();
+            sections.position(|section| section.sh_type.get(LE) == kind)
+        };
+        let Some(table) = of_type(elf::SHT_SYMTAB) else {
+            refuse!("it has no symbol table");
+        };
+        let section = &object.sections[table];
+        let extended = match of_type(elf::SHT_SYMTAB_SHNDX) {
+            Some(index) => object.bytes_of(index)?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            offset: section.sh_offset.get(LE),
+            bytes: object.bytes_of(table)?,
+            names: object.bytes_of(section.sh_link.get(LE) as usize)?,
+            extended,
+        })
+    }
+
+    pub(super) fn all(&self) -> &[elf::Sym64<LE>] {
+        pods(&self.bytes)
+    }
+
+    /// The section that a symbol is defined in; `None` for one that is in none.
+    pub(super) fn section(&self, index: usize) -> Option<usize> {
+        let symbol = self.all().get(index)?;
+        match symbol.st_shndx.get(LE) {
+            elf::SHN_XINDEX => {
+                let all = pods::<object::U32<LE>>(&self.extended);
+                all.get(index).map(|section| section.get(LE) as usize)
+            }
+            section if section == elf::SHN_UNDEF || section.is_reserved() => None,
+            section => Some(usize::from(section.0)),
+        }
+    }
+
+    /// What a relocation against a symbol points to; `None` for what is neither in a section nor
+    /// in another object.
+    pub(super) fn target(&self, index: u32, addend: i64) -> Option<Target> {
+        let symbol = self.all().get(index as usize)?;
+        match self.section(index as usize) {
+            Some(section) => {
+                let offset = symbol.st_value.get(LE).wrapping_add_signed(addend);
+                Some(Target::Section(section, offset))
+            }
+            None if symbol.st_shndx.get(LE) == elf::SHN_UNDEF => Some(Target::Undefined(index)),
+            None => None,
+        }
+    }
+
+    pub(super) fn name(&self, index: u32) -> String {
+        let start = self.all().get(index as usize);
+        let start = start.map_or(0, |symbol| symbol.st_name.get(LE) as usize);
+        let rest = self.names.get(start..).unwrap_or_default();
+        let name = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(name).into_owned()
+    }
+
+    /// File offsets of the entries of symbols that are defined in `sections`, other than section
+    /// symbols.
+    pub(super) fn defined_in(&self, sections: &[usize]) -> Vec<u64> {
+        let all = self.all().iter().enumerate();
+        let defined = all.filter(|(index, symbol)| {
+            let section = self.section(*index);
+            symbol.st_type() != elf::STT_SECTION
+                && section.is_some_and(|section| sections.contains(&section))
+        });
+        defined
+            .map(|(index, _)| self.offset + (index * size_of::<elf::Sym64<LE>>()) as u64)
+            .collect()
+    }
+}
+
+/// The names of the symbols that an object defines for others: what the symbol table of a static
+/// library lists.
+pub(super) fn defined_symbols<S: ReadAt>(
+    object: &Relocatable<S>,
+) -> Result<Vec<Vec<u8>>, ElfError> {
+    let symbols = Symbols::read(object)?;
+    let mut names = Vec::new();
+    for symbol in symbols.all() {
+        let section = symbol.st_shndx.get(LE);
+        let visible = matches!(
+            symbol.st_bind(),
+            elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
+        );
+        if visible && section != elf::SHN_UNDEF {
+            let rest = symbols.names.get(symbol.st_name.get(LE) as usize..);
+            let name = rest.unwrap_or_default().split(|byte| *byte == 0).next();
+            names.push(name.unwrap_or_default().to_vec());
+        }
+    }
+    Ok(names)
+}
