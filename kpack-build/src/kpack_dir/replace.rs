@@ -9,9 +9,7 @@ use crate::Error;
 /// Removes a directory that may be missing, with all that is in it.
 pub(crate) fn remove_directory(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(path, "remove", error))
-        }
+        Err(error) if !is_missing(&error) => Err(Error::io(path, "remove", error)),
         _ => Ok(()),
     }
 }
@@ -21,7 +19,7 @@ pub(crate) fn remove_directory(path: &Path) -> Result<(), Error> {
 pub(crate) fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Error> {
     let failed = |e| Error::io(path, "replace", e);
     let replaced = match fs::rename(path, old) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        Err(error) if !is_missing(&error) => return Err(failed(error)),
         result => result.is_ok(),
     };
     if let Err(error) = fs::rename(new, path) {
@@ -37,9 +35,15 @@ pub(crate) fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(
 /// [`replace_directory`].
 pub(crate) fn recover_directory(path: &Path, old: &Path) -> Result<(), Error> {
     match fs::rename(old, path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(old, "rename", error))
-        }
+        Err(error) if !is_missing(&error) => Err(Error::io(old, "rename", error)),
         _ => Ok(()),
     }
+}
+
+/// Whether there was nothing, or a file where a directory above it would be.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }

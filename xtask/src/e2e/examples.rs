@@ -16,7 +16,9 @@ use crate::{process, repository};
 /// The targets that both are built for.
 const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
 /// Wrappers: one for each source.
-const RUST_WRAPPERS: usize = 3;
+const RUST_WRAPPERS: usize = 4;
+/// The modules of the Rust example; the last one is three packages below the program.
+const RUST_MODULES: [&str; 3] = ["stats", "vector-kernels", "fill"];
 const CPP_WRAPPERS: usize = 2;
 
 /// What building and running an example needs.
@@ -81,7 +83,9 @@ impl Examples<'_> {
         let messages = self.work.join("rust-build.json");
         fs::write(
             &messages,
-            process::output(cargo("build --release --message-format=json"))?,
+            process::output(cargo(
+                "build --release --message-format=json-render-diagnostics",
+            ))?,
         )?;
         let helper = self.kpack.join("bin/kpack");
         let staged = self.work.join("rust-dist");
@@ -89,6 +93,13 @@ impl Examples<'_> {
             self.shell,
             "{helper} stage --output-dir {staged} --messages {messages}"
         ))?;
+        for (module, target) in RUST_MODULES
+            .iter()
+            .flat_map(|module| TARGETS.map(|target| (module, target)))
+        {
+            let archive = staged.join(format!("lib/.kpack/{module}_lib_{target}.kpack"));
+            ensure!(archive.is_file(), "{} was not staged", archive.display());
+        }
         // The document's program is built with what is there.
         let kept = self.work.join("rust-kept");
         fs::rename(&target, &kept)?;
@@ -129,6 +140,7 @@ impl Examples<'_> {
         let run = self.in_place_of_rocm(cmd!(self.shell, "cargo run --offline"), &target);
         let shown = process::output(run)?;
         ensure!(shown == "64 elements\n", "the program printed {shown:?}");
+        self.follows_headers(&target)?;
 
         let commands = text.split("```sh\n").skip(1);
         let mut blocks = commands.filter_map(|rest| rest.split("```").next());
@@ -153,6 +165,55 @@ impl Examples<'_> {
         }
         self.runs(&dist, "bin/vector", 1)?;
         Ok("run, staged and verified as it says".to_owned())
+    }
+
+    /// A header that only the device passes include is changed: there is other device code. Without
+    /// a change, the build script does not run again.
+    fn follows_headers(&self, target: &Path) -> Result<()> {
+        let source = self.shell.read_file("src/add.hip")?;
+        let more = "#ifdef __HIP_DEVICE_COMPILE__\n#include \"sp $ace #1.h\"\n#else\n#define FACTOR 0\n#endif\n\
+                    __global__ void times(float *a) { *a *= FACTOR; }\n";
+        self.shell
+            .write_file("src/add.hip", format!("{source}{more}"))?;
+        let mut archives = Vec::new();
+        for factor in ["2", "2", "33"] {
+            let header = format!("#define FACTOR {factor}\n");
+            // Cargo goes by the time of a file.
+            if archives.last().is_none_or(|(last, _, _)| *last != header) {
+                self.shell.write_file("src/sp $ace #1.h", &header)?;
+            }
+            let build = cmd!(self.shell, "cargo build --offline --message-format=json");
+            let messages = process::output(self.in_place_of_rocm(build, target))?;
+            let executed = messages
+                .lines()
+                .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+                .find(|line| {
+                    line["reason"] == "build-script-executed"
+                        && line["package_id"]
+                            .as_str()
+                            .is_some_and(|id| id.contains("vector"))
+                });
+            let executed = executed.context("no build script of vector ran")?;
+            let out_dir = executed["out_dir"].as_str().context("no OUT_DIR")?;
+            let archive = Path::new(out_dir)
+                .join("kpack/vector_kernels/.kpack")
+                .join(format!("vector_lib_{}.kpack", TARGETS[0]));
+            let written = fs::metadata(&archive)?.modified()?;
+            archives.push((header, fs::read(&archive)?, written));
+        }
+        let [first, second, third] = archives.as_slice() else {
+            unreachable!("three builds");
+        };
+        ensure!(
+            (&first.1, first.2) == (&second.1, second.2),
+            "the build script ran again although nothing had changed"
+        );
+        ensure!(
+            second.1 != third.1,
+            "a header of device code was changed, and the device code was not"
+        );
+        self.shell.write_file("src/add.hip", source)?;
+        Ok(())
     }
 
     fn cpp(&self) -> Result<String> {
@@ -187,7 +248,13 @@ impl Examples<'_> {
         process::output(cmd!(self.shell, "{helper} verify {moved}"))?;
         let places = [repository::root(), self.work];
         for file in files(&moved)? {
-            let bytes = fs::read(&file)?;
+            let mut bytes = fs::read(&file)?;
+            if file
+                .extension()
+                .is_some_and(|extension| extension == "kpack")
+            {
+                bytes.extend(self.device_code(&file)?);
+            }
             for place in places {
                 let place = place.to_str().context("a path that is no UTF-8")?;
                 let has = bytes
@@ -201,6 +268,29 @@ impl Examples<'_> {
             "{wrappers} wrappers, {} targets, moved",
             TARGETS.len()
         ))
+    }
+
+    /// The code objects of an archive, which has them compressed.
+    fn device_code(&self, archive: &Path) -> Result<Vec<u8>> {
+        let helper = self.kpack.join("bin/kpack");
+        let listed = process::output(cmd!(self.shell, "{helper} list --json {archive}"))?;
+        let listed: serde_json::Value = serde_json::from_str(&listed)?;
+        let kernels = listed["kernels"].as_array();
+        let kernels = kernels.with_context(|| format!("no kernels in {listed}"))?;
+        ensure!(!kernels.is_empty(), "{} is empty", archive.display());
+        let mut all = Vec::new();
+        for kernel in kernels {
+            let [name, target] = ["name", "target"].map(|key| kernel[key].as_str());
+            let name = name.with_context(|| format!("no name in {kernel}"))?;
+            let target = target.with_context(|| format!("no target in {kernel}"))?;
+            let file = self.work.join("code-object");
+            process::output(cmd!(
+                self.shell,
+                "{helper} extract {archive} --kernel {name} --arch {target} -o {file}"
+            ))?;
+            all.extend(fs::read(&file)?);
+        }
+        Ok(all)
     }
 
     /// Runs a program for each target: every wrapper must get code for it.

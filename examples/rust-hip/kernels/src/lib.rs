@@ -19,6 +19,11 @@ pub fn add(a: &mut [f32], b: &[f32]) -> i32 {
     unsafe { ffi::vector_add(a.as_mut_ptr(), b.as_ptr(), n) }
 }
 
+/// Sets every element of `a` to zero, and returns how many elements there were.
+pub fn clear(a: &mut [f32]) -> i32 {
+    fill::fill(a, 0.0)
+}
+
 /// Multiplies `a` by `factor`, and returns how many elements there were.
 pub fn scale(a: &mut [f32], factor: f32) -> i32 {
     // SAFETY: it has that many elements.

@@ -4,6 +4,16 @@ unsafe extern "C" {
     fn stats_sum(result: *mut f32, a: *const f32, n: u32) -> i32;
 }
 
+/// Adds samples to a total, and returns how many elements there were.
+pub fn accumulate(total: &mut [f32], samples: &[f32]) -> i32 {
+    vector_kernels::add(total, samples)
+}
+
+/// Begins a total anew, and returns how many elements it has.
+pub fn reset(total: &mut [f32]) -> i32 {
+    vector_kernels::clear(total)
+}
+
 /// Launches the kernels of a mean, and returns what their host code computes.
 pub fn mean(values: &mut [f32]) -> i32 {
     let mut result = 0.0;
