@@ -33,8 +33,8 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { path, reason } => write!(f, "{}: {reason}", path.display()),
-            Self::Io { path, action, .. } => write!(f, "cannot {action} {}", path.display()),
+            Self::Refused { path, reason } => write!(f, "{}: {reason}", shown(path)),
+            Self::Io { path, action, .. } => write!(f, "cannot {action} {}", shown(path)),
             Self::Compiler(text) | Self::Usage(text) => f.write_str(text),
         }
     }
@@ -76,4 +76,23 @@ impl Error {
     pub(crate) fn usage(reason: impl Into<String>) -> Self {
         Self::Usage(reason.into())
     }
+}
+
+/// A path in a message: control characters are escaped, so that it stays on its line.
+pub(crate) fn shown(path: &Path) -> impl fmt::Display {
+    struct Shown<'a>(&'a Path);
+
+    impl fmt::Display for Shown<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            for c in self.0.to_string_lossy().chars() {
+                match c.is_control() {
+                    true => write!(f, "{}", c.escape_default())?,
+                    false => write!(f, "{c}")?,
+                }
+            }
+            Ok(())
+        }
+    }
+
+    Shown(path)
 }

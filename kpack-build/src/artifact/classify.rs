@@ -4,6 +4,7 @@
 //! where it is a code object, a bundle, an archive or a library file. Nothing is written here.
 
 use std::fs::{self, File, Metadata};
+use std::io;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,13 +14,14 @@ use kpack_format::TargetId;
 use walkdir::{DirEntry, WalkDir};
 
 use super::content::Content;
-use super::data_file::not_data;
+use super::data_file::{is_package, not_data};
 use super::databases::{self, Place, Selection};
 use super::elf_header::Headers;
 use super::pairs::{self, Pairs};
 use super::target_name;
 use crate::Error;
 use crate::elf::{DeviceCode, Image, NoDeviceCode};
+use crate::error::shown;
 use crate::inspect::{self, FileKind};
 
 /// What is in a prefix.
@@ -209,7 +211,14 @@ const FEWEST_EACH: usize = 32;
 
 pub(super) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
     let path = error.path().unwrap_or(prefix).to_owned();
-    Error::io(&path, "read", error.into())
+    let text = error.to_string();
+    // A loop of links is no failure of the system; there are none where links are not followed.
+    let cause = error.into_io_error();
+    Error::io(
+        &path,
+        "read",
+        cause.unwrap_or_else(|| io::Error::other(text)),
+    )
 }
 
 /// One entry of the walk.
@@ -320,7 +329,14 @@ impl Classifier<'_> {
                     class => Ok(class),
                 };
             }
-            (None, _) => return self.outside(file, size, kind),
+            (None, _) => {
+                if is_package(self.path) {
+                    result.notices.push(self.finding(
+                        "is not looked into; what device code it has stays in it".to_owned(),
+                    ));
+                }
+                return self.outside(file, size, kind);
+            }
         };
         // An engine of a target may be a library of its own, which stays whole.
         let kind = match kind {
@@ -472,7 +488,8 @@ impl Classifier<'_> {
         let Some(part) = parts.find(|part| target_name::looks_specific(part)) else {
             return Ok(Class::Host);
         };
-        let reason = format!("`{part}` looks like the name of a GPU target");
+        let name = shown(Path::new(part));
+        let reason = format!("`{name}` looks like the name of a GPU target");
         let named = one(target_name::in_file_name(part));
         Ok(match not_data()? {
             Some(what) if named.is_some() => Class::Unknown {

@@ -34,7 +34,19 @@ pub(super) fn not_data(
     })
 }
 
+/// What the names of packages end in, which have files in them.
+const PACKAGES: &[&str] = &["7z", "deb", "egg", "jar", "rpm", "tar", "tgz", "whl", "zip"];
+
+/// Whether a file is named like a package, compressed or not.
+pub(super) fn is_package(path: &Path) -> bool {
+    ends_in(path, PACKAGES)
+}
+
 fn is_named_so(path: &Path) -> bool {
+    ends_in(path, EXTENSIONS)
+}
+
+fn ends_in(path: &Path, extensions: &[&str]) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.to_ascii_lowercase();
     let ends = |name: &str, extension: &str| {
@@ -44,7 +56,7 @@ fn is_named_so(path: &Path) -> bool {
     };
     let stem = COMPRESSED.iter().find_map(|end| ends(&name, end));
     let name = stem.and_then(|stem| name.get(..stem)).unwrap_or(&name);
-    EXTENSIONS.iter().any(|end| ends(name, end).is_some())
+    extensions.iter().any(|end| ends(name, end).is_some())
 }
 
 fn is_script(file: &File) -> io::Result<bool> {
@@ -83,6 +95,21 @@ mod tests {
             "kernels_gfx942.whl",
         ] {
             assert!(!is_named_so(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_packages() {
+        for name in [
+            "kernels-1.0-py3-none-any.whl",
+            "db.tar.gz",
+            "x.tar",
+            "a.ZIP",
+        ] {
+            assert!(is_package(Path::new(name)), "{name}");
+        }
+        for name in ["target", "table.gz", ".zip"] {
+            assert!(!is_package(Path::new(name)), "{name}");
         }
     }
 

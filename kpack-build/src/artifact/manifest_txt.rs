@@ -25,6 +25,8 @@ pub fn read(artifact: &Path) -> Result<Vec<String>, Error> {
         Error::refused(&path, format!("byte {offset} is not UTF-8 text"))
     })?;
     let mut prefixes: Vec<String> = Vec::new();
+    // Some editors begin a text with a byte order mark.
+    let text = text.trim_start_matches('\u{feff}');
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() {
@@ -172,6 +174,11 @@ mod tests {
         let prefixes = ["math-libs/BLAS/rocBLAS/stage", "core/hip/stage"];
         assert_eq!(read_text(text).unwrap(), prefixes);
         assert_eq!(read_text(&to_text(prefixes)).unwrap(), prefixes);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_prefix() {
+        assert_eq!(read_text("\u{feff}a/stage\n").unwrap(), ["a/stage"]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::artifact::databases::{DATABASES, Selection};
 use crate::artifact::split::{
     self, BatchOptions, BatchReport, Failure, Options, Outcome, Report, Unknown,
 };
+use crate::error::shown;
 use crate::install::{Notice, Severity, Unexpected};
 
 /// Split artifact directories: a generic artifact for the host, and one for each GPU target
@@ -209,7 +210,7 @@ fn print_notices(notices: &[Notice], quiet: bool) {
         for notice in of_kind().take(MOST_NOTICES) {
             output::complain(
                 kind,
-                format_args!("{}: {}", notice.path.display(), notice.text),
+                format_args!("{}: {}", shown(&notice.path), notice.text),
             );
         }
         let more = of_kind().count().saturating_sub(MOST_NOTICES);
@@ -303,13 +304,11 @@ fn summary(report: &Report) -> String {
     text += "\n";
     let rows = report.artifacts.iter().map(|artifact| {
         let name = artifact.path.file_name().unwrap_or_default();
-        let archives = report.archives.iter();
-        let archives = archives.filter(|archive| Some(&archive.target) == artifact.target.as_ref());
         vec![
             name.to_string_lossy().into_owned(),
             artifact.files.to_string(),
             size(artifact.size),
-            archives.count().to_string(),
+            artifact.archives.to_string(),
         ]
     });
     text + &output::table(2, &["artifact", ">files", ">size", ">archives"], rows)

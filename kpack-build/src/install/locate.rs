@@ -88,11 +88,11 @@ impl Prefix {
         let name = self
             .name(&real)
             .map_err(|reason| Error::refused(&path, reason))?;
-        let parent = Path::new(&relative).parent().and_then(Path::to_str);
+        let parent = Path::new(&name).parent().and_then(Path::to_str);
         Ok(KpackPath {
             path: real,
-            name,
             manifest_prefix: parent.unwrap_or_default().to_owned(),
+            name,
         })
     }
 
@@ -115,7 +115,7 @@ pub(crate) struct KpackPath {
     pub(crate) path: PathBuf,
     /// Path in the prefix, with symbolic links resolved.
     pub(crate) name: String,
-    /// What the manifest calls its prefix: the directory above, as it was given.
+    /// What the manifest calls its prefix: the directory above, in the prefix.
     pub(crate) manifest_prefix: String,
 }
 

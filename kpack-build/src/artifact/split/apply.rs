@@ -101,6 +101,7 @@ impl Work<'_> {
             let count = counts.entry(target).or_default();
             count.files += 1;
             count.size += line.as_ref().map_or(0, |line: &ArchiveReport| line.size);
+            count.archives += u64::from(line.is_some());
             report.archives.extend(line);
         }
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
@@ -299,6 +300,7 @@ impl Work<'_> {
                 target: target.map(|target| target.to_string()),
                 files: count.files,
                 size: count.size,
+                archives: count.archives,
             });
         }
         report.prefixes.clone_from(&self.plan.prefixes);

@@ -15,6 +15,7 @@ use super::{Options, Unknown};
 use crate::Error;
 use crate::artifact::classify::{Class, Finding, Node};
 use crate::artifact::manifest_txt;
+use crate::install::presplit::Presplit;
 
 /// What is in an artifact.
 pub(super) struct Contents {
@@ -59,6 +60,7 @@ impl Contents {
             );
             return Err(Error::refused(&fat.file.code.path, text));
         }
+        not_installed(&reads, report)?;
         let manifests = manifests::read(&reads, report)?;
         let found = found(&reads, &modules, &manifests, options);
         report.size_before = size_before(&sources, &reads)?;
@@ -98,6 +100,28 @@ fn refuse_disagreements(reads: &[Read]) -> Result<(), Error> {
         text += &format!("\n  and {}: {}", path.display(), finding.text);
     }
     Err(Error::refused(&read.root.join(&first.path), text))
+}
+
+/// Refuses binaries that were split before the link and not installed: their device code is where
+/// they were built.
+fn not_installed(reads: &[Read], report: &mut Report) -> Result<(), Error> {
+    for read in reads {
+        let entries = read.classification.entries.iter();
+        for entry in entries.filter(|entry| entry.class == Class::Split) {
+            let path = read.root.join(&entry.path);
+            match Presplit::read(&path) {
+                Ok(None) => {}
+                Ok(Some(_)) => {
+                    let text = "its device code was split before the link, and is where it was \
+                                built; expected it in the artifact, where `kpack install` puts it";
+                    return Err(Error::refused(&path, text));
+                }
+                Err(Error::Refused { path, reason }) => report.warn(path, reason),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The targets that there is something for, and a file that has or names it.

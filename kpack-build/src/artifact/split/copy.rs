@@ -16,7 +16,7 @@ use walkdir::WalkDir;
 use super::plan::{Item, Plan};
 use super::stage::Stage;
 use crate::Error;
-use crate::artifact::classify::Node;
+use crate::artifact::classify::{Node, walk_error};
 use crate::artifact::staged_tree::copy_symlink;
 use crate::elf::ElfError;
 use crate::inspect;
@@ -27,6 +27,7 @@ use crate::install::{Progress, is_same};
 pub(super) struct Count {
     pub(super) files: u64,
     pub(super) size: u64,
+    pub(super) archives: u64,
 }
 
 /// By target; `None` is the generic artifact.
@@ -126,6 +127,7 @@ impl Copier<'_> {
         let count = self.counts.entry(item.target.clone()).or_default();
         count.files += 1;
         count.size += size;
+        count.archives += u64::from(item.is_archive);
         Ok(())
     }
 
@@ -196,10 +198,7 @@ pub(super) fn set_time(file: &File, time: SystemTime) -> io::Result<()> {
 /// Gives the directories of an artifact the modes and times that they have in the input.
 pub(super) fn directories(artifact: &Path, input: &Path) -> Result<(), Error> {
     for entry in WalkDir::new(artifact).contents_first(true) {
-        let entry = entry.map_err(|error| {
-            let path = error.path().unwrap_or(artifact).to_owned();
-            Error::io(&path, "read", error.into())
-        })?;
+        let entry = entry.map_err(|error| walk_error(artifact, error))?;
         if !entry.file_type().is_dir() {
             continue;
         }

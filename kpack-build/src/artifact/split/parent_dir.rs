@@ -10,6 +10,7 @@ use super::sources::Sources;
 use crate::Error;
 use crate::artifact::{manifest_txt, names};
 use crate::install::{Notice, Severity};
+use crate::leftover;
 
 /// An artifact of a batch.
 pub(super) struct Artifact {
@@ -41,6 +42,14 @@ pub(super) fn find(
     paths.sort();
     let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for path in paths {
+        if leftover::is_leftover(path.file_name().unwrap_or_default()) {
+            notices.push(Notice {
+                severity: Severity::Note,
+                text: leftover::TEXT.to_owned(),
+                path,
+            });
+            continue;
+        }
         // What cannot be looked into fails when it is read.
         if let Err(error) = path.join(manifest_txt::FILE_NAME).metadata()
             && error.kind() == io::ErrorKind::NotFound

@@ -14,7 +14,7 @@ use super::sources::{self, Owner, Read, Sources};
 use super::targets::{Targets, list};
 use super::{Options, Unknown};
 use crate::Error;
-use crate::artifact::classify::{Class, Entry, Node};
+use crate::artifact::classify::{Class, Entry, KPACK, Node};
 use crate::artifact::databases::{self, Place};
 use crate::install::{FileReport, Outcome};
 
@@ -44,6 +44,8 @@ pub(super) struct Item {
     pub(super) node: Node,
     /// Which module, and which of its binaries, where it is to be split.
     pub(super) fat: Option<(usize, usize)>,
+    /// Whether it is an archive of what was split before.
+    pub(super) is_archive: bool,
     /// What is written in its place.
     pub(super) bytes: Option<Vec<u8>>,
 }
@@ -112,6 +114,8 @@ pub(super) fn plan(
                 from,
                 target,
                 node: entry.node,
+                is_archive: matches!(&entry.class, Class::Target { database, .. }
+                    if *database == KPACK),
                 bytes,
             });
         }

@@ -52,6 +52,8 @@ pub struct ArtifactReport {
     pub files: u64,
     /// Their size in bytes.
     pub size: u64,
+    /// How many of them are archives: new ones, and those of what was split before.
+    pub archives: u64,
 }
 
 impl Report {
