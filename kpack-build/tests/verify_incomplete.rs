@@ -203,6 +203,43 @@ fn a_library_file_that_was_cut_off() {
 }
 
 #[test]
+fn databases_of_an_install_prefix() {
+    let tree = one_shard();
+    fs::create_dir(tree.path("root")).unwrap();
+    for artifact in ["generic", "gfx942"] {
+        let from = tree.path(&format!("shards/linux-a/blas_lib_{artifact}/{PREFIX}/."));
+        copy(&from, &tree.path("root"));
+    }
+    let missing = |fault: &String| fault.contains("gfx1100");
+    let found = |path: &str| -> Vec<String> {
+        let found = faults(&tree, path).into_iter();
+        found.filter(|fault| !missing(fault)).collect()
+    };
+    assert_eq!(found("root"), [""; 0]);
+    let notes = checks(&check(&tree, "root"), Outcome::Ok);
+    let text = "3 files of kernel databases, as their names say and in pairs";
+    assert!(notes.iter().any(|note| note.contains(text)), "{notes:#?}");
+    let library = tree.path(&format!(
+        "root/{DATABASE}/TensileLibrary_Type_SS_gfx942.dat"
+    ));
+    let whole = fs::read(&library).unwrap();
+    fs::write(&library, &whole[..whole.len() / 2]).unwrap();
+    let damaged = found("root");
+    assert!(
+        damaged.iter().any(|fault| fault.contains("it is damaged")),
+        "{damaged:#?}"
+    );
+    fs::remove_file(&library).unwrap();
+    let unpaired = found("root");
+    assert!(
+        unpaired
+            .iter()
+            .any(|fault| fault.contains("it has no library file")),
+        "{unpaired:#?}"
+    );
+}
+
+#[test]
 fn damaged_files_are_not_recombined() {
     let tree = three_shards();
     let file = |shard: &str, artifact: &str, file: &str| {

@@ -23,6 +23,7 @@ use crate::Error;
 use crate::elf::{DeviceCode, Image, NoDeviceCode};
 use crate::error::shown;
 use crate::inspect::{self, FileKind};
+use crate::leftover::is_leftover;
 
 /// What is in a prefix.
 #[derive(Debug, Clone, Default)]
@@ -129,9 +130,35 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
     for entry in WalkDir::new(prefix).min_depth(1).sort_by_file_name() {
         found.push(entry.map_err(|error| walk_error(prefix, error))?);
     }
+    classify_found(prefix, databases, &found)
+}
+
+/// Reads the files below `prefix` that are in the place of some database, and nothing else. What
+/// cannot be listed is not there, nor is what interrupted runs left behind.
+///
+/// # Errors
+/// As [`classify`].
+pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error> {
+    let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
+    let is_of_one = |entry: &DirEntry| {
+        let path = entry.path().strip_prefix(prefix).unwrap_or(entry.path());
+        let is_directory = entry.file_type().is_dir();
+        !is_directory && databases::recognise(&path.to_string_lossy()).is_some()
+    };
+    let walk = walk.into_iter();
+    let walk = walk.filter_entry(|entry| !is_leftover(entry.file_name()));
+    let found: Vec<DirEntry> = walk.flatten().filter(is_of_one).collect();
+    classify_found(prefix, &Selection::Auto, &found)
+}
+
+fn classify_found(
+    prefix: &Path,
+    databases: &Selection,
+    found: &[DirEntry],
+) -> Result<Classification, Error> {
     let mut classification = Classification::default();
     let mut pairs = Pairs::default();
-    for part in in_parallel(&found, |part| classify_part(prefix, databases, part)) {
+    for part in in_parallel(found, |part| classify_part(prefix, databases, part)) {
         let (part, part_pairs) = part?;
         classification.entries.extend(part.entries);
         classification.disagreements.extend(part.disagreements);

@@ -6,6 +6,7 @@
 mod archive;
 mod artifacts;
 mod binary;
+mod databases;
 mod manifest;
 mod original;
 mod report;
@@ -127,6 +128,11 @@ pub fn verify(
         }
     }
     context.artifacts.verify(&mut report)?;
+    for path in paths.iter().filter(|path| path.is_dir()) {
+        if !context.artifacts.covers(path) {
+            databases::verify(path, &mut report)?;
+        }
+    }
     if let (Some(unsplit), [path]) = (&options.against, paths) {
         unsplit::compare(path, unsplit, &context, &mut report)?;
     }

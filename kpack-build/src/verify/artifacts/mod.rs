@@ -165,6 +165,15 @@ impl Artifacts {
         own.runs_on(target) && !alone
     }
 
+    /// Whether `path` is in an artifact directory, or has some in it.
+    pub(super) fn covers(&self, path: &Path) -> bool {
+        let real = path.canonicalize();
+        let real = real.as_deref().unwrap_or(path);
+        let mut artifacts = self.found.iter();
+        artifacts
+            .any(|artifact| real.starts_with(&artifact.real) || artifact.real.starts_with(real))
+    }
+
     /// How the artifacts lie over each other.
     pub(super) fn overlay(&self) -> &Overlay {
         &self.overlay
