@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use kpack_build::inspect::{Content, inspect};
 use kpack_build::install::{Only, Options, Outcome, install};
 use kpack_build::{object_file, verify};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
@@ -88,9 +89,9 @@ fn archives(prefix: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-fn assert_verifies(tree: &Tree, prefix: &str) {
+fn assert_verifies(tree: &Tree, prefix: &str, original: &str) {
     let against = verify::Options {
-        against: Some(tree.path("original.so")),
+        against: Some(tree.path(original)),
         ..Default::default()
     };
     let library = tree.path(&format!("{prefix}/lib/libvec.so"));
@@ -117,7 +118,7 @@ fn the_archives_are_those_of_a_linked_binary_that_was_split() {
 
     // Nothing leads to where it was built any more.
     fs::remove_dir_all(tree.path("split")).unwrap();
-    assert_verifies(&tree, "host");
+    assert_verifies(&tree, "host", "original.so");
     let bytes = fs::read(tree.path("host/lib/libvec.so")).unwrap();
     let place = tree.root().to_str().unwrap().as_bytes();
     assert!(!bytes.windows(place.len()).any(|window| window == place));
@@ -157,7 +158,8 @@ fn archives_that_are_gone_are_missed() {
     let error = install(&options(&tree.path("host")), &()).unwrap_err();
     let text = error.in_one_line();
     assert!(
-        text.contains("there is no archive of it any more") && text.contains("Build it again"),
+        text.contains("there is no archive of it where its marker leads")
+            && text.contains("--clean-first"),
         "{text}"
     );
     assert_eq!(tree.snapshot(), before);
@@ -173,4 +175,99 @@ fn archives_that_are_gone_are_missed() {
     let error = install(&options(&tree.path("host")), &()).unwrap_err();
     let text = error.in_one_line();
     assert!(text.contains("no archive has kernel `other.o@"), "{text}");
+}
+
+/// Where a library is linked also of objects, or static libraries, that nobody split.
+#[test]
+fn a_binary_that_is_linked_of_fat_and_split_objects_is_split_and_placed() {
+    let tree = build();
+    install(&options(&tree.path("fat")), &()).unwrap();
+    let orders = [
+        ("first", "objects/vec.o", "split/other/other.o"),
+        ("last", "split/vec/vec.o", "objects/other.o"),
+    ];
+    for (prefix, first, second) in orders {
+        link(&tree, prefix, first, second);
+        let library = tree.path(&format!("{prefix}/lib/libvec.so"));
+        let mixed = fs::read(&library).unwrap();
+        let listed = inspect(&library).unwrap();
+        let Content::FatBinary(fat) = listed.content else {
+            panic!("{listed:#?}");
+        };
+        assert_eq!(fat.wrappers.len() + fat.split_before, 3);
+
+        let report = install(&options(&tree.path(prefix)), &()).unwrap();
+        assert!(
+            matches!(&report.files[0].outcome, Outcome::Split { wrappers: 3, targets, .. } if targets.len() == 3),
+            "{report:#?}"
+        );
+        assert_eq!(archives(&tree.path("fat")), archives(&tree.path(prefix)));
+        fs::write(tree.path("mixed.so"), mixed).unwrap();
+        assert_verifies(&tree, prefix, "mixed.so");
+        let bytes = fs::read(&library).unwrap();
+        let place = tree.root().to_str().unwrap().as_bytes();
+        assert!(!bytes.windows(place.len()).any(|window| window == place));
+        let before = tree.snapshot_with_times();
+        let again = install(&options(&tree.path(prefix)), &()).unwrap();
+        assert_eq!(again.files[0].outcome, Outcome::AlreadySplit);
+        assert_eq!(tree.snapshot_with_times(), before);
+    }
+}
+
+#[test]
+fn a_mixed_binary_can_be_installed_in_halves() {
+    let tree = build();
+    link(&tree, "host", "objects/vec.o", "split/other/other.o");
+    let source = tree.path("libvec.so");
+    fs::copy(tree.path("host/lib/libvec.so"), &source).unwrap();
+    fs::create_dir_all(tree.path("device")).unwrap();
+    let mut device = options(&tree.path("device"));
+    device.only = Some(Only::Device);
+    device.sources = vec![source];
+    install(&device, &()).unwrap();
+    let mut host = options(&tree.path("host"));
+    host.only = Some(Only::Host);
+    install(&host, &()).unwrap();
+    let mut all = archives(&tree.path("device"));
+    all.extend(archives(&tree.path("host")));
+    all.sort();
+    install(&options(&tree.path("fat")), &()).unwrap();
+    assert_eq!(all, archives(&tree.path("fat")));
+}
+
+/// Relative markers, as of objects that were split for a place beside the binary.
+#[test]
+fn a_mixed_binary_takes_its_archives_along_also_by_relative_paths() {
+    let tree = build();
+    let output = tree.path("mixed/lib");
+    let object = tree.path("objects/other.o");
+    object_file::split(&object_file::Options::new("part", &output, [object]), &()).unwrap();
+    link(&tree, "mixed", "objects/vec.o", "mixed/lib/other.o");
+    install(&options(&tree.path("mixed")), &()).unwrap();
+    install(&options(&tree.path("fat")), &()).unwrap();
+    let mut all = archives(&tree.path("mixed"));
+    all.retain(|(name, _)| name.starts_with("vec"));
+    assert_eq!(all, archives(&tree.path("fat")));
+}
+
+#[test]
+fn a_damaged_archive_is_not_installed() {
+    let tree = build();
+    let archive = tree.path("split/vec/.kpack/vec_lib_gfx1100.kpack");
+    let mut bytes = fs::read(&archive).unwrap();
+    let magic = 0xfd2f_b528_u32.to_le_bytes();
+    let is_frame = |at: &usize| bytes[*at..].starts_with(&magic);
+    let frames: Vec<usize> = (0..bytes.len()).filter(is_frame).collect();
+    assert_eq!(frames.len(), 2);
+    for at in frames.into_iter().map(|frame| frame + 12) {
+        bytes[at] ^= 1;
+        fs::write(&archive, &bytes).unwrap();
+        let before = tree.snapshot();
+        let error = install(&options(&tree.path("host")), &()).unwrap_err();
+        let text = error.in_one_line();
+        assert!(text.contains("vec_lib_gfx1100.kpack"), "{text}");
+        assert!(text.contains("Compile that object again"), "{text}");
+        assert_eq!(tree.snapshot(), before);
+        bytes[at] ^= 1;
+    }
 }

@@ -278,7 +278,10 @@ fn a_wrapper_that_was_changed() {
         Ok(report) => faults(&report).join("\n"),
         Err(error) => error.in_one_line(),
     };
-    assert!(text.contains("half split"), "{text}");
+    assert!(
+        text.contains("unsplit (HIPF), but `.hip_fatbin` has no loaded bytes"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -78,7 +78,13 @@ fn fat_binary(fat: &FatBinary) -> String {
     format!(
         "{} of device code, {}\n{}{}",
         size(fat.section_size),
-        count(fat.wrappers.len() as u64, "wrapper"),
+        match fat.split_before {
+            0 => count(fat.wrappers.len() as u64, "wrapper"),
+            more => format!(
+                "{}, and {more} more of objects that were split before the link",
+                count(fat.wrappers.len() as u64, "wrapper")
+            ),
+        },
         table(2, &["target", ">code objects", ">size"], totals),
         table(
             2,

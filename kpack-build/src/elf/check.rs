@@ -58,7 +58,9 @@ fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
         refuse!("the host binary does not read as a split one");
     };
     let right = split.wrappers.iter().enumerate().all(|(index, wrapper)| {
-        wrapper.co_index as usize == index && wrapper.marker_address == plan.geometry.marker.start
+        let has_own = plan.split_before.contains(&wrapper.address);
+        wrapper.co_index as usize == index
+            && (has_own || wrapper.marker_address == plan.geometry.marker.start)
     });
     if !right || split.wrappers.len() != plan.wrapper_count {
         refuse!("the wrappers of the host binary do not all point to its marker");

@@ -176,15 +176,24 @@ impl Explained {
         let moved = moved
             .map(|(old, new)| (old.addr..old.addr_end(), new.addr))
             .collect();
-        let (fat, wrappers) = match original.device_code()? {
-            DeviceCode::Fat(fat) => (
-                fat.addresses,
-                fat.wrappers.iter().map(|w| w.address).collect(),
-            ),
-            _ => (0..0, Vec::new()),
+        let (fat, wrappers, first) = match original.device_code()? {
+            DeviceCode::Fat(fat) => {
+                let own = fat.wrappers.iter().map(|w| w.address);
+                let others = fat.split_before.iter().map(|w| w.address);
+                let mut all = Vec::from_iter(own.chain(others));
+                all.sort_unstable();
+                let first = fat.wrappers.first().map(|w| w.address);
+                (fat.addresses, all, first)
+            }
+            _ => (0..0, Vec::new(), None),
         };
+        // The others have markers of their own, to which they point as before.
         let marker = match split.device_code()? {
-            DeviceCode::Split(split) => split.wrappers.first().map_or(0, |w| w.marker_address),
+            DeviceCode::Split(split) => {
+                let mut wrappers = split.wrappers.iter();
+                let redirected = wrappers.find(|w| Some(w.address) == first);
+                redirected.map_or(0, |w| w.marker_address)
+            }
             _ => 0,
         };
         Ok(Self {

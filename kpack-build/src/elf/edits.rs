@@ -115,7 +115,7 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
         }
     }
 
-    for (index, wrapper) in fat.wrappers.iter().enumerate() {
+    for wrapper in &fat.wrappers {
         let offset = offset_of(image, wrapper.address, WRAPPER_SIZE)?;
         let mut bytes = image.bytes(offset, WRAPPER_SIZE, "a wrapper")?;
         let in_place = pointers.get(&(wrapper.address + POINTER)) == Some(&true);
@@ -124,7 +124,7 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
         if in_place || bytes[8..16] != [0; 8] {
             bytes[8..16].copy_from_slice(&marker.to_le_bytes());
         }
-        bytes[16..24].copy_from_slice(&(index as u64).to_le_bytes());
+        bytes[16..24].copy_from_slice(&u64::from(wrapper.co_index).to_le_bytes());
         edits.write(offset, bytes);
     }
     Ok(())

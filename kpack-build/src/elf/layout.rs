@@ -31,6 +31,8 @@ const MIN_PAGE: u64 = 4096;
 pub struct Plan {
     pub(crate) geometry: Geometry,
     pub(crate) wrapper_count: usize,
+    /// Addresses of the wrappers that have markers of their own, since before the link.
+    pub(crate) split_before: Vec<u64>,
     /// Size of the input in bytes.
     pub(crate) input_size: u64,
     /// End of the input's bytes that are kept; what is behind is written anew in the tail.
@@ -142,7 +144,8 @@ impl Plan {
         edits.write(image.header.e_phoff.get(LE), table_bytes);
 
         Ok(Self {
-            wrapper_count: fat.wrappers.len(),
+            wrapper_count: fat.wrappers.len() + fat.split_before.len(),
+            split_before: fat.split_before.iter().map(|w| w.address).collect(),
             input_size: image.size,
             kept_end,
             segments,
@@ -152,6 +155,15 @@ impl Plan {
             tail,
             geometry,
         })
+    }
+
+    /// Adds changes, by offset in the input: what becomes of the wrappers and markers of objects that
+    /// were split before the link. These are in data and in sections that do not move.
+    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
+        for (offset, bytes) in edits {
+            let offset = self.geometry.output_offset(offset);
+            self.edits.push((offset, bytes));
+        }
     }
 
     /// Size of the host binary in bytes.

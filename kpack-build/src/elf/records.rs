@@ -21,6 +21,8 @@ pub(crate) const POINTER: u64 = 8;
 /// A wrapper with magic HIPF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrapper {
+    /// Its position among all wrappers of the file, which is its code object index when it is split.
+    pub co_index: u32,
     /// Address of the wrapper.
     pub address: u64,
     /// Address of its bundle.

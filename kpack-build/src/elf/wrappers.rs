@@ -46,8 +46,11 @@ pub struct FatBinary {
     pub addresses: Range<u64>,
     /// File offset of `.hip_fatbin`.
     pub offset: u64,
-    /// Its wrappers, in order of address. The position is the `co_index`.
+    /// Its wrappers, in order of address.
     pub wrappers: Vec<Wrapper>,
+    /// Wrappers of objects that were split before they were linked with others that were not. None
+    /// in most fat binaries.
+    pub split_before: Vec<SplitWrapper>,
 }
 
 /// The wrappers of a split binary.
@@ -60,6 +63,8 @@ pub struct SplitBinary {
 /// A wrapper with magic HIPK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitWrapper {
+    /// Its position among all wrappers of the file.
+    pub position: u32,
     /// Address of the wrapper.
     pub address: u64,
     /// Code object index: the number behind `#` in the kernel name.
@@ -74,6 +79,7 @@ pub struct SplitWrapper {
 
 /// A wrapper of either kind, as found.
 struct Found {
+    position: u32,
     address: u64,
     magic: u32,
     pointer: u64,
@@ -95,16 +101,16 @@ impl<S: ReadAt> Image<S> {
             return Ok(DeviceCode::None(NoDeviceCode::DebugFile));
         }
         let found = self.find_wrappers(wrappers)?;
-        let fat_count = found.iter().filter(|w| w.magic == MAGIC_FAT).count();
-        match (fat_count, found.len()) {
-            (_, 0) => Ok(DeviceCode::None(NoDeviceCode::NoWrappers)),
-            (0, _) => self.follow_markers(&found).map(DeviceCode::Split),
-            (fat_count, all) if fat_count == all => {
-                self.follow_bundles(fat, &found).map(DeviceCode::Fat)
+        let (bundles, markers): (Vec<Found>, Vec<Found>) =
+            found.into_iter().partition(|w| w.magic == MAGIC_FAT);
+        match (bundles.is_empty(), markers.is_empty()) {
+            (true, true) => Ok(DeviceCode::None(NoDeviceCode::NoWrappers)),
+            (true, false) => self.follow_markers(&markers).map(DeviceCode::Split),
+            (false, _) => {
+                let mut binary = self.follow_bundles(fat, &bundles)?;
+                binary.split_before = self.follow_markers(&markers)?.wrappers;
+                Ok(DeviceCode::Fat(binary))
             }
-            (fat_count, all) => refuse!(
-                "it is half split: {fat_count} of its {all} wrappers point to a bundle (HIPF), the others to a marker (HIPK)"
-            ),
         }
     }
 
@@ -142,6 +148,7 @@ impl<S: ReadAt> Image<S> {
                 );
             }
             found.push(Found {
+                position: found.len() as u32,
                 address,
                 magic,
                 pointer,
@@ -223,6 +230,7 @@ impl<S: ReadAt> Image<S> {
             let next = starts.partition_point(|start| *start <= wrapper.pointer);
             let end = starts.get(next).copied().unwrap_or(addresses.end);
             wrappers.push(Wrapper {
+                co_index: wrapper.position,
                 address: wrapper.address,
                 bundle_address: wrapper.pointer,
                 bundle_offset: fat.offset + (wrapper.pointer - fat.addr),
@@ -233,6 +241,7 @@ impl<S: ReadAt> Image<S> {
             addresses,
             offset: fat.offset,
             wrappers,
+            split_before: Vec::new(),
         })
     }
 
@@ -249,6 +258,7 @@ impl<S: ReadAt> Image<S> {
             };
             let inside = wrapper.pointer - load.vaddr;
             wrappers.push(SplitWrapper {
+                position: wrapper.position,
                 address: wrapper.address,
                 co_index: (wrapper.reserved & 0xffff_ffff) as u32,
                 marker_address: wrapper.pointer,

@@ -18,8 +18,11 @@ use crate::input::{elf_error, open_archive, open_bundle};
 pub struct FatBinary {
     /// Size of `.hip_fatbin` in bytes.
     pub section_size: u64,
-    /// Its wrappers, in order: the position is the code object index.
+    /// Its wrappers, in order.
     pub wrappers: Vec<FatWrapper>,
+    /// How many wrappers more it has, of objects that were split before the link.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub split_before: usize,
     /// What there is for each target.
     pub targets: Vec<TargetTotal>,
 }
@@ -135,6 +138,12 @@ pub(crate) fn no_device_code(reason: elf::NoDeviceCode) -> NoDeviceCode {
     }
 }
 
+// What serde calls has this form.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 fn fat_binary(path: &Path, image: &Image<File>, fat: &elf::FatBinary) -> Result<FatBinary, Error> {
     let mut reader = BufReader::new(image.source());
     let mut wrappers = Vec::new();
@@ -154,7 +163,7 @@ fn fat_binary(path: &Path, image: &Image<File>, fat: &elf::FatBinary) -> Result<
             }
         }
         wrappers.push(FatWrapper {
-            index,
+            index: wrapper.co_index as usize,
             bundle_offset: wrapper.bundle_offset,
             bundle: Bundle::from(&bundle),
         });
@@ -167,6 +176,7 @@ fn fat_binary(path: &Path, image: &Image<File>, fat: &elf::FatBinary) -> Result<
     Ok(FatBinary {
         section_size: fat.addresses.end - fat.addresses.start,
         wrappers,
+        split_before: fat.split_before.len(),
         targets: totals.into_iter().map(total).collect(),
     })
 }

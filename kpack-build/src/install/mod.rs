@@ -72,10 +72,13 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
         for binary in &fat {
             let marker = kpacks.marker(&binary.located, &group);
             let path = binary.located.path.clone();
-            if let Some(presplit) = &binary.presplit {
-                edits.insert(path, presplit.edits(&|_| marker.clone())?);
-            } else if let Some(file) = binary.fat() {
-                plans.insert(path, file.plan(&marker.to_bytes())?);
+            let placed = match &binary.presplit {
+                Some(presplit) => presplit.edits(&|_| marker.clone())?,
+                None => Vec::new(),
+            };
+            match binary.fat() {
+                Some(file) => _ = plans.insert(path, file.plan_with(&marker.to_bytes(), placed)?),
+                None => _ = edits.insert(path, placed),
             }
         }
     }
@@ -131,7 +134,8 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
 struct Binary {
     located: Located,
     input: Input,
-    /// Where its device code is, if it was split before the link and not installed yet.
+    /// Where its device code is, if it was split before the link and not installed yet: all of it, or
+    /// of some objects.
     presplit: Option<Presplit>,
 }
 
@@ -142,11 +146,9 @@ impl Binary {
 
     /// The targets that it has device code for.
     fn targets(&self) -> BTreeSet<TargetId> {
-        match (&self.presplit, self.fat()) {
-            (Some(presplit), _) => presplit.targets(),
-            (None, Some(fat)) => fat.code.targets(),
-            (None, None) => BTreeSet::new(),
-        }
+        let placed = self.presplit.as_ref().map(Presplit::targets);
+        let split = self.fat().map(|fat| fat.code.targets());
+        placed.into_iter().chain(split).flatten().collect()
     }
 
     fn fat(&self) -> Option<&FatFile> {
@@ -176,6 +178,7 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
         let input = split::read(from)?;
         let presplit = match input {
             Input::Split => Presplit::read(from)?,
+            Input::Fat(ref fat) if fat.split_before() > 0 => Presplit::read(from)?,
             _ => None,
         };
         binaries.push(Binary {
@@ -289,7 +292,7 @@ fn file_reports(
 ) -> Result<(), Error> {
     for binary in binaries {
         let Binary { located, input, .. } = binary;
-        if let Some(presplit) = &binary.presplit {
+        if let (Some(presplit), None) = (&binary.presplit, binary.fat()) {
             let targets = presplit.targets().into_iter().filter(wants);
             let outcome = Outcome::Placed {
                 wrappers: presplit.wrapper_count(),
@@ -313,9 +316,10 @@ fn file_reports(
                 let size = metadata
                     .map_err(|e| Error::io(&code.path, "read", e))?
                     .len();
-                let targets = code.targets().into_iter().filter(wants);
+                let targets = binary.targets().into_iter().filter(wants);
+                let placed = binary.presplit.as_ref().map_or(0, Presplit::wrapper_count);
                 Outcome::Split {
-                    wrappers: code.wrapper_count(),
+                    wrappers: code.wrapper_count() + placed,
                     targets: targets.map(|target| target.to_string()).collect(),
                     size_before: size,
                     size_after: plans.get(&located.path).map_or(size, Plan::output_size),

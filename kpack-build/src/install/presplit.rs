@@ -18,6 +18,8 @@ use crate::elf::{DeviceCode, Image, SplitBinary};
 use crate::inspect::{self, elf_error, find_kpacks, read_markers};
 use crate::split::archive_error;
 
+/// What to do about an archive that is not what it was when the object was compiled.
+const COMPILE_AGAIN: &str = "Compile that object again (where a build system takes it for up to date, remove it first, or build with --clean-first)";
 /// Offset of the code object index in a wrapper, in bytes.
 const CO_INDEX: u64 = 16;
 
@@ -29,8 +31,10 @@ pub(crate) struct Presplit {
     archives: Vec<Source>,
 }
 
-/// A wrapper: its position is what its code object index is to be.
+/// A wrapper.
 struct Wrapper {
+    /// Its position in the binary, which its code object index is to be.
+    position: u32,
     /// File offset of the wrapper.
     offset: u64,
     /// File offset of its marker, and how many bytes there are for another one.
@@ -57,22 +61,29 @@ pub(crate) type Destination<'a> =
     dyn FnMut(&str, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
 
 impl Presplit {
-    /// Reads the binary at `path`; `None` for one whose markers are relative, or that is not split.
+    /// Reads the binary at `path`; `None` for one whose markers are all relative, or that no object
+    /// was linked into that was split before. One that is linked also of objects that were not has
+    /// to have all its code objects brought together.
     ///
     /// # Errors
     /// [`Error::Refused`] where an archive that a marker leads to is missing, or lacks a code
     /// object for every target.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
         let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
-        let DeviceCode::Split(split) = image.device_code().map_err(|e| elf_error(path, e))? else {
-            return Ok(None);
+        let (split, mixed) = match image.device_code().map_err(|e| elf_error(path, e))? {
+            DeviceCode::Split(split) => (split, false),
+            DeviceCode::Fat(fat) if !fat.split_before.is_empty() => {
+                let wrappers = fat.split_before;
+                (SplitBinary { wrappers }, true)
+            }
+            _ => return Ok(None),
         };
         let groups = read_markers(path, &image, &split)?;
         let is_absolute = |marker: &Marker| {
             let mut paths = marker.kpack_search_paths.iter();
             marker.kernel_name.is_some() && paths.any(|path| path.starts_with('/'))
         };
-        if !groups.iter().any(|group| is_absolute(&group.marker)) {
+        if !mixed && !groups.iter().any(|group| is_absolute(&group.marker)) {
             return Ok(None);
         }
         let mut presplit = Self {
@@ -81,7 +92,6 @@ impl Presplit {
             wrappers: Vec::new(),
             archives: Vec::new(),
         };
-        let mut wrappers = Vec::new();
         for group in &groups {
             let module = presplit.open_archives(&group.marker)?;
             let name = group.marker.kernel_name.clone().unwrap_or_default();
@@ -100,18 +110,19 @@ impl Presplit {
                     ));
                 };
                 let room = room(path, &image, &split, wrapper.marker_offset)?;
+                let position = wrapper.position;
                 let wrapper = Wrapper {
+                    position,
                     offset,
                     marker: (wrapper.marker_offset, room),
                     kernel: format!("{name}#{index}"),
                     group: module.clone(),
                 };
                 presplit.is_there(&wrapper, &group.marker)?;
-                wrappers.push((*position, wrapper));
+                presplit.wrappers.push(wrapper);
             }
         }
-        wrappers.sort_by_key(|(position, _)| *position);
-        presplit.wrappers = wrappers.into_iter().map(|(_, wrapper)| wrapper).collect();
+        presplit.wrappers.sort_by_key(|wrapper| wrapper.position);
         Ok(Some(presplit))
     }
 
@@ -122,16 +133,18 @@ impl Presplit {
             Error::refused(
                 &self.path,
                 format!(
-                    "its device code was split before the link, and {reason}; its marker leads to `{paths}`. Build it again"
+                    "its device code was split before the link, and {reason}; its marker leads to `{paths}`. {COMPILE_AGAIN}"
                 ),
             )
         };
-        // Relative paths are for where it is installed, where older archives may be.
-        let mut absolute = marker.clone();
-        absolute
-            .kpack_search_paths
-            .retain(|path| path.starts_with('/'));
-        let kpacks = find_kpacks(&self.path, &absolute)?;
+        // Beside absolute paths, relative ones are for where it is installed, where older archives
+        // may be.
+        let mut places = marker.clone();
+        let is_absolute = |path: &String| path.starts_with('/');
+        if places.kpack_search_paths.iter().any(is_absolute) {
+            places.kpack_search_paths.retain(is_absolute);
+        }
+        let kpacks = find_kpacks(&self.path, &places)?;
         let mut group = None;
         for kpack in &kpacks.files {
             if kpack.size.is_none() {
@@ -152,7 +165,7 @@ impl Presplit {
                 archive,
             });
         }
-        group.ok_or_else(|| missing("there is no archive of it any more".to_owned()))
+        group.ok_or_else(|| missing("there is no archive of it where its marker leads".to_owned()))
     }
 
     /// Refuses a wrapper whose code object no archive has.
@@ -164,7 +177,7 @@ impl Presplit {
         Err(Error::refused(
             &self.path,
             format!(
-                "no archive has kernel `{}`; its marker leads to `{}`. Build it again",
+                "no archive has kernel `{}`; its marker leads to `{}`. The object has been compiled since the link, or not at all: link again. {COMPILE_AGAIN}",
                 wrapper.kernel,
                 marker.kpack_search_paths.join("`, `")
             ),
@@ -187,6 +200,32 @@ impl Presplit {
         used.map(|source| source.target.clone()).collect()
     }
 
+    /// Reads its code objects in an archive, since what is damaged where it was built must not be
+    /// installed.
+    fn check_code_objects(
+        &self,
+        source: &Source,
+        archive: &mut Archive<BufReader<File>>,
+    ) -> Result<(), Error> {
+        let mut checked = BTreeSet::new();
+        for wrapper in &self.wrappers {
+            let targets = source.archive.toc().kernels.get(&wrapper.kernel);
+            for (target, entry) in targets.into_iter().flatten() {
+                if !checked.insert(entry.ordinal) {
+                    continue;
+                }
+                let read = archive.read(&wrapper.kernel, target);
+                read.map_err(|error| match archive_error(&source.path, error) {
+                    Error::Refused { path, reason } => {
+                        Error::refused(&path, format!("{reason}. {COMPILE_AGAIN}"))
+                    }
+                    error => error,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Copies its code objects for the targets that are wanted; they are named `name#<position>`.
     pub(crate) fn collect(
         &self,
@@ -197,11 +236,12 @@ impl Presplit {
         let wrappers = &self.wrappers;
         for source in self.archives.iter().filter(|source| wanted(&source.target)) {
             let names = |kernel: &str| {
-                let all = wrappers.iter().enumerate();
-                let own = all.filter(|(_, wrapper)| wrapper.kernel == kernel);
-                own.map(|(index, _)| format!("{name}#{index}")).collect()
+                let own = wrappers.iter().filter(|wrapper| wrapper.kernel == kernel);
+                own.map(|wrapper| format!("{name}#{}", wrapper.position))
+                    .collect()
             };
             let mut archive = inspect::open_archive(&source.path)?;
+            self.check_code_objects(source, &mut archive)?;
             let fill = |destination: &mut ArchiveWriter<File>| {
                 let merged = destination.merge_as(&mut archive, names);
                 merged.map_err(|error| archive_error(&source.path, error))
@@ -220,7 +260,7 @@ impl Presplit {
         marker_of: &dyn Fn(&str) -> Marker,
     ) -> Result<Vec<(u64, Vec<u8>)>, Error> {
         let mut edits = Vec::new();
-        for (index, wrapper) in self.wrappers.iter().enumerate() {
+        for wrapper in &self.wrappers {
             let (offset, room) = wrapper.marker;
             let mut bytes = marker_of(&wrapper.group).to_bytes();
             if bytes.len() > room {
@@ -234,7 +274,7 @@ impl Presplit {
             }
             bytes.resize(room, 0);
             edits.push((offset, bytes));
-            let index = index as u64;
+            let index = u64::from(wrapper.position);
             edits.push((wrapper.offset + CO_INDEX, index.to_le_bytes().to_vec()));
         }
         Ok(edits)
@@ -249,10 +289,13 @@ fn room(
     split: &SplitBinary,
     marker: u64,
 ) -> Result<usize, Error> {
-    let failed = |e| elf_error(path, e);
-    let section = image.section(SECTION_NAME).map_err(failed)?;
-    let section_end = section.map(|(_, section)| section.offset + section.size);
-    let mut end = section_end.unwrap_or(marker).max(marker);
+    // There may be several sections of markers, of which one came to be when the rest was split.
+    let section = image.sections.iter().find(|section| {
+        section.name == SECTION_NAME
+            && (section.offset..section.offset + section.size).contains(&marker)
+    });
+    let section_end = section.map(|section| section.offset + section.size);
+    let mut end = section_end.unwrap_or(marker);
     for other in &split.wrappers {
         if other.marker_offset > marker {
             end = end.min(other.marker_offset);

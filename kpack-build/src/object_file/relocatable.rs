@@ -198,12 +198,18 @@ impl<S: ReadAt> Relocatable<S> {
             })
             .collect();
         let mut found = Vec::new();
-        for (section, offset, relocation) in &wrappers {
+        for (index, (section, offset, relocation)) in (0..).zip(&wrappers) {
             found.push(FatWrapper {
                 section: *section,
                 offset: *offset,
                 relocation: relocation.place,
-                bundle: self.bundle(*offset, relocation, &fat_sections, &used, &symbols)?,
+                bundle: self.bundle(
+                    (index, *offset),
+                    relocation,
+                    &fat_sections,
+                    &used,
+                    &symbols,
+                )?,
             });
         }
         for (place, relocation) in &relocations {
@@ -313,7 +319,7 @@ impl<S: ReadAt> Relocatable<S> {
     /// The bundle that a wrapper's relocation leads to.
     fn bundle(
         &self,
-        wrapper: u64,
+        (co_index, wrapper): (u32, u64),
         relocation: &Relocation,
         fat_sections: &[usize],
         used: &[(usize, u64)],
@@ -352,6 +358,7 @@ impl<S: ReadAt> Relocatable<S> {
             .map(|(_, start)| *start)
             .min();
         Ok(linked::Wrapper {
+            co_index,
             address: wrapper,
             bundle_address: offset,
             bundle_offset: header.sh_offset.get(LE) + offset,

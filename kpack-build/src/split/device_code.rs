@@ -46,7 +46,8 @@ fn bundles(
 ) -> Result<Vec<LocatedBundle>, Error> {
     let mut by_offset: BTreeMap<u64, LocatedBundle> = BTreeMap::new();
     let mut reader = BufReader::new(file);
-    for (index, wrapper) in wrappers.iter().enumerate() {
+    for wrapper in wrappers {
+        let index = wrapper.co_index as usize;
         if let Some(known) = by_offset.get_mut(&wrapper.bundle_offset) {
             known.wrappers.push(index);
             continue;

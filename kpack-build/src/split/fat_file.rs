@@ -72,10 +72,40 @@ pub(crate) fn read(path: &Path) -> Result<Input, Error> {
 }
 
 impl FatFile {
+    /// How many of its wrappers belong to objects that were split before the link.
+    pub(crate) fn split_before(&self) -> usize {
+        self.fat.split_before.len()
+    }
+
     /// Plans its host binary, with `marker` in the device code's place.
+    ///
+    /// # Errors
+    /// Also for one with wrappers that were split before the link: what is built of it has to place
+    /// them, as `kpack install` does.
     pub(crate) fn plan(&self, marker: &[u8]) -> Result<Plan, Error> {
+        match self.split_before() {
+            0 => self.plan_with(marker, Vec::new()),
+            count => Err(Error::refused(
+                &self.code.path,
+                format!(
+                    "{count} of its {} wrappers were split before the link, the others were not; `kpack install` brings their device code together",
+                    count + self.fat.wrappers.len()
+                ),
+            )),
+        }
+    }
+
+    /// Plans its host binary, with `marker` in the device code's place, and other changes, by offset
+    /// in the file.
+    pub(crate) fn plan_with(
+        &self,
+        marker: &[u8],
+        edits: Vec<(u64, Vec<u8>)>,
+    ) -> Result<Plan, Error> {
         let plan =
             Image::read(&*self.code.file).and_then(|image| Plan::new(&image, &self.fat, marker));
-        plan.map_err(|error| inspect::elf_error(&self.code.path, error))
+        let mut plan = plan.map_err(|error| inspect::elf_error(&self.code.path, error))?;
+        plan.add(edits);
+        Ok(plan)
     }
 }

@@ -61,8 +61,12 @@ impl<'a> Release<'a> {
         let input = split::read(&binary.path)?;
         let presplit = match input {
             Input::Split => Presplit::read(&binary.path)?,
+            Input::Fat(ref fat) if fat.split_before() > 0 => Presplit::read(&binary.path)?,
             _ => None,
         };
+        if matches!(input, Input::Fat(_)) {
+            self.report.warn(&binary.path, "has device code that was not split before the link, and keeps it; `kpack install` can split it in the staged directory");
+        }
         let outcome = match (presplit, input) {
             (Some(presplit), _) => self.place(&presplit, &name, binary.directory)?,
             (None, Input::Split) => return Err(leads_beside(&binary.path)?),
@@ -70,10 +74,7 @@ impl<'a> Release<'a> {
                 fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
                 let reason = match input {
                     Input::LeftAlone(reason) => reason,
-                    _ => {
-                        self.report.warn(&binary.path, "has device code that was not split before the link, and keeps it; `kpack install` can split it in the staged directory");
-                        "a fat binary".to_owned()
-                    }
+                    _ => "a fat binary".to_owned(),
                 };
                 Outcome::LeftAlone { reason }
             }

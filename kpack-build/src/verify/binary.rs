@@ -12,7 +12,7 @@ use super::archive::{agrees, counted};
 use super::resolver::Resolver;
 use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
-use crate::elf::{DeviceCode, FAT_SECTION, Image, SplitBinary};
+use crate::elf::{DeviceCode, FAT_SECTION, FatBinary, Image, SplitBinary};
 use crate::inspect::{Marked, elf_error, no_device_code, open, prefix_of, read_markers};
 use crate::object_file::is_object;
 
@@ -24,7 +24,7 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
         DeviceCode::Split(split) => {
             return check(path, &image, &split, context, report);
         }
-        DeviceCode::Fat(fat) => not_split(path, fat.wrappers.len(), report),
+        DeviceCode::Fat(fat) => not_split(path, &fat, report),
         DeviceCode::None(reason) => {
             report.note(Subject::File, path, no_device_code(reason).explanation);
         }
@@ -45,17 +45,23 @@ pub(super) fn verify_found(
     };
     match image.device_code().map_err(|e| elf_error(path, e))? {
         DeviceCode::Split(split) => check(path, &image, &split, context, report)?,
-        DeviceCode::Fat(fat) => not_split(path, fat.wrappers.len(), report),
+        DeviceCode::Fat(fat) => not_split(path, &fat, report),
         DeviceCode::None(_) => {}
     }
     Ok(())
 }
 
-fn not_split(path: &Path, wrappers: usize, report: &mut Report) {
-    let text = format!(
+fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
+    let mut text = format!(
         "not split: a fat binary with {}",
-        counted(wrappers, "wrapper")
+        counted(fat.wrappers.len(), "wrapper")
     );
+    if !fat.split_before.is_empty() {
+        let more = counted(fat.split_before.len(), "wrapper");
+        text.push_str(&format!(
+            ", and {more} of objects that were split before the link; `kpack install` splits the rest, and brings all together"
+        ));
+    }
     report.note(Subject::File, path, text);
 }
 

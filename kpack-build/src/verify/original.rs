@@ -39,13 +39,14 @@ pub(super) fn compare(
         return Ok(());
     };
 
-    if split.wrappers.len() != fat.wrappers.len() {
+    let count = fat.wrappers.len() + fat.split_before.len();
+    if split.wrappers.len() != count {
         let indices = split.wrappers.iter().map(|w| w.co_index.to_string());
         let text = format!(
             "has {} with index {}; the original has {}",
             counted(split.wrappers.len(), "wrapper"),
             Vec::from_iter(indices).join(", "),
-            counted(fat.wrappers.len(), "wrapper"),
+            counted(count, "wrapper"),
         );
         report.fault(Subject::CodeObjects, path, text);
     }
@@ -148,7 +149,8 @@ fn compare_code(
     let faults = report.count(Outcome::Fault);
     let mut in_original = BTreeSet::new();
     let (mut equal, mut left_out) = (0, 0);
-    for (index, wrapper) in (0u32..).zip(&fat.wrappers) {
+    for wrapper in &fat.wrappers {
+        let index = wrapper.co_index;
         let refused = |e: kpack_format::offload_bundle::BundleError| {
             let offset = wrapper.bundle_offset;
             let text = format!("wrapper {index}, bundle at file offset {offset:#x}: {e}");
@@ -188,7 +190,8 @@ fn compare_code(
         }
     }
     for (index, target) in kernels.entries().difference(&in_original) {
-        if (*index as usize) < fat.wrappers.len() && options.wants(target) {
+        let in_both = fat.wrappers.iter().any(|w| w.co_index == *index);
+        if in_both && options.wants(target) {
             let text = format!(
                 "index {index} for {target}: the kpacks have a code object, the original has none"
             );
