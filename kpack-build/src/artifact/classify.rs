@@ -5,10 +5,8 @@
 
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use kpack_format::TargetId;
 use walkdir::{DirEntry, WalkDir};
@@ -17,6 +15,7 @@ use super::content::Content;
 use super::data_file::{is_package, not_data};
 use super::databases::{self, Place, Selection};
 use super::elf_header::Headers;
+use super::in_parallel::in_parallel;
 use super::pairs::{self, Pairs};
 use super::target_name;
 use crate::Error;
@@ -216,25 +215,6 @@ fn classify_part(
     }
     Ok((classification, pairs))
 }
-
-/// What `work` makes of consecutive parts of `items`, a part for each processor, in their order.
-fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&[T]) -> R + Sync) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let size = items.len().div_ceil(threads).max(FEWEST_EACH);
-    thread::scope(|scope| {
-        let work = &work;
-        let parts = items.chunks(size);
-        let threads: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
-        let results = threads.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        results.collect()
-    })
-}
-
-/// Fewer files than this are not worth a thread.
-const FEWEST_EACH: usize = 32;
 
 pub(super) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
     let path = error.path().unwrap_or(prefix).to_owned();

@@ -10,6 +10,7 @@ mod data_file;
 pub mod databases;
 mod differences;
 mod elf_header;
+mod in_parallel;
 pub mod manifest_txt;
 pub mod names;
 pub mod packaging;

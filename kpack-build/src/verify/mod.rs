@@ -152,7 +152,8 @@ fn nothing_checked(path: &Path, report: &mut Report) {
     let mut checks = report.checks.iter();
     if !checks.any(|check| is_below(check) && check.text != leftover::TEXT) {
         let text = "there is nothing to verify: no artifact directory, and no binary with device \
-                    code, split or not, no .kpack archive and no .kpm manifest";
+                    code, split or not, no .kpack archive, no .kpm manifest and no kernel \
+                    database";
         report.fault(Subject::File, path, text);
     }
 }
