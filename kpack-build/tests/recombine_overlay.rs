@@ -211,6 +211,16 @@ fn output_among_the_shards_however_it_is_spelled() {
 }
 
 #[test]
+fn prefixes_of_two_shards_that_overlap() {
+    let tree = three_shards();
+    let list = "shards/linux-b/blas_lib_gfx90a:xnack+/artifact_manifest.txt";
+    write(&tree.path(list), format!("{PREFIX}/lib\n").as_bytes());
+    let plan = planned(&tree, CONFIGURATION);
+    let text = format!("the prefixes `{PREFIX}` and `{PREFIX}/lib` for it, which overlap");
+    assert_said(&plan, Severity::Error, &["out/blas_lib_instinct", &text]);
+}
+
+#[test]
 fn what_is_no_shard_and_no_artifact_is_left_out_and_named() {
     let tree = three_shards();
     fs::create_dir(tree.path("shards/linux-d")).unwrap();

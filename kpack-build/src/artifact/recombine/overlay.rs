@@ -24,6 +24,12 @@ impl Component<'_> {
         let mut first: BTreeMap<&Path, Owned<'_>> = BTreeMap::new();
         let mut found: Vec<(PathBuf, String)> = Vec::new();
         for artifact in &self.artifacts {
+            for (outer, inner) in nested(&artifact.prefixes) {
+                let text = format!(
+                    "shards list the prefixes `{outer}` and `{inner}` for it, which overlap"
+                );
+                found.push((PathBuf::from(&artifact.name), text));
+            }
             for (path, source) in &artifact.entries {
                 let mut prefixes = artifact.prefixes.iter();
                 let Some(installed) = prefixes.find_map(|prefix| path.strip_prefix(prefix).ok())
@@ -58,6 +64,16 @@ impl Component<'_> {
         }
         Ok(())
     }
+}
+
+/// Prefixes that are in others. No list of an artifact can have both.
+fn nested(prefixes: &[String]) -> impl Iterator<Item = (&String, &String)> {
+    prefixes.iter().flat_map(move |outer| {
+        let inner = prefixes
+            .iter()
+            .filter(move |inner| *inner != outer && Path::new(inner).starts_with(outer));
+        inner.map(move |inner| (outer, inner))
+    })
 }
 
 impl Owned<'_> {
