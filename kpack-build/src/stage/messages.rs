@@ -36,7 +36,7 @@ pub(super) struct Script {
     pub(super) linked_paths: Vec<PathBuf>,
 }
 
-/// Reads what `cargo build --message-format=json` prints.
+/// Reads what `cargo build` prints with `--message-format=json`, or `json-render-diagnostics`.
 pub(super) fn read(
     messages: impl BufRead,
     diagnostics: &mut dyn FnMut(&str),
