@@ -41,6 +41,7 @@ function(_kpack_add_hooks command)
       message(NOTICE "${command}(): \"${target}\" (${type}) is installed as it is: after this "
         "point its device code can be split only in the binaries it is linked into, or in the "
         "objects before that link. Pass those binaries to kpack_install().")
+      set_property(TARGET "${target}" PROPERTY KPACK_INSTALLED_UNLINKED "${command}")
       continue()
     elseif(NOT type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
       continue() # INTERFACE libraries have no file.

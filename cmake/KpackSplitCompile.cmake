@@ -64,6 +64,38 @@ function(_kpack_set_launcher command target)
         ${language}_COMPILER_LAUNCHER ${launcher} -- ${others})
     endif()
   endforeach()
+  get_target_property(known "${target}" KPACK_SPLIT_COMPILE)
+  if(known)
+    return()
+  endif()
+  set_property(TARGET "${target}" PROPERTY KPACK_SPLIT_COMPILE "${command}")
+  # The archives beside the objects. Without objects this must name nothing.
+  set(objects "$<TARGET_OBJECTS:${target}>")
+  set_property(TARGET "${target}" APPEND PROPERTY ADDITIONAL_CLEAN_FILES
+    "$<$<BOOL:${objects}>:$<JOIN:${objects},.kpack$<SEMICOLON>>.kpack>")
+  # When everything is said about the target, also by directories above. As code, since arguments of
+  # a deferred call are evaluated when it is made.
+  cmake_language(EVAL CODE "cmake_language(DEFER DIRECTORY [==[${CMAKE_SOURCE_DIR}]==] CALL
+    _kpack_check_launcher [==[${command}]==] [==[${target}]==])")
+endfunction()
+
+# Stops where what was said later about a target undoes its split, or takes it out of the build tree.
+function(_kpack_check_launcher command target)
+  foreach(language C CXX HIP)
+    get_target_property(launcher "${target}" ${language}_COMPILER_LAUNCHER)
+    if(NOT launcher MATCHES ";launch;--module;")
+      _kpack_fail(${command} "${language}_COMPILER_LAUNCHER of \"${target}\" was set after this "
+        "call, so that nothing would split its objects. Set it before, or set "
+        "CMAKE_${language}_COMPILER_LAUNCHER before the target is made; the launcher that is there "
+        "then runs behind kpack's.")
+    endif()
+  endforeach()
+  get_target_property(installed "${target}" KPACK_INSTALLED_UNLINKED)
+  if(installed)
+    _kpack_fail(${command} "the objects of \"${target}\" lead to their archives in the build tree, "
+      "but ${installed}() installs \"${target}\" itself. Leave it out of one of the two: what is "
+      "installed to be linked elsewhere keeps its device code.")
+  endif()
 endfunction()
 
 cmake_policy(POP)

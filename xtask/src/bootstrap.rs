@@ -55,6 +55,7 @@ const TOOLS: &[Tool] = &[
     program("eu-strip", "elfutils", "a strip and a linter under test"),
     program("patchelf", "patchelf", "changes RPATH after the split"),
     program("mold", "mold", "a linker under test"),
+    program("ccache", "ccache", "another compiler launcher"),
     program("gdb", "gdb", "finds separate debug files"),
     program("strace", "strace", "shows what is durable when"),
     program("zstd", "zstd", "the reference of `cargo xtask bench split`"),

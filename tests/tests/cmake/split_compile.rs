@@ -12,6 +12,10 @@ with_each_package!(["cmake", "cc", "readelf", "ninja", "clang++-19", "ld.lld-19"
     the_install_is_that_of_linked_binaries,
     other_launchers_come_behind,
     what_cannot_be_split_stops_the_compilation,
+    what_has_no_device_code_is_compiled_as_ever,
+    fat_and_split_objects_are_brought_together,
+    a_build_tree_is_cleaned_and_compiled_again,
+    what_is_said_later_does_not_undo_the_split,
 );
 
 const COMPILER: &str = "-DCMAKE_CXX_COMPILER=clang++-19";
@@ -163,4 +167,101 @@ fn what_cannot_be_split_stops_the_compilation(package: &Package) {
             .succeeds();
         prefix.is_split("lib/libveclib.so");
     }
+}
+
+const COMPILE: &str = "-DKPACK_SPLIT_AT=compile";
+
+fn what_has_no_device_code_is_compiled_as_ever(package: &Package) {
+    for more in ["-DPRECOMPILED=ON", "-DUNITY=ON", "-DIPO=ON"] {
+        let project = Project::new(package, "linked");
+        project.configure(&[COMPILER, COMPILE, more]).succeeds();
+        project.build(&[]).succeeds();
+        let prefix = project.prefix("prefix");
+        project.install(&prefix.path, &[]).succeeds();
+        prefix.is_split("lib/libveclib.so");
+        prefix.verifies();
+    }
+    if programs_are_there(&["ccache"]) {
+        let project = Project::new(package, "linked");
+        let ccache = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", COMPILER, COMPILE];
+        project.configure(&ccache).succeeds();
+        let prefix = project.prefix("prefix");
+        // The second time out of the cache.
+        for _ in 0..2 {
+            let mut build = Command::new("cmake");
+            build
+                .arg("--build")
+                .arg(&project.build)
+                .arg("--clean-first");
+            build.env("CCACHE_DIR", project.scratch().join("cache"));
+            Run::of(&mut build).succeeds();
+            project.install(&prefix.path, &[]).succeeds();
+            prefix.verifies();
+        }
+    }
+}
+
+/// Whoever builds a static library, its device code is installed, also after a change in a build tree
+/// that is not built anew, as Makefiles do not when a launcher changes.
+fn fat_and_split_objects_are_brought_together(package: &Package) {
+    let project = Project::new(package, "linked");
+    let install = |name: &str, more: &[&str]| {
+        let options = [["-G", "Unix Makefiles", COMPILER].as_slice(), more].concat();
+        project.configure(&options).succeeds();
+        project.build(&[]).succeeds();
+        let prefix = project.prefix(name);
+        project.install(&prefix.path, &[]).succeeds();
+        prefix.is_split("lib/libveclib.so");
+        prefix.verifies();
+        archives(&prefix.path)
+    };
+    let linked = install("linked", &["-DKPACK_SPLIT_AT=install"]);
+    fs::remove_dir_all(&project.build).unwrap();
+    assert_eq!(install("mixed", &[COMPILE]), linked);
+    let archive = project
+        .build
+        .join("CMakeFiles/kernels.dir/kernels.hip.cpp.o.kpack");
+    assert!(!archive.exists());
+    // Only what is changed is compiled with the new launcher.
+    assert_eq!(install("changed", &[COMPILE, "-DSPLIT_KERNELS=ON"]), linked);
+    fs::remove_dir_all(&project.build).unwrap();
+    assert_eq!(install("split", &[COMPILE, "-DSPLIT_KERNELS=ON"]), linked);
+    assert!(archive.is_dir());
+    let back = ["-DKPACK_SPLIT_AT=install", "-DSPLIT_KERNELS=OFF"];
+    assert_eq!(install("back", &back), linked);
+}
+
+fn a_build_tree_is_cleaned_and_compiled_again(package: &Package) {
+    for generator in ["Ninja", "Unix Makefiles"] {
+        let project = Project::new(package, "linked");
+        let options = ["-G", generator, COMPILER, COMPILE, "-DSPLIT_KERNELS=ON"];
+        project.configure(&options).succeeds();
+        project.build(&[]).succeeds();
+        let directory = project.build.join("CMakeFiles/kernels.dir");
+        let object = directory.join("kernels.hip.cpp.o");
+        let kpacks = directory.join("kernels.hip.cpp.o.kpack");
+        let archive = kpacks.join(".kpack/veclib_lib_gfx942.kpack");
+        fs::remove_file(&archive).unwrap();
+        let prefix = project.prefix("prefix");
+        let failed = project.install(&prefix.path, &[]);
+        failed.fails_with("remove it first, or build with --clean-first");
+        fs::remove_file(&object).unwrap();
+        project.build(&[]).succeeds();
+        project.install(&prefix.path, &[]).succeeds();
+        prefix.verifies();
+        project.build(&["--target", "clean"]).succeeds();
+        assert!(!object.exists() && !kpacks.exists(), "{generator}");
+        assert!(project.build.join("CMakeFiles").is_dir());
+    }
+}
+
+fn what_is_said_later_does_not_undo_the_split(package: &Package) {
+    let project = Project::new(package, "linked");
+    project
+        .configure(&[COMPILER, COMPILE, "-DLATE=ON"])
+        .fails_with("CXX_COMPILER_LAUNCHER of \"veclib\" was set after this call");
+    let both = ["-DLATE=OFF", "-DSPLIT_KERNELS=ON", "-DINSTALL_KERNELS=ON"];
+    project
+        .configure(&[&[COMPILER, COMPILE], both.as_slice()].concat())
+        .fails_with("the objects of \"kernels\" lead to their archives in the build tree");
 }
