@@ -205,14 +205,22 @@ fn a_shared_library_that_is_built_twice() {
 }
 
 #[test]
-fn markers_that_do_not_tell_where_the_archives_are() {
+fn markers_that_lead_beside_the_program() {
     let tree = Tree::new();
     let text = built(&tree);
-    let object = tree.path("vec.o");
-    let mut options = object_file::Options::new("vec", tree.path("target/release"), [object]);
-    options.search_paths = vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()];
+    // As a build script or a shell may split objects: by default, for programs beside the archives.
+    let options =
+        object_file::Options::new("vec", tree.path("target/release"), [tree.path("vec.o")]);
     object_file::split(&options, &()).unwrap();
     program(&tree, "target/release/vec.o", "");
+    let staged = tree.path("dist");
+    stage(&Options::new(&staged), text.as_bytes()).unwrap();
+    assert_eq!(staged_kernels(&tree).len(), 2);
+    let report = verify::verify(&[staged], &verify::Options::default(), &mut |_, _, _| {});
+    assert!(report.unwrap().holds());
+
+    fs::remove_dir_all(tree.path("dist")).unwrap();
+    fs::remove_dir_all(tree.path("target/release/.kpack")).unwrap();
     insta::assert_snapshot!(refused(&tree, &text));
 }
 

@@ -69,6 +69,15 @@ impl Presplit {
     /// [`Error::Refused`] where an archive that a marker leads to is missing, or lacks a code
     /// object for every target.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
+        Self::read_markers(path, false)
+    }
+
+    /// The same for one that is where it was linked: there, relative markers lead to archives, too.
+    pub(crate) fn read_linked(path: &Path) -> Result<Option<Self>, Error> {
+        Self::read_markers(path, true)
+    }
+
+    fn read_markers(path: &Path, relative: bool) -> Result<Option<Self>, Error> {
         let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
         let (split, mixed) = match image.device_code().map_err(|e| elf_error(path, e))? {
             DeviceCode::Split(split) => (split, false),
@@ -83,7 +92,7 @@ impl Presplit {
             let mut paths = marker.kpack_search_paths.iter();
             marker.kernel_name.is_some() && paths.any(|path| path.starts_with('/'))
         };
-        if !mixed && !groups.iter().any(|group| is_absolute(&group.marker)) {
+        if !relative && !mixed && !groups.iter().any(|group| is_absolute(&group.marker)) {
             return Ok(None);
         }
         let mut presplit = Self {

@@ -1,9 +1,8 @@
 //! What is put into a release.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Scheme};
@@ -13,8 +12,6 @@ use kpack_format::marker::{GFXARCH, Marker};
 use super::messages::Binary;
 use super::output_dir::OutputDir;
 use crate::Error;
-use crate::elf::{DeviceCode, Image};
-use crate::inspect::{self, elf_error, read_markers};
 use crate::install::presplit::Presplit;
 use crate::install::stage_edited;
 use crate::kpack_dir::{self, KpackDir};
@@ -59,9 +56,9 @@ impl<'a> Release<'a> {
         let directory = self.output.hidden.join(binary.directory);
         fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
         let input = split::read(&binary.path)?;
-        let presplit = match input {
-            Input::Split => Presplit::read(&binary.path)?,
-            Input::Fat(ref fat) if fat.split_before() > 0 => Presplit::read(&binary.path)?,
+        let presplit = match &input {
+            Input::Split => Presplit::read_linked(&binary.path)?,
+            Input::Fat(fat) if fat.split_before() > 0 => Presplit::read_linked(&binary.path)?,
             _ => None,
         };
         if matches!(input, Input::Fat(_)) {
@@ -69,12 +66,12 @@ impl<'a> Release<'a> {
         }
         let outcome = match (presplit, input) {
             (Some(presplit), _) => self.place(&presplit, &name, binary.directory)?,
-            (None, Input::Split) => return Err(leads_beside(&binary.path)?),
             (None, input) => {
                 fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
                 let reason = match input {
                     Input::LeftAlone(reason) => reason,
-                    _ => "a fat binary".to_owned(),
+                    Input::Fat(_) => "a fat binary".to_owned(),
+                    Input::Split => "split already".to_owned(),
                 };
                 Outcome::LeftAlone { reason }
             }
@@ -144,7 +141,10 @@ impl<'a> Release<'a> {
             let binaries = Vec::from_iter(report.files.iter().map(|file| file.path.as_str()));
             report.warn(
                 &output.path,
-                format!("no program has kernels: {}", binaries.join(", ")),
+                format!(
+                    "no program has kernels that were split before the link: {}",
+                    binaries.join(", ")
+                ),
             );
         }
         for (group, manifest) in manifests {
@@ -154,25 +154,6 @@ impl<'a> Release<'a> {
         }
         Ok(report)
     }
-}
-
-/// Why a binary is refused whose markers do not say where it was built.
-fn leads_beside(path: &Path) -> Result<Error, Error> {
-    let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
-    let code = image.device_code().map_err(|e| elf_error(path, e))?;
-    let mut patterns = BTreeSet::new();
-    if let DeviceCode::Split(split) = code {
-        for group in read_markers(path, &image, &split)? {
-            patterns.extend(group.marker.kpack_search_paths);
-        }
-    }
-    let patterns = Vec::from_iter(patterns).join("`, `");
-    Ok(Error::refused(
-        path,
-        format!(
-            "its device code was split before the link, and its markers lead to `{patterns}`, from where the program is: that does not tell where the archives were built. Split the objects with a search path that begins with a slash (kpack_build::Hip does; `kpack object --search-path`, `Options::search_paths`)"
-        ),
-    ))
 }
 
 /// The marker of a staged binary for the kernels of one module.
