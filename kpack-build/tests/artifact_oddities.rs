@@ -80,6 +80,23 @@ fn what_is_packed_is_not_looked_into_and_that_is_said() {
     assert!(files(&output, "blas_lib_generic").contains(&wheel));
 }
 
+#[test]
+fn a_library_file_that_is_cut_off_is_worth_a_warning() {
+    let (input, output) = (artifact(), Tree::new());
+    let path = format!("{ROCBLAS}/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat");
+    let whole = fs::read(input.path(&path)).unwrap();
+    write(&input, &path, &whole[..whole.len() / 2]);
+    let report = run(&options(&input, &output));
+    let start = format!("{path}: it is damaged: ");
+    assert!(
+        warnings(&report)
+            .iter()
+            .any(|text| text.starts_with(&start)),
+        "{report:#?}"
+    );
+    assert!(files(&output, "blas_lib_gfx942").contains(&path));
+}
+
 /// Its device code is not in the artifact, and would be in none that it is split into.
 #[test]
 fn a_binary_that_was_split_before_the_link_and_not_installed_is_refused() {

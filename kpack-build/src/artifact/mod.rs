@@ -4,6 +4,7 @@
 //! in a prefix is told apart by [`classify`], which knows the kernel databases of [`databases`]. [`split`] makes a generic artifact
 //! and one for each target of it.
 
+mod classifier;
 pub mod classify;
 mod content;
 mod data_file;

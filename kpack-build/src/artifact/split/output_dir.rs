@@ -91,7 +91,7 @@ pub(in crate::artifact) fn resolve(path: &Path) -> Result<PathBuf, Error> {
 
 /// Whether `path` is the directory that `metadata` is of. One may have several paths: where it is
 /// mounted twice.
-fn is(path: &Path, metadata: &Metadata) -> bool {
+pub(super) fn is(path: &Path, metadata: &Metadata) -> bool {
     let own = path.metadata();
     own.is_ok_and(|own| (own.dev(), own.ino()) == (metadata.dev(), metadata.ino()))
 }

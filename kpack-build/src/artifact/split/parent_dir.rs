@@ -25,7 +25,10 @@ pub(super) fn find(
     output: &Path,
     notices: &mut Vec<Notice>,
 ) -> Result<Vec<Artifact>, Error> {
-    if output_dir::resolve(output)?.canonicalize().ok() == parent.canonicalize().ok() {
+    let metadata = parent
+        .metadata()
+        .map_err(|e| Error::io(parent, "list", e))?;
+    if output_dir::is(&output_dir::resolve(output)?, &metadata) {
         return Err(Error::usage(format!(
             "{} is the directory of the artifacts and the output directory too",
             parent.display()

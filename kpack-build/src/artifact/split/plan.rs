@@ -87,6 +87,9 @@ pub(super) fn plan(
         for finding in &read.classification.unpaired {
             report.warn(read.root.join(&finding.path), &finding.text);
         }
+        for finding in &read.classification.damaged {
+            report.warn(read.root.join(&finding.path), &finding.text);
+        }
         for finding in &read.classification.notices {
             report.note(read.root.join(&finding.path), &finding.text);
         }
