@@ -13,7 +13,7 @@ use super::shell_words;
 const INCLUDES: [&str; 4] = ["-isystem", "-iquote", "-idirafter", "-I"];
 
 /// What a flag for the compiler begins with that matters to the link, too.
-const OF_LINK: [&str; 28] = [
+const OF_LINK: [&str; 35] = [
     "-B",
     "-L",
     "-Wl,",
@@ -21,7 +21,14 @@ const OF_LINK: [&str; 28] = [
     "-fsanitize",
     "-fuse-ld=",
     "-l",
-    "-m",
+    "-m32",
+    "-m64",
+    "-mabi=",
+    "-march=",
+    "-mcpu=",
+    "-mfloat-abi=",
+    "-mfpu=",
+    "-mx32",
     "-nodefaultlibs",
     "-nostartfiles",
     "-nostdlib",
@@ -194,6 +201,11 @@ fn of_link(flags: &[OsString]) -> Vec<OsString> {
     let mut flags = flags.iter();
     while let Some(flag) = flags.next() {
         let text = flag.to_string_lossy();
+        if text.starts_with("-X") && text != "-Xlinker" {
+            // The next one is for another program, or for one pass: `-Xarch_device -march=…`.
+            flags.next();
+            continue;
+        }
         if OF_LINK.iter().any(|name| text.starts_with(name)) {
             found.push(flag.clone());
             if WITH_VALUE.contains(&&*text) {
@@ -223,11 +235,13 @@ mod tests {
     #[test]
     fn what_matters_to_a_link() {
         let all = flags(
-            "-O3 --sysroot /s -fuse-ld=lld -DX -L /l -Wl,-z,now -I/i -target t -mcpu=x --sysroot=/t -Wall",
+            "-O3 --sysroot /s -fuse-ld=lld -DX -L /l -Wl,-z,now -I/i -target t -mcpu=x -mllvm -y -Xarch_device -march=z -Xlinker -v --sysroot=/t -Wall",
         );
         assert_eq!(
             of_link(&all),
-            flags("--sysroot /s -fuse-ld=lld -L /l -Wl,-z,now -target t -mcpu=x --sysroot=/t")
+            flags(
+                "--sysroot /s -fuse-ld=lld -L /l -Wl,-z,now -target t -mcpu=x -Xlinker -v --sysroot=/t"
+            )
         );
     }
 
