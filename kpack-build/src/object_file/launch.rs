@@ -16,7 +16,7 @@ use super::arguments::Compilation;
 use super::{Options, examine, split};
 use crate::Error;
 use crate::input::{self, FileKind, elf_error};
-use crate::kpack_dir::{self, group_name};
+use crate::kpack_dir::{self, group_name, remove_directory};
 use crate::report::Outcome;
 
 /// Runs a compiler, and splits the objects that it makes. `options` have the module and how code
@@ -61,15 +61,6 @@ fn directories(object: &Path) -> (PathBuf, PathBuf) {
     hidden.push(name);
     hidden.push(".kpack.tmp");
     (object.with_file_name(shown), object.with_file_name(hidden))
-}
-
-fn remove_directory(path: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(path, "remove", error))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Whether there is an object to be split in what the compiler wrote.
