@@ -1,11 +1,14 @@
 //! What must hold for any bytes. The fuzz targets call these, and so does the test that replays the
 //! seeds.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Cursor, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use kpack_build::Error;
+use kpack_build::object_file::{Options, split};
+use kpack_build::report::Outcome;
 use kpack_format::archive::{Archive, Toc};
 use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::Bundle;
@@ -157,6 +160,34 @@ pub fn bundle(bytes: &[u8]) {
         total += code_object.bytes.len() as u64;
         if total > MAX_CODE_OBJECT {
             return;
+        }
+    }
+}
+
+/// A relocatable object, or a static library.
+///
+/// # Panics
+/// Where it is neither refused, with nothing written, nor split, into something that is split and
+/// not much larger.
+pub fn object(bytes: &[u8]) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [input, output, again] =
+        ["file.o", "split", "again"].map(|name| directory.path().join(name));
+    fs::write(&input, bytes).expect("a temporary file");
+    let run = |input: &Path, output: &Path| split(&Options::new("vec", output, [input]), &());
+    match run(&input, &output) {
+        Err(Error::Refused { .. }) => assert!(!output.exists(), "nothing is written"),
+        Err(error) => panic!("{}", error.in_one_line()),
+        Ok(report) => {
+            let host = output.join("file.o");
+            let written = fs::read(&host).expect("a host-only file");
+            assert!(written.len() <= 2 * bytes.len() + 4096);
+            let report_of_host = run(&host, &again).expect("what is written is read");
+            let was_split = |outcome: &Outcome| matches!(outcome, Outcome::Split { .. });
+            assert!(!was_split(&report_of_host.files[0].outcome));
+            if !was_split(&report.files[0].outcome) {
+                assert_eq!(written, bytes);
+            }
         }
     }
 }

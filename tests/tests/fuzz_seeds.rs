@@ -11,19 +11,22 @@ use std::fs;
 use std::io::Cursor;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::marker::Marker;
-use kpack_tests::fixture::{Storage, bundle, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code_object};
+use kpack_tests::tree::Tree;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 5] = [
     ("archive", fuzz::archive),
     ("toc", fuzz::toc),
     ("marker", fuzz::marker),
     ("bundle", fuzz::bundle),
+    ("object", fuzz::object),
 ];
 
 fn directory(target: &str) -> PathBuf {
@@ -143,6 +146,32 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         add("bundle", name, &bundle(storage, &entries).unwrap());
     }
     add("bundle", "code_object", &entries[0].1);
+
+    let tree = Tree::new();
+    let object = |name: &str, storage| {
+        let path = tree.path(name);
+        let library = FatLibrary::new().kind(Kind::Object);
+        let library = library.wrapper(storage, [("gfx1100".to_owned(), entries[0].1.clone())]);
+        library.build(&path).unwrap();
+        fs::read(path).unwrap()
+    };
+    add("object", "object", &object("vec.o", Storage::Zstd(2)));
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let status = command.current_dir(tree.root()).args(arguments).status();
+        assert!(status.unwrap().success());
+        fs::read(tree.path(arguments[1])).unwrap()
+    };
+    add(
+        "object",
+        "static_library",
+        &run("ar", &["qc", "vec.a", "vec.o"]),
+    );
+    add(
+        "object",
+        "merged",
+        &run("ld", &["-o", "merged.o", "-r", "vec.o"]),
+    );
     seeds
 }
 
