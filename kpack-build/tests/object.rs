@@ -7,15 +7,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kpack_build::install::{Notice, Report};
+use kpack_build::install::{Notice, Outcome, Report};
 use kpack_build::object_file::{Options, split};
 use kpack_build::{Error, verify};
 use kpack_format::archive::Archive;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
-use object::read::elf::ElfFile64;
-use object::{Object as _, ObjectSection as _, SectionFlags};
+use object::read::elf::{ElfFile64, ElfSection64};
+use object::{Object as _, ObjectSection as _};
 
 /// Three wrappers; one code object is in two of them.
 fn fixture() -> FatLibrary {
@@ -167,31 +167,93 @@ fn kernels(directory: &Path) -> BTreeMap<(String, String), Vec<u8>> {
     found
 }
 
-/// Name, type, flags and bytes of each section, and the bytes of its relocations.
-type Sections = Vec<(String, SectionFlags, u64, Vec<u8>)>;
+/// A section: its name, its header without name and place, and its bytes.
+#[derive(Debug, PartialEq)]
+struct Section {
+    name: String,
+    kind: u32,
+    flags: u64,
+    link: u32,
+    info: u32,
+    align: u64,
+    entsize: u64,
+    bytes: Vec<u8>,
+}
 
-fn sections(bytes: &[u8]) -> Sections {
+fn sections(bytes: &[u8]) -> Vec<Section> {
+    let endian = object::LittleEndian;
     let file = ElfFile64::<object::LittleEndian>::parse(bytes).unwrap();
-    let sections = file.sections().map(|section| {
-        let name = section.name().unwrap().to_owned();
+    let section = |section: ElfSection64<'_, '_, object::LittleEndian>| {
+        let header = section.elf_section_header();
+        let align = header.sh_addralign.get(endian);
+        let offset = header.sh_offset.get(endian);
         let data = section.data().unwrap().to_owned();
-        (name, section.flags(), section.align(), data)
-    });
-    sections.collect()
+        assert!(data.is_empty() || offset % align.max(1) == 0, "{section:?}");
+        Section {
+            name: section.name().unwrap().to_owned(),
+            kind: header.sh_type.get(endian).0,
+            flags: header.sh_flags.get(endian).0,
+            link: header.sh_link.get(endian),
+            info: header.sh_info.get(endian),
+            align,
+            entsize: header.sh_entsize.get(endian),
+            bytes: data,
+        }
+    };
+    file.sections().map(section).collect()
+}
+
+/// What of two sections is not the same, by offset.
+fn changed(old: &Section, new: &Section) -> Vec<usize> {
+    assert_eq!(old.bytes.len(), new.bytes.len(), "{}", old.name);
+    let pairs = old.bytes.iter().zip(&new.bytes).enumerate();
+    pairs
+        .filter(|(_, (a, b))| a != b)
+        .map(|(at, _)| at)
+        .collect()
 }
 
 /// Everything but device code, wrapper, its relocations and the section names is as it was.
 fn assert_same_but_device_code(before: &[u8], after: &[u8]) {
+    // The header up to the place of the section headers, and behind it.
+    assert_eq!(before[..40], after[..40]);
+    assert_eq!(before[48..64], after[48..64]);
     let (before, after) = (sections(before), sections(after));
     assert_eq!(before.len(), after.len());
     for (old, new) in before.iter().zip(&after) {
-        match old.0.as_str() {
-            ".hip_fatbin" => assert_eq!(new.0, ".rocm_kpack_ref"),
+        let headers = [old, new].map(|s| (s.kind, s.flags, s.link, s.info, s.entsize));
+        assert_eq!(headers[0], headers[1], "{}", old.name);
+        match old.name.as_str() {
+            ".hip_fatbin" => {
+                assert_eq!((new.name.as_str(), new.align), (".rocm_kpack_ref", 8));
+                continue;
+            }
             // GNU tools have the names of sections in a table of their own, LLVM in the symbols'.
-            ".shstrtab" | ".strtab" => assert!(new.3.starts_with(&old.3), "{}", old.0),
-            ".hipFatBinSegment" | ".rela.hipFatBinSegment" => assert_eq!(old.3.len(), new.3.len()),
+            ".shstrtab" | ".strtab" => {
+                assert!(new.bytes.starts_with(&old.bytes), "{}", old.name);
+                assert!(new.bytes.len() <= old.bytes.len() + 16, "{}", old.name);
+            }
+            // Magic, pointer and index of a wrapper; between wrappers may be padding.
+            ".hipFatBinSegment" => {
+                let words = new.bytes.chunks(8).enumerate();
+                let wrappers = words.filter(|(_, word)| word.starts_with(b"HIPK"));
+                let wrappers: Vec<usize> = wrappers.map(|(word, _)| word * 8).collect();
+                for at in changed(old, new) {
+                    let inside = wrappers.iter().any(|wrapper| {
+                        let at = at.wrapping_sub(*wrapper);
+                        matches!(at, 0..4 | 8..24)
+                    });
+                    assert!(inside, "offset {at:#x} of the wrappers");
+                }
+            }
+            // The addend, which is the last word of three.
+            ".rela.hipFatBinSegment" => {
+                let all = changed(old, new);
+                assert!(all.iter().all(|at| at % 24 >= 16), "{all:?}");
+            }
             _ => assert_eq!(old, new),
         }
+        assert_eq!((&old.name, old.align), (&new.name, new.align));
     }
 }
 
@@ -211,12 +273,93 @@ fn everything_else_stays_byte_for_byte() {
             let library = fixture().kind(Kind::Object).red_zones();
             let library = library.compiler(compiler).flag(flag);
             library.build(&tree.path("vec.o")).unwrap();
-            split_into(&tree, "host", &["vec.o"]);
-            let before = fs::read(tree.path("vec.o")).unwrap();
-            let after = fs::read(tree.path("host/vec.o")).unwrap();
-            assert_same_but_device_code(&before, &after);
+            assert_split_keeps_the_rest(&tree, "vec.o");
         }
     }
+}
+
+fn assert_split_keeps_the_rest(tree: &Tree, file: &str) {
+    let report = split_into(tree, "host", &[file]);
+    let outcome = &report.files[0].outcome;
+    assert!(matches!(outcome, Outcome::Split { .. }), "{outcome:?}");
+    let before = fs::read(tree.path(file)).unwrap();
+    let after = fs::read(tree.path(&format!("host/{file}"))).unwrap();
+    assert_same_but_device_code(&before, &after);
+}
+
+/// What clang makes of HIP: COMDAT groups, debug information, instrumentation, many sections; and
+/// what linkers make of two of these.
+#[test]
+fn everything_else_of_a_compiled_object_stays_byte_for_byte() {
+    if !(require::tool("clang++-19") && require::tool("ld.lld-19")) {
+        return;
+    }
+    let tree = Tree::new();
+    let source = |name: &str| {
+        let text = format!(
+            "#include <hip/hip_runtime.h>\n\
+             template <class T> T twice(T x) {{ return x + x; }}\n\
+             inline int &shared_by_all() {{ static int x; return x; }}\n\
+             __global__ void {name}(float *a) {{ a[0] += 1; }}\n\
+             void run_{name}(float *a) {{ shared_by_all() = twice(3); {name}<<<1, 1>>>(a); }}\n"
+        );
+        fs::write(tree.path(&format!("{name}.hip")), text).unwrap();
+    };
+    source("add");
+    source("mul");
+    let compile = |name: &str, object: &str, flags: &str| {
+        let mut clang = Command::new("clang++-19");
+        clang.current_dir(tree.root());
+        clang.args(["-x", "hip", "-nogpuinc", "-nogpulib", "-fPIC"]);
+        clang.args(["--offload-arch=gfx1100", "-c", "-o", object, "-I"]);
+        clang.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip"));
+        run(clang
+            .arg(format!("{name}.hip"))
+            .args(flags.split_whitespace()));
+    };
+    for flags in [
+        "",
+        "-g",
+        "-g -gsplit-dwarf",
+        "-fsanitize=address -fno-gpu-sanitize",
+        "-ffunction-sections -fdata-sections -O2",
+        "--offload-compress",
+    ] {
+        compile("add", "vec.o", flags);
+        assert_split_keeps_the_rest(&tree, "vec.o");
+    }
+    compile("add", "add.o", "-g");
+    compile("mul", "mul.o", "-g");
+    for linker in ["ld.bfd", "ld.lld-19", "ld.mold"] {
+        if require::tool(linker) {
+            let mut linker = Command::new(linker);
+            linker.current_dir(tree.root());
+            run(linker.args(["-r", "-o", "vec.o", "add.o", "mul.o"]));
+            assert_split_keeps_the_rest(&tree, "vec.o");
+        }
+    }
+}
+
+/// More sections than fit into 16 bits, for which the gABI has escapes.
+#[test]
+fn objects_have_as_many_sections_as_they_like() {
+    let tree = Tree::new();
+    fixture()
+        .kind(Kind::Object)
+        .build(&tree.path("few.o"))
+        .unwrap();
+    let mut text = String::new();
+    for section in 0..66_000 {
+        text.push_str(&format!(".section s{section},\"a\"\n.byte 1\n"));
+    }
+    fs::write(tree.path("many.s"), text).unwrap();
+    run(Command::new("cc")
+        .current_dir(tree.root())
+        .args(["-c", "many.s"]));
+    run(Command::new("ld")
+        .current_dir(tree.root())
+        .args(["-r", "-o", "vec.o", "few.o", "many.o"]));
+    assert_split_keeps_the_rest(&tree, "vec.o");
 }
 
 #[test]
