@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use kpack_tests::fixture::{Storage, bundle, library_file};
 use xshell::{Shell, cmd};
 
+use super::bundle_reader;
 use super::check::Checker;
 use super::embedded::assemble;
 use super::reference::{CodeObject, CodeObjects, Reference};
@@ -51,6 +52,9 @@ const BLAS_LT: &str = "math-libs/BLAS/hipBLASLt/stage";
 const SPARSE_LT: &str = "math-libs/hipSPARSELt/stage";
 const MIOPEN: &str = "ml-libs/MIOpen/stage";
 const AOTRITON: &str = "ml-libs/aotriton/stage";
+
+/// hipBLASLt's kernels that turn matrices, for every target of a build.
+const TRANSFORM: &str = "hipblasltTransform.hsaco";
 
 /// Runs it all; adds a line for each step.
 pub(super) fn check(
@@ -183,8 +187,28 @@ impl Run<'_> {
         let other = self.lay(&names, "other")?;
         same_files(&contents(&root)?, &contents(&other)?)?;
         self.verify(&root, None)?;
+        self.has_code_of_all_machines(&root)?;
         let counts = self.checker(reference).check(&root)?;
         Ok(format!("{}, in any order", super::counted(counts)))
+    }
+
+    /// A file for all targets has what each machine built of it.
+    fn has_code_of_all_machines(&self, root: &Path) -> Result<()> {
+        let file = root.join("lib/hipblaslt/library").join(TRANSFORM);
+        let mut expected = CodeObjects::new();
+        for target in SHARDS.iter().flat_map(|(_, targets)| *targets) {
+            let code = CodeObject::of(&code_object("multiply", target)?);
+            expected.insert((*target).to_owned(), code);
+        }
+        let found = bundle_reader::read(&file)?;
+        ensure!(
+            found == expected,
+            "{}: expected the code of all machines, {:?}, found that for {:?}",
+            file.display(),
+            expected.keys(),
+            found.keys()
+        );
+        Ok(())
     }
 
     /// What a user of one kind of GPU installs.
@@ -322,6 +346,13 @@ impl Run<'_> {
             &rocblas.join("TensileLibrary_Type_SS_fallback.dat"),
             &library_file("gfx000", &[])?,
         )?;
+        // One file for all targets of the build.
+        let transform: Vec<(String, Vec<u8>)> = targets
+            .iter()
+            .map(|target| Ok(((*target).to_owned(), code_object("multiply", target)?)))
+            .collect::<Result<_>>()?;
+        let transform = bundle(Storage::Zstd(3), &transform)?;
+        write(&hipblaslt.join(TRANSFORM), &transform)?;
         write(
             &blas.join(BLAS).join("include/rocblas/rocblas.h"),
             b"int rocblas;\n",
