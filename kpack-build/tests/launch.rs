@@ -259,3 +259,26 @@ fn archives_of_what_is_not_made_any_more_go() {
     compile(&tree, "-c @/host.cpp -o @/add.o");
     assert!(!tree.path("add.o.kpack").exists());
 }
+
+/// Who ends a build ends launchers, which must not leave compilers behind.
+#[test]
+#[cfg(feature = "cli")]
+fn a_signal_ends_the_compiler_too() {
+    use std::os::unix::process::ExitStatusExt;
+    let tree = Tree::new();
+    let [started, object] = ["started", "add.o"].map(|name| tree.path(name));
+    let [start, write] = [&started, &object].map(|path| path.to_str().unwrap());
+    let script = "trap 'echo ended > $0.ended; exit 1' TERM; : > $0; for i in $(seq 600); do sleep 0.1; done; : > $2";
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_kpack"));
+    launcher.args(["launch", "--module=vec", "--", "sh", "-c", script]);
+    let mut launcher = launcher.args([start, "-o", write]).spawn().unwrap();
+    while !started.exists() {
+        std::thread::yield_now();
+    }
+    let id = launcher.id().to_string();
+    assert!(Command::new("kill").arg(&id).status().unwrap().success());
+    let status = launcher.wait().unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(1), None));
+    assert!(tree.path("started.ended").exists());
+    assert!(!object.exists());
+}

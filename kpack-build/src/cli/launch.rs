@@ -3,8 +3,13 @@
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
 
 use super::install::CompressionArgument;
 use crate::Error;
@@ -47,6 +52,28 @@ pub(super) struct Arguments {
     command: Vec<OsString>,
 }
 
+/// No process has this number.
+const NONE: u32 = 0;
+
+/// Lets a signal that is sent to the launcher alone end the compiler, which would go on otherwise and
+/// write the object. Those of a terminal reach both, and `nohup` may have one ignored.
+fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
+    let mut signals = Signals::new([SIGTERM])
+        .map_err(|e| Error::Compiler(format!("signals cannot be watched: {e}")))?;
+    std::thread::spawn(move || {
+        for signal in &mut signals {
+            let running = i32::try_from(compiler.load(Ordering::SeqCst)).ok();
+            let signal_of_rustix = Signal::from_named_raw(signal);
+            match (running.and_then(Pid::from_raw), signal_of_rustix) {
+                // It may have ended meanwhile.
+                (Some(compiler), Some(signal)) => _ = kill_process(compiler, signal),
+                _ => std::process::exit(128 + signal),
+            }
+        }
+    });
+    Ok(())
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.module, "", Vec::<OsString>::new());
     options.component.clone_from(&arguments.component);
@@ -54,7 +81,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.level = arguments.level;
     // The build runs as many compilers as there are processors.
     options.jobs = std::num::NonZeroUsize::MIN;
-    let status = object_file::launch(&options, &arguments.command)?;
+    let compiler = Arc::new(AtomicU32::new(NONE));
+    pass_signals_on(compiler.clone())?;
+    let status = object_file::launch_watched(&options, &arguments.command, &|running| {
+        compiler.store(running.unwrap_or(NONE), Ordering::SeqCst);
+    })?;
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
         // What shells say.

@@ -28,12 +28,31 @@ use crate::report::Outcome;
 /// that the build does not go on with it. A compiler that fails is none: its status is returned, and
 /// the archives of what it made before stay.
 pub fn launch(options: &Options, command: &[OsString]) -> Result<ExitStatus, Error> {
+    launch_watched(options, command, &|_| {})
+}
+
+/// As [`launch`]; `watch` is told the compiler's process ID, and `None` when it has ended, so that
+/// signals can be passed on to it.
+///
+/// # Errors
+/// As [`launch`].
+pub fn launch_watched(
+    options: &Options,
+    command: &[OsString],
+    watch: &dyn Fn(Option<u32>),
+) -> Result<ExitStatus, Error> {
     let Some((compiler, arguments)) = command.split_first() else {
         return Err(Error::usage("no compiler is named"));
     };
     // Before it runs, which may remove response files.
     let compilation = Compilation::of(arguments);
-    let status = Command::new(compiler).args(arguments).status();
+    let status = Command::new(compiler).args(arguments).spawn();
+    let status = status.and_then(|mut compiler| {
+        watch(Some(compiler.id()));
+        let status = compiler.wait();
+        watch(None);
+        status
+    });
     let status = status
         .map_err(|e| Error::Compiler(format!("`{}` cannot be run: {e}", compiler.display())))?;
     if status.success() {

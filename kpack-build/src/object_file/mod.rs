@@ -44,7 +44,7 @@ use crate::report::{ArchiveReport, Progress, Report};
 use crate::split::{Budget, Compression, DeviceCode, compress};
 use input::Input;
 
-pub use launch::launch;
+pub use launch::{launch, launch_watched};
 pub(crate) use name::is_object;
 pub use options::Options;
 pub(crate) use static_library::create;
