@@ -1,10 +1,10 @@
 //! Takes the GPU code out of ROCm/HIP binaries at build and install time.
 //!
-//! [`install`] splits the binaries of an install prefix, [`inspect`] tells what a file is, and
-//! [`verify`] whether binaries, archives and manifests are whole; all three are what the command
-//! `kpack` (feature `cli`) calls. [`object`] splits objects before they are linked. [`artifact`]
+//! `install` splits the binaries of an install prefix, `inspect` tells what a file is, and
+//! `verify` whether binaries, archives and manifests are whole; all three are what the command
+//! `kpack` (feature `cli`) calls. [`object`] splits objects before they are linked. `artifact`
 //! does for directory trees what packagers need: it splits them, and recombines what several
-//! machines built; [`sizes`] reports where the bytes are. [`elf`] is one linked binary: read,
+//! machines built; `sizes` reports where the bytes are. [`elf`] is one linked binary: read,
 //! planned, rewritten.
 //!
 //! A build script needs none of the features:

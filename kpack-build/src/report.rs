@@ -14,7 +14,7 @@ pub struct Report {
     /// The binaries, in the order in which they were given.
     pub files: Vec<FileReport>,
     /// The archives that the binaries' device code is in, by target; with
-    /// [`Only::Host`](crate::install::Only::Host) none.
+    /// `install::Only::Host` none.
     pub archives: Vec<ArchiveReport>,
     /// Archives that held nothing any more.
     #[cfg_attr(feature = "install", serde(serialize_with = "crate::lossy::list"))]

@@ -1,7 +1,7 @@
 //! One linked ELF file: read, find its device code, plan the host binary, apply the plan.
 //!
-//! [`Image`] (headers) → [`DeviceCode`] (wrappers and bundles) → [`Plan`] (the layout, pure data)
-//! → [`Plan::apply`] (the rewrite, checked afterwards).
+//! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `Plan` (the layout, pure data)
+//! → `Plan::apply` (the rewrite, checked afterwards).
 
 #[cfg(feature = "install")]
 mod check;
