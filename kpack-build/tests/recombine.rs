@@ -599,8 +599,14 @@ fn files_in_the_wrong_artifact_are_refused() {
         ),
         &wrong,
     );
+    write(&at("gfx1101", "share/elsewhere.bin"), &wrong);
     let plan = planned(&tree, CONFIGURATION);
     for parts in [
+        [
+            "gfx1101",
+            "share/elsewhere.bin",
+            "it is of gfx942, in an artifact for gfx1101",
+        ],
         [
             "gfx1100",
             "host.txt",

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use kpack_build::artifact::packaging::Configuration;
 use kpack_build::artifact::recombine;
-use kpack_build::artifact::split::{Options, split};
+use kpack_build::artifact::split::{Options, Unknown, split};
 use kpack_build::verify::{self, Check, Outcome, Report, verify};
 use kpack_format::manifest::Manifest;
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object};
@@ -518,4 +518,53 @@ fn a_binary_with_two_names() {
             "which is not its path in the install prefix",
         ],
     );
+}
+
+#[test]
+fn device_code_in_no_known_place() {
+    let tree = one_shard();
+    let object = code_object("gfx942", b"elsewhere").unwrap();
+    for artifact in ["generic", "gfx942", "gfx1100"] {
+        write(
+            &tree.path(&at(artifact, &format!("share/{artifact}.bin"))),
+            &object,
+        );
+    }
+    let report = check(&tree, "shards", None, &[]);
+    let found = faults(&report);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_found(
+        &report,
+        &[
+            "share/gfx1100.bin",
+            "is of gfx942, in the artifact of gfx1100: it is an AMDGPU code object",
+        ],
+    );
+    fs::remove_file(tree.path(&at("gfx1100", "share/gfx1100.bin"))).unwrap();
+    let report = check(&tree, "shards", None, &[]);
+    assert_eq!(faults(&report), [""; 0]);
+    for expected in [
+        "5 files, 1 of them with device code in no known place",
+        "4 files, device code only for gfx942",
+    ] {
+        let mut texts = report.checks.iter().map(|check| &check.text);
+        assert!(
+            texts.any(|text| text == expected),
+            "{expected}\n{report:#?}"
+        );
+    }
+}
+
+/// What a split with `--unknown move` makes of a component with nothing else of a target.
+#[test]
+fn an_artifact_of_device_code_in_no_known_place_is_not_empty() {
+    let tree = one_shard();
+    let artifact = tree.path("in/linux-a/blas_lib");
+    let object = code_object("gfx1201", b"elsewhere").unwrap();
+    write(&artifact.join(PREFIX).join("share/add.bin"), &object);
+    let mut options = Options::new(artifact, tree.path("shards/linux-a"), "blas_lib");
+    options.unknown = Unknown::Move;
+    split(&options, &()).unwrap();
+    let report = check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    assert_eq!(faults(&report), [""; 0]);
 }

@@ -67,6 +67,11 @@ pub fn agrees(said: &TargetId, own: &TargetId) -> bool {
         })
 }
 
+/// Whether one of two targets may have code of the other: either may say less.
+pub(crate) fn either_agrees(one: &TargetId, other: &TargetId) -> bool {
+    agrees(one, other) || agrees(other, one)
+}
+
 /// Whether `pattern`, in which `x` stands for any digit, is `processor`.
 pub(crate) fn matches_processor(pattern: &str, processor: &str) -> bool {
     let (Some(pattern), Some(digits)) =

@@ -12,6 +12,7 @@ use super::{Artifact, Severity};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
 use crate::artifact::packaging::Group;
+use crate::artifact::target_name::either_agrees;
 
 /// What there is for a target.
 struct Target<'a> {
@@ -182,6 +183,14 @@ fn misplaced(item: &Item, target: &TargetId) -> Option<String> {
     match (&item.class, item.node) {
         _ if item.is_manifest() => None,
         (Class::Target { target: own, .. }, _) if own != target => {
+            Some(format!("it is of {own}, in an artifact for {target}"))
+        }
+        (
+            Class::Unknown {
+                target: Some(own), ..
+            },
+            _,
+        ) if !either_agrees(own, target) => {
             Some(format!("it is of {own}, in an artifact for {target}"))
         }
         (Class::Target { .. } | Class::Unknown { .. }, _) => None,

@@ -14,6 +14,7 @@ use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
 use crate::artifact::shared::shared;
+use crate::artifact::target_name::either_agrees;
 use crate::kpack_dir;
 use crate::verify::archive::counted;
 use crate::verify::{Outcome, Report, Subject};
@@ -62,10 +63,16 @@ impl Artifact {
         if report.count(Outcome::Fault) == faults {
             let targets: Vec<String> = seen.targets.iter().map(TargetId::to_string).collect();
             let what = match (&self.role, targets.is_empty()) {
-                (Role::Unsplit, _) => "an artifact that is not split",
-                (Role::Generic, true) => "nothing architecture-specific",
-                (Role::Generic, false) => "a generic artifact",
-                _ => "device code only",
+                (Role::Unsplit, _) => "an artifact that is not split".to_owned(),
+                (Role::Generic, _) if seen.unknown > 0 => {
+                    format!(
+                        "{} of them with device code in no known place",
+                        seen.unknown
+                    )
+                }
+                (Role::Generic, true) => "nothing architecture-specific".to_owned(),
+                (Role::Generic, false) => "a generic artifact".to_owned(),
+                _ => "device code only".to_owned(),
             };
             let targets = match (&self.role, targets.is_empty()) {
                 (Role::Target(_) | Role::Group, false) => format!(" for {}", targets.join(", ")),
@@ -125,6 +132,28 @@ impl Artifact {
                 let text = format!("is of {target}, in the artifact of {own}");
                 report.fault(Subject::Artifact, &path, text);
             }
+            (
+                Role::Target(own),
+                Class::Unknown {
+                    target: Some(target),
+                    reason,
+                    ..
+                },
+            ) if !either_agrees(own, target) => {
+                let text = format!("is of {target}, in the artifact of {own}: {reason}");
+                report.fault(Subject::Artifact, &path, text);
+            }
+            (
+                Role::Target(_) | Role::Group,
+                Class::Unknown {
+                    target: None,
+                    reason,
+                    ..
+                },
+            ) => {
+                let text = format!("in no known place, and of no one target: {reason}");
+                report.note(Subject::Artifact, &path, text);
+            }
             (Role::Target(_) | Role::Group, Class::Host | Class::Fat | Class::Split)
                 if !is_directory && !is_manifest =>
             {
@@ -149,13 +178,24 @@ impl Artifact {
 struct Seen {
     files: usize,
     targets: BTreeSet<TargetId>,
+    /// Files with device code in no known place.
+    unknown: usize,
 }
 
 impl Seen {
     fn add(&mut self, entry: &Entry) {
         self.files += usize::from(!matches!(entry.node, Node::Directory { .. }));
-        if let Class::Target { target, .. } = &entry.class {
-            self.targets.insert(target.clone());
+        match &entry.class {
+            Class::Target { target, .. } => drop(self.targets.insert(target.clone())),
+            Class::Unknown {
+                target,
+                device_code,
+                ..
+            } => {
+                self.unknown += usize::from(*device_code);
+                self.targets.extend(target.clone());
+            }
+            Class::Host | Class::Fat | Class::Split => {}
         }
     }
 }
