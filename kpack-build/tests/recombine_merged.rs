@@ -268,43 +268,59 @@ fn tables_of_kernels_are_put_together_by_their_keys() {
     put(&tree, "linux-a", EXTENSIONS, &of(&["gfx1100", "gfx1101"]));
     put(&tree, "linux-b", EXTENSIONS, &of(&["gfx90a"]));
     put(&tree, "linux-c", EXTENSIONS, &of(&["gfx942", "gfx1101"]));
-    put(
-        &tree,
-        "linux-a",
-        MAPPING,
-        &mapping(&[(0, "BB_gfx1100"), (700, "HH_gfx1100")]),
-    );
-    put(
-        &tree,
-        "linux-b",
-        MAPPING,
-        &mapping(&[(90_000, "BB_gfx90a")]),
-    );
     let plan = apply(&tree, CONFIGURATION);
-    for file in [EXTENSIONS, MAPPING] {
-        assert_said(
-            &plan,
-            Severity::Note,
-            &[file, "put together from the copies of linux-a, "],
-        );
-    }
-    assert_eq!(said(&plan).len(), 2);
+    let parts = [EXTENSIONS, "put together from the copies of linux-a, "];
+    assert_said(&plan, Severity::Note, &parts);
+    assert_eq!(said(&plan).len(), 1);
     let all = of(&["gfx1100", "gfx1101", "gfx90a", "gfx942"]);
     assert_eq!(fs::read(output(&tree, EXTENSIONS)).unwrap(), all);
-    let all = mapping(&[
-        (0, "BB_gfx1100"),
-        (700, "HH_gfx1100"),
-        (90_000, "BB_gfx90a"),
-    ]);
-    assert_eq!(fs::read(output(&tree, MAPPING)).unwrap(), all);
     assert_eq!(faults(&tree, "out", None, &[]), [""; 0]);
+}
 
-    put(&tree, "linux-c", MAPPING, &mapping(&[(700, "other")]));
-    let parts = [
-        MAPPING,
-        "what it has under number 700 is not the same in shards linux-a, linux-b and linux-c",
-    ];
-    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+/// A key of it is where a range of kernels begins, and every build counts from 0.
+#[test]
+fn numbers_of_two_builds_are_not_put_together() {
+    let tree = three_shards();
+    let ours = mapping(&[(0, "BB_gfx1100"), (60, "HH_gfx1100")]);
+    put(&tree, "linux-a", MAPPING, &ours);
+    put(&tree, "linux-b", MAPPING, &ours);
+    put(&tree, "linux-c", MAPPING, &ours);
+    assert_eq!(said(&apply(&tree, CONFIGURATION)), [""; 0]);
+    assert_eq!(fs::read(output(&tree, MAPPING)).unwrap(), ours);
+
+    // Whatever is compared otherwise, and whether they have numbers in common or not.
+    let lax = CONFIGURATION.strip_suffix("  }\n}").unwrap().to_owned()
+        + r#"}, "validation": {"error_on_duplicate_device_code": false,
+                               "verify_generic_artifacts_match": false}}"#;
+    for theirs in [
+        mapping(&[(0, "BB_gfx90a")]),
+        mapping(&[(45, "BB_gfx90a")]),
+        message_pack(&json!({"0": "BB_gfx90a"})),
+    ] {
+        put(&tree, "linux-b", MAPPING, &theirs);
+        for configuration in [CONFIGURATION, &lax] {
+            let plan = planned(&tree, configuration);
+            let parts = [
+                "linux-b",
+                MAPPING,
+                "linux-a's and linux-b's cannot be put together",
+                "TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target",
+                "let one shard build for all targets",
+            ];
+            assert_said(&plan, Severity::Error, &parts);
+            assert_eq!(said(&plan).len(), 1);
+        }
+    }
+    // What only another shard has would be left out.
+    put(&tree, "linux-b", MAPPING, &ours);
+    for shard in ["linux-a", "linux-c"] {
+        let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/hipblaslt");
+        fs::remove_dir_all(tree.path(&library)).unwrap();
+    }
+    for configuration in [CONFIGURATION, &lax] {
+        let parts = ["linux-b", MAPPING, "only shard linux-b has it"];
+        assert_said(&planned(&tree, configuration), Severity::Error, &parts);
+    }
 }
 
 #[test]

@@ -25,8 +25,6 @@ pub(crate) enum Shared {
     Bundle,
     /// A MessagePack map with targets as keys.
     ByTarget,
-    /// A MessagePack map with numbers of kernels as keys.
-    ByNumber,
     /// A text with a line for each file that was built.
     Lines,
 }
@@ -49,11 +47,29 @@ pub(crate) fn shared(path: &Path) -> Option<Shared> {
         (Place::Shared, _) if name.ends_with(".hsaco") || name.ends_with(".co") => {
             Some(Shared::Bundle)
         }
-        (Place::Shared | Place::Unnamed, "TensileLiteLibrary_lazy_Mapping.dat") => {
-            Some(Shared::ByNumber)
-        }
         _ => None,
     }
+}
+
+/// A file for all targets of which one build's copy is of no use to another's code objects, and that
+/// cannot be put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whole {
+    /// Which file has which kernels. A key is the number that a range of kernels begins with, and
+    /// numbers begin with 0 in every build: another build's ranges cut through them.
+    Mapping,
+}
+
+/// Which such file this is, by its path in the prefix.
+pub(crate) fn whole(path: &Path) -> Option<Whole> {
+    let path = path.to_str()?;
+    let (directory, name) = path.rsplit_once('/')?;
+    let is_flat = directory.ends_with("hipblaslt/library");
+    let is_mapping = matches!(
+        name,
+        "TensileLiteLibrary_lazy_Mapping.dat" | "TensileLiteLibrary_lazy_Mapping.dat.zlib"
+    );
+    (is_flat && is_mapping).then_some(Whole::Mapping)
 }
 
 /// The entries of a shared file.
@@ -71,9 +87,9 @@ impl Entries {
     pub(crate) fn read(path: &Path, kind: Shared) -> Result<Result<Self, String>, Error> {
         match kind {
             Shared::Bundle => bundle(path),
-            Shared::ByTarget | Shared::ByNumber => {
+            Shared::ByTarget => {
                 let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
-                Ok(map(&bytes, kind))
+                Ok(map(&bytes))
             }
             Shared::Lines => {
                 let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
@@ -118,7 +134,6 @@ impl Entries {
     pub(crate) fn noun(&self) -> &'static str {
         match self.kind {
             Shared::Bundle | Shared::ByTarget => "for",
-            Shared::ByNumber => "under number",
             Shared::Lines => "in the line",
         }
     }
@@ -132,7 +147,7 @@ impl Entries {
                 let own = own.filter_map(|(id, code)| Some((str::from_utf8(id).ok()?, &code[..])));
                 offload_bundle::plain([(&self.host[..], &[][..])].into_iter().chain(own))
             }
-            Shared::ByTarget | Shared::ByNumber => {
+            Shared::ByTarget => {
                 let own = self.entries.values();
                 raw_map::to_bytes(own.map(|(key, value)| (&key[..], &value[..])))
             }
@@ -208,14 +223,13 @@ fn lines(bytes: Vec<u8>) -> Result<Entries, String> {
     })
 }
 
-fn map(bytes: &[u8], kind: Shared) -> Result<Entries, String> {
+fn map(bytes: &[u8]) -> Result<Entries, String> {
     let read = raw_map::read(bytes).map_err(|error| error.to_string())?;
     let mut entries = BTreeMap::new();
     for entry in read {
-        match (kind, &entry.key) {
-            (Shared::ByTarget, Key::Text(text)) if names::target(text).is_some() => {}
-            (Shared::ByNumber, Key::Number(_)) => {}
-            (_, key) => return Err(format!("it has the key `{}`", text(key))),
+        match &entry.key {
+            Key::Text(text) if names::target(text).is_some() => {}
+            key => return Err(format!("it has the key `{}`", text(key))),
         }
         let parts = (entry.key_bytes.to_vec(), entry.value_bytes.to_vec());
         if entries.insert(entry.key.clone(), parts).is_some() {
@@ -223,7 +237,7 @@ fn map(bytes: &[u8], kind: Shared) -> Result<Entries, String> {
         }
     }
     Ok(Entries {
-        kind,
+        kind: Shared::ByTarget,
         host: String::new(),
         entries,
     })

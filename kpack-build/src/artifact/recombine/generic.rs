@@ -1,10 +1,10 @@
 //! The generic artifact: the primary shard's, with which the others' are compared.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Severity;
-use super::compare::{Kind, differences};
+use super::compare::{Difference, Kind, differences};
 use super::component::{Component, MOST_DIFFERENCES};
 use super::tree::{Item, Tree};
 use crate::Error;
@@ -55,6 +55,7 @@ impl Component<'_> {
             let mut tree = self.tree(shard, path)?;
             self.nothing_unsplit(&tree);
             if let Some(first) = trees.first() {
+                self.compare_whole(first, &tree)?;
                 match self.compares_host_files() {
                     true => self.compare_generic(first, &tree)?,
                     false => self.device_code_left_out(first, &tree)?,
@@ -107,11 +108,31 @@ impl Component<'_> {
         }
     }
 
+    /// Compares files for all targets that cannot be put together.
+    fn compare_whole(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
+        for difference in differences(first, tree, |path, item| item.whole(path).is_some())? {
+            // Where only the one that is taken has it, other shards' device code does without.
+            if difference.kind == Kind::OnlyFirst && !self.compares_host_files() {
+                continue;
+            }
+            let text = format!(
+                "{}'s and {}'s cannot be put together: it maps ranges of numbers, which begin with \
+                 0 in every build, to files with kernels, so kernels of one build would be looked \
+                 for in files of the other; build with a hipBLASLt that writes a \
+                 TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target, or \
+                 let one shard build for all targets ({})",
+                first.shard, tree.shard, difference.text
+            );
+            self.say(Severity::Error, from(first, tree, &difference), text);
+        }
+        Ok(())
+    }
+
     fn compare_generic(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
         // Directories that only one has for such files' sake.
         let shared: BTreeSet<&Path> = [first, tree].into_iter().flat_map(around_shared).collect();
         let mut differences = differences(first, tree, |path, item| {
-            item.shared(path).is_none() && !shared.contains(path)
+            !is_for_all(path, item) && !shared.contains(path)
         })?;
         // What is an error is not to be cut off.
         differences.sort_by_key(|difference| difference.kind == Kind::Layout);
@@ -146,7 +167,7 @@ impl Component<'_> {
         let is_code = |path: &Path, item: &Item| {
             let is_file = matches!(item.node, Node::File { .. });
             is_file
-                && item.shared(path).is_none()
+                && !is_for_all(path, item)
                 && matches!(item.class, Class::Unknown { .. } | Class::Split)
         };
         for difference in differences(first, tree, is_code)? {
@@ -176,9 +197,25 @@ impl Component<'_> {
     }
 }
 
+/// Where the file is that a difference is about: the second shard's, if it has it.
+fn from(first: &Tree, second: &Tree, difference: &Difference) -> PathBuf {
+    let item = [second, first]
+        .into_iter()
+        .find_map(|tree| tree.entries.get(&difference.path));
+    item.map_or_else(
+        || second.root.join(&difference.path),
+        |item| item.from.clone(),
+    )
+}
+
+/// Whether it is a file for all targets, each of which is compared in its own way.
+fn is_for_all(path: &Path, item: &Item) -> bool {
+    item.shared(path).is_some() || item.whole(path).is_some()
+}
+
 /// The directories that files for all targets are in.
 fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
     let shared = tree.entries.iter();
-    let shared = shared.filter(|(path, item)| item.shared(path).is_some());
+    let shared = shared.filter(|(path, item)| is_for_all(path, item));
     shared.flat_map(|(path, _)| path.ancestors().skip(1))
 }

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, KPACK, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
-use crate::artifact::shared::{Shared, shared};
+use crate::artifact::shared::{Shared, Whole, shared, whole};
 use crate::kpack_dir;
 
 /// An artifact directory, read.
@@ -54,6 +54,13 @@ impl Item {
     pub(super) fn shared(&self, path: &Path) -> Option<Shared> {
         let within = path.strip_prefix(&*self.prefix).ok()?;
         shared(within).filter(|_| matches!(self.node, Node::File { .. }))
+    }
+
+    /// Which file for all targets it is, of those that cannot be put together. `path` is its path in
+    /// the artifact.
+    pub(super) fn whole(&self, path: &Path) -> Option<Whole> {
+        let within = path.strip_prefix(&*self.prefix).ok()?;
+        whole(within).filter(|_| !self.is_directory())
     }
 
     /// Whether it is an archive of kernels.
