@@ -136,16 +136,15 @@ fn the_archives_are_those_of_a_linked_binary_that_was_split() {
     assert_eq!(tree.snapshot_with_times(), before);
 }
 
-#[test]
-fn it_can_be_installed_in_halves() {
-    let tree = build();
-    let whole = tree.path("host/lib/libvec.so");
+/// Installs `host/lib/libvec.so` in a run for the device code and one for the host's, which together make
+/// what one run makes of the fat library.
+fn assert_halves_are_the_whole(tree: &Tree) {
     let source = tree.path("libvec.so");
-    fs::copy(&whole, &source).unwrap();
+    fs::copy(tree.path("host/lib/libvec.so"), &source).unwrap();
+    fs::create_dir_all(tree.path("device")).unwrap();
     let mut device = options(&tree.path("device"));
     device.only = Some(Only::Device);
     device.sources = vec![source];
-    fs::create_dir_all(tree.path("device")).unwrap();
     install(&device, &()).unwrap();
     let mut host = options(&tree.path("host"));
     host.only = Some(Only::Host);
@@ -155,6 +154,11 @@ fn it_can_be_installed_in_halves() {
     all.sort();
     install(&options(&tree.path("fat")), &()).unwrap();
     assert_eq!(all, archives(&tree.path("fat")));
+}
+
+#[test]
+fn it_can_be_installed_in_halves() {
+    assert_halves_are_the_whole(&build());
 }
 
 #[test]
@@ -240,21 +244,7 @@ fn a_binary_that_is_linked_of_fat_and_split_objects_is_split_and_placed() {
 fn a_mixed_binary_can_be_installed_in_halves() {
     let tree = build();
     link(&tree, "host", "objects/vec.o", "split/other/other.o");
-    let source = tree.path("libvec.so");
-    fs::copy(tree.path("host/lib/libvec.so"), &source).unwrap();
-    fs::create_dir_all(tree.path("device")).unwrap();
-    let mut device = options(&tree.path("device"));
-    device.only = Some(Only::Device);
-    device.sources = vec![source];
-    install(&device, &()).unwrap();
-    let mut host = options(&tree.path("host"));
-    host.only = Some(Only::Host);
-    install(&host, &()).unwrap();
-    let mut all = archives(&tree.path("device"));
-    all.extend(archives(&tree.path("host")));
-    all.sort();
-    install(&options(&tree.path("fat")), &()).unwrap();
-    assert_eq!(all, archives(&tree.path("fat")));
+    assert_halves_are_the_whole(&tree);
 }
 
 /// Relative markers, as of objects that were split for a place beside the binary.
