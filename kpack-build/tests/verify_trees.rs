@@ -3,6 +3,7 @@
 
 mod shards;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -13,7 +14,7 @@ use kpack_build::artifact::recombine;
 use kpack_build::artifact::split::{Options, Unknown, split};
 use kpack_build::verify::{self, Check, Outcome, Report, verify};
 use kpack_format::manifest::Manifest;
-use kpack_tests::fixture::{FatLibrary, Storage, code, code_object};
+use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
@@ -567,4 +568,76 @@ fn an_artifact_of_device_code_in_no_known_place_is_not_empty() {
     split(&options, &()).unwrap();
     let report = check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     assert_eq!(faults(&report), [""; 0]);
+}
+
+#[test]
+fn a_file_for_all_targets_that_lacks_one() {
+    let tree = one_shard();
+    let library = "lib/hipblaslt/library";
+    let transform = |targets: &[&'static str]| {
+        let codes: Vec<_> = targets
+            .iter()
+            .map(|target| code(target, "transform"))
+            .collect();
+        bundle(Storage::Zstd(1), &codes).unwrap()
+    };
+    let extensions = |targets: &[&str]| {
+        let entries: BTreeMap<&str, u32> = targets.iter().map(|target| (*target, 0)).collect();
+        rmp_serde::to_vec(&entries).unwrap()
+    };
+    let put = |file: &str, bytes: &[u8]| {
+        write(
+            &tree.path(&at("generic", &format!("{library}/{file}"))),
+            bytes,
+        );
+        check(&tree, "shards", None, &[])
+    };
+    for target in ["gfx1100", "gfx942"] {
+        let object = code_object(target, b"kernels").unwrap();
+        let file = format!("{library}/Kernels.so-000-{target}.hsaco");
+        write(&tree.path(&at(target, &file)), &object);
+    }
+    let both = ["gfx1100", "gfx942"];
+    let report = put("hipblasltTransform.hsaco", &transform(&both));
+    assert_eq!(faults(&report), [""; 0]);
+    let report = put("hipblasltExtOpLibrary.dat", &extensions(&both));
+    assert_eq!(faults(&report), [""; 0]);
+
+    for (file, part, whole) in [
+        (
+            "hipblasltTransform.hsaco",
+            transform(&["gfx1100"]),
+            transform(&both),
+        ),
+        (
+            "hipblasltExtOpLibrary.dat",
+            extensions(&["gfx1100"]),
+            extensions(&both),
+        ),
+    ] {
+        let report = put(file, &part);
+        assert_eq!(report.count(Outcome::Fault), 1, "{report:#?}");
+        assert_found(
+            &report,
+            &[
+                file,
+                "has nothing for gfx942, which lib/.kpack/rocblas_lib.kpm lists",
+            ],
+        );
+        // It need not be there where it is not asked for.
+        let report = check(&tree, "shards", None, &["gfx1100"]);
+        assert_eq!(faults(&report), [""; 0]);
+        put(file, &whole);
+    }
+
+    // hipBLASLt was not built for it, though another library in the prefix was.
+    put("hipblasltTransform.hsaco", &transform(&["gfx1100"]));
+    let kernels = format!("{library}/Kernels.so-000-gfx942.hsaco");
+    fs::remove_file(tree.path(&at("gfx942", &kernels))).unwrap();
+    let report = check(&tree, "shards", None, &[]);
+    assert_eq!(faults(&report), [""; 0]);
+    // A package that is not here does not say so.
+    fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
+    let report = check(&tree, "shards", None, &[]);
+    assert_found(&report, &["hipblasltTransform.hsaco", "nothing for gfx942"]);
 }

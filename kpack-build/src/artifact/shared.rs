@@ -125,6 +125,11 @@ impl Entries {
         missing.map(|(key, _)| text(key)).collect()
     }
 
+    /// The keys, in order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = String> {
+        self.entries.keys().map(text)
+    }
+
     /// Whether the same keys have the same content.
     pub(crate) fn same(&self, other: &Self) -> bool {
         self.entries.len() == other.entries.len() && self.not_in(other).is_empty()

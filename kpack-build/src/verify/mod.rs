@@ -127,7 +127,7 @@ pub fn verify(
             Ok(()) => {}
         }
     }
-    context.artifacts.verify(&mut report)?;
+    context.artifacts.verify(options, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
         if !context.artifacts.covers(path) {
             databases::verify(path, &mut report)?;

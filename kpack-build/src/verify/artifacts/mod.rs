@@ -2,6 +2,7 @@
 //! nothing else.
 
 mod content;
+mod for_all;
 mod installed;
 mod set;
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use walkdir::WalkDir;
 
-use super::Report;
+use super::{Options, Report};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, Kind};
@@ -207,7 +208,7 @@ impl Artifacts {
 
     /// Verifies what is in each artifact directory, and what the artifacts of a component have in
     /// common.
-    pub(super) fn verify(&self, report: &mut Report) -> Result<(), Error> {
+    pub(super) fn verify(&self, options: &Options, report: &mut Report) -> Result<(), Error> {
         let asked_for = || self.found.iter().filter(|artifact| artifact.asked_for);
         for artifact in asked_for() {
             artifact.verify(self, report)?;
@@ -216,6 +217,7 @@ impl Artifacts {
             let verified = |root: &PathBuf| asked_for().any(|artifact| artifact.real == *root);
             if set.roots.iter().any(verified) {
                 set.verify(report)?;
+                set.files_for_all(options, report)?;
             }
         }
         Ok(())
