@@ -4,19 +4,15 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use kpack_format::marker;
-use object::elf;
-
+use super::layout::{LEAST_TEXT, UNIT_IDS, layout_only, texts, unit_ids};
 use crate::Error;
-use crate::elf::{DeviceCode, FAT_SECTION, Image};
+use crate::elf::Image;
 use crate::inspect;
 
 /// How many sections are named.
 const MOST_SECTIONS: usize = 6;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
-/// The least printable bytes around a difference that are called text.
-const LEAST_TEXT: usize = 6;
 
 /// In what two files differ.
 pub(crate) struct Difference {
@@ -26,6 +22,7 @@ pub(crate) struct Difference {
     /// the same sections, symbols and texts of the same sizes at other addresses, as linkers give them
     /// where device code has another size. Addresses are in code and data, too, so these cannot be
     /// compared: a change that leaves every function and every section as long as it was is not found.
+    /// IDs of compilation units, which another target gives, count as equal.
     pub(crate) layout_only: bool,
 }
 
@@ -45,16 +42,16 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     );
     let mut shown = at;
     if let (Ok(a), Ok(b)) = images {
-        if layout_only(&a, &b) {
-            let text = "differs in its layout: its sections have the same sizes and other \
-                        addresses, as where device code had another size; the instructions \
-                        themselves cannot be compared then";
+        if let Some(text) = layout_only(&a, &b) {
             return Ok(Some(Difference {
-                text: text.to_owned(),
+                text,
                 layout_only: true,
             }));
         }
         shown = sections(&a, &b, &mut parts).unwrap_or(at);
+        if unit_ids(&a) != unit_ids(&b) {
+            parts.push(UNIT_IDS.to_owned());
+        }
         let (ours, theirs) = (texts(&a), texts(&b));
         let mut pairs = ours.iter().zip(&theirs);
         if let Some((a, b)) = pairs.find(|(a, b)| a != b) {
@@ -78,92 +75,6 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         text: format!("differs: {}", parts.join("; ")),
         layout_only: false,
     }))
-}
-
-/// Whether both are split binaries whose loaded sections have the same names, kinds and sizes, the
-/// same texts and the same symbols in them, and some of which are at other addresses.
-fn layout_only(one: &Image<File>, other: &Image<File>) -> bool {
-    let is_split = |image: &Image<File>| matches!(image.device_code(), Ok(DeviceCode::Split(_)));
-    if !is_split(one) || !is_split(other) {
-        return false;
-    }
-    let shape = |image: &Image<File>| -> Vec<(String, u32, u64)> {
-        let loaded = image
-            .sections
-            .iter()
-            .filter(|s| s.is_alloc() && !is_device(&s.name));
-        loaded.map(|s| (s.name.clone(), s.kind.0, s.size)).collect()
-    };
-    let addresses = |image: &Image<File>| -> Vec<u64> {
-        let loaded = image
-            .sections
-            .iter()
-            .filter(|s| s.is_alloc() && !is_device(&s.name));
-        loaded.map(|s| s.addr).collect()
-    };
-    shape(one) == shape(other)
-        && addresses(one) != addresses(other)
-        && texts(one) == texts(other)
-        && symbols(one) == symbols(other)
-        && compilers(one) == compilers(other)
-}
-
-/// Names, kinds and sizes of the symbols that are not in device code, whose size is what differs.
-fn symbols(image: &Image<File>) -> Vec<(u32, u8, u64)> {
-    use object::LittleEndian as LE;
-    let is_table = |kind| matches!(kind, elf::SHT_DYNSYM | elf::SHT_SYMTAB);
-    let mut found = Vec::new();
-    for table in image
-        .sections
-        .iter()
-        .filter(|section| is_table(section.kind))
-    {
-        let bytes = image.section_bytes(table).unwrap_or_default();
-        for entry in bytes.chunks_exact(size_of::<elf::Sym64<LE>>()) {
-            let Ok((symbol, _)) = object::pod::from_bytes::<elf::Sym64<LE>>(entry) else {
-                continue;
-            };
-            let within = image.sections.get(usize::from(symbol.st_shndx.get(LE).0));
-            if !within.is_some_and(|section| is_device(&section.name)) {
-                let (name, size) = (symbol.st_name.get(LE), symbol.st_size.get(LE));
-                found.push((name, symbol.st_info.0, size));
-            }
-        }
-    }
-    found
-}
-
-/// What the compilers say of themselves.
-fn compilers(image: &Image<File>) -> Vec<u8> {
-    let comment = image
-        .sections
-        .iter()
-        .find(|s| s.name == ".comment" && s.has_bytes());
-    let bytes = comment.and_then(|section| image.section_bytes(section).ok());
-    bytes.unwrap_or_default()
-}
-
-/// Whether a section has device code, or what stands in its place.
-fn is_device(name: &str) -> bool {
-    name == FAT_SECTION || name == marker::SECTION_NAME
-}
-
-/// The texts in what is loaded and no code. They stay what they are wherever they are.
-fn texts(image: &Image<File>) -> Vec<String> {
-    let mut texts = Vec::new();
-    for name in [".interp", ".dynstr", ".rodata", ".data"] {
-        let section = image
-            .sections
-            .iter()
-            .find(|s| s.name == name && s.has_bytes());
-        let bytes = section.and_then(|section| image.section_bytes(section).ok());
-        let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
-        let bytes = bytes.unwrap_or_default();
-        let runs = bytes.split(|byte| !printable(byte));
-        let long = runs.filter(|run| run.len() >= LEAST_TEXT);
-        texts.extend(long.map(|run| String::from_utf8_lossy(run).into_owned()));
-    }
-    texts
 }
 
 /// Build IDs, and the sections that differ. Gives the place of the first that is in neither a build
@@ -218,8 +129,19 @@ fn cut(text: &str) -> &str {
 }
 
 fn kind_of_text(a: &str, b: &str) -> &'static str {
+    // A hash or an identifier with many digits tells no time; 20261121T074512Z does.
+    let is_name = |word: &str| {
+        let is = |what: fn(&char) -> bool| word.chars().any(|c| what(&c));
+        is(char::is_ascii_digit) && is(|c| c.is_ascii_alphabetic() && !matches!(c, 'T' | 'Z'))
+    };
     let is_time = |text: &str| {
         let digits = text.chars().filter(char::is_ascii_digit).count();
+        if text
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .any(is_name)
+        {
+            return false;
+        }
         digits >= 6 && digits * 3 >= text.len() && !text.contains('/')
             || text.matches(':').count() >= 2 && digits >= 4
     };
@@ -298,4 +220,30 @@ fn text_at(bytes: &[u8], at: u64) -> Option<String> {
     let length = bytes[start..].iter().take_while(|b| printable(b)).count();
     let text = bytes.get(start..start + length)?;
     (length >= LEAST_TEXT).then(|| String::from_utf8_lossy(text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kind_of_text;
+
+    #[test]
+    fn an_identifier_tells_no_time() {
+        for (a, b, kind) in [
+            (
+                "built 2026-11-21 07:45:12",
+                "built 2026-11-21 08:01:59",
+                "timestamp",
+            ),
+            ("20261121T074512Z", "20261121T080159Z", "timestamp"),
+            ("/home/a/build", "/home/b/build", "path"),
+            (
+                "__hip_cuid_10b4a61ceb86933a",
+                "__hip_cuid_967d4902c55e0a7a",
+                "text",
+            ),
+            ("754354c08156697c", "274dcab0d7db0ad2", "text"),
+        ] {
+            assert_eq!(kind_of_text(a, b), kind, "{a}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ pub mod databases;
 mod differences;
 mod elf_header;
 mod in_parallel;
+mod layout;
 pub mod manifest_txt;
 pub mod names;
 pub mod packaging;

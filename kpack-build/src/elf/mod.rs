@@ -38,6 +38,7 @@ pub use self::{
 };
 pub use error::ElfError;
 pub(crate) use error::refuse;
+pub(crate) use headers::Section;
 pub use read_at::ReadAt;
 pub use records::Wrapper;
 pub(crate) use records::{

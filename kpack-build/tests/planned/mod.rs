@@ -1,5 +1,7 @@
 //! Recombinations, planned, and what they find.
 
+#![allow(dead_code, reason = "not every test uses all of it")]
+
 use std::fs;
 use std::num::NonZeroUsize;
 

@@ -1,5 +1,7 @@
 //! Split artifacts, as several machines upload them: a fat library like rocBLAS's with a database.
 
+#![allow(dead_code, reason = "not every test uses all of it")]
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
