@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use kpack_build::artifact::databases::Selection;
-use kpack_build::artifact::split::{BatchOptions, Options, Outcome, batch, split};
+use kpack_build::artifact::split::{BatchOptions, Options, Outcome, Unknown, batch, split};
 use kpack_build::install;
 use kpack_build::{Error, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object, library_file};
@@ -584,5 +584,63 @@ fn a_fat_binary_that_two_modules_share() {
             bytes.windows(marker.len()).any(|w| w == marker.as_bytes()),
             "{path} does not lead to {marker}"
         );
+    }
+}
+
+/// As newer builds of hipBLASLt have them.
+#[test]
+fn compressed_library_files_are_of_their_targets() {
+    let (input, output) = (artifact(), Tree::new());
+    let library = format!("{HIPBLASLT}/lib/hipblaslt/library");
+    for target in ["gfx1100", "gfx942"] {
+        for stem in ["TensileLibrary_Type_HH", "extop"] {
+            let object = code_object(target, stem.as_bytes()).unwrap();
+            write(&input, &format!("{library}/{stem}_{target}.co"), object);
+        }
+        for stem in ["TensileLibrary_Type_HH", "TensileLibrary_lazy"] {
+            write(
+                &input,
+                &format!("{library}/{stem}_{target}.dat.zlib"),
+                b"x\x9c\x01",
+            );
+        }
+    }
+    for name in ["TensileLibrary_HH_fallback", "hipblasltExtOpLibrary"] {
+        write(&input, &format!("{library}/{name}.dat.zlib"), b"x\x9c\x02");
+    }
+    let alone = format!("{ROCBLAS}/share/tuning_gfx942.dat.zlib");
+    write(&input, &alone, b"x\x9c\x03");
+    let mut options = options(&input, &output);
+    options.unknown = Unknown::Move;
+    let report = run(&options);
+    assert_eq!(warnings(&report), Vec::<String>::new());
+    for file in [
+        &format!("{library}/TensileLibrary_Type_HH_gfx942.dat.zlib"),
+        &format!("{library}/TensileLibrary_lazy_gfx942.dat.zlib"),
+        &alone,
+    ] {
+        let there = files(&output, "blas_lib_gfx942");
+        assert!(there.contains(file), "{file}\n{there:#?}");
+    }
+    let generic = files(&output, "blas_lib_generic");
+    for name in ["TensileLibrary_HH_fallback", "hipblasltExtOpLibrary"] {
+        let file = format!("{library}/{name}.dat.zlib");
+        assert!(generic.contains(&file), "{file}\n{generic:#?}");
+    }
+    assert_holds(output.root());
+
+    fs::remove_file(input.path(&format!("{library}/TensileLibrary_Type_HH_gfx942.dat.zlib")))
+        .unwrap();
+    fs::remove_file(input.path(&format!("{library}/hipblasltExtOpLibrary.dat.zlib"))).unwrap();
+    let report = run(&options);
+    for (stem, count) in [
+        ("TensileLibrary_Type_HH_gfx942", 1),
+        ("TensileLibrary_Type_HH_gfx1100", 0),
+        ("extop_gfx942", 1),
+    ] {
+        let start = format!("{library}/{stem}.co: it has no library file");
+        let said = warnings(&report);
+        let found = said.iter().filter(|text| text.starts_with(&start)).count();
+        assert_eq!(found, count, "{stem} {said:#?}");
     }
 }

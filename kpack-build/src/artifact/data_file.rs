@@ -16,7 +16,19 @@ const EXTENSIONS: &[&str] = &[
 ];
 
 /// What may follow, where they are compressed.
-const COMPRESSED: &[&str] = &["bz2", "gz", "xz", "zst"];
+const COMPRESSED: &[&str] = &["bz2", "gz", "xz", "zlib", "zst"];
+
+/// The name of a file without what its compression puts behind it: `x.dat` for `x.dat.zlib`.
+pub(super) fn uncompressed(name: &str) -> &str {
+    let stems = COMPRESSED.iter().filter_map(|end| stem(name, end));
+    stems.into_iter().next().unwrap_or(name)
+}
+
+/// What is before the extension, which may have dots in it; `None` for another, or nothing.
+fn stem<'a>(name: &'a str, extension: &str) -> Option<&'a str> {
+    let stem = name.strip_suffix(extension)?.strip_suffix('.')?;
+    (!stem.is_empty()).then_some(stem)
+}
 
 /// What a file is, where it is no data file: one by its name that is no binary for a host and no
 /// script by its content. `kind` is what it was identified as.
@@ -49,14 +61,8 @@ fn is_named_so(path: &Path) -> bool {
 fn ends_in(path: &Path, extensions: &[&str]) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.to_ascii_lowercase();
-    let ends = |name: &str, extension: &str| {
-        let stem = name.strip_suffix(extension);
-        let stem = stem.and_then(|stem| stem.strip_suffix('.'));
-        stem.filter(|stem| !stem.is_empty()).map(str::len)
-    };
-    let stem = COMPRESSED.iter().find_map(|end| ends(&name, end));
-    let name = stem.and_then(|stem| name.get(..stem)).unwrap_or(&name);
-    extensions.iter().any(|end| ends(name, end).is_some())
+    let name = uncompressed(&name);
+    extensions.iter().any(|end| stem(name, end).is_some())
 }
 
 fn is_script(file: &File) -> io::Result<bool> {
@@ -79,6 +85,7 @@ mod tests {
             "gfx942.DAT",
             "gfx90a.db.txt",
             "kernels-gfx942.bin.zst",
+            "kernels-gfx942.dat.zlib",
             "gfx1100/Contraction.yaml",
         ] {
             assert!(is_named_so(Path::new(name)), "{name}");

@@ -7,6 +7,7 @@
 
 use kpack_format::TargetId;
 
+use super::data_file::uncompressed;
 use super::target_name;
 
 /// A kernel database.
@@ -124,7 +125,8 @@ fn below<'a>(path: &'a [&'a str], directories: &[&str]) -> Option<&'a [&'a str]>
 }
 
 /// The libraries of Tensile. Flat, the files are told apart by their names. Where a directory is
-/// named after a target, everything in it is the target's, whatever its name.
+/// named after a target, everything in it is the target's, whatever its name. Newer builds compress
+/// their library files (`.dat.zlib`).
 fn tensile(path: &[&str], library: &str) -> Option<Place> {
     let inside = below(path, &[library, "library"])?;
     let (file, directories) = inside.split_last()?;
@@ -141,6 +143,7 @@ fn tensile(path: &[&str], library: &str) -> Option<Place> {
             None => Place::Target(target),
         });
     }
+    let file = uncompressed(file);
     let (_, extension) = file.rsplit_once('.')?;
     if !matches!(extension, "co" | "hsaco" | "dat") {
         return None;
@@ -249,6 +252,16 @@ mod tests {
                 "Shared",
             ),
             (
+                "lib/hipblaslt/library/TensileLibrary_Type_HH_gfx942.dat.zlib",
+                "hipblaslt",
+                "gfx942",
+            ),
+            (
+                "lib/hipblaslt/library/TensileLibrary_Type_HH_fallback.dat.zlib",
+                "hipblaslt",
+                "Shared",
+            ),
+            (
                 "lib/hipsparselt/library/Kernels_gfx942_20cu.co",
                 "hipsparselt",
                 "gfx942",
@@ -292,9 +305,10 @@ mod tests {
     #[test]
     fn every_database_has_a_line_above() {
         let source = include_str!("databases.rs");
-        let (_, tests) = source
+        let (_, behind) = source
             .split_once("fn each_database_knows_its_files")
             .unwrap();
+        let (tests, _) = behind.split_once("#[test]").unwrap();
         for database in DATABASES {
             assert!(
                 tests.contains(&format!("\"{}\"", database.name)),

@@ -1,8 +1,8 @@
 //! Artifact directories: what a build system puts out and a packager puts together.
 //!
 //! An artifact directory lists its prefixes in `artifact_manifest.txt` ([`manifest_txt`]). What is
-//! in a prefix is told apart by [`classify`], which knows the kernel databases of [`databases`]. [`split`] makes a generic artifact
-//! and one for each target of it.
+//! in a prefix is told apart by [`classify`], which knows the kernel databases of [`databases`].
+//! [`split`] makes a generic artifact and one for each target of it.
 
 mod classifier;
 pub mod classify;
@@ -16,7 +16,7 @@ mod layout;
 pub mod manifest_txt;
 pub mod names;
 pub mod packaging;
-mod pairs;
+pub(crate) mod pairs;
 pub mod recombine;
 pub(crate) mod shared;
 pub mod split;

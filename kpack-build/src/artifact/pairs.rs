@@ -1,10 +1,14 @@
 //! Code objects and the library files that name them, which are of no use without each other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
+
+use kpack_format::tensile::Library;
 
 use super::classify::{Class, Entry, Finding, Node};
 use super::content::Content;
+use super::data_file::uncompressed;
 
 /// Which library file names which code object.
 #[derive(Default)]
@@ -39,6 +43,16 @@ impl Pairs {
     pub(super) fn unpaired(&self, entries: &[Entry]) -> Vec<Finding> {
         let mut found = Vec::new();
         let there: BTreeSet<&Path> = entries.iter().map(|entry| entry.path.as_path()).collect();
+        // A library file may be compressed. What it names is not known then.
+        let compressed: BTreeSet<PathBuf> = there
+            .iter()
+            .filter_map(|path| of_compressed(path))
+            .collect();
+        let may_be_named: BTreeSet<&Path> = compressed
+            .iter()
+            .filter(|path| names_others(path))
+            .filter_map(|path| path.parent())
+            .collect();
         for entry in entries {
             let path = entry.path.as_path();
             let is_tensile = matches!(&entry.class, Class::Target { database, .. }
@@ -53,7 +67,9 @@ impl Pairs {
                 let named = self
                     .named
                     .contains(&(directory.to_owned(), name.into_owned()));
-                if !named && !there.contains(library.as_path()) {
+                let named = named || may_be_named.contains(directory);
+                let is_there = there.contains(library.as_path()) || compressed.contains(&library);
+                if !named && !is_there {
                     let library = library.file_name().unwrap_or_default().to_string_lossy();
                     found.push(Finding {
                         path: path.to_owned(),
@@ -81,6 +97,41 @@ impl Pairs {
 
 /// The databases whose code objects and library files come in pairs.
 pub(super) const TENSILE: [&str; 3] = ["rocblas", "hipblaslt", "hipsparselt"];
+
+/// The path that a compressed library file has when it is not.
+fn of_compressed(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let plain = uncompressed(name);
+    (plain != name && plain.ends_with(".dat")).then(|| path.with_file_name(plain))
+}
+
+/// Whether the code objects that a library file names are not called after it. Others that are for
+/// all targets name none with the extension `.co`.
+fn names_others(library: &Path) -> bool {
+    library.ends_with("hipblasltExtOpLibrary.dat")
+}
+
+/// Whether some library file in the directory of `code_object`, which need not be there, names it, or
+/// may name it: what a compressed one names is not known.
+pub(crate) fn named_beside(code_object: &Path) -> bool {
+    let Some(directory) = code_object.parent() else {
+        return false;
+    };
+    let (name, stem) = (code_object.file_name(), code_object.file_stem());
+    let named = [name, stem].map(|name| name.unwrap_or_default().to_string_lossy().into_owned());
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|library| {
+        if library
+            .extension()
+            .is_none_or(|extension| extension != "dat")
+        {
+            return of_compressed(&library).is_some_and(|library| names_others(&library));
+        }
+        let bytes = fs::read(library).unwrap_or_default();
+        Library::read(&bytes)
+            .is_ok_and(|library| named.iter().any(|name| library.code_objects.contains(name)))
+    })
+}
 
 fn stem(name: &str) -> &str {
     let stem = name

@@ -1,11 +1,9 @@
 //! What is in an artifact directory: what belongs into it, and nothing else.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::tensile::Library;
 
 use super::installed::Installed;
 use super::{Artifact, Artifacts, Role};
@@ -13,6 +11,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::pairs::named_beside;
 use crate::artifact::shared::shared;
 use crate::artifact::target_name::either_agrees;
 use crate::kpack_dir;
@@ -229,20 +228,4 @@ fn findings(
         }
     }
     Ok(())
-}
-
-/// Whether some library file in the directory of `code_object`, which need not be there, names it.
-fn named_beside(code_object: &Path) -> bool {
-    let Some(directory) = code_object.parent() else {
-        return false;
-    };
-    let (name, stem) = (code_object.file_name(), code_object.file_stem());
-    let named = [name, stem].map(|name| name.unwrap_or_default().to_string_lossy().into_owned());
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let libraries = entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "dat"));
-    libraries.into_iter().any(|library| {
-        let bytes = fs::read(library.path()).unwrap_or_default();
-        Library::read(&bytes)
-            .is_ok_and(|library| named.iter().any(|name| library.code_objects.contains(name)))
-    })
 }
