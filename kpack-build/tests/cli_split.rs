@@ -138,6 +138,8 @@ fn a_batch_with_a_failure() {
     let output = kpack(&tree, &[&batch[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(3));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["outcome"], "failed");
+    assert_eq!(report["error"], "of 2 artifacts, 1 failed: fft_lib");
     assert_eq!(report["artifacts"][0]["outcome"], "split");
     assert_eq!(report["artifacts"][0]["device_code"], true);
     assert_eq!(report["artifacts"][1]["outcome"], "failed");
@@ -439,4 +441,49 @@ fn killed_at_any_moment_it_leaves_no_artifact_that_looks_complete_and_is_not() {
         killed > 30,
         "only {killed} of 100 runs were killed before their end"
     );
+}
+
+#[test]
+fn json_whatever_happens() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    let json = |arguments: &[&str]| {
+        let output = kpack(&tree, &[arguments, &["--json"]].concat());
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let error = said["error"].as_str().unwrap_or_default().to_owned();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(&error), "{error}\n{stderr}");
+        (output.status.code().unwrap(), said, error)
+    };
+    let batch = [
+        "split",
+        "--batch-artifact-parent-dir",
+        "in",
+        "--output-dir",
+        "out",
+    ];
+    for (kind, arguments) in [("single", &SPLIT[..]), ("batch", &batch)] {
+        for (more, code, words) in [
+            (["--gpu-targets", "gfx1201"], 3, "gfx1201"),
+            (["--split-databases", "no"], 2, "kernel database `no`"),
+        ] {
+            let (found, said, error) = json(&[arguments, &more].concat());
+            assert_eq!(
+                (found, &said["outcome"]),
+                (code, &"failed".into()),
+                "{said:#}"
+            );
+            assert!(error.contains(words), "{said:#}");
+            assert_eq!(said.get("artifacts").is_some(), kind == "batch", "{said:#}");
+        }
+        let (code, said, _) = json(arguments);
+        assert_eq!((code, &said["outcome"]), (0, &"split".into()), "{said:#}");
+        assert!(said.get("error").is_none(), "{said:#}");
+    }
+    fs::remove_dir_all(tree.path("in")).unwrap();
+    for arguments in [&SPLIT[..], &batch] {
+        let (code, said, error) = json(arguments);
+        assert_eq!((code, &said["outcome"]), (4, &"failed".into()), "{said:#}");
+        assert!(error.contains("in"), "{said:#}");
+    }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
+use serde::Serialize;
 
 use super::install::CompressionArgument;
 use super::output::{self, count, size};
@@ -85,7 +86,7 @@ pub(super) struct Arguments {
     /// How many threads compress; by default, as many as there are processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Print the summary as JSON
+    /// Print the summary, or why there is none, as JSON
     #[arg(long)]
     json: bool,
     /// Print errors and warnings only
@@ -119,7 +120,38 @@ enum UnknownArgument {
     Error,
 }
 
+/// What `--json` prints of a batch.
+#[derive(Debug, Serialize)]
+struct BatchSummary<'a> {
+    /// `split`, or `failed` where anything was not.
+    outcome: &'static str,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(flatten)]
+    report: &'a BatchReport,
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let bar = Bar::new(arguments.quiet || arguments.json, ALL);
+    match &arguments.batch_artifact_parent_dir {
+        None => {
+            let result = options(arguments).and_then(|options| split::split(&options, &bar));
+            bar.finish();
+            print_one(result, arguments)
+        }
+        Some(parent) => {
+            let result = options(arguments).and_then(|each| {
+                let parent_dir = parent.clone();
+                split::batch(&BatchOptions { parent_dir, each }, &bar)
+            });
+            bar.finish();
+            print_batch(result, arguments)
+        }
+    }
+}
+
+fn options(arguments: &Arguments) -> Result<Options, Error> {
     let mut options = Options::new(
         arguments.artifact_dir.clone().unwrap_or_default(),
         &arguments.output_dir,
@@ -153,31 +185,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             output::complain("note", format_args!("{option} is not needed, and ignored"));
         }
     }
-
-    let bar = Bar::new(arguments.quiet || arguments.json, ALL);
-    match &arguments.batch_artifact_parent_dir {
-        None => {
-            let result = split::split(&options, &bar);
-            bar.finish();
-            let report = result?;
-            print_notices(&report.notices, arguments.quiet);
-            if arguments.json {
-                output::json(&report)?;
-            } else if !arguments.quiet {
-                output::write(summary(&report))?;
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        Some(parent) => {
-            let options = BatchOptions {
-                parent_dir: parent.clone(),
-                each: options,
-            };
-            let result = split::batch(&options, &bar);
-            bar.finish();
-            print_batch(&result?, arguments)
-        }
-    }
+    Ok(options)
 }
 
 fn selection(names: &[String]) -> Result<Selection, Error> {
@@ -224,7 +232,44 @@ fn print_notices(notices: &[Notice], quiet: bool) {
     }
 }
 
-fn print_batch(report: &BatchReport, arguments: &Arguments) -> Result<ExitCode, Error> {
+fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
+    if let Ok(report) = &result {
+        print_notices(&report.notices, arguments.quiet);
+    }
+    let (outcome, result) = match result {
+        Ok(report) => (Outcome::Split(report), Ok(ExitCode::SUCCESS)),
+        Err(error) => {
+            let directory = arguments.artifact_dir.clone().unwrap_or_default();
+            let prefix = arguments.artifact_prefix.as_deref().unwrap_or_default();
+            let failure = Failure::new(prefix, &directory, &error);
+            (Outcome::Failed(failure), Err(error))
+        }
+    };
+    match &outcome {
+        outcome if arguments.json => output::json(outcome)?,
+        Outcome::Split(report) if !arguments.quiet => output::write(summary(report))?,
+        Outcome::Split(_) | Outcome::Failed(_) => {}
+    }
+    result
+}
+
+fn print_batch(
+    result: Result<BatchReport, Error>,
+    arguments: &Arguments,
+) -> Result<ExitCode, Error> {
+    let report = match result {
+        Ok(report) => report,
+        Err(error) => {
+            if arguments.json {
+                output::json(&BatchSummary {
+                    outcome: "failed",
+                    error: Some(error.in_one_line()),
+                    report: &BatchReport::default(),
+                })?;
+            }
+            return Err(error);
+        }
+    };
     print_notices(&report.notices, arguments.quiet);
     let mut text = String::new();
     let mut split = 0;
@@ -243,16 +288,26 @@ fn print_batch(report: &BatchReport, arguments: &Arguments) -> Result<ExitCode, 
     }
     let failures: Vec<&Failure> = report.failures().collect();
     text += &format!("{} split", count(split as u64, "artifact"));
+    let mut error = None;
     if !failures.is_empty() {
         let names: Vec<&str> = failures
             .iter()
             .map(|failure| failure.artifact_prefix.as_str())
             .collect();
-        text += &format!(", {} failed: {}", failures.len(), names.join(", "));
+        let failed = format!("{} failed: {}", failures.len(), names.join(", "));
+        text += &format!(", {failed}");
+        error = Some(format!(
+            "of {}, {failed}",
+            count(report.artifacts.len() as u64, "artifact")
+        ));
     }
     text += "\n";
     if arguments.json {
-        output::json(report)?;
+        output::json(&BatchSummary {
+            outcome: if error.is_some() { "failed" } else { "split" },
+            error,
+            report: &report,
+        })?;
     } else if !arguments.quiet {
         output::write(text)?;
     }

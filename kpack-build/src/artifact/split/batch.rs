@@ -62,6 +62,18 @@ pub struct Failure {
     pub io: bool,
 }
 
+impl Failure {
+    /// The failure of the artifact directory with this prefix.
+    pub fn new(artifact_prefix: &str, artifact_dir: &Path, error: &Error) -> Self {
+        Self {
+            artifact_prefix: artifact_prefix.to_owned(),
+            artifact_dir: artifact_dir.to_owned(),
+            error: error.in_one_line(),
+            io: matches!(error, Error::Io { .. }),
+        }
+    }
+}
+
 impl BatchReport {
     /// The artifacts that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Failure> {
@@ -83,8 +95,9 @@ impl BatchReport {
 /// wrong.
 ///
 /// # Errors
-/// Where there is no artifact, or two have the same prefix, or output would go into one of them; [`Error::Refused`] where there is device code, but for none of the targets that are
-/// expected. Nothing is written then.
+/// Where there is no artifact, or two have the same prefix, or output would go into one of them;
+/// [`Error::Refused`] where there is device code, but for none of the targets that are expected.
+/// Nothing is written then.
 pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
     let mut report = BatchReport::default();
     let output = &options.each.output_dir;
@@ -199,12 +212,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn outcome(options: &Options, split: Result<Report, Error>) -> Outcome {
     match split {
         Ok(report) => Outcome::Split(report),
-        Err(error) => Outcome::Failed(Failure {
-            artifact_prefix: options.artifact_prefix.clone(),
-            artifact_dir: options.artifact_dir.clone(),
-            error: error.in_one_line(),
-            io: matches!(error, Error::Io { .. }),
-        }),
+        Err(error) => {
+            let (prefix, directory) = (&options.artifact_prefix, &options.artifact_dir);
+            Outcome::Failed(Failure::new(prefix, directory, &error))
+        }
     }
 }
 
