@@ -58,18 +58,25 @@ pub(crate) enum Whole {
     /// Which file has which kernels. A key is the number that a range of kernels begins with, and
     /// numbers begin with 0 in every build: another build's ranges cut through them.
     Mapping,
+    /// A library file of kernels for GPUs without their own, which names them. It is the same for all
+    /// targets, unless these name their kernels otherwise.
+    Fallback,
 }
 
 /// Which such file this is, by its path in the prefix.
 pub(crate) fn whole(path: &Path) -> Option<Whole> {
-    let path = path.to_str()?;
-    let (directory, name) = path.rsplit_once('/')?;
+    let text = path.to_str()?;
+    let (directory, name) = text.rsplit_once('/')?;
     let is_flat = directory.ends_with("hipblaslt/library");
     let is_mapping = matches!(
         name,
         "TensileLiteLibrary_lazy_Mapping.dat" | "TensileLiteLibrary_lazy_Mapping.dat.zlib"
     );
-    (is_flat && is_mapping).then_some(Whole::Mapping)
+    if is_flat && is_mapping {
+        return Some(Whole::Mapping);
+    }
+    let (_, place) = databases::recognise(text)?;
+    (place == Place::Shared && shared(path).is_none()).then_some(Whole::Fallback)
 }
 
 /// The entries of a shared file.

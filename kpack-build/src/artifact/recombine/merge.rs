@@ -10,8 +10,8 @@ use crate::Error;
 use crate::artifact::differences;
 use crate::artifact::shared::{Entries, Shared};
 
-/// How many entries that differ are named.
-const MOST_NAMES: usize = 5;
+/// How many entries or files that differ are named.
+pub(super) const MOST_NAMES: usize = 5;
 
 /// What was put together.
 #[derive(Default)]

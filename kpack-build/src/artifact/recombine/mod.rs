@@ -10,6 +10,7 @@ mod compare;
 mod component;
 mod generic;
 mod group;
+mod host_files;
 mod manifests;
 mod merge;
 mod overlay;

@@ -1,0 +1,212 @@
+//! Generic artifacts compared: the primary shard's, which is taken, and another's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::Severity;
+use super::compare::{Difference, Kind, differences};
+use super::component::{Component, MOST_DIFFERENCES};
+use super::merge::MOST_NAMES;
+use super::tree::{Item, Tree};
+use crate::Error;
+use crate::artifact::classify::{Class, Node};
+use crate::artifact::differences;
+use crate::artifact::shared::Whole;
+use crate::inspect;
+
+/// How much of a file has to be text, in bytes.
+const HEAD: u64 = 1 << 13;
+
+impl Component<'_> {
+    /// Whether host files that differ between shards are an error.
+    pub(super) fn compares_host_files(&self) -> bool {
+        let validation = &self.options.configuration.validation;
+        validation.verify_generic_artifacts_match
+    }
+
+    /// Compares `tree` with the `first`, which is taken: all of it, or what would be lost with device
+    /// code and data in it, where host files are not compared.
+    pub(super) fn compare_generic(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
+        let compares = self.compares_host_files();
+        // Directories that only one has for such files' sake.
+        let shared: BTreeSet<&Path> = [first, tree].into_iter().flat_map(around_shared).collect();
+        let found = differences(first, tree, |path, item| {
+            let counts = compares || matches!(item.node, Node::File { .. });
+            counts && item.shared(path).is_none() && !shared.contains(path)
+        })?;
+        let mut said: Vec<(Severity, PathBuf, String)> = Vec::new();
+        let mut layout: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+        for difference in found {
+            // Where it is, of both the one that is not taken.
+            let mut items = [tree, first].into_iter();
+            let Some(item) = items.find_map(|tree| tree.entries.get(&difference.path)) else {
+                continue;
+            };
+            let what = match (item.whole(&difference.path), compares) {
+                (Some(whole), _) => self.whole(whole, first, tree, &difference)?,
+                (None, true) if difference.kind == Kind::Layout => {
+                    let same = layout.entry(difference.text).or_default();
+                    same.push(item.from.clone());
+                    continue;
+                }
+                (None, true) => Some((Severity::Error, host_file(first, tree, &difference.text))),
+                (None, false) => {
+                    left_out(first, item, &difference)?.map(|text| (Severity::Warning, text))
+                }
+            };
+            if let Some((severity, text)) = what {
+                said.push((severity, item.from.clone(), text));
+            }
+        }
+        for (text, paths) in layout {
+            let (path, text) = match &paths[..] {
+                [path] => (path.clone(), host_file(first, tree, &text)),
+                _ => (
+                    tree.root.clone(),
+                    host_file(first, tree, &several(&paths, &text)),
+                ),
+            };
+            said.push((Severity::Warning, path, text));
+        }
+        // What is an error is not to be cut off.
+        said.sort_by_key(|(severity, ..)| std::cmp::Reverse(*severity));
+        let more = said.len().saturating_sub(MOST_DIFFERENCES);
+        let worst = said.get(MOST_DIFFERENCES).map(|(severity, ..)| *severity);
+        for (severity, path, text) in said.into_iter().take(MOST_DIFFERENCES) {
+            self.say(severity, path, text);
+        }
+        if let Some(severity) = worst {
+            let text = format!("{more} more differences from {}", first.shard);
+            self.say(severity, &tree.root, text);
+        }
+        Ok(())
+    }
+
+    /// What to say of a file for all targets that cannot be put together; `None` where nothing breaks.
+    fn whole(
+        &self,
+        whole: Whole,
+        first: &Tree,
+        tree: &Tree,
+        difference: &Difference,
+    ) -> Result<Option<(Severity, String)>, Error> {
+        let compares = self.compares_host_files();
+        // Where only the one that is taken has it, other shards' device code does without.
+        if difference.kind == Kind::OnlyFirst && !compares {
+            return Ok(None);
+        }
+        let (a, b, text) = (&first.shard, &tree.shard, &difference.text);
+        if same_bytes(first, tree, &difference.path)? {
+            let text = host_file(first, tree, text);
+            return Ok(compares.then_some((Severity::Error, text)));
+        }
+        Ok(Some(match whole {
+            Whole::Mapping => {
+                let text = format!(
+                    "{a}'s and {b}'s cannot be put together: it maps ranges of numbers, which begin \
+                     with 0 in every build, to files with kernels, so kernels of one build would be \
+                     looked for in files of the other; build with a hipBLASLt that writes a \
+                     TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target, or \
+                     let one shard build for all targets ({text})"
+                );
+                (Severity::Error, text)
+            }
+            Whole::Fallback => {
+                let (severity, end) = match compares || self.strict() {
+                    true => (Severity::Error, String::new()),
+                    false => (Severity::Warning, format!("; {a}'s is taken")),
+                };
+                let text = format!(
+                    "{a}'s and {b}'s cannot be put together, and with {a}'s, GPUs that {b} built \
+                     for do not find their kernels of it: it names kernels, and those of each \
+                     target can have other names; build with a directory for each target, or let \
+                     one shard build for all targets ({text}{end})"
+                );
+                (severity, text)
+            }
+        }))
+    }
+}
+
+fn host_file(first: &Tree, tree: &Tree, text: &str) -> String {
+    format!("host file, {} against {}: {text}", first.shard, tree.shard)
+}
+
+/// What is said of several binaries at once.
+fn several(paths: &[PathBuf], text: &str) -> String {
+    let names = paths.iter().take(MOST_NAMES);
+    let names = names.map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+    let names: Vec<_> = names.collect();
+    let more = match paths.len().saturating_sub(MOST_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "each of {} binaries {text}: {}{more}",
+        paths.len(),
+        names.join(", ")
+    )
+}
+
+/// Whether both have the same at `path`, whatever its mode.
+fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
+    let is_file = |item: &&Item| matches!(item.node, Node::File { .. });
+    let file = |tree: &'_ Tree| {
+        tree.entries
+            .get(path)
+            .filter(is_file)
+            .map(|item| item.from.clone())
+    };
+    match (file(first), file(second)) {
+        (Some(a), Some(b)) => Ok(differences::explain(&a, &b)?.is_none()),
+        _ => Ok(false),
+    }
+}
+
+/// What to say of a file of which nothing is taken, or not this copy, where it may not be the `first`
+/// one's: device code, host binaries, and data.
+fn left_out(first: &Tree, item: &Item, difference: &Difference) -> Result<Option<String>, Error> {
+    let (shard, text) = (&item.shard, &difference.text);
+    let is_only = difference.kind == Kind::OnlySecond;
+    if matches!(difference.kind, Kind::OnlyFirst | Kind::Layout) {
+        return Ok(None);
+    }
+    let taken = format!("{text}; {}'s is taken", first.shard);
+    Ok(match &item.class {
+        Class::Split if is_only => Some(format!(
+            "left out: only shard {shard} has this host binary, so nothing will load its device code"
+        )),
+        Class::Unknown { reason, .. } if is_only => {
+            Some(format!("left out: {reason}, and only shard {shard} has it"))
+        }
+        Class::Unknown { reason, .. } => Some(format!(
+            "{reason}, and is not the same as {}'s, which is taken",
+            first.shard
+        )),
+        Class::Split => Some(taken),
+        Class::Host if is_text(&item.from)? => None,
+        Class::Host if is_only => Some(format!("left out: {text}")),
+        Class::Host => Some(taken),
+        // An error already.
+        Class::Fat | Class::Target { .. } => None,
+    })
+}
+
+/// Whether a file has no NUL where it begins.
+fn is_text(path: &Path) -> Result<bool, Error> {
+    let mut head = Vec::new();
+    let file: File = inspect::open(path)?;
+    let read = file.take(HEAD).read_to_end(&mut head);
+    read.map_err(|e| Error::io(path, "read", e))?;
+    Ok(!head.contains(&0))
+}
+
+/// The directories that files for all targets are in.
+fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
+    let shared = tree.entries.iter();
+    let shared =
+        shared.filter(|(path, item)| item.shared(path).is_some() || item.whole(path).is_some());
+    shared.flat_map(|(path, _)| path.ancestors().skip(1))
+}

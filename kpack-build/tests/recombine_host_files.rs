@@ -1,0 +1,162 @@
+//! Given shards whose host files are not the same, when they are recombined, then what is not taken is
+//! said, whether host files have to match or not.
+
+mod planned;
+mod shards;
+
+use std::fs;
+
+use kpack_build::artifact::recombine::{Plan, Severity};
+use kpack_tests::fixture::library_file;
+use kpack_tests::tree::Tree;
+use planned::{CONFIGURATION, assert_said, planned, said, with_validation};
+use shards::{DATABASE, PREFIX, shard, three_shards, write};
+
+/// The configuration with both validations of device code and host files as said.
+fn validated(duplicates: bool, host_files: bool) -> String {
+    let validation = format!(
+        "}}, \"validation\": {{\"error_on_duplicate_device_code\": {duplicates}, \
+         \"verify_generic_artifacts_match\": {host_files}}}}}"
+    );
+    CONFIGURATION.strip_suffix("}\n}").unwrap().to_owned() + &validation
+}
+
+fn put(tree: &Tree, shard: &str, file: &str, bytes: &[u8]) {
+    let path = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{file}");
+    write(&tree.path(&path), bytes);
+}
+
+/// Every finding is about what is there.
+fn assert_there(plan: &Plan) {
+    for finding in &plan.findings {
+        let path = &finding.path;
+        assert!(path.symlink_metadata().is_ok(), "{}", path.display());
+    }
+}
+
+/// Their library files name kernels, and these have other names for other targets.
+#[test]
+fn fallback_files_of_one_shard_are_not_for_the_others_targets() {
+    let tree = three_shards();
+    let fallback = |target: &str| library_file("gfx000", &[&format!("Kernel_{target}")]).unwrap();
+    let file = format!("{DATABASE}/TensileLibrary_Type_HH_fallback.dat");
+    for (shard, target) in [
+        ("linux-a", "gfx1100"),
+        ("linux-b", "gfx90a"),
+        ("linux-c", "gfx1100"),
+    ] {
+        put(&tree, shard, &file, &fallback(target));
+    }
+    for (duplicates, host_files, severity) in [
+        (true, true, Severity::Error),
+        (false, true, Severity::Error),
+        (true, false, Severity::Error),
+        (false, false, Severity::Warning),
+    ] {
+        let plan = planned(&tree, &validated(duplicates, host_files));
+        let parts = [
+            "linux-b",
+            "HH_fallback.dat",
+            "linux-a's and linux-b's cannot be put together",
+            "GPUs that linux-b built for do not find their kernels",
+        ];
+        assert_said(&plan, severity, &parts);
+        assert_eq!(said(&plan).len(), 1);
+    }
+    // One that would be left out is no better.
+    fs::remove_file(tree.path(&format!("shards/linux-a/blas_lib_generic/{PREFIX}/{file}")))
+        .unwrap();
+    let plan = planned(&tree, &validated(false, false));
+    assert_said(
+        &plan,
+        Severity::Warning,
+        &["linux-b", "only shard linux-b has it"],
+    );
+    assert_said(
+        &plan,
+        Severity::Warning,
+        &["linux-c", "only shard linux-c has it"],
+    );
+}
+
+#[test]
+fn data_that_is_not_the_same_is_said_even_where_it_need_not_be() {
+    let tree = three_shards();
+    for (shard, count) in [("linux-a", 1), ("linux-b", 2), ("linux-c", 1)] {
+        let data = [b"SQLite format 3\0", &[count; 16][..]].concat();
+        put(&tree, shard, "lib/rocfft/rocfft_kernel_cache.db", &data);
+        put(
+            &tree,
+            shard,
+            "share/stamp",
+            format!("built {count}").as_bytes(),
+        );
+    }
+    put(&tree, "linux-c", "share/more.db", b"SQLite format 3\0");
+    put(&tree, "linux-c", "share/more.txt", b"text");
+    let lenient = with_validation("verify_generic_artifacts_match", false);
+    let plan = planned(&tree, &lenient);
+    let parts = [
+        "linux-b",
+        "rocfft_kernel_cache.db",
+        "differs: ",
+        "; linux-a's is taken",
+    ];
+    assert_said(&plan, Severity::Warning, &parts);
+    let parts = ["linux-c", "more.db", "left out: only shard linux-c has it"];
+    assert_said(&plan, Severity::Warning, &parts);
+    // Texts are stamped and dated, and no program's data.
+    assert_eq!(said(&plan).len(), 2);
+}
+
+#[test]
+fn what_only_one_shard_has_is_named_where_it_is() {
+    let tree = three_shards();
+    put(&tree, "linux-a", "lib/first", b"");
+    put(&tree, "linux-b", "lib/second", b"");
+    let plan = planned(&tree, CONFIGURATION);
+    assert_there(&plan);
+    for (file, text) in [
+        (
+            "linux-a",
+            "linux-a against linux-b: only shard linux-a has it",
+        ),
+        (
+            "linux-a",
+            "linux-a against linux-c: only shard linux-a has it",
+        ),
+        (
+            "linux-b",
+            "linux-a against linux-b: only shard linux-b has it",
+        ),
+    ] {
+        let path = format!("{file}/blas_lib_generic");
+        assert_said(&plan, Severity::Error, &[&path, text]);
+    }
+}
+
+#[test]
+fn binaries_that_are_laid_out_otherwise_are_summed_up() {
+    let tree = three_shards();
+    shard(&tree, "linux-c", &["gfx942"]);
+    let library = |shard: &str, name: &str| {
+        tree.path(&format!(
+            "shards/{shard}/blas_lib_generic/{PREFIX}/lib/{name}"
+        ))
+    };
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        for count in 0..6 {
+            let copy = library(shard, &format!("libcopy{count}.so"));
+            fs::copy(library(shard, "librocblas.so.5"), copy).unwrap();
+        }
+    }
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = [
+        "linux-c/blas_lib_generic: host file, linux-a against linux-c: each of 7 binaries differs in \
+         its layout",
+        "libcopy0.so, libcopy1.so, libcopy2.so, libcopy3.so, libcopy4.so and 2 more",
+    ];
+    assert_said(&plan, Severity::Warning, &parts);
+    assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
+    assert_there(&plan);
+}
