@@ -692,20 +692,65 @@ fn components_without_device_code_and_without_a_primary() {
         .collect();
     assert_eq!((doc.len(), doc[0].files, doc[0].targets.len()), (1, 1, 0));
 
+    // Another shard's stands for it.
     fs::remove_dir_all(tree.path("shards/linux-a/doc_lib_generic")).unwrap();
     let plan = planned(&tree, CONFIGURATION);
-    assert_said(
-        &plan,
-        Severity::Error,
-        &[
-            "linux-a/doc_lib_generic",
-            "no host files of doc_lib, which linux-b built",
-        ],
-    );
+    let parts = [
+        "linux-b/doc_lib_generic",
+        "shard linux-a, the primary one, has nothing of doc_lib",
+    ];
+    assert_said(&plan, Severity::Warning, &parts);
+    assert_eq!(said(&plan).len(), 1);
     let mut options = options(&tree, CONFIGURATION);
     options.components = vec!["blas_lib".to_owned()];
     let plan = kpack_build::artifact::recombine::plan(&options, &|_, _| {}).unwrap();
     assert_eq!(said(&plan), [""; 0]);
+}
+
+#[test]
+fn a_component_that_the_primary_shard_does_not_build() {
+    let tree = three_shards();
+    let at = tree.path("shards/linux-a/doc_lib_generic");
+    write(&at.join("artifact_manifest.txt"), b"doc/stage\n");
+    write(&at.join("doc/stage/README"), b"text");
+    let aside = |artifact: &str| {
+        let from = tree.path(&format!("shards/linux-a/blas_lib_{artifact}"));
+        fs::rename(from, tree.path(artifact)).unwrap();
+    };
+    // It has device code: its host files are missing.
+    aside("generic");
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["linux-a/blas_lib_generic", "no host files of blas_lib"];
+    assert_said(&plan, Severity::Error, &parts);
+    assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
+    // It has nothing.
+    aside("gfx1100");
+    aside("gfx1101");
+    let plan = planned(&tree, CONFIGURATION);
+    let text = "its host files are taken: shard linux-a, the primary one, has nothing of blas_lib";
+    assert_said(
+        &plan,
+        Severity::Warning,
+        &["linux-b/blas_lib_generic", text],
+    );
+    assert_said(&plan, Severity::Warning, &["no shard has gfx1100, gfx1101"]);
+    assert_eq!(said(&plan).len(), 2);
+    plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
+    assert_eq!(faults(tree.path("out")), [""; 0]);
+    assert_eq!(
+        targets(&tree.path(&format!(
+            "out/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm"
+        ))),
+        ["gfx90a:xnack+", "gfx942"]
+    );
+    // Nobody has host files.
+    for shard in ["linux-b", "linux-c"] {
+        let generic = tree.path(&format!("shards/{shard}/blas_lib_generic"));
+        fs::remove_dir_all(generic).unwrap();
+    }
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["no shard has host files of blas_lib: linux-b, linux-c have device code only"];
+    assert_said(&plan, Severity::Error, &parts);
 }
 
 #[test]

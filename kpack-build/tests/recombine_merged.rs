@@ -7,8 +7,10 @@ mod shards;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Cursor;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use kpack_build::artifact::recombine::{Plan, Severity, plan};
 use kpack_build::verify::{self, Outcome, verify};
@@ -145,6 +147,30 @@ fn bundles_of_all_shards_are_one() {
         faults.iter().any(|fault| fault.contains(lost)),
         "{faults:#?}"
     );
+}
+
+/// Packages keep it, whatever the umask was.
+#[test]
+fn mode_and_time_are_of_a_copy() {
+    let tree = three_shards();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
+    for (shard, target) in [("linux-a", "gfx1100"), ("linux-c", "gfx942")] {
+        put(
+            &tree,
+            shard,
+            TRANSFORM,
+            &transform(Storage::Bare, &[target]),
+        );
+        let file = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{LIBRARY}/{TRANSFORM}");
+        let file = fs::File::open(tree.path(&file)).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o751))
+            .unwrap();
+        file.set_modified(then).unwrap();
+    }
+    apply(&tree, CONFIGURATION);
+    let made = output(&tree, TRANSFORM).metadata().unwrap();
+    assert_eq!(made.mode() & 0o7777, 0o751);
+    assert_eq!(made.modified().unwrap(), then);
 }
 
 #[test]

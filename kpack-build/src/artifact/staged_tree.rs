@@ -103,6 +103,19 @@ impl StagedTree {
         Ok(())
     }
 
+    /// Writes a new file with the mode and times of the one that `metadata` is of.
+    pub(crate) fn write_like(
+        &mut self,
+        relative: &Path,
+        bytes: &[u8],
+        metadata: &Metadata,
+    ) -> Result<(), Error> {
+        self.write(relative, bytes)?;
+        // Its time is not to be set to another one.
+        self.written.pop();
+        keep(&self.hidden.join(relative), metadata)
+    }
+
     /// Sets what is left to set; nothing is written any more.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
         if self.newest > SystemTime::UNIX_EPOCH {

@@ -96,7 +96,11 @@ fn stage(
                 let metadata = from.symlink_metadata();
                 on_bytes(metadata.map(|m| m.len()).unwrap_or_default());
             }
-            Source::Bytes(bytes) => tree.write(path, bytes)?,
+            Source::Bytes(bytes, None) => tree.write(path, bytes)?,
+            Source::Bytes(bytes, Some(like)) => {
+                let metadata = like.metadata().map_err(|e| Error::io(like, "read", e))?;
+                tree.write_like(path, bytes, &metadata)?;
+            }
         }
     }
     let text = manifest_txt::to_text(&artifact.prefixes);

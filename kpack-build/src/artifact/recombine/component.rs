@@ -57,7 +57,10 @@ impl<'a> Component<'a> {
             let mut named = groups.iter().flat_map(|group| &group.architectures);
             named.any(|named| named.to_string() == target)
         };
-        component.manifests(&generics, &trees, &wanted)?;
+        // Without a generic artifact, which is an error already, nothing can be said of them.
+        if !generics.is_empty() {
+            component.manifests(&generics, &trees, &wanted)?;
+        }
         component.generic_has_all_targets();
         component.overlaps()?;
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
@@ -225,7 +228,7 @@ impl<'a> Component<'a> {
                         artifact.entries.entry(above.to_owned()).or_insert(source);
                     }
                 }
-                artifact.write(&path, manifest.to_bytes());
+                artifact.write(&path, manifest.to_bytes(), None);
                 if group.is_none() {
                     let targets = manifest.kpack_files.keys().filter_map(|t| t.parse().ok());
                     artifact.targets.extend(targets);
@@ -255,10 +258,14 @@ impl Artifact {
         };
         self.entries.insert(path.to_owned(), source);
     }
-    /// Adds a file that is made new.
-    pub(super) fn write(&mut self, path: &Path, bytes: Vec<u8>) {
+
+    /// Adds a file that is made new, with the mode and times of `like`.
+    pub(super) fn write(&mut self, path: &Path, bytes: Vec<u8>, like: Option<&Path>) {
         self.files += 1;
         self.size += bytes.len() as u64;
-        self.entries.insert(path.to_owned(), Source::Bytes(bytes));
+        self.entries.insert(
+            path.to_owned(),
+            Source::Bytes(bytes, like.map(Path::to_owned)),
+        );
     }
 }

@@ -12,22 +12,32 @@ use crate::artifact::names;
 
 impl Component<'_> {
     /// Reads the generic artifacts, the primary shard's first, which becomes the output's, and
-    /// compares the others with it.
+    /// compares the others with it. Of a component that the primary shard has nothing of, the first
+    /// one by name stands for it.
     pub(super) fn generics(&mut self) -> Result<Vec<Tree>, Error> {
         let primary = &self.options.configuration.primary_shard;
         let with: Vec<(&str, &Path)> = self
             .shards()
             .filter_map(|(shard, artifacts)| Some((shard, artifacts.generic.as_deref()?)))
             .collect();
-        let Some((first, path)) = with.first().copied().filter(|(shard, _)| shard == primary)
-        else {
+        let is_built = self.shards().any(|(shard, _)| shard == primary);
+        let stands_for_it = |shard: &str| shard == primary || !is_built;
+        let first = with.first().copied();
+        let Some((first, path)) = first.filter(|(shard, _)| stands_for_it(shard)) else {
             let others: Vec<&str> = self.shards().map(|(shard, _)| shard).collect();
-            let text = format!(
-                "it is not there, so there are no host files of {}, which {} built; make a shard \
-                 that has it the primary one, or name the components that are to be recombined",
-                self.name,
-                others.join(", ")
-            );
+            let others = others.join(", ");
+            let text = match first {
+                Some(_) => format!(
+                    "it is not there, so there are no host files of {}, which {others} built; make a \
+                     shard that has it the primary one, or name the components that are to be \
+                     recombined",
+                    self.name
+                ),
+                None => format!(
+                    "no shard has host files of {}: {others} have device code only",
+                    self.name
+                ),
+            };
             let path = self.options.shards_dir.join(primary);
             self.say(
                 Severity::Error,
@@ -36,6 +46,13 @@ impl Component<'_> {
             );
             return Ok(Vec::new());
         };
+        if first != primary {
+            let text = format!(
+                "its host files are taken: shard {primary}, the primary one, has nothing of {}",
+                self.name
+            );
+            self.say(Severity::Warning, path, text);
+        }
         for (shard, artifacts) in self.shards.of(self.name) {
             if artifacts.generic.is_none() {
                 let text = format!(

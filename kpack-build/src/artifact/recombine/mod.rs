@@ -86,7 +86,8 @@ pub struct Artifact {
 enum Source {
     Directory(PathBuf),
     Copy(PathBuf),
-    Bytes(Vec<u8>),
+    /// Made new, with the mode and times of another file where one is named.
+    Bytes(Vec<u8>, Option<PathBuf>),
 }
 
 /// Something to be said about the shards.

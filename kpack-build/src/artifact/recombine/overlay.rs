@@ -92,7 +92,7 @@ impl Owned<'_> {
 fn content(source: &Source) -> Result<(bool, Vec<u8>), Error> {
     use std::os::unix::ffi::OsStringExt;
     let from = match source {
-        Source::Bytes(bytes) => return Ok((false, bytes.clone())),
+        Source::Bytes(bytes, _) => return Ok((false, bytes.clone())),
         Source::Copy(from) | Source::Directory(from) => from,
     };
     let failed = |error| Error::io(from, "read", error);
