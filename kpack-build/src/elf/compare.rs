@@ -87,6 +87,12 @@ fn match_sections<'a, A, B>(
     pairs
 }
 
+/// What the gABI and the GNU extensions call the type of a segment.
+fn segment_type(kind: elf::ProgramType) -> String {
+    let name = kind.name().map(str::to_owned);
+    name.unwrap_or_else(|| format!("segment of type {:#x}", kind.0))
+}
+
 /// Entry point, and what the segments map.
 fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
     let mut differences = Vec::new();
@@ -114,11 +120,10 @@ fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
         };
         if !kept {
             differences.push(format!(
-                "no segment does for {:#x}..{:#x} what the original's {:?} did ({})",
+                "no segment does for {:#x}..{:#x} what the original's {} did",
                 old.vaddr,
                 old.vaddr.saturating_add(old.memsz),
-                old.kind,
-                old.flags
+                segment_type(old.kind)
             ));
         }
     }
@@ -304,4 +309,19 @@ fn word(bytes: &[u8]) -> u64 {
         .iter()
         .rev()
         .fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_of_segments_have_names() {
+        assert_eq!(segment_type(elf::ProgramType(0x6474_e552)), "PT_GNU_RELRO");
+        assert_eq!(segment_type(elf::ProgramType(7)), "PT_TLS");
+        assert_eq!(
+            segment_type(elf::ProgramType(0x6000_0000)),
+            "segment of type 0x60000000"
+        );
+    }
 }
