@@ -9,11 +9,12 @@ use std::fs;
 use kpack_build::Error;
 use kpack_build::artifact::split::{BatchOptions, BatchReport, Options, Outcome, batch};
 use kpack_build::install;
+use kpack_tests::fixture::{code_object, library_file};
 use kpack_tests::tree::Tree;
 
 use blas::{
-    ROCBLAS, artifact, assert_holds, fat, files, manifest, options, overlay, refusal, run,
-    warnings, write,
+    HIPBLASLT, ROCBLAS, artifact, assert_holds, fat, files, manifest, options, overlay, refusal,
+    run, warnings, write,
 };
 
 const ALL: [&str; 3] = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
@@ -235,4 +236,61 @@ fn a_manifest_that_cannot_be_read_stays_as_it_is() {
         "{warnings:?}"
     );
     assert!(files(&second, "blas_lib_generic").contains(&damaged));
+}
+
+/// hipBLASLt's library file for all targets names code objects that are in their artifacts.
+#[test]
+fn code_objects_that_the_generic_artifact_names_are_no_halves() {
+    let (input, first) = (artifact(), Tree::new());
+    let library = format!("{HIPBLASLT}/lib/hipblaslt/library");
+    for target in ["gfx1100", "gfx942"] {
+        let object = code_object(target, b"extensions").unwrap();
+        write(&input, &format!("{library}/extop_{target}.co"), object);
+    }
+    let names = library_file("gfx000", &["extop_gfx1100.co", "extop_gfx942.co"]).unwrap();
+    write(
+        &input,
+        &format!("{library}/hipblasltExtOpLibrary.dat"),
+        names,
+    );
+    assert_eq!(warnings(&run(&options(&input, &first))), [""; 0]);
+    let again = Tree::new();
+    let report = batch_of(&first, &again, &[]).unwrap();
+    let [Outcome::Split(report)] = &report.artifacts[..] else {
+        panic!("{report:?}");
+    };
+    assert_eq!(warnings(report), [""; 0]);
+    let alone = Tree::new();
+    let one = Options::new(first.path("blas_lib_gfx942"), alone.root(), "blas_lib");
+    assert_eq!(warnings(&run(&one)), [""; 0]);
+    // What nothing names is half of a pair.
+    let names = format!("blas_lib_generic/{library}/hipblasltExtOpLibrary.dat");
+    fs::remove_file(first.path(&names)).unwrap();
+    let said = warnings(&run(&one));
+    assert!(said.len() == 1 && said[0].contains("extop_gfx942.co: it has no library file"));
+}
+
+/// Those of a recombination are split, and of no one build.
+#[test]
+fn artifacts_of_groups_are_not_split_again() {
+    for group in ["gfx94X", "gfx942", "instinct"] {
+        let (input, packages, output) = (artifact(), Tree::new(), Tree::new());
+        run(&options(&input, &packages));
+        let name = format!("blas_lib_{group}");
+        fs::rename(packages.path("blas_lib_gfx942"), packages.path("moved")).unwrap();
+        fs::rename(packages.path("moved"), packages.path(&name)).unwrap();
+        let part = format!("{name}/{ROCBLAS}/lib/.kpack/rocblas_lib.{group}.kpm");
+        let whole = format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm");
+        fs::copy(packages.path(&whole), packages.path(&part)).unwrap();
+        let error = batch_of(&packages, &output, &[]).unwrap_err();
+        let one = Options::new(packages.path(&name), output.root(), "blas_lib");
+        for text in [error.in_one_line(), refusal(&one)] {
+            assert!(text.contains(&name), "{text}");
+            assert!(
+                text.contains("it is the artifact of a group of targets"),
+                "{text}"
+            );
+        }
+        assert_eq!(output.files(), [""; 0]);
+    }
 }

@@ -17,6 +17,7 @@ pub mod manifest_txt;
 pub mod names;
 pub mod packaging;
 pub(crate) mod pairs;
+pub(crate) mod parts;
 pub mod recombine;
 pub(crate) mod shared;
 pub mod split;

@@ -46,6 +46,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         options.artifact_prefix.as_str(),
     );
     output_dir::check_output(&options.output_dir, [input])?;
+    parent_dir::refuse_group(&options.artifact_dir)?;
     let (contents, report) = read(options, Sources::one(&options.artifact_dir))?;
     if !contents.has_expected(options) {
         let found = contents.found.keys();

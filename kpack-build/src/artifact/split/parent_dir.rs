@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::output_dir;
 use super::sources::Sources;
 use crate::Error;
-use crate::artifact::{manifest_txt, names};
+use crate::artifact::{manifest_txt, names, parts};
 use crate::install::{Notice, Severity};
 use crate::leftover;
 
@@ -64,6 +64,7 @@ pub(super) fn find(
             });
             continue;
         }
+        refuse_group(&path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let prefix = artifact_prefix(&name).to_owned();
         artifacts.entry(prefix).or_default().push(path);
@@ -89,13 +90,24 @@ pub(super) fn find(
         .collect()
 }
 
+/// Refuses the artifact of a group of targets: its manifests would be of no group.
+pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
+    if !parts::is_of_group(artifact) {
+        return Ok(());
+    }
+    let reason = "it is the artifact of a group of targets, as `kpack recombine` makes them: it is \
+                  split already, and there is nothing to be done. What is split is what a machine \
+                  built; what is recombined are the artifacts that this makes";
+    Err(Error::refused(artifact, reason))
+}
+
 fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Sources, Error> {
     match paths {
         [path] => Ok(Sources::one(path)),
         [one, other, ..] => Sources::split_before(prefix, paths).ok_or_else(|| {
             Error::usage(format!(
                 "{} and {} are both artifact {prefix}; split them into output directories of \
-                 their own",
+                 their own, unless they are of `kpack recombine`, and split already",
                 one.display(),
                 other.display()
             ))

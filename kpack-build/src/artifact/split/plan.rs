@@ -16,6 +16,7 @@ use super::{Options, Unknown};
 use crate::Error;
 use crate::artifact::classify::{Class, Entry, KPACK, Node};
 use crate::artifact::databases::{self, Place};
+use crate::artifact::pairs::named_beside;
 use crate::install::{FileReport, Outcome};
 
 /// The split artifacts, before they are written.
@@ -85,6 +86,12 @@ pub(super) fn plan(
     let mut items = Vec::new();
     for read in &reads {
         for finding in &read.classification.unpaired {
+            // The library file may be one for all targets.
+            let generic = sources.generic().filter(|_| is_of_target(read));
+            let beside = generic.map(|root| root.join(&read.prefix).join(&finding.path));
+            if beside.is_some_and(|path| named_beside(&path)) {
+                continue;
+            }
             report.warn(read.root.join(&finding.path), &finding.text);
         }
         for finding in &read.classification.damaged {

@@ -43,8 +43,8 @@ pub(super) struct Sources {
     pub(super) whole: Option<PathBuf>,
     /// The artifacts of targets that were split off before.
     pub(super) targets: Vec<(TargetId, PathBuf)>,
-    /// Whether the generic artifact is elsewhere, and no other is to be written.
-    generic_is_elsewhere: bool,
+    /// The generic artifact where it is not one of these, and no other is to be written.
+    generic_elsewhere: Option<PathBuf>,
 }
 
 impl Sources {
@@ -73,7 +73,7 @@ impl Sources {
                 return Ok(Self {
                     whole: None,
                     targets: vec![(target, path.clone())],
-                    generic_is_elsewhere: true,
+                    generic_elsewhere: Some(generic),
                 });
             }
             return Ok(self);
@@ -94,7 +94,7 @@ impl Sources {
 
     /// Whether a generic artifact is written.
     pub(super) fn has_generic(&self) -> bool {
-        !self.generic_is_elsewhere
+        self.generic_elsewhere.is_none()
     }
 
     /// The directories that an artifact was split into, by their names; `None` where these say
@@ -116,6 +116,11 @@ impl Sources {
     pub(super) fn all(&self) -> impl Iterator<Item = &Path> {
         let targets = self.targets.iter().map(|(_, path)| path);
         self.whole.iter().chain(targets).map(PathBuf::as_path)
+    }
+
+    /// The generic artifact of what was split before.
+    pub(super) fn generic(&self) -> Option<&Path> {
+        self.generic_elsewhere.as_deref().or(self.whole.as_deref())
     }
 
     /// The directory that the artifact of a target, or the generic one, is like.

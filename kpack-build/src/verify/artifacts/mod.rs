@@ -16,6 +16,7 @@ use super::{Options, Report};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, Kind};
+use crate::artifact::parts::{is_part, manifest_names};
 use crate::inspect::Overlay;
 use crate::leftover::is_leftover;
 
@@ -242,10 +243,7 @@ fn role_of(path: &Path) -> (Option<String>, Role) {
     }
     // A group may be called after one of its targets; its own manifests say so.
     let manifests = manifest_names(path);
-    let has_part = |part: &str| {
-        let end = format!(".{part}.kpm");
-        manifests.iter().any(|name| name.ends_with(&end))
-    };
+    let has_part = |group: &str| manifests.iter().any(|name| is_part(name, group));
     for (at, _) in name.rmatch_indices('_') {
         let (component, suffix) = (&name[..at], &name[at + 1..]);
         let generic = parent.join(format!("{component}_{}", names::GENERIC));
@@ -259,11 +257,4 @@ fn role_of(path: &Path) -> (Option<String>, Role) {
         }
         _ => (None, Role::Unsplit),
     }
-}
-
-/// The names of the manifests in an artifact directory.
-fn manifest_names(artifact: &Path) -> Vec<String> {
-    let files = WalkDir::new(artifact).into_iter().flatten();
-    let names = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.ends_with(".kpm")).collect()
 }
