@@ -93,6 +93,81 @@ fn what_only_a_later_shard_has_for_a_target_is_kept() {
     }
 }
 
+/// MIOpen's system database is installed for all targets, whatever was built.
+#[test]
+fn databases_for_all_targets_in_every_build() {
+    let tree = three_shards();
+    let all = [
+        ("linux-a", "gfx90a:xnack+"),
+        ("linux-a", "gfx942"),
+        ("linux-b", "gfx1100"),
+        ("linux-b", "gfx1101"),
+        ("linux-b", "gfx942"),
+        ("linux-c", "gfx1100"),
+        ("linux-c", "gfx1101"),
+        ("linux-c", "gfx90a:xnack+"),
+    ];
+    let owners = ["linux-a", "linux-b", "linux-c"];
+    let targets = [&["gfx1100", "gfx1101"][..], &["gfx90a:xnack+"], &["gfx942"]];
+    let owned = owners.iter().zip(targets);
+    let owned = owned.flat_map(|(shard, targets)| targets.iter().map(|target| (*shard, *target)));
+    for (shard, target) in all.into_iter().chain(owned) {
+        let name = target.replace(':', "-");
+        let file = format!("share/miopen/db/{name}.HIP.fdb.txt");
+        let path = tree.path(&at(shard, target, &file));
+        write(&path, format!("{target} 1\n").as_bytes());
+        let list = tree.path(&format!("shards/{shard}/blas_lib_{target}"));
+        write(
+            &list.join("artifact_manifest.txt"),
+            format!("{PREFIX}\n").as_bytes(),
+        );
+    }
+    assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
+    let options = options(&tree, CONFIGURATION);
+    let plan = plan(&options, &|_, _| {}).unwrap();
+    plan.apply(&options, &|_| {}).unwrap();
+    let report = verify(&[tree.path("out")], &Default::default(), &mut |_, _, _| {});
+    assert!(report.unwrap().holds());
+    let out = |group: &str, file: &str| {
+        tree.path(&format!("out/blas_lib_{group}/{PREFIX}/{file}"))
+            .is_file()
+    };
+    assert!(out("instinct", "share/miopen/db/gfx942.HIP.fdb.txt"));
+    assert!(out("instinct", "lib/.kpack/rocblas_lib_gfx942.kpack"));
+
+    // As soon as something is not the same, all is: without untrue words on what others have.
+    let file = at("linux-a", "gfx942", "share/miopen/db/gfx942.HIP.fdb.txt");
+    fs::write(tree.path(&file), "gfx942 2\n").unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = [
+        "fdb.txt",
+        "shards linux-a and linux-b both have",
+        "(--gpu-targets)",
+    ];
+    assert_said(&plan, Severity::Error, &parts);
+    for line in said(&plan) {
+        assert!(!line.contains("which no shard has"), "{line}");
+    }
+    for finding in &plan.findings {
+        assert!(finding.path.exists(), "{}", finding.path.display());
+    }
+}
+
+/// Both built the library: one of the databases is not whole.
+#[test]
+fn more_files_beside_the_same_kpacks() {
+    let tree = with_duplicates();
+    let file = format!("{DATABASE}/Other_gfx942.hsaco");
+    let object = code_object("gfx942", b"other").unwrap();
+    write(&tree.path(&at("linux-c", "gfx942", &file)), &object);
+    let parts = [
+        &file,
+        "shards linux-a and linux-c both have",
+        "only shard linux-c has it",
+    ];
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+}
+
 #[test]
 fn kernels_that_only_a_later_shard_has_are_not_lost() {
     let tree = with_duplicates();

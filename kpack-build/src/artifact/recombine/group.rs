@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 
@@ -67,8 +68,8 @@ impl<'a> Component<'a> {
         Ok((!artifact.targets.is_empty()).then_some((artifact, all)))
     }
 
-    /// What there is for a target. Where several shards have it, the first one's is taken, and, if
-    /// duplicates are allowed, what only others have as well.
+    /// What there is for a target. Where several shards have it, the first one's is taken, and what
+    /// only others have as well.
     fn target(&mut self, target: &TargetId) -> Result<Option<Target<'a>>, Error> {
         let with: Vec<(&str, &Path)> = self
             .shards()
@@ -82,14 +83,17 @@ impl<'a> Component<'a> {
         let tree = self.tree(first, path)?;
         self.nothing_misplaced(&tree, target);
         let shards = BTreeSet::from([*first]);
-        let strict = self.strict();
         let mut taken = Target { shards, tree };
         for (shard, path) in others {
             let other = self.tree(shard, path)?;
             self.nothing_misplaced(&other, target);
-            let differences = differences(&taken.tree, &other, |_, _| true)?;
+            let mut differences = differences(&taken.tree, &other, |_, _| true)?;
+            if self.strict() && parts_of_one(&taken.tree, &other, &differences) {
+                differences.clear();
+            }
             self.say_duplicates(target, &taken.tree, &other, &differences);
-            if !strict && taken.add(other) {
+            // With errors, nothing is written, but manifests are compared with all that is there.
+            if taken.add(other) {
                 taken.shards.insert(shard);
             }
         }
@@ -118,12 +122,12 @@ impl<'a> Component<'a> {
         differences: &[Difference],
     ) {
         let (strict, shard) = (self.strict(), &other.shard);
-        let mut said: Vec<(Severity, &Path, String)> = Vec::new();
+        let mut said: Vec<(Severity, PathBuf, String)> = Vec::new();
         for Difference { path, kind, text } in differences {
-            let first = taken
-                .entries
-                .get(path)
-                .map_or(&*taken.shard, |item| &*item.shard);
+            let first = taken.entries.get(path);
+            let from = other.entries.get(path).or(first);
+            let from = from.map_or_else(|| other.root.join(path), |item| item.from.clone());
+            let first = first.map_or(&*taken.shard, |item| &*item.shard);
             let (severity, what) = match kind {
                 _ if strict => (Severity::Error, String::new()),
                 Kind::OnlyFirst => continue,
@@ -142,20 +146,46 @@ impl<'a> Component<'a> {
             let text = format!(
                 "device code for {target} that shards {first} and {shard} both have: {text}{what}"
             );
-            said.push((severity, path, text));
+            said.push((severity, from, text));
         }
         // What is an error is not to be cut off.
         said.sort_by_key(|(severity, ..)| std::cmp::Reverse(*severity));
+        if strict && let Some((.., text)) = said.first_mut() {
+            *text += &format!(
+                "; let one shard only build for {target}, or split what {shard} built with the \
+                 others of its targets only (--gpu-targets)"
+            );
+        }
         let more = said.len().saturating_sub(MOST_DIFFERENCES);
         let worst = said.get(MOST_DIFFERENCES).map(|(severity, ..)| *severity);
         for (severity, path, text) in said.into_iter().take(MOST_DIFFERENCES) {
-            self.say(severity, other.root.join(path), text);
+            self.say(severity, path, text);
         }
         if let Some(severity) = worst {
             let text = format!("{more} more differences from shard {}", taken.shard);
             self.say(severity, &other.root, text);
         }
     }
+}
+
+/// Whether two shards have parts of what there is for a target, and not each a build of it: all that
+/// both have is the same, and where one has more, the other has no kpack of that prefix. Databases are
+/// often installed for all targets, whatever was built.
+fn parts_of_one(first: &Tree, second: &Tree, differences: &[Difference]) -> bool {
+    let with_kpacks = |tree: &Tree| -> BTreeSet<Arc<str>> {
+        let kpacks = tree.entries.values().filter(|item| item.class_is_kpack());
+        kpacks.map(|item| Arc::clone(&item.prefix)).collect()
+    };
+    let (ours, theirs) = (with_kpacks(first), with_kpacks(second));
+    differences.iter().all(|difference| {
+        let tree = match difference.kind {
+            Kind::OnlyFirst => first,
+            Kind::OnlySecond => second,
+            Kind::Content | Kind::Irreconcilable | Kind::Layout => return false,
+        };
+        let item = tree.entries.get(&difference.path);
+        item.is_some_and(|item| !(ours.contains(&item.prefix) && theirs.contains(&item.prefix)))
+    })
 }
 
 impl Target<'_> {
