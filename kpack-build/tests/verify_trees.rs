@@ -6,6 +6,7 @@ mod shards;
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -640,4 +641,50 @@ fn a_file_for_all_targets_that_lacks_one() {
     fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
     let report = check(&tree, "shards", None, &[]);
     assert_found(&report, &["hipblasltTransform.hsaco", "nothing for gfx942"]);
+}
+
+#[test]
+fn what_is_in_no_prefix_is_compared_too() {
+    let tree = one_shard();
+    let artifact = tree.path("in/linux-a/blas_lib");
+    write(&artifact.join("logs/build.log"), b"text");
+    symlink("build.log", artifact.join("logs/last.log")).unwrap();
+    fs::create_dir(artifact.join("empty")).unwrap();
+    let output = tree.path("shards/linux-a");
+    split(&Options::new(&artifact, output, "blas_lib"), &()).unwrap();
+    let against = || check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    let report = against();
+    assert_eq!(faults(&report), [""; 0]);
+    let mut texts = report.checks.iter().map(|check| check.text.as_str());
+    assert!(texts.any(|text| text == "2 files in no prefix, as before"));
+
+    let generic = tree.path("shards/linux-a/blas_lib_generic");
+    fs::write(generic.join("logs/build.log"), "other").unwrap();
+    fs::remove_file(generic.join("logs/last.log")).unwrap();
+    fs::remove_dir(generic.join("empty")).unwrap();
+    fs::write(generic.join("logs/new.log"), "").unwrap();
+    let report = against();
+    for parts in [
+        ["shards/linux-a", "build.log: has other bytes"],
+        ["in/linux-a", "last.log: is lost: it is in no prefix"],
+        ["in/linux-a", "blas_lib/empty: is lost"],
+        ["shards/linux-a", "new.log: is not in the unsplit tree"],
+    ] {
+        assert_found(&report, &parts);
+    }
+    assert_eq!(report.count(Outcome::Fault), 4, "{report:#?}");
+}
+
+#[test]
+fn what_is_in_no_prefix_is_not_recombined() {
+    let tree = recombined();
+    write(&tree.path("in/linux-a/blas_lib/logs/build.log"), b"text");
+    let targets = ["gfx1100", "gfx1101"];
+    let report = check(&tree, "out", Some("in/linux-a"), &targets);
+    assert_eq!(faults(&report), [""; 0]);
+    let mut notes = report
+        .checks
+        .iter()
+        .filter(|check| check.outcome == Outcome::Note);
+    assert!(notes.any(|note| note.text.contains("left out of recombined artifacts")));
 }

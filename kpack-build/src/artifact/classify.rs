@@ -210,7 +210,7 @@ fn classify_part(
     Ok((classification, pairs))
 }
 
-pub(super) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
+pub(crate) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
     let path = error.path().unwrap_or(prefix).to_owned();
     let text = error.to_string();
     // A loop of links is no failure of the system; there are none where links are not followed.

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use super::archive::counted;
 use super::{Context, Outcome, Report, Subject, original};
 use crate::Error;
-use crate::artifact::classify::{Class, Entry, Node, classify};
+use crate::artifact::classify::{Class, Node, classify, walk_error};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::parts;
 use crate::artifact::shared::{Entries, shared};
 use crate::artifact::split::artifact_prefix;
 use crate::kpack_dir;
@@ -81,16 +82,21 @@ fn artifact(
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    for prefix in manifest_txt::read(unsplit)? {
-        if unsplit.join(&prefix).is_dir() {
+    let prefixes = manifest_txt::read(unsplit)?;
+    for prefix in &prefixes {
+        if unsplit.join(prefix).is_dir() {
             let pair = Pair {
-                unsplit: unsplit.join(&prefix),
-                roots: roots.iter().map(|root| root.join(&prefix)).collect(),
+                unsplit: unsplit.join(prefix),
+                roots: roots.iter().map(|root| root.join(prefix)).collect(),
             };
             pair.compare(context, report)?;
         }
     }
-    Ok(())
+    let whole = Pair {
+        unsplit: unsplit.to_owned(),
+        roots: roots.to_vec(),
+    };
+    whole.compare_outside(&prefixes, context, report)
 }
 
 /// An install prefix that is not split, and where its files are after the split.
@@ -136,7 +142,7 @@ impl Pair {
                 }
                 [place, ..] => {
                     files += 1;
-                    self.same(place, entry, context, report)?;
+                    self.same(place, &entry.path, &entry.class, context, report)?;
                 }
             }
         }
@@ -155,14 +161,70 @@ impl Pair {
         Ok(())
     }
 
-    fn same(
+    /// Compares what is in no prefix. A split leaves it as it is, in the generic artifact; a
+    /// recombination leaves it out.
+    fn compare_outside(
         &self,
-        place: &Path,
-        entry: &Entry,
+        prefixes: &[String],
         context: &Context<'_>,
         report: &mut Report,
     ) -> Result<(), Error> {
-        let Entry { path, class, .. } = entry;
+        let faults = report.count(Outcome::Fault);
+        let recombined = self.roots.iter().any(|root| parts::is_of_group(root));
+        let mut expected = BTreeSet::new();
+        let mut files = 0;
+        for entry in manifest_txt::walk_outside(&self.unsplit, prefixes) {
+            let entry = entry.map_err(|error| walk_error(&self.unsplit, error))?;
+            let unsplit = entry.path();
+            let path = unsplit.strip_prefix(&self.unsplit).unwrap_or(unsplit);
+            expected.insert(path.to_owned());
+            let is_directory = entry.file_type().is_dir();
+            let mut places = self.roots.iter().map(|root| root.join(path));
+            match places.find(|place| place.symlink_metadata().is_ok()) {
+                None if recombined && is_directory => {}
+                None if recombined => {
+                    let text = "is in no prefix, and left out of recombined artifacts";
+                    report.note(Subject::Files, unsplit, text);
+                }
+                None => {
+                    let text = "is lost: it is in no prefix, and no output has it";
+                    report.fault(Subject::Files, unsplit, text);
+                }
+                Some(place) if is_directory => {
+                    if !place.is_dir() {
+                        report.fault(Subject::Files, &place, "was a directory");
+                    }
+                }
+                Some(place) => {
+                    files += 1;
+                    self.same(&place, path, &Class::Host, context, report)?;
+                }
+            }
+        }
+        for root in &self.roots {
+            for entry in manifest_txt::outside(root, prefixes).flatten() {
+                let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
+                if !expected.contains(path) {
+                    let text = "is not in the unsplit tree";
+                    report.fault(Subject::Files, entry.path(), text);
+                }
+            }
+        }
+        if files > 0 && report.count(Outcome::Fault) == faults {
+            let text = format!("{} in no prefix, as before", counted(files, "file"));
+            report.ok(Subject::Files, &self.unsplit, text);
+        }
+        Ok(())
+    }
+
+    fn same(
+        &self,
+        place: &Path,
+        path: &Path,
+        class: &Class,
+        context: &Context<'_>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
         let unsplit = &self.unsplit.join(path);
         let read = |path: &Path| {
             path.symlink_metadata()
