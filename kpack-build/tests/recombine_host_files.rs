@@ -5,11 +5,14 @@ mod planned;
 mod shards;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use kpack_build::artifact::recombine::{Plan, Severity};
-use kpack_tests::fixture::library_file;
+use kpack_build::artifact::split::{Options, split};
+use kpack_build::verify::verify;
+use kpack_tests::fixture::{FatLibrary, Storage, code, library_file};
 use kpack_tests::tree::Tree;
-use planned::{CONFIGURATION, assert_said, planned, said, with_validation};
+use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
 
 /// The configuration with both validations of device code and host files as said.
@@ -159,4 +162,70 @@ fn binaries_that_are_laid_out_otherwise_are_summed_up() {
     assert_said(&plan, Severity::Warning, &parts);
     assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
     assert_there(&plan);
+}
+
+/// As MIOpen has a plugin for each target that it is built for.
+fn plugins(tree: &Tree, name: &str, targets: &[&str]) {
+    let artifact = tree.path(&format!("in/{name}/conv_lib"));
+    let prefix = artifact.join("ml-libs/MIOpen/stage");
+    write(&prefix.join("include/miopen.h"), b"int f();\n");
+    for target in targets {
+        let processor = target.split(':').next().unwrap();
+        let library = format!("lib/plugins/libConv_{processor}.so");
+        let fat = FatLibrary::new().wrapper(Storage::Plain, [code(target, "conv")]);
+        fat.build(&prefix.join(&library).with_extension("so.1"))
+            .unwrap();
+        let name = format!("libConv_{processor}.so.1");
+        symlink(name, prefix.join(&library)).unwrap();
+    }
+    write(
+        &artifact.join("artifact_manifest.txt"),
+        b"ml-libs/MIOpen/stage\n",
+    );
+    let output = tree.path(&format!("shards/{name}"));
+    split(&Options::new(artifact, output, "conv_lib"), &()).unwrap();
+}
+
+#[test]
+fn host_files_of_one_target_are_of_the_shard_that_builds_for_it() {
+    for configuration in [CONFIGURATION, &validated(true, false)] {
+        let tree = Tree::new();
+        plugins(&tree, "linux-a", &["gfx1100", "gfx1101"]);
+        plugins(&tree, "linux-b", &["gfx90a:xnack+"]);
+        plugins(&tree, "linux-c", &["gfx942"]);
+        let plan = planned(&tree, configuration);
+        assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
+        let parts = [
+            "linux-c",
+            "libConv_gfx942.so.1",
+            "only shard linux-c builds for gfx942",
+        ];
+        assert_said(&plan, Severity::Note, &parts);
+        // Two files and two links.
+        assert_eq!(said(&plan).len(), 4, "{:#?}", said(&plan));
+        plan.apply(&options(&tree, configuration), &|_| {}).unwrap();
+        let report = verify(&[tree.path("out")], &Default::default(), &mut |_, _, _| {});
+        let report = report.unwrap();
+        assert!(report.holds(), "{report:#?}");
+        for processor in ["gfx1100", "gfx1101", "gfx90a", "gfx942"] {
+            let at = "out/conv_lib_generic/ml-libs/MIOpen/stage/lib/plugins";
+            let library = tree.path(&format!("{at}/libConv_{processor}.so"));
+            assert!(library.is_symlink() && library.is_file(), "{processor}");
+        }
+    }
+    // Not where two shards build for the target, or none.
+    let tree = Tree::new();
+    plugins(&tree, "linux-a", &["gfx1100"]);
+    plugins(&tree, "linux-b", &["gfx1100", "gfx942"]);
+    let library = "conv_lib_generic/ml-libs/MIOpen/stage/lib/plugins/libConv_gfx1100.so.1";
+    fs::remove_file(tree.path("shards/linux-b").join(library)).unwrap();
+    let other = tree
+        .path("shards/linux-b")
+        .join(library.replace("1100", "1101"));
+    write(&other, b"");
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["libConv_gfx1100.so.1", "only shard linux-a has it"];
+    assert_said(&plan, Severity::Error, &parts);
+    let parts = ["libConv_gfx1101.so.1", "only shard linux-b has it"];
+    assert_said(&plan, Severity::Error, &parts);
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::Severity;
 use super::component::Component;
+use super::own_files::OwnFiles;
 use super::tree::Tree;
 use crate::Error;
 use crate::artifact::classify::Class;
@@ -66,11 +67,13 @@ impl Component<'_> {
             }
         }
         let mut trees = Vec::new();
+        let mut own = OwnFiles::default();
         for (shard, path) in &with {
             let mut tree = self.tree(shard, path)?;
             self.nothing_unsplit(&tree);
             if let Some(first) = trees.first() {
                 self.compare_generic(first, &tree)?;
+                own.extend(self, first, &tree);
                 // All else was compared, and there may be many shards.
                 tree.entries.retain(|path, item| {
                     item.is_directory() || item.is_manifest() || item.shared(path).is_some()
@@ -92,6 +95,7 @@ impl Component<'_> {
             }
         }
         merged.add_to(&mut artifact);
+        own.add_to(&mut artifact);
         self.artifacts.push(artifact);
         Ok(trees)
     }

@@ -30,8 +30,12 @@ impl Component<'_> {
     /// code and data in it, where host files are not compared.
     pub(super) fn compare_generic(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
         let compares = self.compares_host_files();
-        // Directories that only one has for such files' sake.
-        let shared: BTreeSet<&Path> = [first, tree].into_iter().flat_map(around_shared).collect();
+        // Files that only one is to have, and directories that only one has for such files' sake.
+        let own = [(first, tree), (tree, first)].into_iter();
+        let own = own.flat_map(|(tree, other)| self.own_files(tree, other));
+        let own = own.flat_map(|(path, ..)| path.ancestors());
+        let shared = [first, tree].into_iter().flat_map(around_shared);
+        let shared: BTreeSet<&Path> = shared.chain(own).collect();
         let found = differences(first, tree, |path, item| {
             let counts = compares || matches!(item.node, Node::File { .. });
             counts && item.shared(path).is_none() && !shared.contains(path)

@@ -14,6 +14,7 @@ mod host_files;
 mod manifests;
 mod merge;
 mod overlay;
+mod own_files;
 mod plan;
 mod shards;
 mod stale;

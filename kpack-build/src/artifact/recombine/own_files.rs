@@ -1,0 +1,95 @@
+//! Host files of one target, such as the plugins of a library: of each, only the shard that builds for
+//! the target has any.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+
+use super::component::Component;
+use super::tree::{Item, Tree};
+use super::{Artifact, Severity};
+use crate::artifact::classify::Class;
+use crate::artifact::target_name::{either_agrees, in_file_name};
+
+/// Files that are taken of other shards than the one whose host files are.
+#[derive(Default)]
+pub(super) struct OwnFiles {
+    /// With the directories that they are in, by path in the artifact.
+    items: BTreeMap<PathBuf, Item>,
+}
+
+impl OwnFiles {
+    /// Adds what `tree` has of them, and the `first` one has not.
+    pub(super) fn extend(&mut self, component: &mut Component<'_>, first: &Tree, tree: &Tree) {
+        for (path, item, target) in component.own_files(tree, first) {
+            let text = format!(
+                "taken: only shard {} builds for {target}, and only it has this host file",
+                tree.shard
+            );
+            component.say(Severity::Note, &item.from, text);
+            for above in path.ancestors() {
+                if let Some(item) = tree.entries.get(above) {
+                    self.items.insert(above.to_owned(), item.clone());
+                }
+            }
+        }
+    }
+
+    /// Adds them to `artifact`.
+    pub(super) fn add_to(self, artifact: &mut Artifact) {
+        for (path, item) in self.items {
+            if artifact.entries.contains_key(&path) {
+                continue;
+            }
+            artifact.add(&path, &item);
+            if !item.is_directory() {
+                artifact.shards.insert(item.shard.to_string());
+                if !artifact.prefixes.iter().any(|p| **p == *item.prefix) {
+                    artifact.prefixes.push(item.prefix.to_string());
+                }
+            }
+        }
+    }
+}
+
+impl Component<'_> {
+    /// The files of `tree`, and their targets, that `other` has not: host files whose name has one
+    /// target, which a group takes and no other shard builds for.
+    pub(super) fn own_files<'t>(
+        &self,
+        tree: &'t Tree,
+        other: &Tree,
+    ) -> Vec<(&'t Path, &'t Item, TargetId)> {
+        let entries = tree.entries.iter();
+        let entries = entries.filter(|(path, _)| !other.entries.contains_key(*path));
+        let own = entries.filter_map(|(path, item)| {
+            let target = self.only_target(path, item)?;
+            Some((&**path, item, target))
+        });
+        own.collect()
+    }
+
+    fn only_target(&self, path: &Path, item: &Item) -> Option<TargetId> {
+        let is_host = match item.class {
+            Class::Host | Class::Split => true,
+            Class::Unknown { device_code, .. } => !device_code,
+            Class::Fat | Class::Target { .. } => false,
+        };
+        let for_all = item.shared(path).is_some() || item.whole(path).is_some();
+        if item.is_directory() || !is_host || for_all {
+            return None;
+        }
+        let mut named = in_file_name(path.file_name()?.to_str()?).into_iter();
+        let target = named.next().filter(|_| named.next().is_none())?;
+        let agrees = |own: &TargetId| either_agrees(&target, own);
+        let groups = self.options.configuration.groups_of(self.name);
+        let with = self.shards();
+        let with = with.filter(|(_, artifacts)| artifacts.targets.keys().any(agrees));
+        let with: BTreeSet<&str> = with.map(|(shard, _)| shard).collect();
+        let mut taken = groups.iter().flat_map(|group| &group.architectures);
+        let is_taken = taken.any(agrees);
+        let is_only = with.len() == 1 && with.contains(&*item.shard);
+        (is_taken && is_only).then_some(target)
+    }
+}
