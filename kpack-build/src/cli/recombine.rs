@@ -17,7 +17,7 @@ use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, pla
 /// Combine the split artifacts of several shards: one generic artifact, one for each group of targets
 ///
 /// Each shard is a directory with the output of `kpack split`. Host files come from the primary
-/// shard; the other shards' have to be the same. Device code comes from whichever shard has the
+/// shard, or the first one that has the component; the other shards' have to be the same. Device code comes from whichever shard has the
 /// target. The shards are only read, and nothing is written where something is wrong with them.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
