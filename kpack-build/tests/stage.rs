@@ -80,7 +80,7 @@ fn two_packages_with_one_module() {
     );
     let scripts = [
         script(&tree, "registry+x#vec@0.2.0", "vec-0123"),
-        script(&tree, "path+file:///work/fork#1.0.0", "fork-4567"),
+        script(&tree, "path+file:///srv/fork#1.0.0", "fork-4567"),
         artifact(&tree),
     ];
     insta::assert_snapshot!(refused(&tree, &messages(&scripts)));
@@ -143,7 +143,7 @@ fn what_an_earlier_build_left_in_out_dir() {
     let with_other = text.lines().next().unwrap().to_owned()
         + "\n"
         + &messages(&[
-            script(&tree, "path+file:///work/other#1.0.0", "other-4567"),
+            script(&tree, "path+file:///srv/other#1.0.0", "other-4567"),
             artifact(&tree),
         ]);
     for text in [text, with_other] {

@@ -38,6 +38,7 @@ pub use self::{
 };
 pub use error::ElfError;
 pub(crate) use error::refuse;
+#[cfg(feature = "install")]
 pub(crate) use headers::Section;
 pub use read_at::ReadAt;
 pub use records::Wrapper;

@@ -126,7 +126,7 @@ fn without_kind(path: &str) -> &str {
     }
 }
 
-/// `vec v0.1.0` of a package ID such as `path+file:///work/vec#0.1.0` or `…#vec@0.1.0` (Cargo's
+/// `vec v0.1.0` of a package ID such as `path+file:///srv/vec#0.1.0` or `…#vec@0.1.0` (Cargo's
 /// package ID specifications).
 fn package_name(id: &str) -> String {
     let Some((source, fragment)) = id.rsplit_once('#') else {
