@@ -1,5 +1,6 @@
 //! One component of all shards: its generic artifact, and those of its groups.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ use crate::artifact::target_name::{agrees, matches_processor};
 use crate::kpack_dir;
 
 /// How many differences between two trees are listed one by one.
-pub(super) const MOST_DIFFERENCES: usize = 20;
+const MOST_DIFFERENCES: usize = 20;
 
 /// A component: what becomes of it.
 pub(super) struct Component<'a> {
@@ -78,6 +79,23 @@ impl<'a> Component<'a> {
             path: path.into(),
             text: text.into(),
         });
+    }
+
+    /// Says what differs in the tree at `root` from `other`, the worst first: what is an error is not
+    /// to be cut off.
+    pub(super) fn say_differences(&mut self, mut found: Vec<Finding>, root: &Path, other: &str) {
+        found.sort_by_key(|finding| Reverse(finding.severity));
+        let more = found.len().saturating_sub(MOST_DIFFERENCES);
+        let worst = found.get(MOST_DIFFERENCES).map(|finding| finding.severity);
+        found.truncate(MOST_DIFFERENCES);
+        self.findings.append(&mut found);
+        if let Some(severity) = worst {
+            self.say(
+                severity,
+                root,
+                format!("{more} more differences from {other}"),
+            );
+        }
     }
 
     pub(super) fn shards(&self) -> impl Iterator<Item = (&'a str, &'a Artifacts)> + use<'a> {

@@ -1,5 +1,6 @@
 //! The artifacts of groups: device code of all shards.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,9 +8,9 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 
 use super::compare::{Difference, Kind, differences};
-use super::component::{Component, MOST_DIFFERENCES};
+use super::component::Component;
 use super::tree::{Item, Tree};
-use super::{Artifact, Severity};
+use super::{Artifact, Finding, Severity};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
 use crate::artifact::packaging::Group;
@@ -122,7 +123,7 @@ impl<'a> Component<'a> {
         differences: &[Difference],
     ) {
         let (strict, shard) = (self.strict(), &other.shard);
-        let mut said: Vec<(Severity, PathBuf, String)> = Vec::new();
+        let mut said: Vec<Finding> = Vec::new();
         for Difference { path, kind, text } in differences {
             let first = taken.entries.get(path);
             let from = other.entries.get(path).or(first);
@@ -146,25 +147,22 @@ impl<'a> Component<'a> {
             let text = format!(
                 "device code for {target} that shards {first} and {shard} both have: {text}{what}"
             );
-            said.push((severity, from, text));
+            said.push(Finding {
+                severity,
+                path: from,
+                text,
+            });
         }
-        // What is an error is not to be cut off.
-        said.sort_by_key(|(severity, ..)| std::cmp::Reverse(*severity));
-        if strict && let Some((.., text)) = said.first_mut() {
-            *text += &format!(
+        let worst = said
+            .iter_mut()
+            .min_by_key(|finding| Reverse(finding.severity));
+        if strict && let Some(worst) = worst {
+            worst.text += &format!(
                 "; let one shard only build for {target}, or split what {shard} built with the \
                  others of its targets only (--gpu-targets)"
             );
         }
-        let more = said.len().saturating_sub(MOST_DIFFERENCES);
-        let worst = said.get(MOST_DIFFERENCES).map(|(severity, ..)| *severity);
-        for (severity, path, text) in said.into_iter().take(MOST_DIFFERENCES) {
-            self.say(severity, path, text);
-        }
-        if let Some(severity) = worst {
-            let text = format!("{more} more differences from shard {}", taken.shard);
-            self.say(severity, &other.root, text);
-        }
+        self.say_differences(said, &other.root, &format!("shard {}", taken.shard));
     }
 }
 

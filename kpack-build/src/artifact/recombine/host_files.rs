@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::Severity;
 use super::compare::{Difference, Kind, differences};
-use super::component::{Component, MOST_DIFFERENCES};
+use super::component::Component;
 use super::merge::MOST_NAMES;
 use super::tree::{Item, Tree};
+use super::{Finding, Severity};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
 use crate::artifact::differences;
@@ -40,7 +40,7 @@ impl Component<'_> {
             let counts = compares || matches!(item.node, Node::File { .. });
             counts && item.shared(path).is_none() && !shared.contains(path)
         })?;
-        let mut said: Vec<(Severity, PathBuf, String)> = Vec::new();
+        let mut said: Vec<Finding> = Vec::new();
         let mut layout: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for difference in found {
             // Where it is, of both the one that is not taken.
@@ -61,7 +61,11 @@ impl Component<'_> {
                 }
             };
             if let Some((severity, text)) = what {
-                said.push((severity, item.from.clone(), text));
+                said.push(Finding {
+                    severity,
+                    path: item.from.clone(),
+                    text,
+                });
             }
         }
         for (text, paths) in layout {
@@ -72,19 +76,13 @@ impl Component<'_> {
                     host_file(first, tree, &several(&paths, &text)),
                 ),
             };
-            said.push((Severity::Warning, path, text));
+            said.push(Finding {
+                severity: Severity::Warning,
+                path,
+                text,
+            });
         }
-        // What is an error is not to be cut off.
-        said.sort_by_key(|(severity, ..)| std::cmp::Reverse(*severity));
-        let more = said.len().saturating_sub(MOST_DIFFERENCES);
-        let worst = said.get(MOST_DIFFERENCES).map(|(severity, ..)| *severity);
-        for (severity, path, text) in said.into_iter().take(MOST_DIFFERENCES) {
-            self.say(severity, path, text);
-        }
-        if let Some(severity) = worst {
-            let text = format!("{more} more differences from {}", first.shard);
-            self.say(severity, &tree.root, text);
-        }
+        self.say_differences(said, &tree.root, &first.shard);
         Ok(())
     }
 
