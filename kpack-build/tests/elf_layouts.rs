@@ -161,14 +161,20 @@ impl Bench {
         self.directory.path().join(name)
     }
 
-    /// What the binary says of its wrappers and its host code.
+    /// What the binary says of its wrappers and its host code, whether its symbols are bound at the
+    /// start or when they are used.
     fn report(&self, kind: Kind, binary: &Path) -> Result<String> {
         let mut words: Vec<&OsStr> = self.machine.runner.iter().map(OsStr::new).collect();
         if kind == Kind::Shared {
             words.push(self.loader.as_os_str());
         }
         words.push(binary.as_os_str());
-        run(Command::new(words[0]).args(&words[1..]))
+        let lazy = run(Command::new(words[0]).args(&words[1..]))?;
+        let bound = run(Command::new(words[0])
+            .args(&words[1..])
+            .env("LD_BIND_NOW", "1"))?;
+        ensure!(lazy == bound, "with LD_BIND_NOW: {bound}\nwithout: {lazy}");
+        Ok(lazy)
     }
 
     /// Splits `fat` into `host`; also gives the plan.
@@ -453,6 +459,41 @@ fn device_code_in_the_writable_segment() -> Result<()> {
             bench
                 .check(&library, kind)
                 .with_context(|| format!("{place}, {kind:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A linker script can put device code among what is read-only after relocation. The dynamic loader
+/// protects that as a whole, so nothing in it can be unmapped.
+#[test]
+fn device_code_within_relro_is_refused() -> Result<()> {
+    let bench = Bench::new()?;
+    for place in ["INSERT AFTER .data.rel.ro", "INSERT BEFORE .got"] {
+        let script = bench.path("place.ld");
+        fs::write(
+            &script,
+            format!("SECTIONS {{ .hip_fatbin : {{ *(.hip_fatbin) }} }} {place};\n"),
+        )?;
+        for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+            let flag = format!("-Wl,-T,{}", script.display());
+            let library = fat_library(kind)?.flag("-fuse-ld=bfd").flag(flag);
+            let (fat, host) = (bench.path("relro"), bench.path("relro-host"));
+            library.build(&fat)?;
+            bench.report(kind, &fat)?;
+            let refused = bench.split(&fat, &host).map(|plan| plan.to_string());
+            let error = format!("{:#}", refused.expect_err("it is within RELRO"));
+            assert!(
+                error.contains("`.hip_fatbin` is within PT_GNU_RELRO")
+                    && error.contains("link it elsewhere"),
+                "{place}, {kind:?}: {error}"
+            );
+            assert!(!host.exists());
+
+            // Without RELRO the same place is fine.
+            bench
+                .check(&library.flag("-Wl,-z,norelro"), kind)
+                .with_context(|| format!("{place}, {kind:?}, without RELRO"))?;
         }
     }
     Ok(())

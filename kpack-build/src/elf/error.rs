@@ -14,6 +14,9 @@ pub enum ElfError {
     /// The file is damaged, or of a kind that cannot be rewritten; the text names the offending
     /// thing, what was expected and what was found.
     Refused(String),
+    /// The host binary that was made of a sound file is not sound itself: a fault of this program. The
+    /// text says what is wrong with it.
+    Unsound(String),
 }
 
 impl fmt::Display for ElfError {
@@ -24,6 +27,10 @@ impl fmt::Display for ElfError {
                 "it is a relocatable object; its device code has to be split before the link",
             ),
             Self::Refused(reason) => f.write_str(reason),
+            Self::Unsound(reason) => write!(
+                f,
+                "kpack cannot write a sound host binary for it, which is a fault of kpack: {reason}"
+            ),
         }
     }
 }

@@ -185,7 +185,7 @@ impl<S: ReadAt> Image<S> {
                 .is_none_or(|end| end > self.size)
             {
                 refuse!(
-                    "program header {index} ({:?}) covers {:#x} bytes at offset {:#x}, but the file has {:#x}: is it cut off?",
+                    "program header {index} ({:?}) covers {:#x} bytes at offset {:#x}, but the file has only {:#x}; is it truncated?",
                     segment.kind,
                     segment.filesz,
                     segment.offset,
@@ -221,7 +221,7 @@ impl<S: ReadAt> Image<S> {
                 .is_some_and(|end| end <= self.size);
             if section.has_bytes() && !fits {
                 refuse!(
-                    "section `{}` covers {:#x} bytes at offset {:#x}, but the file has {:#x}: is it cut off?",
+                    "section `{}` covers {:#x} bytes at offset {:#x}, but the file has only {:#x}; is it truncated?",
                     section.name,
                     section.size,
                     section.offset,
@@ -280,7 +280,7 @@ fn read<S: ReadAt>(
 ) -> Result<Vec<u8>, ElfError> {
     if offset.checked_add(size).is_none_or(|end| end > file_size) {
         refuse!(
-            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has {file_size:#x}: is it cut off?"
+            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}; is it truncated?"
         );
     }
     let Ok(length) = usize::try_from(size) else {

@@ -249,9 +249,10 @@ impl Geometry {
         Ok(split)
     }
 
-    /// Whether nothing is mapped where the device code was, but for what is kept.
-    pub(crate) fn is_unmapped(&self) -> bool {
-        self.cut.is_some() && self.resume.is_some()
+    /// The addresses where nothing is mapped any more, if there are any.
+    pub(crate) fn unmapped(&self) -> Option<Range<u64>> {
+        self.cut.as_ref()?;
+        Some(self.kept..self.resume?)
     }
 }
 
@@ -294,7 +295,6 @@ fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfErr
         }
     }
     for (index, segment) in image.segments.iter().enumerate() {
-        // RELRO is about memory protection; its size in the file means nothing.
         let harmless = index == geometry.load || segment.kind == elf::PT_GNU_RELRO;
         if !harmless && segment.filesz > 0 && overlaps(segment.offset, segment.file_end()) {
             refuse!(
@@ -303,9 +303,30 @@ fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfErr
             );
         }
     }
+    check_relro(image, geometry)?;
     let table = image.header.e_shoff.get(LE);
     if overlaps(table, table + SECTION_ENTRY * image.sections.len() as u64) {
         refuse!("the section header table shares bytes of the file with `{FAT_SECTION}`");
+    }
+    Ok(())
+}
+
+/// Refuses device code within what is read-only after relocation: the dynamic loader protects these
+/// addresses as a whole, and fails where some of them are not mapped. It takes one PT_GNU_RELRO only.
+fn check_relro<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError> {
+    let Some(hole) = geometry.unmapped() else {
+        return Ok(());
+    };
+    let relro = image.segments.iter().find(|s| {
+        let end = s.vaddr.saturating_add(s.memsz);
+        s.kind == elf::PT_GNU_RELRO && s.vaddr < hole.end && hole.start < end
+    });
+    if let Some(relro) = relro {
+        refuse!(
+            "`{FAT_SECTION}` is within PT_GNU_RELRO, at addresses {:#x}..{:#x}, which can only be protected as a whole; link it elsewhere (a linker script puts it there), or with `-z norelro`",
+            relro.vaddr,
+            relro.vaddr.saturating_add(relro.memsz)
+        );
     }
     Ok(())
 }
@@ -339,7 +360,9 @@ fn new_segments<S: ReadAt>(
             segment.vaddr = to;
             segment.offset = geometry.kept_offset(to);
         } else {
-            segment.offset = geometry.output_offset(segment.offset);
+            let end = geometry.output_offset(old.file_end());
+            segment.offset = geometry.output_offset(old.offset);
+            segment.filesz = end - segment.offset;
         }
         segments.push(segment);
     }

@@ -70,12 +70,12 @@ impl SectionTable {
             if fat {
                 order.push(None);
                 // What is left of the device code is empty, or behind everything.
-                if geometry.is_unmapped() {
+                if geometry.unmapped().is_some() {
                     order.push(Some(index));
                 }
                 order.extend(moved.iter().copied().map(Some));
             }
-            if !fat || !geometry.is_unmapped() {
+            if !fat || geometry.unmapped().is_none() {
                 order.push(Some(index));
             }
         }
