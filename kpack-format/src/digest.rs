@@ -87,40 +87,40 @@ impl fmt::Debug for Hasher {
     }
 }
 
-/// A digest as it stands in a file: a MessagePack byte string.
+/// A digest, or the start of one, as it stands in a file: a MessagePack byte string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Digest(pub(crate) Sha256);
+pub(crate) struct Digest<const SIZE: usize = 32>(pub(crate) [u8; SIZE]);
 
-impl Serialize for Digest {
+impl<const SIZE: usize> Serialize for Digest<SIZE> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Digest {
+impl<'de, const SIZE: usize> Deserialize<'de> for Digest<SIZE> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_bytes(DigestVisitor).map(Self)
     }
 }
 
-struct DigestVisitor;
+struct DigestVisitor<const SIZE: usize>;
 
-impl<'de> Visitor<'de> for DigestVisitor {
-    type Value = Sha256;
+impl<'de, const SIZE: usize> Visitor<'de> for DigestVisitor<SIZE> {
+    type Value = [u8; SIZE];
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a SHA-256 of 32 bytes")
+        write!(f, "a digest of {SIZE} bytes")
     }
 
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Sha256, E> {
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
         bytes
             .try_into()
             .map_err(|_| E::invalid_length(bytes.len(), &self))
     }
 
     // Some writers know no byte strings.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<Sha256, A::Error> {
-        let mut digest = [0; 32];
+    fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<Self::Value, A::Error> {
+        let mut digest = [0; SIZE];
         for (index, byte) in digest.iter_mut().enumerate() {
             *byte = bytes
                 .next_element()?
@@ -128,7 +128,7 @@ impl<'de> Visitor<'de> for DigestVisitor {
         }
         match bytes.next_element::<de::IgnoredAny>()? {
             None => Ok(digest),
-            Some(_) => Err(de::Error::invalid_length(33, &self)),
+            Some(_) => Err(de::Error::invalid_length(SIZE + 1, &self)),
         }
     }
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+mod code_id;
 pub mod code_object;
 pub mod digest;
 pub mod manifest;
@@ -20,5 +21,6 @@ pub mod raw_map;
 pub mod target_id;
 pub mod tensile;
 
+pub use code_id::{CodeId, code_id};
 pub use digest::Sha256;
 pub use target_id::TargetId;

@@ -1,7 +1,10 @@
 //! `.rocm_kpack_ref`: what a split binary keeps in place of its device code.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::CodeId;
+use crate::digest::Digest;
 use crate::message_pack::{self, List, record};
 
 /// The name of the section that holds the marker.
@@ -14,7 +17,7 @@ pub const MAX_SEARCH_PATHS: usize = 64;
 pub const GFXARCH: &str = "@GFXARCH@";
 
 /// Where a binary's device code is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Marker {
     /// The binary's path in the install prefix; kernels are `<kernel_name>#<co_index>`. The early
     /// plain-text form does not tell it.
@@ -22,6 +25,10 @@ pub struct Marker {
     /// Archives to look in, relative to the directory of the binary or absolute, with
     /// [`GFXARCH`] in place of the target ID. In the plain-text form: directories.
     pub kpack_search_paths: Vec<String>,
+    /// Which device code the host binary was built with, by target ID. An archive with other code for
+    /// the binary and one of these targets is of another build. A target that is not here is taken as
+    /// it comes.
+    pub code_ids: BTreeMap<String, CodeId>,
 }
 
 /// Why bytes are no marker.
@@ -41,6 +48,7 @@ record! {
     struct Wire {
         kpack_search_paths = "kpack_search_paths": List<String, MAX_SEARCH_PATHS>,
         kernel_name = "kernel_name": String,
+        code_ids = "code_ids": Option<BTreeMap<String, Digest<8>>>,
     }
 }
 
@@ -50,7 +58,27 @@ impl Marker {
         message_pack::to_bytes(&Wire {
             kpack_search_paths: List(self.kpack_search_paths.clone()),
             kernel_name: self.kernel_name.clone().unwrap_or_default(),
+            code_ids: (!self.code_ids.is_empty()).then(|| {
+                let ids = self.code_ids.iter();
+                ids.map(|(target, id)| (target.clone(), Digest(*id)))
+                    .collect()
+            }),
         })
+    }
+
+    /// The MessagePack form and zeroes after it, `room` bytes together, to be written where another
+    /// marker was. Code IDs that do not fit are left out, the last ones first: their targets are then
+    /// taken as they come. `None` where there is no room even without them.
+    pub fn to_bytes_within(&self, room: usize) -> Option<Vec<u8>> {
+        let mut fitting = self.clone();
+        loop {
+            let mut bytes = fitting.to_bytes();
+            if bytes.len() <= room {
+                bytes.resize(room, 0);
+                return Some(bytes);
+            }
+            fitting.code_ids.pop_last()?;
+        }
     }
 
     /// Reads a marker of either form at the start of `bytes`; also tells how many bytes it
@@ -71,6 +99,12 @@ impl Marker {
                 let marker = Self {
                     kernel_name: Some(wire.kernel_name),
                     kpack_search_paths: wire.kpack_search_paths.0,
+                    code_ids: wire
+                        .code_ids
+                        .into_iter()
+                        .flatten()
+                        .map(|(target, id)| (target, id.0))
+                        .collect(),
                 };
                 Ok((marker, size))
             }
@@ -106,6 +140,7 @@ fn plain_text(bytes: &[u8]) -> Result<(Marker, usize), MarkerError> {
     let marker = Marker {
         kernel_name: None,
         kpack_search_paths: paths.map(str::to_owned).collect(),
+        code_ids: BTreeMap::new(),
     };
     Ok((marker, size))
 }

@@ -108,6 +108,51 @@ fn ordinals_follow_the_index_as_a_number() {
 }
 
 #[test]
+fn an_id_tells_the_device_code_of_a_binary() {
+    // Given an archive with the code objects 0, 2 and 10 of a binary, and others.
+    let kernels = [KERNELS[2], KERNELS[0], KERNELS[3], KERNELS[1]];
+    let target = "gfx90a:xnack+";
+    let binary = "lib/libvec.so";
+    let expected: Vec<u8> = [
+        &0u32.to_le_bytes()[..],
+        &sha256(KERNELS[0].1),
+        &2u32.to_le_bytes(),
+        &sha256(KERNELS[1].1),
+        &10u32.to_le_bytes(),
+        &sha256(KERNELS[2].1),
+    ]
+    .concat();
+    let expected: [u8; 8] = sha256(&expected)[..8].try_into().unwrap();
+    for scheme in SCHEMES {
+        // Then the writer and the table of contents tell it, whatever came first.
+        let mut writer = writer(scheme);
+        for (kernel, code) in kernels {
+            add(&mut writer, scheme, kernel, code);
+        }
+        assert_eq!(writer.code_id(binary), Some(expected));
+        assert_eq!(writer.code_id("lib/libvec"), None);
+        let bytes = finish(writer).0;
+        let archive = open(&bytes).unwrap();
+        let mut toc = archive.toc().clone();
+        assert_eq!(toc.code_id(binary, target), Some(expected));
+        assert_eq!(toc.code_id(binary, "gfx90a"), None);
+        assert_eq!(toc.code_id("lib/libvec", target), None);
+        // What is no index of the binary has no part in it.
+        for name in ["lib/libvec.so#00", "lib/libvec.so#+1", "lib/libvec.so#1#0"] {
+            let entry = toc.kernels["bin/vec#0"].clone();
+            toc.kernels.insert(name.to_owned(), entry);
+        }
+        assert_eq!(toc.code_id(binary, target), Some(expected));
+        // Another code object gives another ID, and without checksums nothing is known.
+        let mut other = toc.clone();
+        other.checksums.as_mut().unwrap()[1] = [0; 32];
+        assert_ne!(other.code_id(binary, target), Some(expected));
+        toc.checksums = None;
+        assert_eq!(toc.code_id(binary, target), None);
+    }
+}
+
+#[test]
 fn a_kernel_cannot_have_two_code_objects() {
     let mut writer = writer(Scheme::None);
     add(&mut writer, Scheme::None, "a#0", b"one");

@@ -80,6 +80,16 @@ fn marker() -> Marker {
     Marker {
         kernel_name: Some("bin/vec".to_owned()),
         kpack_search_paths: vec!["../lib/.kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
+        code_ids: BTreeMap::new(),
+    }
+}
+
+/// The same of a binary whose device code is known.
+fn marker_with_ids() -> Marker {
+    let ids = [("gfx1100", [1; 8]), ("gfx90a:xnack+", [2; 8])];
+    Marker {
+        code_ids: ids.map(|(target, id)| (target.to_owned(), id)).into(),
+        ..marker()
     }
 }
 
@@ -95,6 +105,43 @@ fn marker_bytes() -> Vec<u8> {
 #[test]
 fn a_marker_is_as_others_read_it() {
     assert_eq!(marker().to_bytes(), marker_bytes());
+}
+
+#[test]
+fn a_marker_with_code_ids_is_as_others_read_it() {
+    let mut bytes = marker_bytes();
+    bytes[0] = 0x83;
+    bytes.extend(b"\xa8code_ids\x82\xa7gfx1100\xc4\x08\x01\x01\x01\x01\x01\x01\x01\x01");
+    bytes.extend(b"\xadgfx90a:xnack+\xc4\x08\x02\x02\x02\x02\x02\x02\x02\x02");
+    assert_eq!(marker_with_ids().to_bytes(), bytes);
+    let expected = (marker_with_ids(), bytes.len());
+    assert_eq!(Marker::read(&bytes).unwrap(), expected);
+    // An ID is 8 bytes.
+    bytes.pop();
+    let last = bytes.len() - 8;
+    bytes[last] = 7;
+    let error = Marker::read(&bytes).unwrap_err().to_string();
+    assert!(error.contains("a digest of 8 bytes"), "{error}");
+}
+
+#[test]
+fn code_ids_that_do_not_fit_are_left_out() {
+    let (marker, size) = (marker_with_ids(), marker_with_ids().to_bytes().len());
+    // Given room for all of them, then for one, then for none.
+    let read = |room| {
+        Marker::read(&marker.to_bytes_within(room).unwrap())
+            .unwrap()
+            .0
+    };
+    assert_eq!(marker.to_bytes_within(size + 9).unwrap().len(), size + 9);
+    assert_eq!(read(size + 9), marker);
+    assert_eq!(
+        Vec::from_iter(read(size - 1).code_ids.into_keys()),
+        ["gfx1100"]
+    );
+    assert_eq!(read(marker_bytes().len()), self::marker());
+    // What leads to the archives cannot be left out.
+    assert_eq!(marker.to_bytes_within(marker_bytes().len() - 1), None);
 }
 
 #[test]

@@ -219,6 +219,7 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
     let marker = Marker {
         kernel_name: Some(binary.to_owned()),
         kpack_search_paths: vec![file_name.replace(target_name, "@GFXARCH@")],
+        ..Marker::default()
     }
     .to_bytes();
     let beside = CString::new(archive.with_file_name("libvec.so").as_os_str().as_bytes()).unwrap();

@@ -287,6 +287,7 @@ fn what_plays_tricks_on_a_terminal_is_escaped() {
     let marker = Marker {
         kernel_name: Some("lib/\x1b[2J.so".to_owned()),
         kpack_search_paths: vec!["\x1b[2J_@GFXARCH@.kpack".to_owned()],
+        ..Marker::default()
     };
     let text = load(&tree, &marker, &["gfx1100"]).unwrap_err().to_string();
     assert!(

@@ -11,6 +11,7 @@ fn marker(name: &str) -> Marker {
     Marker {
         kernel_name: Some(name.to_owned()),
         kpack_search_paths: vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
+        ..Marker::default()
     }
 }
 

@@ -116,8 +116,14 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
             ".kpack/vec_lib_@GFXARCH@.kpack".to_owned(),
             "/opt/vec/vec_lib_@GFXARCH@.kpack".to_owned(),
         ],
+        ..Marker::default()
     };
     add("marker", "map", &marker.to_bytes());
+    let with_ids = Marker {
+        code_ids: [("gfx1100".to_owned(), *b"eight by")].into(),
+        ..marker.clone()
+    };
+    add("marker", "code_ids", &with_ids.to_bytes());
     let mut padded = marker.to_bytes();
     padded.resize(256, 0);
     add("marker", "map_and_padding", &padded);

@@ -142,6 +142,7 @@ impl KpackPath {
         Marker {
             kernel_name: Some(binary.name.clone()),
             kpack_search_paths: vec![path.join("/")],
+            ..Marker::default()
         }
     }
 }

@@ -257,6 +257,7 @@ fn marker(kernel_name: &str, search_paths: &[String]) -> Vec<u8> {
     let marker = Marker {
         kernel_name: Some(kernel_name.to_owned()),
         kpack_search_paths: search_paths.to_vec(),
+        ..Marker::default()
     };
     let mut bytes = marker.to_bytes();
     bytes.resize((bytes.len() + ROOM).next_multiple_of(8), 0);

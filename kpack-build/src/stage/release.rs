@@ -165,5 +165,6 @@ fn marker(name: &str, directory: &str, group: &str) -> Marker {
     Marker {
         kernel_name: Some(name.to_owned()),
         kpack_search_paths: vec![format!("{kpacks}/{group}_{GFXARCH}.kpack")],
+        ..Marker::default()
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::ArchiveError;
-use crate::Sha256;
+use crate::code_id::index_in;
 use crate::digest::Digest;
 use crate::message_pack::{self, List, Map, record};
+use crate::{CodeId, Sha256, code_id};
 
 /// The version of the format, in the header and in the TOC.
 pub(super) const FORMAT_VERSION: u32 = 1;
@@ -125,6 +126,22 @@ impl Toc {
             kernel: kernel.to_owned(),
             target: target.to_owned(),
         })
+    }
+
+    /// The ID of the device code that the archive has of `binary` for `target`. `None` where it has
+    /// none, and where it has no checksums to tell.
+    pub fn code_id(&self, binary: &str, target: &str) -> Option<CodeId> {
+        let all = self.checksums.as_ref()?;
+        let first = format!("{binary}#");
+        let kernels = self.kernels.range(first.clone()..);
+        let own = kernels.take_while(|(kernel, _)| kernel.starts_with(&first));
+        let mut checksums = BTreeMap::new();
+        for (kernel, targets) in own {
+            if let (Some(index), Some(entry)) = (index_in(kernel, binary), targets.get(target)) {
+                checksums.insert(index, *all.get(entry.ordinal as usize)?);
+            }
+        }
+        code_id(&checksums)
     }
 
     pub(super) fn to_bytes(&self, storage: &Storage) -> Vec<u8> {

@@ -7,8 +7,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use super::index::{MAX_TOC, malformed};
 use super::toc::{FORMAT_VERSION, Storage};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Toc, TocEntry};
-use crate::TargetId;
+use crate::code_id::index_in;
 use crate::digest::{Hasher, Sha256, sha256};
+use crate::{CodeId, TargetId, code_id};
 
 /// zstd's own default level.
 const DEFAULT_LEVEL: i32 = 3;
@@ -106,6 +107,22 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// Whether a code object with this checksum is stored already.
     pub fn contains(&self, checksum: &Sha256) -> bool {
         self.by_checksum.contains_key(checksum)
+    }
+
+    /// The ID of the device code that was added of `binary`; `None` where there is none.
+    pub fn code_id(&self, binary: &str) -> Option<CodeId> {
+        let first = KernelOrder {
+            path: binary.to_owned(),
+            index: None,
+            name: String::new(),
+        };
+        let own = self.kernels.range(first..);
+        let own = own.take_while(|(kernel, _)| kernel.path == binary);
+        let checksums = own.filter_map(|(kernel, stored)| {
+            let index = index_in(&kernel.name, binary)?;
+            Some((index, self.stored[*stored].checksum))
+        });
+        code_id(&checksums.collect())
     }
 
     /// Adds `kernel` with a code object that [`contains`](Self::contains) knows.

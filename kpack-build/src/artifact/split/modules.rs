@@ -149,6 +149,7 @@ fn marker(kpacks: &KpackPath, group: &str, names: &[Located]) -> Marker {
     Marker {
         kernel_name: names.first().map(|first| first.name.clone()),
         kpack_search_paths: paths,
+        ..Marker::default()
     }
 }
 

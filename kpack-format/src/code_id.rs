@@ -1,0 +1,35 @@
+//! The ID that ties a host binary to its device code for one target.
+
+use std::collections::BTreeMap;
+
+use crate::digest::{Hasher, Sha256};
+
+/// The ID of a binary's device code for one target: the same for the same code objects at the same
+/// code object indices. It depends on that target's code alone, so a new host, or another target, does
+/// not change it.
+pub type CodeId = [u8; 8];
+
+/// The ID of code objects, given as SHA-256 by code object index; `None` where there are none.
+///
+/// It is the start of the SHA-256 of, for each index in ascending order, the index (u32,
+/// little-endian) and the SHA-256 of the code object.
+pub fn code_id(checksums: &BTreeMap<u32, Sha256>) -> Option<CodeId> {
+    if checksums.is_empty() {
+        return None;
+    }
+    let mut hasher = Hasher::default();
+    for (index, checksum) in checksums {
+        hasher.update(&index.to_le_bytes());
+        hasher.update(checksum);
+    }
+    hasher.finish().first_chunk().copied()
+}
+
+/// The code object index of `kernel`, if it is one of `binary`: `lib/libvec.so#2` is index 2 of
+/// `lib/libvec.so`.
+pub(crate) fn index_in(kernel: &str, binary: &str) -> Option<u32> {
+    let index = kernel.strip_prefix(binary)?.strip_prefix('#')?;
+    // A number has one spelling, or two kernels could have one index.
+    let canonical = index == "0" || !index.starts_with(['0', '+']);
+    canonical.then(|| index.parse().ok())?
+}
