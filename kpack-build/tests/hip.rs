@@ -2,6 +2,8 @@
 //! host code, archives with the device code, and what Cargo has to know; and what is wrong is said so
 //! that something can be done about it.
 
+mod compilers;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -34,8 +36,15 @@ fn package() -> Tree {
     tree
 }
 
-/// A build of the package, in the environment that Cargo makes.
+/// A build of the package without ROCm's headers and device libraries.
 fn build(tree: &Tree, more: &[(&str, &str)]) -> Hip {
+    let mut hip = build_with_rocm(tree, more);
+    hip.flags(["-nogpuinc", "-nogpulib"]);
+    hip
+}
+
+/// A build of the package, in the environment that Cargo makes.
+fn build_with_rocm(tree: &Tree, more: &[(&str, &str)]) -> Hip {
     let path = std::env::var("PATH").unwrap();
     let (root, out) = (tree.root().to_str().unwrap().to_owned(), tree.path("out"));
     let mut variables = vec![
@@ -55,7 +64,6 @@ fn build(tree: &Tree, more: &[(&str, &str)]) -> Hip {
     hip.file("src/vector.hip")
         .include("include")
         .define("FACTOR", "2")
-        .flags(["-nogpuinc", "-nogpulib"])
         .cargo_metadata(false)
         .environment(variables);
     hip

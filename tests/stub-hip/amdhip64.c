@@ -389,3 +389,6 @@ EXPORT int hipLaunchKernel(const void *host_function, struct dim3 grid, struct d
     }
     die("a kernel is launched that was not registered");
 }
+
+/* A launch that fails ends the process. */
+EXPORT int hipGetLastError(void) { return 0; }

@@ -74,8 +74,15 @@ const TOOLS: &[Tool] = &[
         "qemu-user",
         "runs host binaries for AArch64",
     ),
+    program("hipcc", "hipcc", "the distribution's own HIP compiler"),
+    Tool {
+        needed: Needed::File(&["/usr/include/hip/hip_runtime.h"]),
+        package: "libamdhip64-dev",
+        purpose: "ROCm's headers and HIP runtime",
+    },
     program("file", "file", "CPack's DEB generator"),
     program("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
+    program("rpmbuild", "rpm", "CPack's RPM generator"),
     program("python3", "python3", "unpacks Python wheels"),
     program("pip3", "python3-pip", "downloads Python wheels"),
     Tool {

@@ -16,8 +16,9 @@ use kpack_format::marker::GFXARCH;
 
 use super::compile::{self, Job};
 use super::compiler::Compiler;
+use super::device_code::Wanted;
 use super::environment::Environment;
-use super::flags::{Flags, Places};
+use super::flags::{self, Flags, Places};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::Error;
 use crate::kpack_dir::{
@@ -79,9 +80,11 @@ impl<'a> Build<'a> {
             Some(directory) => directory.clone(),
             None => environment.directory("OUT_DIR")?,
         };
+        let own = flags::own(hip, environment);
+        let wanted = Wanted::new(&targets, &own);
         let compiler = match &hip.compiler {
-            Some(compiler) => Compiler::at(compiler, environment),
-            None => Compiler::find(environment)?,
+            Some(compiler) => Compiler::at(compiler, environment, &wanted),
+            None => Compiler::find(environment, &wanted)?,
         };
         let threads = environment
             .text("NUM_JOBS")
@@ -89,9 +92,8 @@ impl<'a> Build<'a> {
         let places = Places {
             package: &package,
             out_dir: &out_dir,
-            rocm: compiler.rocm.as_deref(),
         };
-        let flags = Flags::new(hip, &targets, &places, environment);
+        let flags = Flags::new(hip, own, &targets, &compiler, &places, environment);
         // The compiler runs in the package's directory.
         let libraries = std::path::absolute(&out_dir)
             .map_err(|e| Error::io(&out_dir, "find", e))?

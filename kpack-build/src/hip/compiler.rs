@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::device_code::{self, Wanted};
 use super::environment::Environment;
 use super::shell_words;
 use crate::Error;
@@ -44,48 +45,56 @@ pub(super) struct Compiler {
     arguments: Vec<OsString>,
     /// The ROCm installation that it belongs to.
     pub(super) rocm: Option<PathBuf>,
+    /// Where device libraries are that it does not find by itself.
+    device_libraries: Option<PathBuf>,
 }
 
 impl Compiler {
-    /// One at a known place.
-    pub(super) fn at(program: &Path, environment: &Environment) -> Self {
+    fn new(program: PathBuf, arguments: Vec<OsString>, rocm: Option<PathBuf>) -> Self {
         Self {
-            program: program.to_owned(),
-            arguments: Vec::new(),
-            rocm: environment.get("ROCM_PATH").map(PathBuf::from),
+            program,
+            arguments,
+            rocm,
+            device_libraries: None,
         }
     }
 
+    /// One at a known place. What it cannot do, it says when it compiles.
+    pub(super) fn at(program: &Path, environment: &Environment, wanted: &Wanted<'_>) -> Self {
+        let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
+        let compiler = Self::new(program.to_owned(), Vec::new(), rocm);
+        compiler.clone().fit(wanted).unwrap_or(compiler)
+    }
+
     /// Finds it: `HIPCXX`; that of the ROCm installation in `ROCM_PATH`; ROCm's on the `PATH`; that
-    /// in `/opt/rocm`; another one on the `PATH`. The first that can make code for AMD GPUs is taken.
+    /// in `/opt/rocm`; another one on the `PATH`. The first that can make code for all targets of the
+    /// build is taken.
     ///
     /// # Errors
     /// [`Error::Compiler`] with everything that was looked at.
-    pub(super) fn find(environment: &Environment) -> Result<Self, Error> {
-        Self::find_with(environment, Path::new(ROCM))
+    pub(super) fn find(environment: &Environment, wanted: &Wanted<'_>) -> Result<Self, Error> {
+        Self::find_with(environment, wanted, Path::new(ROCM))
     }
 
-    fn find_with(environment: &Environment, usual: &Path) -> Result<Self, Error> {
+    fn find_with(
+        environment: &Environment,
+        wanted: &Wanted<'_>,
+        usual: &Path,
+    ) -> Result<Self, Error> {
         let path = environment.untracked("PATH").unwrap_or_default();
         let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
         if let Some(named) = environment.get("HIPCXX") {
             let (program, arguments) = words(&path, &named);
-            let compiler = program.map(|program| Self {
-                program,
-                arguments,
-                rocm,
-            });
-            let problem = match compiler {
-                Some(compiler) => match compiler.can_target_amdgcn() {
-                    Ok(()) => return Ok(compiler),
-                    Err(problem) => problem,
-                },
-                None => "there is no such program".to_owned(),
-            };
-            return Err(Error::Compiler(format!(
-                "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target, or unset it",
-                named.display(),
-            )));
+            return program
+                .ok_or_else(|| "there is no such program".to_owned())
+                .and_then(|program| Self::new(program, arguments, rocm).fit(wanted))
+                .map_err(|problem| {
+                    Error::Compiler(format!(
+                        "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
+                        named.display(),
+                        wanted.names(),
+                    ))
+                });
         }
 
         let in_rocm = |root: &Path| {
@@ -117,17 +126,10 @@ impl Compiler {
         let end = (String::new(), None, None);
         for (name, program, rocm) in candidates.into_iter().chain([end]) {
             let unfit = match program {
-                Some(program) => {
-                    let compiler = Self {
-                        program,
-                        arguments: Vec::new(),
-                        rocm,
-                    };
-                    match compiler.can_target_amdgcn() {
-                        Ok(()) => return Ok(compiler),
-                        Err(reason) => Some(format!("{name}: {reason}")),
-                    }
-                }
+                Some(program) => match Self::new(program, Vec::new(), rocm).fit(wanted) {
+                    Ok(compiler) => return Ok(compiler),
+                    Err(reason) => Some(format!("{name}: {reason}")),
+                },
                 None if name.is_empty() => None,
                 None => {
                     missing.push(name);
@@ -141,9 +143,11 @@ impl Compiler {
             looked_at.extend(unfit);
         }
         Err(Error::Compiler(format!(
-            "no HIP compiler was found. What was looked for, in this order:\n  {}\n\
+            "no HIP compiler for {} was found. What was looked for, in this order:\n  {}\n\
              Install ROCm's compiler (package `rocm-llvm` or `hipcc`), or a clang with the AMDGPU \
-             target and lld (Debian: `apt-get install clang-19 lld-19`), or set HIPCXX to one",
+             target and lld (Debian: `apt-get install clang-19 lld-19`); or set HIPCXX to one; or \
+             build for other targets",
+            wanted.names(),
             looked_at.join("\n  ")
         )))
     }
@@ -158,6 +162,26 @@ impl Compiler {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
         command
+    }
+
+    /// The flag that names the ROCm installation.
+    pub(super) fn rocm_flag(&self) -> Option<OsString> {
+        let mut flag = OsString::from("--rocm-path=");
+        flag.push(self.rocm.as_ref()?);
+        Some(flag)
+    }
+
+    /// The flags that say where ROCm's headers and device libraries are.
+    pub(super) fn rocm_flags(&self) -> Vec<OsString> {
+        let libraries = self.device_libraries.as_deref().map(device_code::flag);
+        self.rocm_flag().into_iter().chain(libraries).collect()
+    }
+
+    /// The compiler, where it can make code for the targets; otherwise why it cannot.
+    fn fit(mut self, wanted: &Wanted<'_>) -> Result<Self, String> {
+        self.can_target_amdgcn()?;
+        self.device_libraries = device_code::libraries(&self, wanted)?;
+        Ok(self)
     }
 
     /// Whether it has the AMDGPU target; otherwise why not.
@@ -217,7 +241,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
-    use super::{Compiler, Environment};
+    use super::{Compiler, Environment, Wanted};
 
     fn program(path: &Path, text: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -233,7 +257,9 @@ mod tests {
             ((*name).to_owned(), OsString::from(value))
         }));
         let environment = Environment::of(all.into_iter().collect());
-        let compiler = Compiler::find_with(&environment, &root.join("opt/rocm")).unwrap();
+        let targets = ["gfx1100".parse().unwrap()];
+        let wanted = Wanted::new(&targets, &[]);
+        let compiler = Compiler::find_with(&environment, &wanted, &root.join("opt/rocm")).unwrap();
         let shown = |path: &Path| {
             let inside = path.strip_prefix(root).unwrap();
             inside.display().to_string()

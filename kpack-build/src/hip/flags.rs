@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::Hip;
+use super::compiler::Compiler;
 use super::environment::Environment;
 use super::shell_words;
 
@@ -66,8 +67,14 @@ const WITH_VALUE: [&str; 7] = [
 pub(super) struct Places<'a> {
     pub(super) package: &'a Path,
     pub(super) out_dir: &'a Path,
-    /// The ROCm installation.
-    pub(super) rocm: Option<&'a Path>,
+}
+
+/// The flags that the package and `HIPFLAGS` give.
+pub(super) fn own(hip: &Hip, environment: &Environment) -> Vec<OsString> {
+    let more = environment.get("HIPFLAGS").unwrap_or_default();
+    let more = shell_words::split(&more.to_string_lossy()).into_iter();
+    let given = hip.flags.iter().cloned();
+    given.chain(more.map(OsString::from)).collect()
 }
 
 /// The flags of one build.
@@ -83,14 +90,12 @@ pub(super) struct Flags {
 impl Flags {
     pub(super) fn new(
         hip: &Hip,
+        own: Vec<OsString>,
         targets: &[TargetId],
+        compiler: &Compiler,
         places: &Places<'_>,
         environment: &Environment,
     ) -> Self {
-        let more = environment.get("HIPFLAGS").unwrap_or_default();
-        let more = shell_words::split(&more.to_string_lossy()).into_iter();
-        let mut own = hip.flags.clone();
-        own.extend(more.map(OsString::from));
         let includes = hip.includes.iter().cloned();
         let includes: Vec<PathBuf> = includes.chain(include_flags(&own)).collect();
 
@@ -116,9 +121,7 @@ impl Flags {
         for target in targets {
             compile.push(format!("--offload-arch={target}").into());
         }
-        if let Some(rocm) = places.rocm {
-            compile.push(joined("--rocm-path=", rocm, ""));
-        }
+        compile.extend(compiler.rocm_flags());
         for directory in &hip.includes {
             compile.push("-I".into());
             compile.push(directory.into());

@@ -8,6 +8,7 @@
 mod build;
 mod compile;
 mod compiler;
+mod device_code;
 mod environment;
 mod flags;
 mod library;
@@ -156,7 +157,8 @@ impl Hip {
     }
 
     /// The compiler, which otherwise is looked for: `HIPCXX`; that of ROCm in `ROCM_PATH`, on the
-    /// `PATH` or in `/opt/rocm`; another one on the `PATH`.
+    /// `PATH` or in `/opt/rocm`; another one on the `PATH`. The first that supports all GPU targets
+    /// of the build is taken.
     pub fn compiler(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.compiler = Some(path.as_ref().to_owned());
         self

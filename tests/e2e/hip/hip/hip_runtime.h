@@ -19,6 +19,7 @@ extern "C" {
 hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared = 0,
                                       hipStream_t stream = nullptr);
 hipError_t __hipPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, hipStream_t *stream);
+hipError_t hipGetLastError(void);
 hipError_t hipLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
                            size_t shared, hipStream_t stream);
 }
