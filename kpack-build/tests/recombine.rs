@@ -431,6 +431,7 @@ fn host_files_that_differ_are_shown() {
         .unwrap();
     FatLibrary::new()
         .flag("-Wl,--build-id=0x0c0d")
+        .flag("-Wl,-rpath,/opt/b")
         .build(&at("linux-b", "lib/libhost.so"))
         .unwrap();
     fs::copy(
@@ -450,7 +451,12 @@ fn host_files_that_differ_are_shown() {
             "path `prefix=/home/a/build/rocblas` against",
             "/home/b",
         ],
-        ["linux-b", "libhost.so", "build ID 0a0b against 0c0d", ""],
+        [
+            "linux-b",
+            "libhost.so",
+            "build ID 0a0b against 0c0d",
+            "RPATH none against `/opt/b`",
+        ],
         ["linux-c", "lib/rocblas.pc", "only shard linux-a has it", ""],
         ["linux-c", "lib/more", "only shard linux-c has it", ""],
         ["linux-c", "fallback.dat", "mode 644 against 600", ""],
@@ -466,7 +472,7 @@ fn host_files_that_differ_are_shown() {
 }
 
 #[test]
-fn a_host_binary_that_is_laid_out_otherwise_is_worth_a_warning() {
+fn a_host_binary_that_is_laid_out_otherwise_is_worth_a_note() {
     let tree = three_shards();
     // As it was built: for one target instead of two.
     shard(&tree, "linux-c", &["gfx942"]);
@@ -474,7 +480,7 @@ fn a_host_binary_that_is_laid_out_otherwise_is_worth_a_warning() {
     let file = "linux-c/blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5";
     assert_said(
         &plan,
-        Severity::Warning,
+        Severity::Note,
         &[file, "its sections have the same sizes and other addresses"],
     );
     assert_eq!(plan.errors(), 0);

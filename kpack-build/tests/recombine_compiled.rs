@@ -1,14 +1,20 @@
 //! Given what clang with its defaults makes of one source for other targets on each machine, when the
 //! split artifacts are recombined, then what the targets alone change is no error.
+//!
+//! The device code is split from the linked library, or from the object before the link.
 
 mod planned;
 mod shards;
 
+use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use kpack_build::artifact::recombine::Severity;
 use kpack_build::artifact::split::{Options, split};
+use kpack_build::object_file::{self, launch};
+use kpack_build::{install, verify};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said};
@@ -100,7 +106,7 @@ fn ids_of_compilation_units_are_of_the_targets() {
             "of compilation units (`__hip_cuid_…`)",
             "--offload-arch",
         ];
-        assert_said(&plan, Severity::Warning, &parts);
+        assert_said(&plan, Severity::Note, &parts);
         assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
         plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
     }
@@ -161,6 +167,150 @@ fn sections_in_another_order_are_laid_out_otherwise() {
     };
     assert_ne!(order("linux-a"), order("linux-c"));
     let plan = planned(&tree, CONFIGURATION);
-    assert_said(&plan, Severity::Warning, &["differs in its layout"]);
+    assert_said(&plan, Severity::Note, &["differs in its layout"]);
     assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
+}
+
+/// A compiler that runs in `directory`.
+fn compiler(directory: &Path, words: &[&str]) -> Vec<OsString> {
+    let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip");
+    let mut command: Vec<OsString> = vec!["env".into(), "-C".into(), directory.into()];
+    command.extend(["clang++-19", "-I", headers].map(OsString::from));
+    command.extend(words.iter().map(OsString::from));
+    command
+}
+
+/// What splits an object before the link.
+#[derive(Clone, Copy, PartialEq)]
+enum Splitter {
+    /// Behind the compiler, in the build directory, so that the library is to be installed.
+    Launcher,
+    /// Into the directory that the library is linked in.
+    Object,
+}
+
+/// A library as a machine builds it of an object that was split before the link, in a directory of
+/// its own. It is `in/<shard>/blas_lib/…/lib/librocblas.so.5`, linked there.
+fn linked_of_split(tree: &Tree, shard: &str, flags: &[&str], splitter: Splitter) {
+    let build = tree.path(&format!("build/{shard}"));
+    let artifact = tree.path(&format!("in/{shard}/blas_lib"));
+    let lib = artifact.join(PREFIX).join("lib");
+    write(&build.join("vec.hip"), source(100).as_bytes());
+    write(
+        &artifact.join("artifact_manifest.txt"),
+        format!("{PREFIX}\n").as_bytes(),
+    );
+    fs::create_dir_all(&lib).unwrap();
+    let object = build.join("vec.o");
+    let hip = ["-x", "hip", "-nogpuinc", "-nogpulib", "-O1", "-fPIC"];
+    let output = ["-c", "vec.hip", "-o", object.to_str().unwrap()];
+    let compile = compiler(&build, &[&hip, flags, &output].concat());
+    let (output, objects) = match splitter {
+        Splitter::Launcher => (&build, vec![]),
+        Splitter::Object => (&lib, vec![&object]),
+    };
+    let options = object_file::Options::new("rocblas", output, objects);
+    if splitter == Splitter::Launcher {
+        assert!(launch(&options, &compile).unwrap().success());
+    } else {
+        run(&compile);
+        object_file::split(&options, &()).unwrap();
+    }
+    let link = "-shared -nostdlib -fuse-ld=lld-19 -Wl,--build-id vec.o -o";
+    let mut link: Vec<&str> = link.split(' ').collect();
+    let library = lib.join("librocblas.so.5");
+    link.push(library.to_str().unwrap());
+    run(&compiler(output, &link));
+    let _ = fs::remove_file(lib.join("vec.o"));
+}
+
+fn run(command: &[OsString]) {
+    let status = Command::new(&command[0]).args(&command[1..]).status();
+    assert!(status.unwrap().success(), "{command:?}");
+}
+
+fn split_shard(tree: &Tree, shard: &str) {
+    let (input, output) = (format!("in/{shard}/blas_lib"), format!("shards/{shard}"));
+    split(
+        &Options::new(tree.path(&input), tree.path(&output), "blas_lib"),
+        &(),
+    )
+    .unwrap();
+}
+
+/// The three shards of the configuration.
+const SHARDS: [(&str, &[&str]); 3] = [
+    (
+        "linux-a",
+        &["--offload-arch=gfx1100", "--offload-arch=gfx1101"],
+    ),
+    ("linux-b", &["--offload-arch=gfx90a:xnack+"]),
+    ("linux-c", &["--offload-arch=gfx942"]),
+];
+
+#[test]
+fn libraries_of_split_objects_fit_each_other() {
+    if !has_compiler() {
+        return;
+    }
+    for (more, text) in [
+        (None, "differs in IDs of compilation units"),
+        (Some("-fuse-cuid=none"), "differs in its build ID only"),
+    ] {
+        let tree = Tree::new();
+        for (shard, flags) in SHARDS {
+            let flags: Vec<&str> = flags.iter().copied().chain(more).collect();
+            linked_of_split(&tree, shard, &flags, Splitter::Launcher);
+            let prefix = tree.path(&format!("in/{shard}/blas_lib/{PREFIX}"));
+            let files = ["lib/librocblas.so.5"];
+            install::install(&install::Options::new(prefix, "rocblas", files), &()).unwrap();
+            split_shard(&tree, shard);
+        }
+        let plan = planned(&tree, CONFIGURATION);
+        for shard in ["linux-b", "linux-c"] {
+            assert_said(&plan, Severity::Note, &[shard, "librocblas.so.5", text]);
+        }
+        assert_eq!(said(&plan).len(), 2, "{:#?}", said(&plan));
+        plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
+        let report = verify::verify(
+            &[tree.path("out")],
+            &verify::Options::default(),
+            &mut |_, _, _| {},
+        );
+        let report = report.unwrap();
+        assert!(report.holds(), "{report:#?}");
+    }
+}
+
+/// Their kernels are named after the objects, which have other device code on each machine.
+#[test]
+fn libraries_of_split_objects_that_were_not_installed_are_refused() {
+    if !has_compiler() {
+        return;
+    }
+    let tree = Tree::new();
+    for (shard, flags) in SHARDS {
+        linked_of_split(&tree, shard, flags, Splitter::Object);
+        split_shard(&tree, shard);
+    }
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["linux-a", "librocblas.so.5", "kpack install"];
+    assert_said(&plan, Severity::Error, &parts);
+}
+
+#[test]
+fn code_that_is_not_the_same_is_an_error_wherever_it_is() {
+    if !has_compiler() {
+        return;
+    }
+    let tree = Tree::new();
+    let with = |amount: u32| {
+        source(20_000) + &format!("extern \"C\" int host(int a) {{ return a * {amount}; }}\n")
+    };
+    // Functions of the same size, in libraries of another layout.
+    compiled(&tree, "linux-a", &with(1001), &["gfx1100", "gfx1101"]);
+    compiled(&tree, "linux-c", &with(1003), &["gfx942"]);
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["linux-c", "librocblas.so.5", ".text"];
+    assert_said(&plan, Severity::Error, &parts);
 }

@@ -6,11 +6,13 @@ mod shards;
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 
 use kpack_build::artifact::recombine::{Plan, Severity};
 use kpack_build::artifact::split::{Options, split};
 use kpack_build::verify::verify;
 use kpack_tests::fixture::{FatLibrary, Storage, code, library_file};
+use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
@@ -159,9 +161,73 @@ fn binaries_that_are_laid_out_otherwise_are_summed_up() {
          its layout",
         "libcopy0.so, libcopy1.so, libcopy2.so, libcopy3.so, libcopy4.so and 2 more",
     ];
-    assert_said(&plan, Severity::Warning, &parts);
+    assert_said(&plan, Severity::Note, &parts);
     assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
     assert_there(&plan);
+}
+
+/// A library without device code in the shards, linked with a flag of its own in each.
+fn put_libraries(tree: &Tree, flags: [&str; 2]) {
+    let library = |shard: &str| {
+        tree.path(&format!(
+            "shards/{shard}/blas_lib_generic/{PREFIX}/lib/libhost.so"
+        ))
+    };
+    for (shard, flag) in ["linux-a", "linux-b"].into_iter().zip(flags) {
+        let host = FatLibrary::new().flag(flag);
+        host.build(&library(shard)).unwrap();
+    }
+    fs::copy(library("linux-a"), library("linux-c")).unwrap();
+}
+
+#[test]
+fn a_build_id_alone_is_no_difference() {
+    let tree = three_shards();
+    put_libraries(&tree, ["-Wl,--build-id=0x0a0b", "-Wl,--build-id=0x0c0d"]);
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["linux-b", "libhost.so", "differs in its build ID only"];
+    assert_said(&plan, Severity::Note, &parts);
+    assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
+}
+
+/// CMake overwrites it on installation, by default with nothing, and leaves the room for it.
+#[test]
+fn the_rpath_of_a_build_directory_is_named() {
+    let tree = three_shards();
+    let build = ["/build/linux-a/lib", "/build/longer-than-linux-a/lib"];
+    put_libraries(
+        &tree,
+        build
+            .map(|path| format!("-Wl,-rpath,{path}"))
+            .each_ref()
+            .map(|s| &**s),
+    );
+    let rpath = format!("RPATH `{}` against `{}`", build[0], build[1]);
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(&plan, Severity::Error, &["linux-b", "libhost.so", &rpath]);
+
+    if !require::tool("cmake") {
+        return;
+    }
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        let library = tree.path(&format!(
+            "shards/{shard}/blas_lib_generic/{PREFIX}/lib/libhost.so"
+        ));
+        let script = tree.path("remove.cmake");
+        let text = format!("file(RPATH_REMOVE FILE \"{}\")\n", library.display());
+        fs::write(&script, text).unwrap();
+        let status = Command::new("cmake").arg("-P").arg(&script).status();
+        assert!(status.unwrap().success());
+    }
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = [
+        "linux-b",
+        "libhost.so",
+        ".dynstr",
+        "linked with an RPATH 12 bytes shorter",
+        "CMAKE_BUILD_WITH_INSTALL_RPATH",
+    ];
+    assert_said(&plan, Severity::Error, &parts);
 }
 
 /// As MIOpen has a plugin for each target that it is built for.

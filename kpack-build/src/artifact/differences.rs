@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use super::layout::{LEAST_TEXT, UNIT_IDS, layout_only, texts, unit_ids};
+use object::elf;
+
+use super::layout::{LEAST_TEXT, UNIT_IDS, layout_only, text_in, texts, unit_ids};
 use crate::Error;
-use crate::elf::Image;
+use crate::elf::{Dynamic, Image};
 use crate::inspect;
 
 /// How many sections are named.
@@ -18,11 +20,8 @@ const CONTEXT: usize = 60;
 pub(crate) struct Difference {
     /// What to say.
     pub(crate) text: String,
-    /// Whether it can be no more than the layout: both are split binaries, by the same compiler, with
-    /// the same sections, symbols and texts of the same sizes at other addresses, as linkers give them
-    /// where device code has another size. Addresses are in code and data, too, so these cannot be
-    /// compared: a change that leaves every function and every section as long as it was is not found.
-    /// IDs of compilation units, which another target gives, count as equal.
+    /// Whether it is no more than a build for other targets brings about: the build ID, addresses, and
+    /// IDs of compilation units. All else of the binaries is the same.
     pub(crate) layout_only: bool,
 }
 
@@ -51,6 +50,13 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         shown = sections(&a, &b, &mut parts).unwrap_or(at);
         if unit_ids(&a) != unit_ids(&b) {
             parts.push(UNIT_IDS.to_owned());
+        }
+        if let Some(text) = rpaths(&a, &b) {
+            parts.push(text);
+            return Ok(Some(Difference {
+                text: format!("differs: {}", parts.join("; ")),
+                layout_only: false,
+            }));
         }
         let (ours, theirs) = (texts(&a), texts(&b));
         let mut pairs = ours.iter().zip(&theirs);
@@ -112,6 +118,55 @@ fn sections(one: &Image<File>, other: &Image<File>, parts: &mut Vec<String>) -> 
         parts.push(format!("in sections {}{more}", names.join(", ")));
     }
     place
+}
+
+/// What differs in the RPATHs, or in the room for them. CMake links with the path of the build directory,
+/// and overwrites it on installation: then only as many bytes as it had are left of it.
+fn rpaths(one: &Image<File>, other: &Image<File>) -> Option<String> {
+    let (a, b) = (Rpath::read(one)?, Rpath::read(other)?);
+    if a.paths != b.paths {
+        let shown = |rpath: &Rpath| match rpath.paths.is_empty() {
+            true => "none".to_owned(),
+            false => format!("`{}`", rpath.paths.join(", ")),
+        };
+        return Some(format!("RPATH {} against {}", shown(&a), shown(&b)));
+    }
+    let than = match b.room > a.room {
+        true => "shorter",
+        false => "longer",
+    };
+    (a.room != b.room).then(|| {
+        format!(
+            "it was linked with an RPATH {} bytes {than}, of which installation left the room, as CMake \
+             does with that of the build directory; set CMAKE_BUILD_WITH_INSTALL_RPATH or \
+             CMAKE_SKIP_BUILD_RPATH, or build in directories with names of the same length",
+            a.room.abs_diff(b.room)
+        )
+    })
+}
+
+/// Where a binary looks for libraries.
+struct Rpath {
+    paths: Vec<String>,
+    /// The most bytes without a name in the table of names.
+    room: usize,
+}
+
+impl Rpath {
+    fn read(image: &Image<File>) -> Option<Self> {
+        let (_, strings) = image.section(".dynstr").ok()??;
+        let strings = image.section_bytes(strings).ok()?;
+        let dynamic = Dynamic::read(image).ok()?;
+        let tags = [elf::DT_RPATH, elf::DT_RUNPATH].into_iter();
+        let paths = tags.filter_map(|tag| dynamic.get(tag));
+        let zeros = strings.split(|byte| *byte != 0).map(<[u8]>::len);
+        Some(Self {
+            paths: paths
+                .map(|at| String::from_utf8_lossy(text_in(&strings, at)).into_owned())
+                .collect(),
+            room: zeros.max().unwrap_or_default(),
+        })
+    }
 }
 
 /// The descriptor of a note (gABI, "Note Section"): behind twelve bytes of header and the name

@@ -1,30 +1,30 @@
-//! Whether two split binaries differ in no more than what a build for other targets brings about:
-//! addresses, because their device code had another size, and IDs of compilation units.
+//! Whether two host binaries differ in no more than what a build for other targets brings about: the
+//! build ID, addresses, because their device code had another size, and IDs of compilation units.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 
 use kpack_format::marker;
 use object::{LittleEndian as LE, elf};
 
-use crate::elf::{DeviceCode, FAT_SECTION, Image, Section};
+use super::moved::Moves;
+use crate::elf::{
+    Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION, is_address, pods,
+};
 
 /// The least printable bytes in a row that are called text.
 pub(super) const LEAST_TEXT: usize = 6;
 
 /// What to say of two files that differ in no more; `None` where they do.
 ///
-/// The loaded sections have to have the same names, kinds and sizes, with the same texts and the same
-/// symbols in them, by the same compiler. Where they are at other addresses, code and data cannot be
-/// compared, since addresses are in them, too. Where they are not, these are.
+/// They have the same sections, symbols, relocations and dynamic entries, and the same bytes in all
+/// sections. Where sections have moved, an address in one file stands for the one that it has moved to
+/// in the other: code, data and debug information are compared all the same.
 pub(super) fn layout_only(one: &Image<File>, other: &Image<File>) -> Option<String> {
-    let is_split = |image: &Image<File>| matches!(image.device_code(), Ok(DeviceCode::Split(_)));
-    let same = is_split(one)
-        && is_split(other)
-        && shape(one) == shape(other)
+    // What cannot be read cannot be compared.
+    let same = shape(one) == shape(other)
         && texts(one) == texts(other)
-        && symbols(one) == symbols(other)
-        && compilers(one) == compilers(other);
+        && tables(one).ok()? == tables(other).ok()?
+        && same_contents(one, other).ok()?;
     if !same {
         return None;
     }
@@ -36,11 +36,17 @@ pub(super) fn layout_only(one: &Image<File>, other: &Image<File>) -> Option<Stri
         };
         return Some(format!(
             "differs in its layout{and}: its sections have the same sizes and other addresses, as \
-             where device code had another size; the instructions themselves cannot be compared then"
+             where device code had another size; but for these addresses, code and data are the same"
         ));
     }
-    let same = units && contents(one) == contents(other);
-    same.then(|| format!("differs in {UNIT_IDS} only"))
+    Some(match units {
+        true => format!("differs in {UNIT_IDS} only"),
+        false => {
+            "differs in its build ID only, which linkers derive from all that they link, device \
+                  code included"
+                .to_owned()
+        }
+    })
 }
 
 /// What they are called for people.
@@ -51,39 +57,51 @@ pub(super) const UNIT_IDS: &str = "IDs of compilation units (`__hip_cuid_…`), 
 /// compiler's options and the source's path, without leading zeros (clang, `-fuse-cuid=hash`, the
 /// default for HIP). Names that the ID is only part of are no such symbols: with `-fgpu-rdc`, those of
 /// variables and kernels have to be the same in host and device code.
-fn is_unit_id(name: &str) -> bool {
-    let id = name.strip_prefix("__hip_cuid_").unwrap_or_default();
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    (1..=16).contains(&id.len()) && id.bytes().all(is_digit)
+fn is_unit_id(name: &[u8]) -> bool {
+    let id = name.strip_prefix(b"__hip_cuid_").unwrap_or_default();
+    let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
+    (1..=16).contains(&id.len()) && id.iter().all(is_digit)
 }
 
-/// The IDs of compilation units in the names of dynamic symbols.
+/// The IDs of compilation units in the names of symbols.
 pub(super) fn unit_ids(image: &Image<File>) -> Vec<String> {
     let mut ids = Vec::new();
-    for table in tables(image) {
+    for table in symbol_tables(image) {
         let strings = strings_of(image, table);
         let names = strings.split(|byte| *byte == 0);
-        let names = names.filter_map(|name| str::from_utf8(name).ok());
-        ids.extend(names.filter(|name| is_unit_id(name)).map(str::to_owned));
+        let names = names.filter(|name| is_unit_id(name));
+        ids.extend(names.map(|name| String::from_utf8_lossy(name).into_owned()));
     }
     ids.sort();
     ids.dedup();
     ids
 }
 
-/// What lld fills the page with behind what is read-only after relocation: of another size at another
+/// What lld fills the page with after what is read-only after relocation: of another size at another
 /// address.
 const PADDING: &str = ".relro_padding";
+/// What identifies a build, and the file with its debug information.
+const IDS: [&str; 2] = [".note.gnu.build-id", ".gnu_debuglink"];
 
-/// The sections that are loaded, but for device code and padding, sorted by name: where device code
-/// leaves or moves, others may change places.
-fn loaded(image: &Image<File>) -> Vec<&Section> {
-    let loaded = image.sections.iter();
-    let mut loaded: Vec<&Section> = loaded
-        .filter(|s| s.is_alloc() && !is_device(&s.name) && s.name != PADDING)
+/// The sections that have to be the same, sorted by name: where device code leaves or moves, others
+/// may change places.
+fn sections(image: &Image<File>) -> Vec<&Section> {
+    let is_of_linking = |s: &Section| {
+        // Names of temporary files are among those of symbols.
+        !s.is_alloc() && matches!(s.kind, elf::SHT_NULL | elf::SHT_SYMTAB | elf::SHT_STRTAB)
+    };
+    let all = image.sections.iter();
+    let mut found: Vec<&Section> = all
+        .filter(|s| !is_device(&s.name) && s.name != PADDING && !IDS.contains(&&*s.name))
+        .filter(|s| !is_of_linking(s))
         .collect();
-    loaded.sort_by(|a, b| a.name.cmp(&b.name));
-    loaded
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+/// Whether a section has device code, or what stands in its place.
+fn is_device(name: &str) -> bool {
+    name == FAT_SECTION || name == marker::SECTION_NAME
 }
 
 /// Names, kinds and sizes of sections, but for what IDs of compilation units take.
@@ -94,28 +112,29 @@ fn shape(image: &Image<File>) -> Vec<(&str, u32, u64)> {
         elf::SHT_STRTAB if with_ids => {
             let bytes = image.section_bytes(section).unwrap_or_default();
             let names = bytes.split(|byte| *byte == 0);
-            let ids = names.filter(|name| str::from_utf8(name).is_ok_and(is_unit_id));
+            let ids = names.filter(|name| is_unit_id(name));
             section.size - ids.map(|id| id.len() as u64).sum::<u64>()
         }
         _ => section.size,
     };
-    let loaded = loaded(image).into_iter();
-    loaded
+    let sections = sections(image).into_iter();
+    sections
         .map(|s| (s.name.as_str(), s.kind.0, size(s)))
         .collect()
 }
 
 fn addresses(image: &Image<File>) -> Vec<u64> {
-    loaded(image).into_iter().map(|s| s.addr).collect()
+    sections(image).into_iter().map(|s| s.addr).collect()
 }
 
-/// The bytes of what is loaded and knows nothing of symbols' names and order.
-fn contents(image: &Image<File>) -> BTreeMap<&str, Vec<u8>> {
-    // The wrappers point to what stands in device code's place.
-    const OTHERS: [&str; 3] = [".note.gnu.build-id", ".dynamic", ".hipFatBinSegment"];
-    let is_of_symbols = |kind| {
-        matches!(
-            kind,
+/// Whether all other sections have the same bytes, but for addresses.
+fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfError> {
+    let (ours, theirs) = (sections(one), sections(other));
+    let moves = Moves::new(ours.iter().zip(&theirs).map(|(a, b)| (*a, *b)));
+    for (a, b) in ours.into_iter().zip(theirs) {
+        // Compared entry by entry, or made from such.
+        let is_table = matches!(
+            a.kind,
             elf::SHT_DYNSYM
                 | elf::SHT_STRTAB
                 | elf::SHT_GNU_HASH
@@ -124,21 +143,136 @@ fn contents(image: &Image<File>) -> BTreeMap<&str, Vec<u8>> {
                 | elf::SHT_GNU_VERNEED
                 | elf::SHT_GNU_VERDEF
                 | elf::SHT_RELA
-        )
-    };
-    let loaded = loaded(image).into_iter();
-    let loaded = loaded.filter(|section| {
-        section.has_bytes() && !is_of_symbols(section.kind) && !OTHERS.contains(&&*section.name)
-    });
-    loaded
-        .map(|section| {
-            let bytes = image.section_bytes(section).unwrap_or_default();
-            (section.name.as_str(), bytes)
-        })
-        .collect()
+                | elf::SHT_RELR
+                | elf::SHT_DYNAMIC
+        );
+        // Wrappers point to what stands in device code's place.
+        if is_table || a.name == WRAPPER_SECTION || !a.has_bytes() {
+            continue;
+        }
+        let bytes = (one.section_bytes(a)?, other.section_bytes(b)?);
+        if !moves.explain(a, &bytes.0, &bytes.1) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
-fn tables(image: &Image<File>) -> impl Iterator<Item = &Section> {
+/// An address, by the section that it is in: wherever that is.
+type Place<'a> = (&'a str, u64);
+
+/// The tables whose order is the hash table's, or the linker's, sorted.
+#[derive(PartialEq, Eq)]
+struct Tables<'a> {
+    /// Name, kind, version, size, and place. Device code is left out.
+    symbols: Vec<(Vec<u8>, u8, u16, u64, Place<'a>)>,
+    /// Place, kind, symbol and addend.
+    relocations: Vec<(Place<'a>, u32, Vec<u8>, Place<'a>)>,
+    /// Tags, and values that are no sizes of tables; texts for those that name one.
+    dynamic: Vec<(i64, Vec<u8>, Place<'a>)>,
+}
+
+fn tables(image: &Image<File>) -> Result<Tables<'_>, ElfError> {
+    let mut symbols = Vec::new();
+    let mut dynamic_names = Vec::new();
+    for table in symbol_tables(image) {
+        let is_dynamic = table.kind == elf::SHT_DYNSYM;
+        let bytes = image.section_bytes(table)?;
+        let strings = strings_of(image, table);
+        let versions = image.sections.iter();
+        let mut versions = versions.filter(|s| is_dynamic && s.kind == elf::SHT_GNU_VERSYM);
+        let versions = match versions.next() {
+            Some(section) => image.section_bytes(section)?,
+            None => Vec::new(),
+        };
+        let versions = pods::<object::U16<LE>>(&versions);
+        for (index, symbol) in pods::<elf::Sym64<LE>>(&bytes).iter().enumerate() {
+            let name = match text_in(&strings, symbol.st_name.get(LE).into()) {
+                // Of an object file, which may be a temporary one.
+                _ if symbol.st_type() == elf::STT_FILE => &b""[..],
+                name if is_unit_id(name) => b"__hip_cuid_",
+                name => name,
+            };
+            if is_dynamic {
+                dynamic_names.push(name.to_vec());
+            }
+            let within = image.sections.get(usize::from(symbol.st_shndx.get(LE).0));
+            let value = symbol.st_value.get(LE);
+            let place = match within {
+                Some(section) if is_device(&section.name) => continue,
+                Some(section) if symbol.st_type() != elf::STT_TLS => {
+                    (&*section.name, value.wrapping_sub(section.addr))
+                }
+                _ => ("", value),
+            };
+            let version = versions.get(index).map_or(0, |version| version.get(LE));
+            let size = symbol.st_size.get(LE);
+            symbols.push((name.to_vec(), symbol.st_info.0, version, size, place));
+        }
+    }
+    symbols.sort();
+    let dynamic = Dynamic::read(image)?;
+    let mut relocations = Vec::new();
+    for relocation in Relocations::read(image, &dynamic)?.iter() {
+        let relocation = relocation?;
+        let symbol = dynamic_names.get(relocation.symbol as usize);
+        let addend = match relocation.symbol {
+            0 => place(image, relocation.addend),
+            _ => ("", relocation.addend),
+        };
+        relocations.push((
+            place(image, relocation.address),
+            relocation.kind.0,
+            symbol.cloned().unwrap_or_default(),
+            addend,
+        ));
+    }
+    relocations.sort();
+    Ok(Tables {
+        symbols,
+        relocations,
+        dynamic: dynamic_entries(image, &dynamic)?,
+    })
+}
+
+fn dynamic_entries<'a>(
+    image: &'a Image<File>,
+    dynamic: &Dynamic,
+) -> Result<Vec<(i64, Vec<u8>, Place<'a>)>, ElfError> {
+    let strings = image.sections.iter().find(|s| s.name == ".dynstr");
+    let strings = strings.map(|section| image.section_bytes(section));
+    let strings = strings.transpose()?.unwrap_or_default();
+    let entries = dynamic.entries.iter();
+    Ok(entries
+        .map(|(tag, value)| match *tag {
+            elf::DT_NEEDED | elf::DT_SONAME | elf::DT_RPATH | elf::DT_RUNPATH => {
+                (tag.0, text_in(&strings, *value).to_vec(), ("", 0))
+            }
+            // Of names, among which are IDs of compilation units.
+            elf::DT_STRSZ => (tag.0, Vec::new(), ("", 0)),
+            tag if is_address(tag) => (tag.0, Vec::new(), place(image, *value)),
+            tag => (tag.0, Vec::new(), ("", *value)),
+        })
+        .collect())
+}
+
+fn place(image: &Image<File>, address: u64) -> Place<'_> {
+    // Thread-local data that is zero takes no addresses.
+    let takes = |s: &&Section| s.is_alloc() && (s.has_bytes() || s.flags.0 & elf::SHF_TLS.0 == 0);
+    let find = |is_in: &dyn Fn(&Section) -> bool| {
+        let mut sections = image.sections.iter().filter(takes);
+        sections.find(|section| is_in(section))
+    };
+    let within = find(&|s| (s.addr..s.addr_end()).contains(&address))
+        .or_else(|| find(&|s| s.addr_end() == address));
+    match within {
+        Some(section) if is_device(&section.name) => (marker::SECTION_NAME, 0),
+        Some(section) => (&section.name, address - section.addr),
+        None => ("", address),
+    }
+}
+
+fn symbol_tables(image: &Image<File>) -> impl Iterator<Item = &Section> {
     let sections = image.sections.iter();
     sections.filter(|section| matches!(section.kind, elf::SHT_DYNSYM | elf::SHT_SYMTAB))
 }
@@ -150,51 +284,14 @@ fn strings_of(image: &Image<File>, table: &Section) -> Vec<u8> {
     bytes.unwrap_or_default()
 }
 
-/// Names, kinds and sizes of the symbols that are not in device code, whose size is what differs. Their
-/// order is the hash table's.
-fn symbols(image: &Image<File>) -> Vec<(Vec<u8>, u8, u64)> {
-    let mut found = Vec::new();
-    for table in tables(image) {
-        let strings = strings_of(image, table);
-        let bytes = image.section_bytes(table).unwrap_or_default();
-        for entry in bytes.chunks_exact(size_of::<elf::Sym64<LE>>()) {
-            let Ok((symbol, _)) = object::pod::from_bytes::<elf::Sym64<LE>>(entry) else {
-                continue;
-            };
-            let within = image.sections.get(usize::from(symbol.st_shndx.get(LE).0));
-            if within.is_some_and(|section| is_device(&section.name)) {
-                continue;
-            }
-            let name = strings.get(symbol.st_name.get(LE) as usize..);
-            let name = name.and_then(|rest| rest.split(|byte| *byte == 0).next());
-            let name = match name.unwrap_or_default() {
-                // Of an object file, which may be a temporary one.
-                _ if symbol.st_type() == elf::STT_FILE => &b""[..],
-                name if str::from_utf8(name).is_ok_and(is_unit_id) => b"__hip_cuid_",
-                name => name,
-            };
-            found.push((name.to_vec(), symbol.st_info.0, symbol.st_size.get(LE)));
-        }
-    }
-    found.sort();
-    found
+/// The text at an offset in a table of strings.
+pub(super) fn text_in(strings: &[u8], offset: u64) -> &[u8] {
+    let rest = usize::try_from(offset)
+        .ok()
+        .and_then(|at| strings.get(at..));
+    let mut texts = rest.unwrap_or_default().split(|byte| *byte == 0);
+    texts.next().unwrap_or_default()
 }
-
-/// What the compilers say of themselves.
-fn compilers(image: &Image<File>) -> Vec<u8> {
-    let comment = image
-        .sections
-        .iter()
-        .find(|s| s.name == ".comment" && s.has_bytes());
-    let bytes = comment.and_then(|section| image.section_bytes(section).ok());
-    bytes.unwrap_or_default()
-}
-
-/// Whether a section has device code, or what stands in its place.
-fn is_device(name: &str) -> bool {
-    name == FAT_SECTION || name == marker::SECTION_NAME
-}
-
 /// The texts in what is loaded and no code, but for IDs of compilation units. They stay what they are
 /// wherever they are. Names of symbols are sorted: their order is the hash table's.
 pub(super) fn texts(image: &Image<File>) -> Vec<String> {
@@ -213,7 +310,7 @@ pub(super) fn texts(image: &Image<File>) -> Vec<String> {
             .map(|run| String::from_utf8_lossy(run).into_owned())
             .collect();
         if name == ".dynstr" {
-            long.retain(|text| !is_unit_id(text));
+            long.retain(|text| !is_unit_id(text.as_bytes()));
             long.sort();
         }
         texts.extend(long);

@@ -14,6 +14,7 @@ mod elf_header;
 mod in_parallel;
 mod layout;
 pub mod manifest_txt;
+mod moved;
 pub mod names;
 pub mod packaging;
 pub(crate) mod pairs;

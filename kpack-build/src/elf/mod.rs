@@ -36,6 +36,8 @@ pub use self::{
     layout::Plan,
     wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper},
 };
+#[cfg(feature = "install")]
+pub(crate) use dynamic::{Dynamic, Relocations, is_address};
 pub use error::ElfError;
 pub(crate) use error::refuse;
 #[cfg(feature = "install")]

@@ -62,6 +62,17 @@ pub(crate) fn read_markers<S: ReadAt>(
     Ok(found)
 }
 
+/// The markers of the binary at `path`; none where it is not split.
+pub(crate) fn markers_of(path: &Path) -> Result<Vec<Marker>, Error> {
+    let image = Image::read(super::open(path)?).map_err(|e| elf_error(path, e))?;
+    let code = image.device_code().map_err(|e| elf_error(path, e))?;
+    let elf::DeviceCode::Split(split) = code else {
+        return Ok(Vec::new());
+    };
+    let groups = read_markers(path, &image, &split)?;
+    Ok(groups.into_iter().map(|group| group.marker).collect())
+}
+
 fn read<S: ReadAt>(
     path: &Path,
     image: &Image<S>,

@@ -35,7 +35,7 @@ pub(crate) use crate::input::{
 pub(crate) use archive::{is_for, split_name};
 pub(crate) use kpacks::find_kpacks_in;
 pub(crate) use linked::{no_device_code, prefix_of};
-pub(crate) use markers::{Marked, read_markers};
+pub(crate) use markers::{Marked, markers_of, read_markers};
 pub(crate) use overlay::Overlay;
 
 /// A file and what it is.

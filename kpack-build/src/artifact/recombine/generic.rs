@@ -10,6 +10,8 @@ use crate::Error;
 use crate::artifact::classify::Class;
 use crate::artifact::manifest_txt;
 use crate::artifact::names;
+use crate::inspect;
+use crate::object_file::is_object;
 
 impl Component<'_> {
     /// Reads the generic artifacts, the primary shard's first, which becomes the output's, and
@@ -71,6 +73,7 @@ impl Component<'_> {
         for (shard, path) in &with {
             let mut tree = self.tree(shard, path)?;
             self.nothing_unsplit(&tree);
+            self.nothing_named_after_objects(&tree)?;
             if let Some(first) = trees.first() {
                 self.compare_generic(first, &tree)?;
                 own.extend(self, first, &tree);
@@ -115,5 +118,27 @@ impl Component<'_> {
             let text = format!("it {wrong}, in a generic artifact: was all of it split?");
             self.say(Severity::Error, &item.from, text);
         }
+    }
+
+    /// Refuses host binaries whose kernels are named after objects, where several shards built them:
+    /// such a name has a digest of the device code, which is another one in each shard.
+    fn nothing_named_after_objects(&mut self, tree: &Tree) -> Result<(), Error> {
+        if self.shards().count() < 2 {
+            return Ok(());
+        }
+        let split = tree.entries.values();
+        for item in split.filter(|item| item.class == Class::Split) {
+            let markers = inspect::markers_of(&item.from)?;
+            let mut names = markers.iter().filter_map(|m| m.kernel_name.as_deref());
+            if let Some(name) = names.find(|name| is_object(name)) {
+                let text = format!(
+                    "its kernels are named after an object that was split before the link (`{name}`), \
+                     and those of other shards have other names; run `kpack install` on it before \
+                     `kpack split`"
+                );
+                self.say(Severity::Error, &item.from, text);
+            }
+        }
+        Ok(())
     }
 }

@@ -77,7 +77,7 @@ impl Component<'_> {
                 ),
             };
             said.push(Finding {
-                severity: Severity::Warning,
+                severity: Severity::Note,
                 path,
                 text,
             });

@@ -1,0 +1,120 @@
+//! Bytes that differ because what they lead to has moved.
+
+use std::collections::BTreeSet;
+
+use object::elf;
+
+use crate::elf::Section;
+
+/// The farthest from the end of a displacement to the end of its instruction (x86-64: an immediate
+/// follows it), and from the end of what is addressed.
+const SLACK: u64 = 8;
+
+/// Where the sections of one file are in another.
+pub(super) struct Moves {
+    /// Addresses in the one, and by how much they have moved in the other.
+    moved: Vec<(u64, u64, u64)>,
+}
+
+impl Moves {
+    /// Sections of one file with those of the other.
+    pub(super) fn new<'a>(pairs: impl Iterator<Item = (&'a Section, &'a Section)>) -> Self {
+        let loaded = pairs.filter(|(a, _)| a.is_alloc());
+        let moved: BTreeSet<_> = loaded
+            .map(|(a, b)| (a.addr, a.addr_end(), b.addr.wrapping_sub(a.addr)))
+            .collect();
+        Self {
+            moved: moved.into_iter().collect(),
+        }
+    }
+
+    /// Whether the bytes `ours` of `section` in the one file and `theirs` in the other are the same,
+    /// but for addresses, relative or absolute, of sections that have moved.
+    pub(super) fn explain(&self, section: &Section, ours: &[u8], theirs: &[u8]) -> bool {
+        if ours.len() != theirs.len() {
+            return false;
+        }
+        // Where an address may begin: after the last one.
+        let mut from = 0;
+        let mut at = 0;
+        while let Some(next) = first_difference(&ours[at..], &theirs[at..]) {
+            let differs = at + next;
+            let Some(end) = self.address_over(section, ours, theirs, from, differs) else {
+                return false;
+            };
+            (from, at) = (end, end);
+        }
+        true
+    }
+
+    /// The end of an address that has the byte at `differs`, and begins at `from` or later.
+    fn address_over(
+        &self,
+        section: &Section,
+        ours: &[u8],
+        theirs: &[u8],
+        from: usize,
+        differs: usize,
+    ) -> Option<usize> {
+        let starts = |size: usize| from.max((differs + 1).saturating_sub(size))..=differs;
+        for start in starts(4) {
+            let (Some(a), Some(b)) = (word::<4>(ours, start), word::<4>(theirs, start)) else {
+                continue;
+            };
+            let (a, b) = (i32::from_le_bytes(a), i32::from_le_bytes(b));
+            if self.is_relative(section, start, a, b) || self.is_absolute(a as u32, b as u32) {
+                return Some(start + 4);
+            }
+        }
+        starts(8).find_map(|start| {
+            let (a, b) = (word::<8>(ours, start)?, word::<8>(theirs, start)?);
+            let (a, b) = (u64::from_le_bytes(a), u64::from_le_bytes(b));
+            self.leads_to(a, a, b.wrapping_sub(a)).then_some(start + 8)
+        })
+    }
+
+    /// Whether a displacement at `start` leads to what has moved so, seen from its section: from the
+    /// instruction's end in code, and in data, such as tables of jumps, from anywhere in it.
+    fn is_relative(&self, section: &Section, start: usize, ours: i32, theirs: i32) -> bool {
+        let own = self.moved.iter().find(|(start, ..)| *start == section.addr);
+        let (Some((_, _, own)), true) = (own, section.is_alloc()) else {
+            return false;
+        };
+        let by = i64::from(theirs.wrapping_sub(ours)) as u64;
+        let reach = |base: u64| base.wrapping_add(i64::from(ours) as u64);
+        let is_code = section.flags.0 & elf::SHF_EXECINSTR.0 != 0;
+        let (first, last) = match is_code {
+            true => {
+                let end = section.addr + start as u64 + 4;
+                (reach(end), reach(end + SLACK))
+            }
+            false => (reach(section.addr), reach(section.addr_end())),
+        };
+        self.leads_to(first, last, by.wrapping_add(*own))
+    }
+
+    fn is_absolute(&self, ours: u32, theirs: u32) -> bool {
+        let by = i64::from(theirs.wrapping_sub(ours) as i32) as u64;
+        self.leads_to(ours.into(), ours.into(), by)
+    }
+
+    /// Whether something between `first` and `last` has moved `by` so much.
+    fn leads_to(&self, first: u64, last: u64, by: u64) -> bool {
+        let mut moved = self.moved.iter();
+        moved.any(|(start, end, moved)| {
+            *moved == by && last.wrapping_add(SLACK) >= *start && first <= end.saturating_add(SLACK)
+        })
+    }
+}
+
+fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+    const BLOCK: usize = 1 << 12;
+    let blocks = one.chunks(BLOCK).zip(other.chunks(BLOCK));
+    let (block, (a, b)) = blocks.enumerate().find(|(_, (a, b))| a != b)?;
+    let within = a.iter().zip(b).position(|(a, b)| a != b)?;
+    Some(block * BLOCK + within)
+}
+
+fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
