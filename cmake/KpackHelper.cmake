@@ -29,7 +29,7 @@ function(_kpack_find_helper package_dir version helper problem)
       set(found "${debug}")
     else()
       set(${problem}
-        "The helper is not built: run \"cargo build --release -p kpack-build --features cli\" in ${above}, or ${remedy}."
+        "The helper is not built: run \"cargo build --release -p kpack-split\" in ${above}, or ${remedy}."
         PARENT_SCOPE)
       return()
     endif()

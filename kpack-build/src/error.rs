@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 /// Why an operation on files failed.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Error {
     /// An input is damaged, or not what it has to be.
     Refused {
@@ -58,14 +57,16 @@ impl Error {
         }
     }
 
-    pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> Self {
+    /// [`Error::Refused`], for `reason`.
+    pub fn refused(path: &Path, reason: impl Into<String>) -> Self {
         Self::Refused {
             path: path.to_owned(),
             reason: reason.into(),
         }
     }
 
-    pub(crate) fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
+    /// [`Error::Io`]; `action` is a verb.
+    pub fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
         Self::Io {
             path: path.to_owned(),
             action,
@@ -73,13 +74,14 @@ impl Error {
         }
     }
 
-    pub(crate) fn usage(reason: impl Into<String>) -> Self {
+    /// [`Error::Usage`], for `reason`.
+    pub fn usage(reason: impl Into<String>) -> Self {
         Self::Usage(reason.into())
     }
 }
 
 /// A path in a message: control characters are escaped, so that it stays on its line.
-pub(crate) fn shown(path: &Path) -> impl fmt::Display {
+pub fn shown(path: &Path) -> impl fmt::Display {
     struct Shown<'a>(&'a Path);
 
     impl fmt::Display for Shown<'_> {

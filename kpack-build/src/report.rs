@@ -1,15 +1,14 @@
 //! What a run did, and how far it is.
 
+mod json;
+
 use std::path::PathBuf;
 
 use kpack_format::TargetId;
 use kpack_format::archive::Written;
-#[cfg(feature = "install")]
-use serde::Serialize;
 
 /// What a run did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "install", derive(Serialize))]
 pub struct Report {
     /// The binaries, in the order in which they were given.
     pub files: Vec<FileReport>,
@@ -17,7 +16,6 @@ pub struct Report {
     /// `install::Only::Host` none.
     pub archives: Vec<ArchiveReport>,
     /// Archives that held nothing any more.
-    #[cfg_attr(feature = "install", serde(serialize_with = "crate::lossy::list"))]
     pub removed: Vec<PathBuf>,
     /// What is worth knowing, or wrong but no reason to stop.
     pub notices: Vec<Notice>,
@@ -25,20 +23,15 @@ pub struct Report {
 
 /// A binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "install", derive(Serialize))]
 pub struct FileReport {
     /// Its path in the prefix.
     pub path: String,
     /// What became of it.
-    #[cfg_attr(feature = "install", serde(flatten))]
     pub outcome: Outcome,
 }
 
 /// What became of a binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "install", derive(Serialize))]
-#[cfg_attr(feature = "install", serde(tag = "outcome", rename_all = "kebab-case"))]
-#[non_exhaustive]
 pub enum Outcome {
     /// It was split, or its half of the work was done.
     Split {
@@ -70,10 +63,8 @@ pub enum Outcome {
 
 /// An archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "install", derive(Serialize))]
 pub struct ArchiveReport {
     /// The file.
-    #[cfg_attr(feature = "install", serde(serialize_with = "crate::lossy::path"))]
     pub path: PathBuf,
     /// Its target.
     pub target: String,
@@ -86,7 +77,8 @@ pub struct ArchiveReport {
 }
 
 impl ArchiveReport {
-    pub(crate) fn written(path: impl Into<PathBuf>, target: &TargetId, written: &Written) -> Self {
+    /// The line for an archive that was written.
+    pub fn written(path: impl Into<PathBuf>, target: &TargetId, written: &Written) -> Self {
         Self {
             path: path.into(),
             target: target.to_string(),
@@ -99,12 +91,10 @@ impl ArchiveReport {
 
 /// Something worth knowing about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "install", derive(Serialize))]
 pub struct Notice {
     /// How much it matters.
     pub severity: Severity,
     /// The file.
-    #[cfg_attr(feature = "install", serde(serialize_with = "crate::lossy::path"))]
     pub path: PathBuf,
     /// What is to be known.
     pub text: String,
@@ -112,8 +102,6 @@ pub struct Notice {
 
 /// How much a notice matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "install", derive(Serialize))]
-#[cfg_attr(feature = "install", serde(rename_all = "lowercase"))]
 pub enum Severity {
     /// Worth knowing.
     Note,
@@ -122,7 +110,8 @@ pub enum Severity {
 }
 
 impl Report {
-    pub(crate) fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+    /// Adds a [`Severity::Note`].
+    pub fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
         self.notices.push(Notice {
             severity: Severity::Note,
             path: path.into(),
@@ -130,7 +119,8 @@ impl Report {
         });
     }
 
-    pub(crate) fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+    /// Adds a [`Severity::Warning`].
+    pub fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
         self.notices.push(Notice {
             severity: Severity::Warning,
             path: path.into(),

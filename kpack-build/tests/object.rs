@@ -7,10 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kpack_build::install::{Notice, Outcome, Report};
+use kpack_build::Error;
 use kpack_build::object_file::{Options, split};
-use kpack_build::{Error, verify};
+use kpack_build::report::{Notice, Outcome, Report};
 use kpack_format::archive::Archive;
+use kpack_split::verify;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -131,8 +132,8 @@ fn the_code_objects_are_those_of_the_linked_binary() {
         .unwrap();
     fixture().build(&tree.path("stage/lib/libvec.so")).unwrap();
     split_into(&tree, "host", &["vec.o"]);
-    let options = kpack_build::install::Options::new(tree.path("stage"), "vec", ["lib/libvec.so"]);
-    kpack_build::install::install(&options, &()).unwrap();
+    let options = kpack_split::install::Options::new(tree.path("stage"), "vec", ["lib/libvec.so"]);
+    kpack_split::install::install(&options, &()).unwrap();
     let before = kernels(&tree.path("host/.kpack"));
     let after = kernels(&tree.path("stage/lib/.kpack"));
     assert_eq!(before.len(), 5);

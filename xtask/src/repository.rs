@@ -35,7 +35,7 @@ pub(crate) fn build_helper(shell: &Shell) -> Result<PathBuf> {
     process::step("Building the helper binary `kpack` (release)");
     cmd!(
         shell,
-        "cargo build --release --locked --package kpack-build --features cli --bin kpack"
+        "cargo build --release --locked --package kpack-split --bin kpack"
     )
     .run()?;
     Ok(target_directory().join("release/kpack"))

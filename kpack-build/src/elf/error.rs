@@ -51,9 +51,12 @@ impl From<std::io::Error> for ElfError {
 }
 
 /// Shorthand for [`ElfError::Refused`] with a formatted text.
-macro_rules! refuse {
+// Exported at the crate's root, as macros are; `shared::elf::refuse` is where it is documented.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __refuse {
     ($($arg:tt)*) => {
-        return Err($crate::elf::ElfError::Refused(format!($($arg)*)))
+        return Err($crate::shared::elf::ElfError::Refused(format!($($arg)*)))
     };
 }
-pub(crate) use refuse;
+pub use __refuse as refuse;

@@ -3,20 +3,20 @@
 use object::pod::{self, Pod};
 
 /// The section that holds the bundles.
-pub(crate) const FAT_SECTION: &str = ".hip_fatbin";
+pub const FAT_SECTION: &str = ".hip_fatbin";
 /// The section that holds the wrappers.
-pub(crate) const WRAPPER_SECTION: &str = ".hipFatBinSegment";
+pub const WRAPPER_SECTION: &str = ".hipFatBinSegment";
 
 /// `HIPF`: the wrapper points to a bundle.
-pub(crate) const MAGIC_FAT: u32 = 0x4849_5046;
+pub const MAGIC_FAT: u32 = 0x4849_5046;
 /// `HIPK`: the wrapper points to a marker.
-pub(crate) const MAGIC_SPLIT: u32 = 0x4b50_4948;
+pub const MAGIC_SPLIT: u32 = 0x4b50_4948;
 /// The only version of a wrapper.
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 /// Size of a wrapper (`__CudaFatBinaryWrapper`), in bytes.
-pub(crate) const WRAPPER_SIZE: u64 = 24;
+pub const WRAPPER_SIZE: u64 = 24;
 /// Offset of the pointer in a wrapper, in bytes.
-pub(crate) const POINTER: u64 = 8;
+pub const POINTER: u64 = 8;
 
 /// A wrapper with magic HIPF.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,14 +35,14 @@ pub struct Wrapper {
 }
 
 /// The records in `bytes`; an incomplete one at the end is left out.
-pub(crate) fn pods<T: Pod>(bytes: &[u8]) -> &[T] {
+pub fn pods<T: Pod>(bytes: &[u8]) -> &[T] {
     let count = bytes.len() / size_of::<T>();
     // The length fits, and `object`'s ELF records have alignment 1.
     pod::slice_from_bytes(bytes, count).map_or(&[], |(records, _)| records)
 }
 
 /// The records in `bytes`, to be changed in place.
-pub(crate) fn pods_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
+pub fn pods_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
     let count = bytes.len() / size_of::<T>();
     pod::slice_from_bytes_mut(bytes, count).map_or(&mut [], |(records, _)| records)
 }

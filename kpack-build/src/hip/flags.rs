@@ -167,7 +167,7 @@ fn mapped(places: &Places<'_>, includes: &[PathBuf]) -> Vec<PathBuf> {
 
 /// The directories of the workspaces that a package may be in: those above it that have a
 /// `Cargo.lock`, and its own.
-pub(crate) fn workspaces(package: &Path) -> impl Iterator<Item = PathBuf> {
+pub fn workspaces(package: &Path) -> impl Iterator<Item = PathBuf> {
     let above = package
         .ancestors()
         .filter(|directory| directory.parent().is_some() && directory.join("Cargo.lock").is_file());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// In a library's directory, the file that names the directories for headers, outside of the package
 /// and the system, that its sources were compiled with. Staging looks for them in a release; and no
 /// other directory that a program is linked with has such a file.
-pub(crate) const INCLUDE_DIRECTORIES: &str = "include-directories.txt";
+pub const INCLUDE_DIRECTORIES: &str = "include-directories.txt";
 
 /// A library of host code, and the archives with its device code.
 #[derive(Debug, Clone, PartialEq, Eq)]

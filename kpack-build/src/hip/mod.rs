@@ -24,9 +24,8 @@ use crate::Error;
 use build::{Build, Kind};
 use environment::Environment;
 
-#[cfg(feature = "stage")]
-pub(crate) use flags::workspaces;
-pub(crate) use library::INCLUDE_DIRECTORIES;
+pub use flags::workspaces;
+pub use library::INCLUDE_DIRECTORIES;
 pub use library::Library;
 
 /// Compiles HIP sources into a library without device code, and archives with it.

@@ -7,16 +7,11 @@ use std::path::Path;
 
 use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 use object::elf;
-#[cfg(feature = "install")]
-use serde::Serialize;
 
 use crate::Error;
 
 /// The kinds of files that have to do with device code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "install", derive(Serialize))]
-#[cfg_attr(feature = "install", serde(rename_all = "kebab-case"))]
-#[non_exhaustive]
 pub enum FileKind {
     /// An ELF file for a host that is not a relocatable object.
     Linked,

@@ -12,7 +12,7 @@ use crate::Error;
 const MAX_SIZE: u64 = 16 << 20;
 
 /// Reads a manifest. Damage is [`Error::Refused`].
-pub(crate) fn read_manifest(path: &Path) -> Result<manifest::Manifest, Error> {
+pub fn read_manifest(path: &Path) -> Result<manifest::Manifest, Error> {
     let mut bytes = Vec::new();
     super::open(path)?
         .take(MAX_SIZE + 1)
@@ -29,7 +29,7 @@ pub(crate) fn read_manifest(path: &Path) -> Result<manifest::Manifest, Error> {
 
 /// The parts of a module's manifest in `directory`, `<name>.<part>.kpm`: what single packages have
 /// of the module `name`, where it is in several.
-pub(crate) fn manifest_parts(
+pub fn manifest_parts(
     directory: &Path,
     name: &str,
 ) -> Result<Vec<(PathBuf, manifest::Manifest)>, Error> {

@@ -17,10 +17,10 @@ use crate::elf::{self, ElfError};
 
 pub use identify::{FileKind, identify};
 pub(crate) use identify::{START, kind_of};
-pub(crate) use manifest::{manifest_parts, read_manifest};
+pub use manifest::{manifest_parts, read_manifest};
 
 /// Opens a regular file for reading.
-pub(crate) fn open(path: &Path) -> Result<File, Error> {
+pub fn open(path: &Path) -> Result<File, Error> {
     // Before it is opened, since opening a FIFO waits for who writes into it.
     let metadata = path.metadata().map_err(|e| Error::io(path, "open", e))?;
     if !metadata.is_file() {
@@ -35,7 +35,7 @@ pub(crate) fn open(path: &Path) -> Result<File, Error> {
 }
 
 /// The SHA-256 of a file.
-pub(crate) fn digest(path: &Path) -> Result<Sha256, Error> {
+pub fn digest(path: &Path) -> Result<Sha256, Error> {
     let mut file = open(path)?;
     let mut hasher = Hasher::default();
     let mut buffer = vec![0; 1 << 20];
@@ -50,13 +50,13 @@ pub(crate) fn digest(path: &Path) -> Result<Sha256, Error> {
 }
 
 /// Opens an archive. Damage is [`Error::Refused`].
-pub(crate) fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<File>>, Error> {
+pub fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<File>>, Error> {
     let file = open(path)?;
     archive::Archive::open(BufReader::new(file)).map_err(|e| archive_error(path, e))
 }
 
 /// An archive's error, with the path that it lacks.
-pub(crate) fn archive_error(path: &Path, error: ArchiveError) -> Error {
+pub fn archive_error(path: &Path, error: ArchiveError) -> Error {
     match error {
         ArchiveError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
             Error::io(path, "read", e)
@@ -66,7 +66,7 @@ pub(crate) fn archive_error(path: &Path, error: ArchiveError) -> Error {
 }
 
 /// Reads the table of a wrapper's bundle.
-pub(crate) fn open_bundle<R: Read + Seek>(
+pub fn open_bundle<R: Read + Seek>(
     reader: &mut R,
     wrapper: &elf::Wrapper,
 ) -> Result<Bundle, BundleError> {
@@ -75,7 +75,7 @@ pub(crate) fn open_bundle<R: Read + Seek>(
 }
 
 /// An ELF error, with the path that it lacks.
-pub(crate) fn elf_error(path: &Path, error: ElfError) -> Error {
+pub fn elf_error(path: &Path, error: ElfError) -> Error {
     match error {
         ElfError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
             Error::io(path, "read", e)
@@ -85,7 +85,7 @@ pub(crate) fn elf_error(path: &Path, error: ElfError) -> Error {
 }
 
 /// Whether a code object is for `target`, by what its own header says; the text says how not.
-pub(crate) fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), String> {
+pub fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), String> {
     // SPIR-V is compiled further by the runtime and is no AMDGPU ELF file.
     if !target.processor().starts_with("gfx") {
         return Ok(());
@@ -106,6 +106,6 @@ pub(crate) fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), S
 }
 
 /// Bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -20,51 +20,52 @@ use crate::Error;
 use crate::input;
 use crate::split::archive_error;
 
-pub(crate) use names::check_names;
-#[cfg(feature = "install")]
-pub(crate) use names::is_name_part;
-pub(crate) use replace::{recover_directory, remove_directory, replace_directory};
-pub(crate) use scratch::scratch_file;
-pub(crate) use update::Update;
+pub use names::check_names;
+pub use names::is_name_part;
+pub use replace::{recover_directory, remove_directory, replace_directory};
+pub use scratch::scratch_file;
+pub use update::{Update, Updated};
 
 /// The name of what an install of `module` and `component` writes: in front of archives' targets,
 /// and of the manifest's extension.
-pub(crate) fn group_name(module: &str, component: &str) -> String {
+pub fn group_name(module: &str, component: &str) -> String {
     format!("{module}_{component}")
 }
 
 /// What the archive of a group for a target is called.
-pub(crate) fn archive_name(group: &str, target: &TargetId) -> String {
+pub fn archive_name(group: &str, target: &TargetId) -> String {
     format!("{group}_{target}.kpack")
 }
 
 /// What the manifest of a group is called.
-pub(crate) fn manifest_name(group: &str) -> String {
+pub fn manifest_name(group: &str) -> String {
     format!("{group}.kpm")
 }
 
 /// Whether a file is a manifest, whole or a part, by its name.
-pub(crate) fn is_manifest(path: &Path) -> bool {
+pub fn is_manifest(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "kpm")
 }
 
 /// A module's kpacks in a directory that is locked as long as this lives. The lock is on the
 /// directory itself (`flock`), so nothing is left behind.
-pub(crate) struct KpackDir {
+pub struct KpackDir {
     path: PathBuf,
     group: String,
     _lock: File,
 }
 
 /// An archive of the module that is there.
-pub(crate) struct Present {
-    pub(crate) path: PathBuf,
-    pub(crate) archive: Archive<BufReader<File>>,
+pub struct Present {
+    /// The file.
+    pub path: PathBuf,
+    /// Its contents.
+    pub archive: Archive<BufReader<File>>,
 }
 
 impl KpackDir {
     /// Waits for the lock on `path`, which is made where it is missing.
-    pub(crate) fn lock(path: &Path, group: String) -> Result<Self, Error> {
+    pub fn lock(path: &Path, group: String) -> Result<Self, Error> {
         loop {
             fs::create_dir_all(path).map_err(|e| Error::io(path, "create directory", e))?;
             let lock = File::open(path).map_err(|e| Error::io(path, "open", e))?;
@@ -84,11 +85,13 @@ impl KpackDir {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// The directory.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn archive_name(&self, target: &TargetId) -> String {
+    /// What the module's archive for a target is called.
+    pub fn archive_name(&self, target: &TargetId) -> String {
         archive_name(&self.group, target)
     }
 
@@ -97,7 +100,7 @@ impl KpackDir {
     }
 
     /// The module's archives, by target.
-    pub(crate) fn archives(&self) -> Result<BTreeMap<TargetId, Present>, Error> {
+    pub fn archives(&self) -> Result<BTreeMap<TargetId, Present>, Error> {
         let mut found = BTreeMap::new();
         let entries = fs::read_dir(&self.path).map_err(|e| Error::io(&self.path, "list", e))?;
         for entry in entries {
@@ -125,7 +128,7 @@ impl KpackDir {
     }
 
     /// The manifest; `None` where there is none.
-    pub(crate) fn manifest(&self) -> Result<Option<Manifest>, Error> {
+    pub fn manifest(&self) -> Result<Option<Manifest>, Error> {
         let path = self.manifest_path();
         match input::read_manifest(&path) {
             Ok(manifest) => Ok(Some(manifest)),
@@ -135,7 +138,7 @@ impl KpackDir {
     }
 
     /// Writes an archive beside the one that it may replace.
-    pub(crate) fn stage_archive(
+    pub fn stage_archive(
         &self,
         target: &TargetId,
         archive: ArchiveWriter<File>,
@@ -152,13 +155,13 @@ impl KpackDir {
     }
 
     /// Writes a manifest beside the one that it may replace.
-    pub(crate) fn stage_manifest(&self, manifest: &Manifest) -> Result<Staged, Error> {
+    pub fn stage_manifest(&self, manifest: &Manifest) -> Result<Staged, Error> {
         stage_bytes(&self.manifest_path(), &manifest.to_bytes())
     }
 
     /// Writes the parts of the manifest anew, with what `manifest` says of their archives, each beside
     /// the one that it may replace.
-    pub(crate) fn stage_parts(&self, manifest: &Manifest) -> Result<Vec<Staged>, Error> {
+    pub fn stage_parts(&self, manifest: &Manifest) -> Result<Vec<Staged>, Error> {
         let mut staged = Vec::new();
         for (path, mut part) in input::manifest_parts(&self.path, &self.group)? {
             part.kpack_files
@@ -174,18 +177,18 @@ impl KpackDir {
     }
 
     /// Removes the manifest of a module that has no archive any more.
-    pub(crate) fn remove_manifest(&self) -> Result<(), Error> {
+    pub fn remove_manifest(&self) -> Result<(), Error> {
         remove(&self.manifest_path())
     }
 
     /// Makes what was renamed and removed in the directory durable.
-    pub(crate) fn sync(&self) -> Result<(), Error> {
+    pub fn sync(&self) -> Result<(), Error> {
         sync_directory(&self.path)
     }
 }
 
 /// The manifest's entry for an archive.
-pub(crate) fn entry(target: &TargetId, filename: String, written: &Written) -> KpackFile {
+pub fn entry(target: &TargetId, filename: String, written: &Written) -> KpackFile {
     KpackFile {
         architecture: target.to_string(),
         filename,
@@ -197,7 +200,7 @@ pub(crate) fn entry(target: &TargetId, filename: String, written: &Written) -> K
 
 /// The manifest's entry for an archive that is there and stays as it is; `known` is the entry that
 /// the manifest has, which holds as long as the size does.
-pub(crate) fn entry_of(
+pub fn entry_of(
     target: &TargetId,
     filename: String,
     present: &Present,
@@ -228,7 +231,7 @@ fn stage_bytes(path: &Path, bytes: &[u8]) -> Result<Staged, Error> {
 
 /// A file that is complete and durable under a hidden name, and waits to be renamed. Dropped before
 /// that, it is removed.
-pub(crate) struct Staged {
+pub struct Staged {
     hidden: PathBuf,
     path: PathBuf,
     done: bool,
@@ -236,7 +239,7 @@ pub(crate) struct Staged {
 
 impl Staged {
     /// Lets `write` fill a new file, which is to become `path`.
-    pub(crate) fn write<T>(
+    pub fn write<T>(
         path: &Path,
         write: impl FnOnce(&File) -> Result<T, Error>,
     ) -> Result<(Self, T), Error> {
@@ -265,12 +268,12 @@ impl Staged {
     }
 
     /// The file that it is to become.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether what is there already has the same bytes.
-    pub(crate) fn is_unchanged(&self) -> Result<bool, Error> {
+    pub fn is_unchanged(&self) -> Result<bool, Error> {
         let (Ok(there), Ok(new)) = (self.path.metadata(), self.hidden.metadata()) else {
             return Ok(false);
         };
@@ -286,7 +289,7 @@ impl Staged {
     }
 
     /// Renames it, unless what is there has the same bytes. Tells whether it did.
-    pub(crate) fn commit(mut self) -> Result<bool, Error> {
+    pub fn commit(mut self) -> Result<bool, Error> {
         if self.is_unchanged()? {
             return Ok(false);
         }
@@ -305,7 +308,7 @@ impl Drop for Staged {
 }
 
 /// Whether both give the same bytes.
-pub(crate) fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io::Result<bool> {
+pub fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io::Result<bool> {
     loop {
         let (x, y) = (a.fill_buf()?, b.fill_buf()?);
         let length = x.len().min(y.len());
@@ -321,7 +324,7 @@ pub(crate) fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io
 }
 
 /// Removes a file that may be missing.
-pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+pub fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(path, "remove", error))
@@ -331,7 +334,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
 }
 
 /// Makes what was renamed in a directory durable. Not every file system can.
-pub(crate) fn sync_directory(path: &Path) -> Result<(), Error> {
+pub fn sync_directory(path: &Path) -> Result<(), Error> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     match synced {
         Err(error) if error.kind() != io::ErrorKind::InvalidInput => {

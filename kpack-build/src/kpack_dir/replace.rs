@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::Error;
 
 /// Removes a directory that may be missing, with all that is in it.
-pub(crate) fn remove_directory(path: &Path) -> Result<(), Error> {
+pub fn remove_directory(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
         Err(error) if !is_missing(&error) => Err(Error::io(path, "remove", error)),
         _ => Ok(()),
@@ -16,7 +16,7 @@ pub(crate) fn remove_directory(path: &Path) -> Result<(), Error> {
 
 /// Gives the directory `new` the name `path`. What has that name is called `old`, which has to be
 /// free, until then, and removed at the end. On failure it has its name again.
-pub(crate) fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Error> {
+pub fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Error> {
     let failed = |e| Error::io(path, "replace", e);
     let replaced = match fs::rename(path, old) {
         Err(error) if !is_missing(&error) => return Err(failed(error)),
@@ -33,7 +33,7 @@ pub(crate) fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(
 
 /// Gives `old` its name again where a run was killed between the two renames of
 /// [`replace_directory`].
-pub(crate) fn recover_directory(path: &Path, old: &Path) -> Result<(), Error> {
+pub fn recover_directory(path: &Path, old: &Path) -> Result<(), Error> {
     match fs::rename(old, path) {
         Err(error) if !is_missing(&error) => Err(Error::io(old, "rename", error)),
         _ => Ok(()),

@@ -18,7 +18,7 @@ const O_TMPFILE: i32 = 0o20_000_000
 
 /// A file in `directory` that has no name and is gone when it is closed: for what is not written to
 /// an archive yet. On the file system of the archives, since that has room for them.
-pub(crate) fn scratch_file(directory: &Path) -> Result<File, Error> {
+pub fn scratch_file(directory: &Path) -> Result<File, Error> {
     let mut nameless = File::options();
     nameless.read(true).write(true).custom_flags(O_TMPFILE);
     if let Ok(file) = nameless.open(directory) {

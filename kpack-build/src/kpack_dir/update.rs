@@ -16,24 +16,26 @@ use crate::Error;
 use crate::split::archive_error;
 
 /// What is to become of a module's archives.
-pub(crate) struct Update<'a> {
-    pub(crate) directory: &'a KpackDir,
+pub struct Update<'a> {
+    /// Where they are.
+    pub directory: &'a KpackDir,
     /// Whether a kernel of an archive that is there is of a binary that is written anew.
-    pub(crate) replaces: &'a (dyn Fn(&str) -> bool + Sync),
+    pub replaces: &'a (dyn Fn(&str) -> bool + Sync),
     /// Whether the archive of a target for which there is nothing new may change.
-    pub(crate) touches: &'a dyn Fn(&TargetId) -> bool,
+    pub touches: &'a dyn Fn(&TargetId) -> bool,
     /// Archives are only to be known, not to be kept.
-    pub(crate) only_computed: bool,
+    pub only_computed: bool,
     /// How many archives are written at a time.
-    pub(crate) jobs: NonZeroUsize,
+    pub jobs: NonZeroUsize,
 }
 
 /// What an update makes: archives under hidden names, and those that hold nothing any more.
 #[derive(Default)]
-pub(crate) struct Updated {
+pub struct Updated {
     /// Without a file where it was only computed.
-    pub(crate) archives: Vec<(TargetId, Written, Option<Staged>)>,
-    pub(crate) emptied: Vec<PathBuf>,
+    pub archives: Vec<(TargetId, Written, Option<Staged>)>,
+    /// Archives that are to be removed.
+    pub emptied: Vec<PathBuf>,
 }
 
 /// An archive to be written: new kernels, and the archive that they are merged with.
@@ -46,7 +48,7 @@ struct Change {
 impl Update<'_> {
     /// Merges `new` kernels with those that stay. `manifest` loses the entries of what is emptied,
     /// and gets entries of archives that stay as they are.
-    pub(crate) fn stage(
+    pub fn stage(
         &self,
         new: BTreeMap<TargetId, ArchiveWriter<File>>,
         manifest: &mut Manifest,

@@ -45,7 +45,7 @@ use crate::split::{Budget, Compression, DeviceCode, compress};
 use input::Input;
 
 pub use launch::{launch, launch_watched};
-pub(crate) use name::is_object;
+pub use name::is_object;
 pub use options::Options;
 pub(crate) use static_library::create;
 

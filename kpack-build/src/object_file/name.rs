@@ -45,7 +45,7 @@ pub(super) fn kernel_name(
 }
 
 /// Whether `kernel_name` is the name of an object, not the path of a binary.
-pub(crate) fn is_object(kernel_name: &str) -> bool {
+pub fn is_object(kernel_name: &str) -> bool {
     kernel_name.rsplit_once('@').is_some_and(|(label, digest)| {
         !label.is_empty()
             && digest.len() == 2 * DIGEST

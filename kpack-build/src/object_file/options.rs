@@ -35,7 +35,7 @@ pub struct Options {
 
 impl Options {
     /// For a module, an output directory and its files, with the defaults of everything else:
-    /// component `lib`, Zstandard at level 3 (without feature `install`, no compression), and as many threads as there are processors.
+    /// component `lib`, Zstandard at level 3 (without feature `compression` of `kpack-format`, none), and as many threads as there are processors.
     pub fn new(
         module: impl Into<String>,
         output_dir: impl Into<PathBuf>,

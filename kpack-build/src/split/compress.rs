@@ -23,16 +23,19 @@ use crate::report::Progress;
 const IN_FLIGHT: u64 = 96 << 20;
 
 /// How code objects are compressed.
-pub(crate) struct Compression<'a> {
+pub struct Compression<'a> {
     /// Module and component.
-    pub(crate) group: &'a str,
-    pub(crate) scheme: Scheme,
-    pub(crate) level: i32,
-    pub(crate) jobs: NonZeroUsize,
+    pub group: &'a str,
+    /// How the archives store code objects.
+    pub scheme: Scheme,
+    /// The level of compression.
+    pub level: i32,
+    /// How many threads compress.
+    pub jobs: NonZeroUsize,
     /// A directory on the file system of the archives, for scratch files without a name.
-    pub(crate) scratch: &'a Path,
+    pub scratch: &'a Path,
     /// What may be in flight, of this and of whatever else shares it.
-    pub(crate) budget: &'a Budget,
+    pub budget: &'a Budget,
 }
 
 /// A code object to be compressed.
@@ -57,7 +60,7 @@ struct Done {
 ///
 /// # Errors
 /// [`Error::Refused`] for device code that is damaged or not what it is said to be.
-pub(crate) fn compress(
+pub fn compress(
     files: &[(String, &DeviceCode)],
     wanted: &(dyn Fn(&TargetId) -> bool + Sync),
     compression: &Compression<'_>,
@@ -237,7 +240,7 @@ fn collect(
 }
 
 /// An archive's error, with the path that it lacks.
-pub(crate) fn archive_error(path: &Path, error: ArchiveError) -> Error {
+pub fn archive_error(path: &Path, error: ArchiveError) -> Error {
     match error {
         ArchiveError::Io(error) => Error::io(path, "write", error),
         error => Error::refused(path, error.to_string()),
@@ -250,7 +253,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Bytes that may be in flight.
-pub(crate) struct Budget {
+pub struct Budget {
     used: Mutex<u64>,
     freed: Condvar,
     limit: u64,

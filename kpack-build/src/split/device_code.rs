@@ -16,9 +16,11 @@ use crate::input;
 
 /// The device code of a file: a linked binary, a relocatable object, or a member of a static
 /// library.
-pub(crate) struct DeviceCode {
-    pub(crate) path: PathBuf,
-    pub(crate) file: Arc<File>,
+pub struct DeviceCode {
+    /// Where the file is.
+    pub path: PathBuf,
+    /// The open file.
+    pub file: Arc<File>,
     wrapper_count: usize,
     bundles: Vec<LocatedBundle>,
 }
@@ -76,11 +78,7 @@ fn bundle_error(path: &Path, wrapper: usize, offset: u64, error: BundleError) ->
 
 impl DeviceCode {
     /// Reads the tables of the bundles that `wrappers` of `file`, found at `path`, point to.
-    pub(crate) fn read(
-        path: &Path,
-        file: Arc<File>,
-        wrappers: &[elf::Wrapper],
-    ) -> Result<Self, Error> {
+    pub fn read(path: &Path, file: Arc<File>, wrappers: &[elf::Wrapper]) -> Result<Self, Error> {
         let bundles = bundles(path, &file, wrappers)?;
         Ok(Self {
             path: path.to_owned(),
@@ -91,24 +89,24 @@ impl DeviceCode {
     }
 
     /// How many wrappers it has.
-    pub(crate) fn wrapper_count(&self) -> usize {
+    pub fn wrapper_count(&self) -> usize {
         self.wrapper_count
     }
 
     /// Where the bundles are in the file, in ascending order.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let bundles = self.bundles.iter();
         bundles.map(|located| located.offset..located.offset.saturating_add(located.bundle.size))
     }
 
     /// The targets that it has device code for.
-    pub(crate) fn targets(&self) -> BTreeSet<TargetId> {
+    pub fn targets(&self) -> BTreeSet<TargetId> {
         let entries = self.bundles.iter().flat_map(LocatedBundle::device_entries);
         entries.map(|(target, _)| target.clone()).collect()
     }
 
     /// Size in bytes of the code objects for the targets that are wanted.
-    pub(crate) fn device_size(&self, wanted: &dyn Fn(&TargetId) -> bool) -> u64 {
+    pub fn device_size(&self, wanted: &dyn Fn(&TargetId) -> bool) -> u64 {
         let entries = self.bundles.iter().flat_map(LocatedBundle::device_entries);
         let sizes = entries
             .filter(|(target, _)| wanted(target))

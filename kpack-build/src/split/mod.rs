@@ -1,12 +1,8 @@
-//! One fat binary as data: the plan of its host binary, and its code objects by target.
+//! Device code as data: the bundles of one file, and their code objects by target.
 
 mod compress;
 mod device_code;
-#[cfg(feature = "install")]
-mod fat_file;
-pub(crate) mod padding;
+pub mod padding;
 
-pub(crate) use compress::{Budget, Compression, archive_error, compress};
-pub(crate) use device_code::DeviceCode;
-#[cfg(feature = "install")]
-pub(crate) use fat_file::{FatFile, Input, read};
+pub use compress::{Budget, Compression, archive_error, compress};
+pub use device_code::DeviceCode;

@@ -12,7 +12,7 @@ const CHUNK: u64 = 64 << 10;
 
 /// Refuses a `section` with other bytes than zeroes outside of `bundles`; both are given by file
 /// offset, the bundles in ascending order.
-pub(crate) fn check(
+pub fn check(
     path: &Path,
     file: &File,
     section: Range<u64>,

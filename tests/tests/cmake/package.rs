@@ -58,15 +58,7 @@ pub(crate) fn dist_prefix() -> &'static Path {
 fn built_helper() -> &'static Path {
     static HELPER: LazyLock<PathBuf> = LazyLock::new(|| {
         cargo(
-            &[
-                "build",
-                "--package",
-                "kpack-build",
-                "--features",
-                "cli",
-                "--bin",
-                "kpack",
-            ],
+            &["build", "--package", "kpack-split", "--bin", "kpack"],
             None,
         );
         let target = match std::env::var_os("CARGO_TARGET_DIR") {

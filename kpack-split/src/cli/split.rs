@@ -1,0 +1,370 @@
+//! `kpack split`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use kpack_format::TargetId;
+use serde::Serialize;
+
+use super::install::CompressionArgument;
+use super::output::{self, count, size};
+use super::progress::{ALL, Bar};
+use crate::Error;
+use crate::artifact::databases::{DATABASES, Selection};
+use crate::artifact::split::{
+    self, BatchOptions, BatchReport, Failure, Options, Outcome, Report, Unknown,
+};
+use crate::install::{Notice, Severity, Unexpected};
+use kpack_build::shared::shown;
+
+/// Split artifact directories: a generic artifact for the host, and one for each GPU target
+///
+/// DIR lists its prefixes in artifact_manifest.txt. Fat binaries are split as `kpack install` does
+/// it, one archive for each module and target; files of kernel databases (rocBLAS, hipBLASLt,
+/// hipSPARSELt, MIOpen, AOTriton, hipKernelProvider) are moved to the artifact of their target.
+/// Generic and any targets, laid over each other, are a working installation. The input is only
+/// read, and an artifact appears under its name when it is complete, the generic one last.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Split a build's artifact into out/blas_lib_generic, out/blas_lib_gfx1100, …:
+    kpack split --artifact-dir artifacts/blas_lib --artifact-prefix blas_lib --output-dir out
+  Keep two targets, and refuse what looks architecture-specific in no known place:
+    kpack split --artifact-dir artifacts/blas_lib --artifact-prefix blas_lib --output-dir out \\
+        --gpu-targets gfx1100 gfx942 --unknown error
+  All artifacts of a build; the names of their directories are the prefixes:
+    kpack split --batch-artifact-parent-dir artifacts --output-dir out --json
+
+Exit codes:
+  0  fine
+  2  wrong usage
+  3  an input was refused: damaged, contradicting itself, not what it has to be, or with device
+     code for none of the expected targets; of a batch, the other artifacts were split
+  4  reading or writing failed"))]
+pub(super) struct Arguments {
+    /// Artifact directory
+    #[arg(
+        long,
+        alias = "input-dir",
+        value_name = "DIR",
+        requires = "artifact_prefix"
+    )]
+    #[arg(required_unless_present = "batch_artifact_parent_dir")]
+    artifact_dir: Option<PathBuf>,
+    /// Name and component of the artifact, such as blas_lib; what the output is named after
+    #[arg(long, alias = "component-name", value_name = "NAME_COMPONENT")]
+    artifact_prefix: Option<String>,
+    /// Directory of artifact directories, to split all of them
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["artifact_dir", "artifact_prefix"])]
+    batch_artifact_parent_dir: Option<PathBuf>,
+    /// Directory for the split artifacts
+    #[arg(long, value_name = "DIR")]
+    output_dir: PathBuf,
+    /// Kernel databases whose files are moved to their targets: `auto` for all that are known,
+    /// `none`, or names
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "auto")]
+    split_databases: Vec<String>,
+    /// GPU targets that are expected, such as gfx90a:xnack+. Without it, every target that is there.
+    /// Where none of them is there, in a batch nowhere in it, nothing is split
+    #[arg(long, value_name = "TARGET", num_args = 1.., value_delimiter = ',')]
+    gpu_targets: Vec<TargetId>,
+    /// What becomes of code for other targets than the expected ones
+    #[arg(long, value_enum, default_value_t = UnexpectedArgument::Drop)]
+    unexpected: UnexpectedArgument,
+    /// What becomes of what looks architecture-specific (a gfx name, an AMDGPU code object) and is
+    /// in no known place
+    #[arg(long, value_enum, default_value_t = UnknownArgument::Report)]
+    unknown: UnknownArgument,
+    /// How code objects are stored
+    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
+    compression: CompressionArgument,
+    /// Zstandard level: 1 is fastest, 19 is smallest
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    level: i32,
+    /// How many threads compress; by default, as many as there are processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print the summary, or why there is none, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print errors and warnings only
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Accepted for older scripts; output is written beside its final place
+    #[arg(long, value_name = "DIR", hide = true)]
+    tmp_dir: Option<PathBuf>,
+    /// Accepted for older scripts; no outside tool is needed
+    #[arg(long, value_name = "FILE", hide = true)]
+    clang_offload_bundler: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum UnexpectedArgument {
+    /// Leave it out, with a warning
+    Drop,
+    /// Refuse the artifact
+    Error,
+    /// Keep it
+    Keep,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum UnknownArgument {
+    /// Leave it in the generic artifact, with a warning
+    Report,
+    /// Move device code and data files of one target to it; all else stays
+    Move,
+    /// Refuse the artifact
+    Error,
+}
+
+/// What `--json` prints of a batch.
+#[derive(Debug, Serialize)]
+struct BatchSummary<'a> {
+    /// `split`, or `failed` where anything was not.
+    outcome: &'static str,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(flatten)]
+    report: &'a BatchReport,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let bar = Bar::new(arguments.quiet || arguments.json, ALL);
+    match &arguments.batch_artifact_parent_dir {
+        None => {
+            let result = options(arguments).and_then(|options| split::split(&options, &bar));
+            bar.finish();
+            print_one(result, arguments)
+        }
+        Some(parent) => {
+            let result = options(arguments).and_then(|each| {
+                let parent_dir = parent.clone();
+                split::batch(&BatchOptions { parent_dir, each }, &bar)
+            });
+            bar.finish();
+            print_batch(result, arguments)
+        }
+    }
+}
+
+fn options(arguments: &Arguments) -> Result<Options, Error> {
+    let mut options = Options::new(
+        arguments.artifact_dir.clone().unwrap_or_default(),
+        &arguments.output_dir,
+        arguments.artifact_prefix.clone().unwrap_or_default(),
+    );
+    options.databases = selection(&arguments.split_databases)?;
+    options.targets.clone_from(&arguments.gpu_targets);
+    options.unexpected = match arguments.unexpected {
+        UnexpectedArgument::Drop => Unexpected::Drop,
+        UnexpectedArgument::Error => Unexpected::Error,
+        UnexpectedArgument::Keep => Unexpected::Keep,
+    };
+    options.unknown = match arguments.unknown {
+        UnknownArgument::Report => Unknown::Report,
+        UnknownArgument::Move => Unknown::Move,
+        UnknownArgument::Error => Unknown::Error,
+    };
+    options.scheme = arguments.compression.scheme();
+    options.level = arguments.level;
+    if let Some(jobs) = arguments.jobs {
+        options.jobs = jobs;
+    }
+    for (option, given) in [
+        ("--tmp-dir", arguments.tmp_dir.is_some()),
+        (
+            "--clang-offload-bundler",
+            arguments.clang_offload_bundler.is_some(),
+        ),
+    ] {
+        if given && !arguments.quiet {
+            output::complain("note", format_args!("{option} is not needed, and ignored"));
+        }
+    }
+    Ok(options)
+}
+
+fn selection(names: &[String]) -> Result<Selection, Error> {
+    match names {
+        [name] if name == "auto" => return Ok(Selection::Auto),
+        [name] if name == "none" => return Ok(Selection::None),
+        _ => {}
+    }
+    for name in names {
+        if !DATABASES.iter().any(|database| database.name == name) {
+            let known: Vec<&str> = DATABASES.iter().map(|database| database.name).collect();
+            return Err(Error::usage(format!(
+                "kernel database `{name}`: expected `auto` or `none` alone, or names of {}",
+                known.join(", ")
+            )));
+        }
+    }
+    Ok(Selection::Named(names.to_vec()))
+}
+
+/// The most notices of one kind of severity that are printed for an artifact; all are in the JSON.
+const MOST_NOTICES: usize = 40;
+
+fn print_notices(notices: &[Notice], quiet: bool) {
+    for (severity, kind) in [(Severity::Warning, "warning"), (Severity::Note, "note")] {
+        if severity == Severity::Note && quiet {
+            continue;
+        }
+        let of_kind = || notices.iter().filter(|notice| notice.severity == severity);
+        for notice in of_kind().take(MOST_NOTICES) {
+            output::complain(
+                kind,
+                format_args!("{}: {}", shown(&notice.path), notice.text),
+            );
+        }
+        let more = of_kind().count().saturating_sub(MOST_NOTICES);
+        if more > 0 {
+            let what = count(more as u64, kind);
+            output::complain(
+                kind,
+                format_args!("and {what} more; --json has all of them"),
+            );
+        }
+    }
+}
+
+fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
+    if let Ok(report) = &result {
+        print_notices(&report.notices, arguments.quiet);
+    }
+    let (outcome, result) = match result {
+        Ok(report) => (Outcome::Split(report), Ok(ExitCode::SUCCESS)),
+        Err(error) => {
+            let directory = arguments.artifact_dir.clone().unwrap_or_default();
+            let prefix = arguments.artifact_prefix.as_deref().unwrap_or_default();
+            let failure = Failure::new(prefix, &directory, &error);
+            (Outcome::Failed(failure), Err(error))
+        }
+    };
+    match &outcome {
+        outcome if arguments.json => output::json(outcome)?,
+        Outcome::Split(report) if !arguments.quiet => output::write(summary(report))?,
+        Outcome::Split(_) | Outcome::Failed(_) => {}
+    }
+    result
+}
+
+fn print_batch(
+    result: Result<BatchReport, Error>,
+    arguments: &Arguments,
+) -> Result<ExitCode, Error> {
+    let report = match result {
+        Ok(report) => report,
+        Err(error) => {
+            if arguments.json {
+                output::json(&BatchSummary {
+                    outcome: "failed",
+                    error: Some(error.in_one_line()),
+                    report: &BatchReport::default(),
+                })?;
+            }
+            return Err(error);
+        }
+    };
+    print_notices(&report.notices, arguments.quiet);
+    let mut text = String::new();
+    let mut split = 0;
+    for outcome in &report.artifacts {
+        match outcome {
+            Outcome::Split(report) => {
+                print_notices(&report.notices, arguments.quiet);
+                text += &summary(report);
+                split += 1;
+            }
+            Outcome::Failed(failure) => {
+                output::complain("error", &failure.error);
+                text += &format!("{}: failed\n", failure.artifact_prefix);
+            }
+        }
+    }
+    let failures: Vec<&Failure> = report.failures().collect();
+    text += &format!("{} split", count(split as u64, "artifact"));
+    let mut error = None;
+    if !failures.is_empty() {
+        let names: Vec<&str> = failures
+            .iter()
+            .map(|failure| failure.artifact_prefix.as_str())
+            .collect();
+        let failed = format!("{} failed: {}", failures.len(), names.join(", "));
+        text += &format!(", {failed}");
+        error = Some(format!(
+            "of {}, {failed}",
+            count(report.artifacts.len() as u64, "artifact")
+        ));
+    }
+    text += "\n";
+    if arguments.json {
+        output::json(&BatchSummary {
+            outcome: if error.is_some() { "failed" } else { "split" },
+            error,
+            report: &report,
+        })?;
+    } else if !arguments.quiet {
+        output::write(text)?;
+    }
+    Ok(match failures.iter().any(|failure| failure.io) {
+        _ if failures.is_empty() => ExitCode::SUCCESS,
+        false => ExitCode::from(3),
+        true => ExitCode::from(4),
+    })
+}
+
+fn summary(report: &Report) -> String {
+    let mut text = format!(
+        "{}: {} -> {}",
+        report.artifact_prefix,
+        size(report.size_before),
+        size(report.size_after)
+    );
+    let mut words = Vec::new();
+    match report.binaries.len() {
+        0 => {}
+        1 => words.push("1 binary split".to_owned()),
+        binaries => words.push(format!("{binaries} binaries split")),
+    }
+    match report.already_split {
+        0 => {}
+        1 => words.push("1 binary split before".to_owned()),
+        binaries => words.push(format!("{binaries} binaries split before")),
+    }
+    match report.left_generic {
+        0 => {}
+        1 => words.push("1 file with device code stays generic".to_owned()),
+        files => words.push(format!("{files} files with device code stay generic")),
+    }
+    if !report.device_code {
+        words.push("no device code: a generic artifact only".to_owned());
+    }
+    let has_targets = report
+        .artifacts
+        .iter()
+        .any(|artifact| artifact.target.is_some());
+    let all = if has_targets { "" } else { "all " };
+    if !report.left_out.is_empty() {
+        let targets = report.left_out.join(", ");
+        words.push(format!("{all}device code left out: {targets}"));
+    }
+    if !words.is_empty() {
+        text += &format!(" ({})", words.join("; "));
+    }
+    text += "\n";
+    let rows = report.artifacts.iter().map(|artifact| {
+        let name = artifact.path.file_name().unwrap_or_default();
+        vec![
+            name.to_string_lossy().into_owned(),
+            artifact.files.to_string(),
+            size(artifact.size),
+            artifact.archives.to_string(),
+        ]
+    });
+    text + &output::table(2, &["artifact", ">files", ">size", ">archives"], rows)
+}

@@ -1,0 +1,181 @@
+//! A look at what was written: a host binary that would not load is an error here, not at its
+//! user's.
+
+use std::fs::File;
+
+use object::elf;
+
+use super::dynamic::{Dynamic, is_address};
+use super::headers::{Section, Segment};
+use super::image::Image;
+use super::refuse;
+use super::{DeviceCode, ElfError, Plan};
+
+/// Reads the host binary back and compares it with its plan.
+///
+/// # Errors
+/// [`ElfError::Unsound`], which speaks of the host binary and not of the sound file that it is made of.
+pub(crate) fn host_binary(output: &File, plan: &Plan) -> Result<(), ElfError> {
+    read_back(output, plan).map_err(|error| match error {
+        ElfError::Refused(reason) => ElfError::Unsound(reason),
+        error => error,
+    })
+}
+
+fn read_back(output: &File, plan: &Plan) -> Result<(), ElfError> {
+    let image = Image::read(output)?;
+    image.validate()?;
+    if image.segments != plan.segments || image.sections != plan.sections {
+        refuse!("its headers are not those that were planned");
+    }
+    sections_in_segments(&image)?;
+    segments_are_loaded(&image.segments)?;
+    dynamic_addresses(&image)?;
+    wrappers(&image, plan)
+}
+
+/// What is loaded from the file. What is not in the file stays where it was, right or wrong.
+fn sections_in_segments(image: &Image<&File>) -> Result<(), ElfError> {
+    let loaded = |s: &&Section| s.is_alloc() && s.has_bytes() && s.size > 0;
+    for section in image.sections.iter().filter(loaded) {
+        let mapped = image.segments.iter().any(|s| {
+            s.is_load()
+                && s.vaddr <= section.addr
+                && section.addr_end() <= s.file_backed_end()
+                && section.offset.wrapping_sub(s.offset) == section.addr - s.vaddr
+        });
+        if !mapped {
+            refuse!(
+                "section `{}`, at address {:#x} and offset {:#x}, is not where a PT_LOAD maps it",
+                section.name,
+                section.addr,
+                section.offset
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What the dynamic loader, the C library and debuggers find through program headers is mapped from
+/// the file, and all of what the dynamic loader protects after relocation is mapped.
+pub(crate) fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
+    let loads = || segments.iter().filter(|s| s.is_load());
+    for segment in segments {
+        let mapped = match segment.kind {
+            elf::PT_PHDR
+            | elf::PT_INTERP
+            | elf::PT_DYNAMIC
+            | elf::PT_NOTE
+            | elf::PT_TLS
+            | elf::PT_GNU_EH_FRAME
+            | elf::PT_GNU_PROPERTY => {
+                segment.filesz == 0
+                    || loads().any(|load| {
+                        load.vaddr <= segment.vaddr
+                            && segment.file_backed_end() <= load.file_backed_end()
+                            && segment.offset.wrapping_sub(load.offset)
+                                == segment.vaddr - load.vaddr
+                    })
+            }
+            elf::PT_GNU_RELRO => is_mapped(segment, loads()),
+            _ => true,
+        };
+        if !mapped {
+            refuse!(
+                "{:?}, {:#x} bytes at address {:#x} and offset {:#x}, is not all where a PT_LOAD maps it",
+                segment.kind,
+                segment.memsz,
+                segment.vaddr,
+                segment.offset
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether PT_LOADs, which are in order of address, map all addresses of a segment. They map whole
+/// pages, and linkers may let RELRO end with a page.
+fn is_mapped<'a>(segment: &Segment, loads: impl Iterator<Item = &'a Segment>) -> bool {
+    let end = segment.vaddr.saturating_add(segment.memsz);
+    let mut mapped_to = segment.vaddr;
+    for load in loads {
+        let page = load.align.max(1);
+        let start = load.vaddr - load.vaddr % page;
+        let load_end = load.vaddr.saturating_add(load.memsz);
+        if start <= mapped_to {
+            mapped_to = mapped_to.max(load_end.next_multiple_of(page));
+        }
+    }
+    end <= mapped_to
+}
+
+fn dynamic_addresses(image: &Image<&File>) -> Result<(), ElfError> {
+    for (tag, value) in Dynamic::read(image)?.entries {
+        let known = |s: &Section| s.is_alloc() && (s.addr..=s.addr_end()).contains(&value);
+        if is_address(tag) && value != 0 && !image.sections.iter().any(known) {
+            refuse!("{tag:?} is {value:#x}, which is in no section");
+        }
+    }
+    Ok(())
+}
+
+fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
+    let DeviceCode::Split(split) = image.device_code()? else {
+        refuse!("it does not read as a split binary");
+    };
+    let right = split.wrappers.iter().enumerate().all(|(index, wrapper)| {
+        let has_own = plan.split_before.contains(&wrapper.address);
+        wrapper.co_index as usize == index
+            && (has_own || wrapper.marker_address == plan.geometry.marker.start)
+    });
+    if !right || split.wrappers.len() != plan.wrapper_count {
+        refuse!("its wrappers do not all point to its marker");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use object::elf;
+
+    use super::{Segment, segments_are_loaded};
+
+    fn segment(kind: elf::ProgramType, start: u64, size: u64) -> Segment {
+        Segment {
+            kind,
+            flags: elf::PF_R,
+            offset: start,
+            vaddr: start,
+            paddr: start,
+            filesz: size,
+            memsz: size,
+            align: 0x1000,
+        }
+    }
+
+    #[test]
+    fn what_program_headers_name_has_to_be_mapped() {
+        // Nothing is mapped from 0x3000 on, up to 0x8000.
+        let loads = [
+            segment(elf::PT_LOAD, 0, 0x2800),
+            segment(elf::PT_LOAD, 0x8000, 0x1800),
+        ];
+        let is_sound = |extra: Segment| {
+            let segments = [&loads[..], &[extra]].concat();
+            segments_are_loaded(&segments).map_err(|error| error.to_string())
+        };
+        for kind in [elf::PT_DYNAMIC, elf::PT_NOTE, elf::PT_TLS] {
+            assert_eq!(is_sound(segment(kind, 0x8100, 0x200)), Ok(()));
+            assert!(is_sound(segment(kind, 0x2700, 0x200)).is_err(), "{kind:?}");
+            let elsewhere = Segment {
+                offset: 0x100,
+                ..segment(kind, 0x8100, 0x200)
+            };
+            assert!(is_sound(elsewhere).is_err(), "{kind:?}");
+        }
+        // Up to the end of a page, as some linkers have it, and across the hole.
+        assert_eq!(is_sound(segment(elf::PT_GNU_RELRO, 0x8000, 0x2000)), Ok(()));
+        let error = is_sound(segment(elf::PT_GNU_RELRO, 0x2000, 0x7000)).unwrap_err();
+        assert!(error.contains("PT_GNU_RELRO"), "{error}");
+    }
+}

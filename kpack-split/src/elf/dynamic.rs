@@ -1,0 +1,289 @@
+//! The dynamic section, and the relocations and symbols that it names.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::image::Image;
+use super::records::pods;
+use super::refuse;
+use super::{ElfError, ReadAt};
+
+/// Size of a dynamic entry in the file, in bytes.
+pub(crate) const DYNAMIC_ENTRY: u64 = size_of::<elf::Dyn64<LE>>() as u64;
+/// Size of a RELA entry in the file, in bytes.
+const RELA_ENTRY: u64 = size_of::<elf::Rela64<LE>>() as u64;
+
+/// The dynamic section of an image, up to DT_NULL.
+#[derive(Debug, Default)]
+pub(crate) struct Dynamic {
+    /// File offset of the first entry.
+    pub(crate) offset: u64,
+    /// Tag and value of each entry.
+    pub(crate) entries: Vec<(elf::DynamicTag, u64)>,
+}
+
+/// One relocation of the dynamic relocation tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Relocation {
+    /// The address that is relocated.
+    pub(crate) address: u64,
+    /// File offset of its RELA entry; `None` for RELR, where the addend is in place.
+    pub(crate) entry: Option<u64>,
+    pub(crate) kind: elf::RelocationType,
+    /// Index in the dynamic symbol table, 0 for none.
+    pub(crate) symbol: u32,
+    pub(crate) addend: u64,
+}
+
+impl Dynamic {
+    /// Reads it; empty for a static executable.
+    pub(crate) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, ElfError> {
+        let Some(segment) = image.segments.iter().find(|s| s.kind == elf::PT_DYNAMIC) else {
+            return Ok(Self::default());
+        };
+        let bytes = image.bytes(segment.offset, segment.filesz, "the dynamic section")?;
+        let entries = pods::<elf::Dyn64<LE>>(&bytes)
+            .iter()
+            .map(|entry| (entry.d_tag.get(LE), entry.d_val.get(LE)))
+            .take_while(|(tag, _)| *tag != elf::DT_NULL)
+            .collect();
+        Ok(Self {
+            offset: segment.offset,
+            entries,
+        })
+    }
+
+    pub(crate) fn get(&self, tag: elf::DynamicTag) -> Option<u64> {
+        self.entries
+            .iter()
+            .find(|(t, _)| *t == tag)
+            .map(|(_, value)| *value)
+    }
+
+    /// The addresses of a table given by two entries, address and size.
+    fn table(
+        &self,
+        address: elf::DynamicTag,
+        size: elf::DynamicTag,
+    ) -> Result<Option<Range<u64>>, ElfError> {
+        match (self.get(address), self.get(size)) {
+            (Some(start), Some(size)) if size > 0 => match start.checked_add(size) {
+                Some(end) => Ok(Some(start..end)),
+                None => refuse!("the table of {address:?} ends beyond the address space"),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Whether the value of a dynamic entry is an address (gABI, "Dynamic Section", and the GNU
+/// extensions).
+pub(crate) fn is_address(tag: elf::DynamicTag) -> bool {
+    matches!(
+        tag,
+        elf::DT_PLTGOT
+            | elf::DT_HASH
+            | elf::DT_STRTAB
+            | elf::DT_SYMTAB
+            | elf::DT_RELA
+            | elf::DT_REL
+            | elf::DT_RELR
+            | elf::DT_JMPREL
+            | elf::DT_INIT
+            | elf::DT_FINI
+            | elf::DT_INIT_ARRAY
+            | elf::DT_FINI_ARRAY
+            | elf::DT_PREINIT_ARRAY
+            | elf::DT_SYMTAB_SHNDX
+            | elf::DT_VERSYM
+            | elf::DT_VERDEF
+            | elf::DT_VERNEED
+    ) || tag.is_address()
+}
+
+/// Every dynamic relocation of an image.
+#[derive(Debug)]
+pub(crate) struct Relocations<'a, S> {
+    image: &'a Image<S>,
+    /// File offset and bytes of each RELA table.
+    rela: Vec<(u64, Vec<u8>)>,
+    relr: Vec<u8>,
+    relative: elf::RelocationType,
+    words: Words<'a, S>,
+}
+
+impl<'a, S: ReadAt> Relocations<'a, S> {
+    pub(crate) fn read(image: &'a Image<S>, dynamic: &Dynamic) -> Result<Self, ElfError> {
+        if dynamic.table(elf::DT_REL, elf::DT_RELSZ)?.is_some() {
+            refuse!("it has DT_REL relocations; x86-64 and AArch64 use DT_RELA (psABI)");
+        }
+        let mut tables: Vec<Range<u64>> = Vec::new();
+        for (address, size) in [
+            (elf::DT_RELA, elf::DT_RELASZ),
+            (elf::DT_JMPREL, elf::DT_PLTRELSZ),
+        ] {
+            if let Some(table) = dynamic.table(address, size)? {
+                // Some linkers let DT_RELASZ include the PLT's relocations.
+                let known = tables
+                    .iter()
+                    .any(|t| t.start <= table.start && table.end <= t.end);
+                if !known {
+                    tables.push(table);
+                }
+            }
+        }
+        let mut rela = Vec::new();
+        for table in tables {
+            let bytes = image.memory(table.clone(), "a relocation table")?;
+            let offset = image.offset_of(&table).unwrap_or(0);
+            rela.push((offset, bytes));
+        }
+        let relr = match dynamic.table(elf::DT_RELR, elf::DT_RELRSZ)? {
+            Some(table) => image.memory(table, "the RELR table")?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            image,
+            rela,
+            relr,
+            relative: image.machine.relative(),
+            words: Words::new(image),
+        })
+    }
+
+    /// All of them. The addend of a RELR entry is read from its place.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Result<Relocation, ElfError>> + '_ {
+        let rela = self.rela.iter().flat_map(|(offset, bytes)| {
+            pods::<elf::Rela64<LE>>(bytes)
+                .iter()
+                .enumerate()
+                .map(move |(index, rela)| {
+                    Ok(Relocation {
+                        address: rela.r_offset.get(LE),
+                        entry: Some(offset + index as u64 * RELA_ENTRY),
+                        kind: rela.r_type(LE, false),
+                        symbol: rela.r_sym(LE, false),
+                        addend: rela.r_addend.get(LE) as u64,
+                    })
+                })
+        });
+        let relr = relr_addresses(&self.relr).map(|address| {
+            Ok(Relocation {
+                address,
+                entry: None,
+                kind: self.relative,
+                symbol: 0,
+                addend: self.words.get(address)?,
+            })
+        });
+        rela.chain(relr)
+    }
+
+    /// The value of a relocation that the image itself determines: base plus addend, or a symbol
+    /// that it defines.
+    pub(crate) fn target(
+        &self,
+        relocation: &Relocation,
+        symbols: &[elf::Sym64<LE>],
+    ) -> Option<u64> {
+        let machine = self.image.machine;
+        if relocation.kind == machine.relative() || relocation.kind == machine.irelative() {
+            return Some(relocation.addend);
+        }
+        let symbol = symbols.get(relocation.symbol as usize)?;
+        let defined = symbol.st_shndx.get(LE) != elf::SHN_UNDEF && symbol.st_type() != elf::STT_TLS;
+        (relocation.symbol != 0 && defined)
+            .then(|| symbol.st_value.get(LE).wrapping_add(relocation.addend))
+    }
+}
+
+/// The addresses of a RELR table (gABI, "Relative relocation table"): an even entry is an address,
+/// an odd one a bitmap of the 63 words behind the last.
+fn relr_addresses(table: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let mut next = 0u64;
+    pods::<object::U64<LE>>(table)
+        .iter()
+        .flat_map(move |entry| {
+            let entry = entry.get(LE);
+            let (base, bits) = if entry & 1 == 0 {
+                next = entry.wrapping_add(8);
+                (entry, 1)
+            } else {
+                let base = next;
+                next = next.wrapping_add(63 * 8);
+                (base, entry >> 1)
+            };
+            (0..63)
+                .filter(move |bit| bits >> bit & 1 == 1)
+                .map(move |bit| base.wrapping_add(bit * 8))
+        })
+}
+
+/// Reads words of memory one after the other, a block at a time.
+#[derive(Debug)]
+struct Words<'a, S> {
+    image: &'a Image<S>,
+    /// File offset and contents of the block read last.
+    block: RefCell<(u64, Vec<u8>)>,
+}
+
+impl<'a, S: ReadAt> Words<'a, S> {
+    const BLOCK: u64 = 64 * 1024;
+
+    fn new(image: &'a Image<S>) -> Self {
+        Self {
+            image,
+            block: RefCell::default(),
+        }
+    }
+
+    fn get(&self, address: u64) -> Result<u64, ElfError> {
+        let end = address.saturating_add(8);
+        let Some(offset) = self.image.offset_of(&(address..end)) else {
+            refuse!(
+                "a RELR relocation is at address {address:#x}, which no PT_LOAD has in the file"
+            );
+        };
+        let mut block = self.block.borrow_mut();
+        let inside = |block: &(u64, Vec<u8>)| {
+            let start = usize::try_from(offset.checked_sub(block.0)?).ok()?;
+            let word = block.1.get(start..start.checked_add(8)?)?;
+            Some(u64::from_le_bytes(word.try_into().ok()?))
+        };
+        if let Some(word) = inside(&block) {
+            return Ok(word);
+        }
+        let size = Self::BLOCK.min(self.image.size - offset);
+        *block = (offset, self.image.bytes(offset, size, "relocated data")?);
+        match inside(&block) {
+            Some(word) => Ok(word),
+            None => refuse!("the file ends within the relocated word at {address:#x}"),
+        }
+    }
+}
+
+/// The dynamic symbol table's bytes; empty where there is none.
+pub(crate) fn dynamic_symbols<S: ReadAt>(image: &Image<S>) -> Result<Vec<u8>, ElfError> {
+    match image.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM) {
+        Some(section) => image.section_bytes(section),
+        None => Ok(Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::relr_addresses;
+
+    #[test]
+    fn relr_decodes_addresses_and_bitmaps() {
+        let table: Vec<u8> = [0x1000u64, 0b1011, 0x2000]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        let addresses: Vec<u64> = relr_addresses(&table).collect();
+        assert_eq!(addresses, [0x1000, 0x1008, 0x1018, 0x2000]);
+    }
+}

@@ -1,0 +1,278 @@
+//! The bytes that change: wrappers, relocations, dynamic tags, symbols, and what moves.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::dynamic::{
+    DYNAMIC_ENTRY, Dynamic, Relocation, Relocations, dynamic_symbols, is_address,
+};
+use super::image::Image;
+use super::layout::Geometry;
+use super::records::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods, pods_mut};
+use super::refuse;
+use super::section_table::SectionTable;
+use super::wrappers::{FatBinary, is_absolute};
+use super::{ElfError, ReadAt};
+
+/// Changed bytes by offset in the input. A later change wins over an earlier one.
+#[derive(Debug, Default)]
+pub(crate) struct Edits {
+    writes: Vec<(u64, Vec<u8>)>,
+}
+
+impl Edits {
+    pub(crate) fn write(&mut self, offset: u64, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.writes.push((offset, bytes));
+        }
+    }
+
+    pub(crate) fn zero(&mut self, offset: u64, size: u64) {
+        self.write(offset, vec![0; size as usize]);
+    }
+
+    /// Takes the changes within `range` out, and makes them in `bytes`, which stand for it.
+    fn take_into(&mut self, range: &Range<u64>, bytes: &mut [u8]) {
+        self.writes.retain(|(offset, change)| {
+            let inside = range.start <= *offset && offset + change.len() as u64 <= range.end;
+            if inside {
+                let at = (offset - range.start) as usize;
+                bytes[at..at + change.len()].copy_from_slice(change);
+            }
+            !inside
+        });
+    }
+
+    /// By offset in the output.
+    pub(crate) fn into_output(self, geometry: &Geometry) -> Vec<(u64, Vec<u8>)> {
+        let place = |(offset, bytes)| (geometry.output_offset(offset), bytes);
+        self.writes.into_iter().map(place).collect()
+    }
+}
+
+/// Makes every wrapper point to the marker, and checks that nothing else points to what goes away.
+pub(crate) fn wrappers_and_relocations<S: ReadAt>(
+    image: &Image<S>,
+    dynamic: &Dynamic,
+    fat: &FatBinary,
+    geometry: &Geometry,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    let marker = geometry.marker.start;
+    // By the address of the pointer: whether the marker's address has to be in place.
+    let mut pointers: BTreeMap<u64, bool> = fat
+        .wrappers
+        .iter()
+        .map(|w| (w.address + POINTER, image.is_position_dependent()))
+        .collect();
+
+    let relocations = Relocations::read(image, dynamic)?;
+    let symbols = dynamic_symbols(image)?;
+    for relocation in relocations.iter() {
+        let relocation: Relocation = relocation?;
+        if geometry.fat.contains(&relocation.address) {
+            refuse!(
+                "a relocation ({:?}) applies to address {:#x} inside `{FAT_SECTION}`, which goes away",
+                relocation.kind,
+                relocation.address
+            );
+        }
+        let target = relocations.target(&relocation, pods(&symbols));
+        let touched = [Some(relocation.address), target];
+        let in_the_way = |a: &u64| geometry.grown.contains(a) && geometry.map(*a).is_none();
+        if let Some(address) = touched.into_iter().flatten().find(in_the_way) {
+            refuse!(
+                "there is no room for another program header: a relocation ({:?}) names address {address:#x}, right behind the table, in no section",
+                relocation.kind
+            );
+        }
+        if let Some(in_place) = pointers.get_mut(&relocation.address) {
+            match relocation.entry {
+                None => *in_place = true,
+                Some(entry) => redirect(image, &relocation, entry, marker, edits)?,
+            }
+        } else if let Some(target) = target.filter(|target| geometry.fat.contains(target)) {
+            refuse!(
+                "the relocation ({:?}) of address {:#x} points to {target:#x} inside `{FAT_SECTION}`, and belongs to no wrapper",
+                relocation.kind,
+                relocation.address
+            );
+        } else if let Some(to) = target.and_then(|target| geometry.map(target)) {
+            // Through a symbol it follows by itself, since the symbol moves.
+            match relocation.entry {
+                None => edits.write(
+                    offset_of(image, relocation.address, 8)?,
+                    to.to_le_bytes().to_vec(),
+                ),
+                Some(entry) if relocation.symbol == 0 => {
+                    edits.write(entry + 16, to.to_le_bytes().to_vec())
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    for wrapper in &fat.wrappers {
+        let offset = offset_of(image, wrapper.address, WRAPPER_SIZE)?;
+        let mut bytes = image.bytes(offset, WRAPPER_SIZE, "a wrapper")?;
+        let in_place = pointers.get(&(wrapper.address + POINTER)) == Some(&true);
+        bytes[0..4].copy_from_slice(&MAGIC_SPLIT.to_le_bytes());
+        // Some linkers also keep a RELA relocation's addend in place.
+        if in_place || bytes[8..16] != [0; 8] {
+            bytes[8..16].copy_from_slice(&marker.to_le_bytes());
+        }
+        bytes[16..24].copy_from_slice(&u64::from(wrapper.co_index).to_le_bytes());
+        edits.write(offset, bytes);
+    }
+    Ok(())
+}
+
+/// Makes the RELA `entry` of a wrapper's pointer relative to the marker.
+fn redirect<S: ReadAt>(
+    image: &Image<S>,
+    relocation: &Relocation,
+    entry: u64,
+    marker: u64,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    let relative = image.machine.relative();
+    if relocation.kind != relative && !is_absolute(image, relocation.kind) {
+        refuse!(
+            "the wrapper's pointer at {:#x} is relocated by {:?}; expected {relative:?} or {:?}",
+            relocation.address,
+            relocation.kind,
+            image.machine.absolute()
+        );
+    }
+    let rela = elf::Rela64::<LE> {
+        r_offset: object::U64::new(LE, relocation.address),
+        r_info: elf::Rela64::r_info(LE, false, 0, relative),
+        r_addend: object::I64::new(LE, marker as i64),
+    };
+    edits.write(entry, object::pod::bytes_of(&rela).to_vec());
+    Ok(())
+}
+
+fn offset_of<S: ReadAt>(image: &Image<S>, address: u64, size: u64) -> Result<u64, ElfError> {
+    match image.offset_of(&(address..address.saturating_add(size))) {
+        Some(offset) => Ok(offset),
+        None => refuse!("address {address:#x} is in no PT_LOAD's part of the file"),
+    }
+}
+
+/// Lets the dynamic tags of moved sections follow.
+pub(crate) fn dynamic_tags(dynamic: &Dynamic, geometry: &Geometry, edits: &mut Edits) {
+    for (index, (tag, value)) in dynamic.entries.iter().enumerate() {
+        if let Some(to) = geometry.map(*value).filter(|_| is_address(*tag)) {
+            let entry = dynamic.offset + index as u64 * DYNAMIC_ENTRY;
+            edits.write(entry + 8, to.to_le_bytes().to_vec());
+        }
+    }
+}
+
+/// Renumbers the sections of all symbols, and lets those of moved sections follow. What pointed
+/// into the device code points to the marker.
+pub(crate) fn symbols<S: ReadAt>(
+    image: &Image<S>,
+    geometry: &Geometry,
+    table: &SectionTable,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    let fat_index = image.sections.iter().position(|s| s.name == FAT_SECTION);
+    for section in &image.sections {
+        if !matches!(section.kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM) || section.size == 0 {
+            continue;
+        }
+        let mut bytes = image.section_bytes(section)?;
+        for symbol in pods_mut::<elf::Sym64<LE>>(&mut bytes) {
+            let index = symbol.st_shndx.get(LE);
+            if index == elf::SHN_UNDEF || index.is_reserved() {
+                continue;
+            }
+            let index = usize::from(index.0);
+            let mut new_index = table.renumber(index);
+            if Some(index) == fat_index && symbol.st_type() == elf::STT_SECTION {
+                symbol.st_value.set(LE, geometry.nobits.start);
+            } else if Some(index) == fat_index {
+                symbol.st_value.set(LE, geometry.marker.start);
+                if symbol.st_size.get(LE) != 0 {
+                    symbol
+                        .st_size
+                        .set(LE, geometry.marker.end - geometry.marker.start);
+                }
+                new_index = table.marker_index();
+            } else if let Some(to) = geometry
+                .map(symbol.st_value.get(LE))
+                .filter(|_| symbol.st_type() != elf::STT_TLS)
+            {
+                symbol.st_value.set(LE, to);
+            }
+            symbol
+                .st_shndx
+                .set(LE, elf::SymbolSection(new_index as u16));
+        }
+        edits.write(section.offset, bytes);
+    }
+    for section in image
+        .sections
+        .iter()
+        .filter(|s| s.has_bytes() && s.size > 0)
+    {
+        // Both are arrays of section indices; a group has a word of flags first (gABI).
+        let first = match section.kind {
+            elf::SHT_SYMTAB_SHNDX => 0,
+            elf::SHT_GROUP => 1,
+            _ => continue,
+        };
+        let mut bytes = image.section_bytes(section)?;
+        for index in pods_mut::<object::U32<LE>>(&mut bytes)
+            .iter_mut()
+            .skip(first)
+        {
+            index.set(LE, table.renumber(index.get(LE) as usize) as u32);
+        }
+        edits.write(section.offset, bytes);
+    }
+    Ok(())
+}
+
+/// Moves the sections that make room, with the changes in them.
+pub(crate) fn move_block<S: ReadAt>(
+    image: &Image<S>,
+    geometry: &Geometry,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    let Some(moved) = &geometry.moved else {
+        return Ok(());
+    };
+    let size = moved.from.end - moved.from.start;
+    let from = moved.from_offset..moved.from_offset + size;
+    let mut block = image.bytes(from.start, size, "the sections behind the program headers")?;
+    edits.take_into(&from, &mut block);
+    edits.zero(from.start, size);
+    edits.write(geometry.kept_offset(moved.to), block);
+    Ok(())
+}
+
+/// Puts the marker in the device code's place, and zeroes what of the device code stays in the file.
+pub(crate) fn device_code(geometry: &Geometry, marker: &[u8], edits: &mut Edits) {
+    let fat_end = geometry.fat_offset + (geometry.fat.end - geometry.fat.start);
+    let kept_end = geometry.kept_offset(geometry.kept);
+    let marker_end = geometry.kept_offset(geometry.marker.end);
+    edits.write(geometry.fat_offset, marker.to_vec());
+    match &geometry.moved {
+        None => edits.zero(marker_end, kept_end - marker_end),
+        Some(moved) => {
+            let block = geometry.kept_offset(moved.to);
+            let block_end = block + (moved.from.end - moved.from.start);
+            edits.zero(marker_end, block - marker_end);
+            edits.zero(block_end, kept_end - block_end);
+        }
+    }
+    if let Some(cut) = &geometry.cut {
+        edits.zero(cut.end, fat_end - cut.end);
+    }
+}

@@ -1,0 +1,369 @@
+//! A linked ELF file: its headers held, everything else read on demand.
+
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
+use super::records::pods;
+use super::refuse;
+use super::{ElfError, ReadAt};
+
+/// A linked ELF file, of which the headers are held and the rest is read on demand.
+#[derive(Debug)]
+pub struct Image<S> {
+    source: S,
+    pub(crate) size: u64,
+    pub(crate) header: elf::FileHeader64<LE>,
+    pub(crate) machine: Machine,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) sections: Vec<Section>,
+    /// Index of the section header string table.
+    pub(crate) names_index: usize,
+}
+
+/// The host architectures that are rewritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Machine {
+    X86_64,
+    AArch64,
+}
+
+impl Machine {
+    /// `B + A`: base address plus addend (psABI).
+    pub(crate) fn relative(self) -> elf::RelocationType {
+        match self {
+            Machine::X86_64 => elf::R_X86_64_RELATIVE,
+            Machine::AArch64 => elf::R_AARCH64_RELATIVE,
+        }
+    }
+
+    /// `S + A` in 64 bits: symbol plus addend (psABI).
+    pub(crate) fn absolute(self) -> elf::RelocationType {
+        match self {
+            Machine::X86_64 => elf::R_X86_64_64,
+            Machine::AArch64 => elf::R_AARCH64_ABS64,
+        }
+    }
+
+    /// Indirect function: the addend is the resolver's address.
+    pub(crate) fn irelative(self) -> elf::RelocationType {
+        match self {
+            Machine::X86_64 => elf::R_X86_64_IRELATIVE,
+            Machine::AArch64 => elf::R_AARCH64_IRELATIVE,
+        }
+    }
+}
+
+impl<S: ReadAt> Image<S> {
+    /// Reads the headers. Refuses what is not a 64-bit little-endian ELF file for x86-64 or
+    /// AArch64, a relocatable object, and a file without section headers.
+    pub fn read(source: S) -> Result<Self, ElfError> {
+        let size = source.size()?;
+        let mut ident = [0u8; 16];
+        if size < 16 {
+            refuse!("it has {size} bytes; an ELF file has at least 64");
+        }
+        source.read_exact_at(0, &mut ident)?;
+        if !ident.starts_with(&elf::ELFMAG) {
+            refuse!(
+                "it is no ELF file: it starts with {:02x?}, not with 7f 45 4c 46",
+                &ident[..4]
+            );
+        }
+        if ident[4] != elf::ELFCLASS64.0 || ident[5] != elf::ELFDATA2LSB.0 {
+            refuse!(
+                "expected a 64-bit little-endian ELF file (class 2, data 1), found class {}, data {}",
+                ident[4],
+                ident[5]
+            );
+        }
+        let header_bytes = read(&source, size, 0, 64, "the ELF header")?;
+        let header: elf::FileHeader64<LE> = pods::<elf::FileHeader64<LE>>(&header_bytes)[0];
+        let machine = match header.e_machine.get(LE) {
+            elf::EM_X86_64 => Machine::X86_64,
+            elf::EM_AARCH64 => Machine::AArch64,
+            other => refuse!(
+                "expected a host binary for x86-64 (e_machine 62) or AArch64 (183), found e_machine {}",
+                other.0
+            ),
+        };
+        match header.e_type.get(LE) {
+            elf::ET_EXEC | elf::ET_DYN => {}
+            elf::ET_REL => return Err(ElfError::Relocatable),
+            other => refuse!(
+                "expected an executable (e_type 2) or a shared object (3), found e_type {}",
+                other.0
+            ),
+        }
+        let segments = program_headers(&source, size, &header)?;
+        let (sections, names_index) = section_headers(&source, size, &header)?;
+        check_bounds(&segments, &sections)?;
+        Ok(Self {
+            source,
+            size,
+            header,
+            machine,
+            segments,
+            sections,
+            names_index,
+        })
+    }
+
+    /// What the headers were read from.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// Whether addresses are as linked: no relocation is applied to them at run time.
+    pub(crate) fn is_position_dependent(&self) -> bool {
+        self.header.e_type.get(LE) == elf::ET_EXEC
+    }
+
+    /// Reads `size` bytes of `what` at `offset`; refused where the file does not have them.
+    pub(crate) fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
+        read(&self.source, self.size, offset, size, what)
+    }
+
+    /// The contents of a section that has bytes.
+    pub(crate) fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, ElfError> {
+        self.bytes(
+            section.offset,
+            section.size,
+            &format!("section `{}`", section.name),
+        )
+    }
+
+    /// The only section of that name.
+    pub(crate) fn section(&self, name: &str) -> Result<Option<(usize, &Section)>, ElfError> {
+        let mut found = self
+            .sections
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.name == name);
+        let first = found.next();
+        if found.next().is_some() {
+            refuse!("it has more than one section `{name}`; a linked binary has one");
+        }
+        Ok(first)
+    }
+
+    /// The PT_LOAD that has all of `addresses` in the file.
+    pub(crate) fn load_of(&self, addresses: &Range<u64>) -> Option<(usize, &Segment)> {
+        self.segments.iter().enumerate().find(|(_, s)| {
+            s.is_load() && s.vaddr <= addresses.start && addresses.end <= s.file_backed_end()
+        })
+    }
+
+    /// File offset of `addresses`, if one PT_LOAD has all of them in the file.
+    pub(crate) fn offset_of(&self, addresses: &Range<u64>) -> Option<u64> {
+        let (_, load) = self.load_of(addresses)?;
+        Some(load.offset + (addresses.start - load.vaddr))
+    }
+
+    /// Reads memory as it is before relocation.
+    pub(crate) fn memory(&self, addresses: Range<u64>, what: &str) -> Result<Vec<u8>, ElfError> {
+        match self.offset_of(&addresses) {
+            Some(offset) => self.bytes(offset, addresses.end - addresses.start, what),
+            None => refuse!(
+                "{what} is at addresses {:#x}..{:#x}, which no PT_LOAD has in the file",
+                addresses.start,
+                addresses.end
+            ),
+        }
+    }
+
+    /// Checks what a rewrite relies on: segments within the file, in ascending order, congruent
+    /// modulo their alignment; sections within the file.
+    pub(crate) fn validate(&self) -> Result<(), ElfError> {
+        let mut previous_end = 0;
+        for (index, segment) in self.segments.iter().enumerate() {
+            if segment
+                .offset
+                .checked_add(segment.filesz)
+                .is_none_or(|end| end > self.size)
+            {
+                refuse!(
+                    "program header {index} ({:?}) covers {:#x} bytes at offset {:#x}, but the file has only {:#x}; is it truncated?",
+                    segment.kind,
+                    segment.filesz,
+                    segment.offset,
+                    self.size
+                );
+            }
+            if !segment.is_load() {
+                continue;
+            }
+            if segment.filesz > segment.memsz {
+                refuse!("PT_LOAD {index} has more bytes in the file than in memory");
+            }
+            let align = segment.align.max(1);
+            if !align.is_power_of_two() || (segment.vaddr ^ segment.offset) & (align - 1) != 0 {
+                refuse!(
+                    "PT_LOAD {index}: address {:#x} and offset {:#x} do not agree modulo the alignment {align:#x}",
+                    segment.vaddr,
+                    segment.offset
+                );
+            }
+            if segment.vaddr < previous_end {
+                refuse!(
+                    "PT_LOAD {index} at {:#x} overlaps or precedes the one before it",
+                    segment.vaddr
+                );
+            }
+            previous_end = segment.vaddr + segment.memsz;
+        }
+        for section in &self.sections {
+            let fits = section
+                .offset
+                .checked_add(section.size)
+                .is_some_and(|end| end <= self.size);
+            if section.has_bytes() && !fits {
+                refuse!(
+                    "section `{}` covers {:#x} bytes at offset {:#x}, but the file has only {:#x}; is it truncated?",
+                    section.name,
+                    section.size,
+                    section.offset,
+                    self.size
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Addresses and offsets end below this, so that what is computed with them does not overflow. The
+/// address space of every host is far smaller.
+const LIMIT: u64 = 1 << 62;
+/// The largest alignment, far above the largest page.
+const MAX_ALIGN: u64 = 1 << 32;
+
+/// Refuses headers with which no address or offset could be computed.
+fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), ElfError> {
+    let beyond = |start: u64, size: u64| start.checked_add(size).is_none_or(|end| end > LIMIT);
+    for (index, s) in segments.iter().enumerate() {
+        if beyond(s.vaddr, s.memsz) || beyond(s.offset, s.filesz) || s.align > MAX_ALIGN {
+            refuse!(
+                "program header {index} ({:?}) is out of bounds: address {:#x}, {:#x} bytes in memory; offset {:#x}, {:#x} bytes in the file; alignment {:#x}",
+                s.kind,
+                s.vaddr,
+                s.memsz,
+                s.offset,
+                s.filesz,
+                s.align
+            );
+        }
+    }
+    for s in sections {
+        if beyond(s.addr, s.size) || beyond(s.offset, s.size) || s.align > MAX_ALIGN {
+            refuse!(
+                "section `{}` is out of bounds: address {:#x}, offset {:#x}, {:#x} bytes, alignment {:#x}",
+                s.name,
+                s.addr,
+                s.offset,
+                s.size,
+                s.align
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Reads `size` bytes at `offset`, having checked that the file has them.
+fn read<S: ReadAt>(
+    source: &S,
+    file_size: u64,
+    offset: u64,
+    size: u64,
+    what: &str,
+) -> Result<Vec<u8>, ElfError> {
+    if offset.checked_add(size).is_none_or(|end| end > file_size) {
+        refuse!(
+            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}; is it truncated?"
+        );
+    }
+    let Ok(length) = usize::try_from(size) else {
+        refuse!("{what} is too large: {size:#x} bytes");
+    };
+    let mut bytes = vec![0; length];
+    source.read_exact_at(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn program_headers<S: ReadAt>(
+    source: &S,
+    size: u64,
+    header: &elf::FileHeader64<LE>,
+) -> Result<Vec<Segment>, ElfError> {
+    let count = header.e_phnum.get(LE);
+    if count == 0 {
+        refuse!("it has no program headers; an executable or shared object has some");
+    }
+    if count == elf::PN_XNUM {
+        refuse!("it has 65535 program headers or more, which is not supported");
+    }
+    let entry = u64::from(header.e_phentsize.get(LE));
+    if entry != SEGMENT_ENTRY {
+        refuse!("its program headers have {entry} bytes each; expected {SEGMENT_ENTRY}");
+    }
+    let bytes = read(
+        source,
+        size,
+        header.e_phoff.get(LE),
+        u64::from(count) * entry,
+        "the program header table",
+    )?;
+    Ok(pods(&bytes).iter().map(Segment::from_pod).collect())
+}
+
+fn section_headers<S: ReadAt>(
+    source: &S,
+    size: u64,
+    header: &elf::FileHeader64<LE>,
+) -> Result<(Vec<Section>, usize), ElfError> {
+    let offset = header.e_shoff.get(LE);
+    if offset == 0 {
+        refuse!(
+            "it has no section headers, without which device code cannot be found; install it before they are stripped"
+        );
+    }
+    let count = header.e_shnum.get(LE);
+    if count == 0 {
+        refuse!("it has 65280 sections or more, which is not supported");
+    }
+    let entry = u64::from(header.e_shentsize.get(LE));
+    if entry != SECTION_ENTRY {
+        refuse!("its section headers have {entry} bytes each; expected {SECTION_ENTRY}");
+    }
+    let bytes = read(
+        source,
+        size,
+        offset,
+        u64::from(count) * entry,
+        "the section header table",
+    )?;
+    let mut sections: Vec<Section> = pods(&bytes).iter().map(Section::from_pod).collect();
+    let names_index = usize::from(header.e_shstrndx.get(LE).0);
+    let Some(names) = sections
+        .get(names_index)
+        .filter(|s| s.kind == elf::SHT_STRTAB)
+    else {
+        refuse!("e_shstrndx is {names_index}, which is no string table of the {count} sections");
+    };
+    let names = read(
+        source,
+        size,
+        names.offset,
+        names.size,
+        "the section header string table",
+    )?;
+    for (index, section) in sections.iter_mut().enumerate() {
+        let start = names.get(section.name_offset as usize..);
+        let Some(name) = start.and_then(|s| s.split(|byte| *byte == 0).next()) else {
+            refuse!("the name of section {index} is outside the string table");
+        };
+        section.name = String::from_utf8_lossy(name).into_owned();
+    }
+    Ok((sections, names_index))
+}

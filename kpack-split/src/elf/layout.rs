@@ -1,0 +1,473 @@
+//! The plan of a host binary: which addresses keep their bytes, what moves, what is cut.
+//!
+//! The program header table stays at the head of the file, where every tool expects it. It grows
+//! by one entry at most, since the segment around the device code falls in two, and the sections
+//! right behind it make room: they are found through program headers and dynamic tags, so they can
+//! move to where the device code was. `docs/elf-layout.md` has the whole story.
+
+use std::fmt;
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::dynamic::Dynamic;
+use super::edits::{self, Edits};
+use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
+use super::image::Image;
+use super::records::FAT_SECTION;
+use super::refuse;
+use super::room::{self, Moved, Room};
+use super::section_table::{self, SectionTable};
+use super::wrappers::FatBinary;
+use super::{ElfError, ReadAt};
+
+/// Smallest page that a host binary's layout is made for, in bytes.
+const MIN_PAGE: u64 = 4096;
+
+/// How a host binary is made of a fat one. A value: it can be printed, checked and refused before
+/// a byte changes.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub(crate) geometry: Geometry,
+    pub(crate) wrapper_count: usize,
+    /// Addresses of the wrappers that have markers of their own, since before the link.
+    pub(crate) split_before: Vec<u64>,
+    /// Size of the input in bytes.
+    pub(crate) input_size: u64,
+    /// End of the input's bytes that are kept; what is behind is written anew in the tail.
+    pub(crate) kept_end: u64,
+    /// The new program headers.
+    pub(crate) segments: Vec<Segment>,
+    /// The new section headers.
+    pub(crate) sections: Vec<Section>,
+    /// Bytes that change, by offset in the output.
+    pub(crate) edits: Vec<(u64, Vec<u8>)>,
+    /// Offset of the tail in the output: section names and section headers.
+    pub(crate) tail_offset: u64,
+    pub(crate) tail: Vec<u8>,
+}
+
+/// Where things are put. Addresses, unless it says offsets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Index of the PT_LOAD that holds the device code.
+    pub(crate) load: usize,
+    /// The device code as it was, and its file offset.
+    pub(crate) fat: Range<u64>,
+    pub(crate) fat_offset: u64,
+    /// The marker, without the padding behind it.
+    pub(crate) marker: Range<u64>,
+    /// Section `.rocm_kpack_ref`: marker and padding.
+    pub(crate) marker_section: Range<u64>,
+    /// The sections that make room for a program header.
+    pub(crate) moved: Option<Moved>,
+    /// Index of the PT_PHDR that gives up its entry in the program header table to another.
+    pub(crate) given_up: Option<usize>,
+    /// Where the program header table grows.
+    pub(crate) grown: Range<u64>,
+    /// End of the kept bytes: from here on `.hip_fatbin` is NOBITS.
+    pub(crate) kept: u64,
+    /// What is left of `.hip_fatbin`, NOBITS.
+    pub(crate) nobits: Range<u64>,
+    /// Where the second part of the segment begins, if anything follows the device code in it.
+    pub(crate) resume: Option<u64>,
+    /// File offsets that are left out. A multiple of every segment's alignment.
+    pub(crate) cut: Option<Range<u64>>,
+}
+
+impl Geometry {
+    /// The new address of what was at `address`, if it moves.
+    pub(crate) fn map(&self, address: u64) -> Option<u64> {
+        self.moved.as_ref().and_then(|moved| moved.map(address))
+    }
+
+    /// Input file offset of an address in the kept part of the device code's place.
+    pub(crate) fn kept_offset(&self, address: u64) -> u64 {
+        self.fat_offset + (address - self.fat.start)
+    }
+
+    /// Output offset of an input offset.
+    pub(crate) fn output_offset(&self, offset: u64) -> u64 {
+        match &self.cut {
+            Some(cut) if offset >= cut.end => offset - (cut.end - cut.start),
+            Some(cut) if offset > cut.start => cut.start,
+            _ => offset,
+        }
+    }
+}
+
+impl Plan {
+    /// Plans the host binary of `image`, whose device code is `fat`, with `marker` (at most
+    /// 64 KiB) in its place.
+    pub fn new<S: ReadAt>(
+        image: &Image<S>,
+        fat: &FatBinary,
+        marker: &[u8],
+    ) -> Result<Self, ElfError> {
+        image.validate()?;
+        let dynamic = Dynamic::read(image)?;
+        let geometry = Geometry::new(image, &dynamic, fat, marker)?;
+        check_overlaps(image, &geometry)?;
+
+        let table = SectionTable::new(image, &geometry)?;
+        let segments = new_segments(image, &geometry)?;
+
+        let mut edits = Edits::default();
+        edits::wrappers_and_relocations(image, &dynamic, fat, &geometry, &mut edits)?;
+        edits::dynamic_tags(&dynamic, &geometry, &mut edits);
+        edits::symbols(image, &geometry, &table, &mut edits)?;
+        edits::move_block(image, &geometry, &mut edits)?;
+        edits::device_code(&geometry, marker, &mut edits);
+
+        let kept_end = section_table::kept_end(image, &geometry);
+        if kept_end == image.size {
+            // The old tables stay in the middle of the file; leave no stale copy.
+            let size = SECTION_ENTRY * image.sections.len() as u64;
+            edits.zero(image.header.e_shoff.get(LE), size);
+        }
+        let names_offset = geometry.output_offset(kept_end);
+        let (sections, tail, headers_at) = table.finish(names_offset);
+
+        let mut header = image.header;
+        header.e_phnum.set(LE, segments.len() as u16);
+        header.e_shoff.set(LE, names_offset + headers_at);
+        header.e_shnum.set(LE, sections.len() as u16);
+        header
+            .e_shstrndx
+            .set(LE, elf::SymbolSection(table.names_index() as u16));
+        edits.write(0, object::pod::bytes_of(&header).to_vec());
+        let mut table_bytes = Vec::new();
+        segments
+            .iter()
+            .for_each(|segment| segment.write(&mut table_bytes));
+        edits.write(image.header.e_phoff.get(LE), table_bytes);
+
+        Ok(Self {
+            wrapper_count: fat.wrappers.len() + fat.split_before.len(),
+            split_before: fat.split_before.iter().map(|w| w.address).collect(),
+            input_size: image.size,
+            kept_end,
+            segments,
+            sections,
+            edits: edits.into_output(&geometry),
+            tail_offset: names_offset,
+            tail,
+            geometry,
+        })
+    }
+
+    /// Adds changes, by offset in the input: what becomes of the wrappers and markers of objects that
+    /// were split before the link. These are in data and in sections that do not move.
+    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
+        for (offset, bytes) in edits {
+            let offset = self.geometry.output_offset(offset);
+            self.edits.push((offset, bytes));
+        }
+    }
+
+    /// Size of the host binary in bytes.
+    pub fn output_size(&self) -> u64 {
+        self.tail_offset + self.tail.len() as u64
+    }
+}
+
+impl Geometry {
+    fn new<S: ReadAt>(
+        image: &Image<S>,
+        dynamic: &Dynamic,
+        fat: &FatBinary,
+        marker: &[u8],
+    ) -> Result<Self, ElfError> {
+        let Range { start, end } = fat.addresses;
+        let marker_end = start + marker.len() as u64;
+        if marker_end > end {
+            refuse!(
+                "`{FAT_SECTION}` has {} bytes; the marker that takes its place needs {}",
+                end - start,
+                marker.len()
+            );
+        }
+        let Some((load, segment)) = image.load_of(&fat.addresses) else {
+            refuse!("`{FAT_SECTION}` is in no PT_LOAD");
+        };
+        let page = page_size(image);
+        let follows = segment.file_backed_end() > end;
+        let this = Self {
+            load,
+            fat: start..end,
+            fat_offset: fat.offset,
+            marker: start..marker_end,
+            marker_section: start..end,
+            moved: None,
+            given_up: None,
+            grown: 0..0,
+            kept: end,
+            nobits: end..end,
+            resume: None,
+            cut: None,
+        };
+
+        // Without a page to free, the marker goes in, the rest is zeroed, and nothing moves.
+        if freed(marker_end, end, page, follows).is_none() {
+            return Ok(this);
+        }
+        let mut split = this.clone();
+        let mut content_end = marker_end;
+        if follows {
+            match room::make(image, dynamic, marker_end)? {
+                Room::Moved(moved) => {
+                    content_end = moved.to + moved.size();
+                    split.marker_section.end = moved.to;
+                    split.grown = room::growth(image);
+                    split.moved = Some(moved);
+                }
+                Room::Instead(index) => {
+                    // What is left of `.hip_fatbin` is behind the marker, and within the segment.
+                    content_end += 1;
+                    split.marker_section.end = marker_end;
+                    split.given_up = Some(index);
+                }
+            }
+        }
+        let Some((kept, cut_size)) = freed(content_end, end, page, follows) else {
+            return Ok(this);
+        };
+        split.kept = kept;
+        let cut_start = fat.offset + (kept - start);
+        split.cut = Some(cut_start..cut_start + cut_size);
+        if follows {
+            let next = image.sections.iter().filter(|s| {
+                s.is_alloc() && s.size > 0 && s.addr >= end && s.addr < segment.file_backed_end()
+            });
+            split.resume = Some(next.map(|s| s.addr).min().unwrap_or(end));
+            split.nobits = split.marker_section.end..split.marker_section.end;
+        } else {
+            split.marker_section.end = kept;
+            split.nobits = kept..end;
+        }
+        Ok(split)
+    }
+
+    /// The addresses where nothing is mapped any more, if there are any.
+    pub(crate) fn unmapped(&self) -> Option<Range<u64>> {
+        self.cut.as_ref()?;
+        Some(self.kept..self.resume?)
+    }
+}
+
+/// Where the kept bytes end when the content ends at `content_end`, and how many bytes of the file
+/// are freed behind; `None` if not a page is.
+fn freed(content_end: u64, end: u64, page: u64, follows: bool) -> Option<(u64, u64)> {
+    let kept = content_end.checked_next_multiple_of(page)?;
+    // What follows in the segment must keep its place within the page.
+    let limit = if follows { end - end % page } else { end };
+    let size = limit.checked_sub(kept)?;
+    let size = size - size % page;
+    (size > 0).then_some((kept, size))
+}
+
+/// The largest alignment of a PT_LOAD: what is cut out must be a multiple of it, so that offsets
+/// and addresses behind it stay congruent.
+fn page_size<S>(image: &Image<S>) -> u64 {
+    image
+        .segments
+        .iter()
+        .filter(|s| s.is_load())
+        .map(|s| s.align)
+        .fold(MIN_PAGE, u64::max)
+}
+
+/// Refuses what would be damaged by the cut: a section or segment whose bytes overlap it.
+fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError> {
+    let fat_size = geometry.fat.end - geometry.fat.start;
+    let fat_bytes = geometry.fat_offset..geometry.fat_offset + fat_size;
+    let overlaps = |offset: u64, end: u64| offset < fat_bytes.end && fat_bytes.start < end;
+    for section in &image.sections {
+        if section.has_bytes()
+            && section.name != FAT_SECTION
+            && overlaps(section.offset, section.file_end())
+        {
+            refuse!(
+                "section `{}` shares bytes of the file with `{FAT_SECTION}`",
+                section.name
+            );
+        }
+    }
+    for (index, segment) in image.segments.iter().enumerate() {
+        let harmless = index == geometry.load || segment.kind == elf::PT_GNU_RELRO;
+        if !harmless && segment.filesz > 0 && overlaps(segment.offset, segment.file_end()) {
+            refuse!(
+                "program header {index} ({:?}) shares bytes of the file with `{FAT_SECTION}`",
+                segment.kind
+            );
+        }
+    }
+    check_relro(image, geometry)?;
+    let table = image.header.e_shoff.get(LE);
+    if overlaps(table, table + SECTION_ENTRY * image.sections.len() as u64) {
+        refuse!("the section header table shares bytes of the file with `{FAT_SECTION}`");
+    }
+    Ok(())
+}
+
+/// Refuses device code within what is read-only after relocation: the dynamic loader protects these
+/// addresses as a whole, and fails where some of them are not mapped. It takes one PT_GNU_RELRO only.
+fn check_relro<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError> {
+    let Some(hole) = geometry.unmapped() else {
+        return Ok(());
+    };
+    let relro = image.segments.iter().find(|s| {
+        let end = s.vaddr.saturating_add(s.memsz);
+        s.kind == elf::PT_GNU_RELRO && s.vaddr < hole.end && hole.start < end
+    });
+    if let Some(relro) = relro {
+        refuse!(
+            "`{FAT_SECTION}` is within PT_GNU_RELRO, at addresses {:#x}..{:#x}, which can only be protected as a whole; link it elsewhere (a linker script puts it there), or with `-z norelro`",
+            relro.vaddr,
+            relro.vaddr.saturating_add(relro.memsz)
+        );
+    }
+    Ok(())
+}
+
+fn new_segments<S: ReadAt>(
+    image: &Image<S>,
+    geometry: &Geometry,
+) -> Result<Vec<Segment>, ElfError> {
+    let added = u64::from(geometry.resume.is_some()) - u64::from(geometry.given_up.is_some());
+    let count = image.segments.len() as u64 + added;
+    let table_offset = image.header.e_phoff.get(LE);
+    let table_end = table_offset + count * SEGMENT_ENTRY;
+    let mut segments = Vec::with_capacity(count as usize);
+    for (index, old) in image.segments.iter().enumerate() {
+        let mut segment = *old;
+        if Some(index) == geometry.given_up {
+            continue;
+        }
+        if index == geometry.load {
+            segments.extend(split_segment(image, old, geometry));
+            continue;
+        }
+        if segment.kind == elf::PT_PHDR {
+            segment.filesz = count * SEGMENT_ENTRY;
+            segment.memsz = segment.filesz;
+        } else if let Some(to) = geometry
+            .map(segment.vaddr)
+            .filter(|_| !old.is_load() && old.memsz > 0)
+        {
+            segment.paddr = segment.paddr.wrapping_add(to.wrapping_sub(old.vaddr));
+            segment.vaddr = to;
+            segment.offset = geometry.kept_offset(to);
+        } else {
+            let end = geometry.output_offset(old.file_end());
+            segment.offset = geometry.output_offset(old.offset);
+            segment.filesz = end - segment.offset;
+        }
+        segments.push(segment);
+    }
+    // The table is mapped by the segment that maps the ELF header; where nothing followed the table
+    // in it, it grows with it.
+    let holder = segments
+        .iter()
+        .position(|s| s.is_load() && s.offset <= table_offset && table_offset < s.file_end());
+    if let Some(holder) = holder {
+        let missing = table_end.saturating_sub(segments[holder].file_end());
+        let free = segments[holder].filesz == segments[holder].memsz;
+        if missing > 0 && !free {
+            refuse!(
+                "there is no room for another program header behind the table at {table_offset:#x}"
+            );
+        }
+        segments[holder].filesz += missing;
+        segments[holder].memsz += missing;
+    }
+    Ok(segments)
+}
+
+/// The segment around the device code, in one part or two.
+fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec<Segment> {
+    if geometry.cut.is_none() {
+        return vec![*old];
+    }
+    let mut first = *old;
+    first.filesz = geometry.kept - old.vaddr;
+    let Some(resume) = geometry.resume else {
+        return vec![first];
+    };
+    let mut second = *old;
+    second.trim_start(resume - old.vaddr);
+    second.offset = geometry.output_offset(second.offset);
+    // What is between is not mapped.
+    first.memsz = first.filesz;
+    // Linkers give PF_X to what holds executable sections, and checkers expect just that.
+    let executable = |addresses: Range<u64>| {
+        image.sections.iter().any(|s| {
+            s.is_alloc()
+                && s.flags.0 & elf::SHF_EXECINSTR.0 != 0
+                && addresses.contains(&s.addr)
+                && s.size > 0
+        })
+    };
+    if executable(old.vaddr..old.vaddr + old.memsz) {
+        for part in [&mut first, &mut second] {
+            if !executable(part.vaddr..part.vaddr + part.memsz) {
+                part.flags.0 &= !elf::PF_X.0;
+            }
+        }
+    }
+    vec![first, second]
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let geometry = &self.geometry;
+        let range = |r: &Range<u64>| format!("{:#x}..{:#x}", r.start, r.end);
+        writeln!(
+            f,
+            "{} bytes -> {} bytes",
+            self.input_size,
+            self.output_size()
+        )?;
+        writeln!(
+            f,
+            "device code at {}, {} wrappers",
+            range(&geometry.fat),
+            self.wrapper_count
+        )?;
+        writeln!(f, "marker at {}", range(&geometry.marker))?;
+        if let Some(moved) = &geometry.moved {
+            writeln!(f, "moved from {} to {:#x}", range(&moved.from), moved.to)?;
+        }
+        match &geometry.cut {
+            Some(cut) => writeln!(f, "file offsets {} are cut", range(cut))?,
+            None => writeln!(f, "nothing is cut: the device code frees no page")?,
+        }
+        writeln!(f, "program headers:")?;
+        for s in &self.segments {
+            writeln!(
+                f,
+                "  {:<16} offset {:#x} address {:#x} file {:#x} memory {:#x} align {:#x}",
+                s.kind.to_string(),
+                s.offset,
+                s.vaddr,
+                s.filesz,
+                s.memsz,
+                s.align
+            )?;
+        }
+        writeln!(f, "sections:")?;
+        for s in &self.sections {
+            writeln!(
+                f,
+                "  {:<24} {:<14} address {:#x} offset {:#x} size {:#x}",
+                s.name,
+                s.kind.to_string(),
+                s.addr,
+                s.offset,
+                s.size
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+//! One linked ELF file: read, find its device code, plan the host binary, apply the plan.
+//!
+//! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `Plan` (the layout, pure data)
+//! → `Plan::apply` (the rewrite, checked afterwards).
+
+mod check;
+mod compare;
+mod dynamic;
+mod edits;
+mod headers;
+mod image;
+mod layout;
+mod rewrite;
+mod room;
+mod section_table;
+mod wrappers;
+
+pub use self::{
+    compare::compare,
+    image::Image,
+    layout::Plan,
+    wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper},
+};
+pub(crate) use dynamic::{Dynamic, Relocations, is_address};
+pub(crate) use headers::Section;
+use kpack_build::shared::elf as records;
+pub use kpack_build::shared::elf::{ElfError, ReadAt, Wrapper};
+pub(crate) use kpack_build::shared::elf::{FAT_SECTION, WRAPPER_SECTION, pods, refuse};

@@ -1,0 +1,250 @@
+//! Room for one more program header: what is right behind the table moves to where the device code
+//! was.
+
+use std::ops::Range;
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::dynamic::{Dynamic, is_address};
+use super::headers::{SEGMENT_ENTRY, Section, Segment};
+use super::image::Image;
+use super::refuse;
+use super::{ElfError, ReadAt};
+
+/// A run of sections that moves as one block. Addresses, unless it says offset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Moved {
+    /// Their indices, in order of address.
+    pub(crate) sections: Vec<usize>,
+    pub(crate) from: Range<u64>,
+    pub(crate) from_offset: u64,
+    pub(crate) to: u64,
+}
+
+impl Moved {
+    /// The new address of what was at `address`, if it moves.
+    pub(crate) fn map(&self, address: u64) -> Option<u64> {
+        self.from
+            .contains(&address)
+            .then(|| self.to + (address - self.from.start))
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.from.end - self.from.start
+    }
+}
+
+/// The addresses that the table takes when it grows by one entry; empty where it is not loaded.
+pub(crate) fn growth<S>(image: &Image<S>) -> Range<u64> {
+    let offset = image.header.e_phoff.get(LE);
+    let holder = image
+        .segments
+        .iter()
+        .find(|s| s.is_load() && s.offset <= offset && offset < s.file_end());
+    holder.map_or(0..0, |s| {
+        let end = s.vaddr + (table_end(image) - s.offset);
+        end..end + SEGMENT_ENTRY
+    })
+}
+
+/// How there is room for one more program header.
+pub(crate) enum Room {
+    /// These sections leave.
+    Moved(Moved),
+    /// Nothing can leave; the program header with this index, a PT_PHDR, does without its entry.
+    Instead(usize),
+}
+
+/// Makes room for one more program header; what leaves goes behind the address `behind`.
+pub(crate) fn make<S: ReadAt>(
+    image: &Image<S>,
+    dynamic: &Dynamic,
+    behind: u64,
+) -> Result<Room, ElfError> {
+    let refused = match moved(image, dynamic, behind) {
+        Ok(moved) => return Ok(Room::Moved(moved)),
+        Err(error) => error,
+    };
+    // PT_PHDR tells the dynamic loader where it loaded the program (gABI), which is no question
+    // where addresses are as linked. `patchelf` puts the dynamic section, which has to be
+    // writable, right behind the table of such executables.
+    let own = image.segments.iter().position(|s| s.kind == elf::PT_PHDR);
+    match own.filter(|_| image.is_position_dependent()) {
+        Some(index) => Ok(Room::Instead(index)),
+        None => Err(refused),
+    }
+}
+
+/// What must leave so that the table can grow by one entry.
+fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, behind: u64) -> Result<Moved, ElfError> {
+    let movable = |leaving: &Leaving<'_>| {
+        let mut sections = leaving.sections.iter();
+        sections.try_for_each(|index| check_movable(image, dynamic, &image.sections[*index]))
+    };
+    let mut leaving = Leaving::new(image, true);
+    if movable(&leaving).is_err() {
+        leaving = Leaving::new(image, false);
+        movable(&leaving)?;
+    }
+    for s in &leaving.segments {
+        let movable = matches!(s.kind, elf::PT_NOTE | elf::PT_INTERP | elf::PT_GNU_PROPERTY);
+        if !movable || image.offset_of(&(s.vaddr..s.file_backed_end())) != Some(s.offset) {
+            refuse!(
+                "there is no room for another program header: what {:?} names at address {:#x} and offset {:#x} is right behind the table, and cannot be moved",
+                s.kind,
+                s.vaddr,
+                s.offset
+            );
+        }
+    }
+    let moved = leaving.block(image, behind);
+    check_gap(dynamic, &moved, &growth(image))?;
+    Ok(moved)
+}
+
+/// What is right behind the program header table.
+struct Leaving<'a> {
+    /// Indices of sections, in order of address.
+    sections: Vec<usize>,
+    /// What a program header names (PT_NOTE, say) moves as a whole, also where it is in no
+    /// section: tools that rearrange sections leave some behind.
+    segments: Vec<&'a Segment>,
+}
+
+impl<'a> Leaving<'a> {
+    /// `with_symbols`: what belongs to a dynamic symbol table goes with it.
+    fn new<S>(image: &'a Image<S>, with_symbols: bool) -> Self {
+        let start = table_end(image);
+        let mut end = start + SEGMENT_ENTRY;
+        loop {
+            let mut sections = sections_between(image, start, end);
+            let segments: Vec<_> = image
+                .segments
+                .iter()
+                .filter(|s| !s.is_load() && s.filesz > 0 && s.kind != elf::PT_PHDR)
+                .filter(|s| s.offset >= start && s.offset < end)
+                .collect();
+            let section_ends = sections.iter().map(|i| image.sections[*i].file_end());
+            let ends = section_ends.chain(segments.iter().map(|s| s.file_end()));
+            let symbols = with_symbols
+                .then(|| symbols_end(image, &sections))
+                .flatten();
+            let needed = ends.chain(symbols).fold(end, u64::max);
+            if needed == end {
+                sections.sort_by_key(|index| (image.sections[*index].addr, *index));
+                return Self { sections, segments };
+            }
+            end = needed;
+        }
+    }
+
+    /// As one block behind an address.
+    fn block<S>(self, image: &Image<S>, behind: u64) -> Moved {
+        // Address, offset, size, alignment.
+        let sections = self.sections.iter().map(|index| {
+            let s = &image.sections[*index];
+            (s.addr, s.offset, s.size, s.align)
+        });
+        let segments = self.segments.iter();
+        let segments = segments.map(|s| (s.vaddr, s.offset, s.filesz, s.align));
+        let parts: Vec<_> = sections.chain(segments).collect();
+        let first = parts.iter().map(|(at, offset, ..)| (*at, *offset)).min();
+        let (start, from_offset) = first.unwrap_or((behind, 0));
+        let ends = parts.iter().map(|(at, _, size, _)| at + size);
+        let end = ends.fold(start, u64::max);
+        let align = parts.iter().map(|(.., align)| *align).fold(8, u64::max);
+        Moved {
+            sections: self.sections,
+            from: start..end,
+            from_offset,
+            to: behind + start.wrapping_sub(behind) % align,
+        }
+    }
+}
+
+/// File offset of the end of the program header table.
+fn table_end<S>(image: &Image<S>) -> u64 {
+    image.header.e_phoff.get(LE) + SEGMENT_ENTRY * image.segments.len() as u64
+}
+
+/// The sections that have bytes between the file offsets, and empty ones there.
+fn sections_between<S>(image: &Image<S>, start: u64, end: u64) -> Vec<usize> {
+    let between = |s: &Section| {
+        let empty = s.size == 0 && s.offset >= start && s.is_alloc();
+        s.has_bytes() && s.offset < end && (s.file_end() > start || empty)
+    };
+    (0..image.sections.len())
+        .filter(|index| between(&image.sections[*index]))
+        .collect()
+}
+
+/// File end of what belongs to a dynamic symbol table among `sections`: its strings, and the
+/// relocations that use it. GNU strip, which reads a symbol table when it comes to one of them, puts
+/// sections in another order where they do not come behind it, and does not renumber the sections
+/// of dynamic symbols.
+fn symbols_end<S>(image: &Image<S>, sections: &[usize]) -> Option<u64> {
+    let is_symbols = |index: &usize| image.sections[*index].kind == elf::SHT_DYNSYM;
+    let symbols = sections.iter().copied().find(is_symbols)?;
+    let strings = image.sections[symbols].link as usize;
+    let belongs = |index: usize, section: &Section| {
+        let relocates = section.kind == elf::SHT_RELA && section.link as usize == symbols;
+        section.is_alloc() && (index == strings || relocates)
+    };
+    let all = image.sections.iter().enumerate();
+    all.filter(|(index, section)| belongs(*index, section))
+        .map(|(_, section)| section.file_end())
+        .max()
+}
+
+/// Only what is found through program headers and dynamic tags may move: no code refers to it.
+fn check_movable<S: ReadAt>(
+    image: &Image<S>,
+    dynamic: &Dynamic,
+    section: &Section,
+) -> Result<(), ElfError> {
+    let table_end = table_end(image);
+    let by_tag = dynamic
+        .entries
+        .iter()
+        .any(|(tag, value)| is_address(*tag) && *value == section.addr);
+    let movable = match section.kind {
+        elf::SHT_NOTE => true,
+        elf::SHT_HASH
+        | elf::SHT_GNU_HASH
+        | elf::SHT_DYNSYM
+        | elf::SHT_STRTAB
+        | elf::SHT_GNU_VERSYM
+        | elf::SHT_GNU_VERDEF
+        | elf::SHT_GNU_VERNEED
+        | elf::SHT_RELA
+        | elf::SHT_RELR => by_tag,
+        _ => image.segments.iter().any(|s| {
+            s.kind == elf::PT_INTERP && s.vaddr == section.addr && s.filesz == section.size
+        }),
+    };
+    let in_place = image.offset_of(&(section.addr..section.addr_end())) == Some(section.offset);
+    if movable && section.is_alloc() && section.offset >= table_end && in_place {
+        return Ok(());
+    }
+    refuse!(
+        "there is no room for another program header: section `{}` ({:?}) at offset {:#x} is right behind the table, which ends at {table_end:#x}, and cannot be moved",
+        section.name,
+        section.kind,
+        section.offset
+    )
+}
+
+/// What is between the sections that move is padding, or left over from sections that a tool
+/// moved elsewhere (`patchelf` does), as long as nothing names it.
+fn check_gap(dynamic: &Dynamic, moved: &Moved, growth: &Range<u64>) -> Result<(), ElfError> {
+    let stays = |address| moved.map(address).is_none();
+    for (tag, value) in &dynamic.entries {
+        if is_address(*tag) && growth.contains(value) && stays(*value) {
+            refuse!(
+                "there is no room for another program header: {tag:?} is {value:#x}, right behind the table, in no section"
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! The section header table of the host binary.
+
+use object::LittleEndian as LE;
+use object::elf;
+
+use kpack_format::marker;
+
+use super::headers::{SECTION_ENTRY, Section};
+use super::image::Image;
+use super::layout::Geometry;
+use super::records::FAT_SECTION;
+use super::refuse;
+use super::{ElfError, ReadAt};
+
+/// Section indices from here on are reserved (gABI, `SHN_LORESERVE`).
+const INDEX_LIMIT: usize = elf::SHN_LORESERVE as usize;
+
+/// The new table, but for the place of the section names, which is known last.
+#[derive(Debug)]
+pub(crate) struct SectionTable {
+    sections: Vec<Section>,
+    names: Vec<u8>,
+    names_index: usize,
+    marker_index: usize,
+    /// New index by old index.
+    renumbered: Vec<usize>,
+}
+
+impl SectionTable {
+    pub(crate) fn new<S: ReadAt>(image: &Image<S>, geometry: &Geometry) -> Result<Self, ElfError> {
+        let count = image.sections.len() + 1;
+        if count >= INDEX_LIMIT {
+            refuse!(
+                "it has {} sections; at most {} are supported",
+                count - 1,
+                INDEX_LIMIT - 2
+            );
+        }
+        let old_names = &image.sections[image.names_index];
+        if old_names.is_alloc() {
+            refuse!("its section header string table is loaded, which is not supported");
+        }
+        let mut names = image.section_bytes(old_names)?;
+        if names.last().is_some_and(|byte| *byte != 0) {
+            names.push(0);
+        }
+        let marker_name = names.len() as u32;
+        names.extend_from_slice(marker::SECTION_NAME.as_bytes());
+        names.push(0);
+
+        let marker_section = Section {
+            name: marker::SECTION_NAME.to_owned(),
+            name_offset: marker_name,
+            kind: elf::SHT_PROGBITS,
+            flags: elf::SHF_ALLOC,
+            addr: geometry.marker_section.start,
+            offset: geometry.fat_offset,
+            size: geometry.marker_section.end - geometry.marker_section.start,
+            link: 0,
+            info: 0,
+            align: 1,
+            entsize: 0,
+        };
+
+        // Sections stay in order of address.
+        let moved: &[usize] = geometry.moved.as_ref().map_or(&[], |moved| &moved.sections);
+        let mut order: Vec<Option<usize>> = Vec::with_capacity(count);
+        for index in (0..image.sections.len()).filter(|index| !moved.contains(index)) {
+            let fat = image.sections[index].name == FAT_SECTION;
+            if fat {
+                order.push(None);
+                // What is left of the device code is empty, or behind everything.
+                if geometry.unmapped().is_some() {
+                    order.push(Some(index));
+                }
+                order.extend(moved.iter().copied().map(Some));
+            }
+            if !fat || geometry.unmapped().is_none() {
+                order.push(Some(index));
+            }
+        }
+        let mut renumbered = vec![0; image.sections.len()];
+        for (new, old) in order.iter().enumerate() {
+            if let Some(old) = old {
+                renumbered[*old] = new;
+            }
+        }
+        let mut this = Self {
+            sections: Vec::with_capacity(count),
+            names,
+            names_index: renumbered[image.names_index],
+            marker_index: order.iter().position(Option::is_none).unwrap_or(0),
+            renumbered,
+        };
+        for old in order {
+            let section = match old {
+                Some(index) => this.relocated(&image.sections[index], geometry),
+                None => marker_section.clone(),
+            };
+            this.sections.push(section);
+        }
+        Ok(this)
+    }
+
+    /// New index of the section that was `old`. What is no section's index stays as it is.
+    pub(crate) fn renumber(&self, old: usize) -> usize {
+        self.renumbered.get(old).copied().unwrap_or(old)
+    }
+
+    pub(crate) fn marker_index(&self) -> usize {
+        self.marker_index
+    }
+
+    pub(crate) fn names_index(&self) -> usize {
+        self.names_index
+    }
+
+    /// The section's new header.
+    fn relocated(&self, old: &Section, geometry: &Geometry) -> Section {
+        let mut section = old.clone();
+        if section.name == FAT_SECTION {
+            section.kind = elf::SHT_NOBITS;
+            section.addr = geometry.nobits.start;
+            section.size = geometry.nobits.end - geometry.nobits.start;
+            section.offset = geometry.output_offset(geometry.kept_offset(geometry.nobits.start));
+            if section.align > 1 && !section.addr.is_multiple_of(section.align) {
+                section.align = 1;
+            }
+        } else if let Some(to) = geometry.map(section.addr).filter(|_| section.is_alloc()) {
+            section.addr = to;
+            section.offset = geometry.kept_offset(to);
+        } else {
+            section.offset = geometry.output_offset(section.offset);
+        }
+        section.link = self.renumber(section.link as usize) as u32;
+        let info_is_section = section.flags.0 & elf::SHF_INFO_LINK.0 != 0
+            || matches!(section.kind, elf::SHT_REL | elf::SHT_RELA);
+        if info_is_section {
+            section.info = self.renumber(section.info as usize) as u32;
+        }
+        section
+    }
+
+    /// The sections, and the tail of the file that begins at `offset`: names, then headers; with
+    /// the offset of the headers in the tail.
+    pub(crate) fn finish(&self, offset: u64) -> (Vec<Section>, Vec<u8>, u64) {
+        let mut sections = self.sections.clone();
+        sections[self.names_index].offset = offset;
+        sections[self.names_index].size = self.names.len() as u64;
+        let mut tail = self.names.clone();
+        let headers_at = (offset + tail.len() as u64).next_multiple_of(8) - offset;
+        tail.resize(headers_at as usize, 0);
+        sections.iter().for_each(|section| section.write(&mut tail));
+        (sections, tail, headers_at)
+    }
+}
+
+/// End of the input's bytes that are kept. Section names and section headers are written anew, so
+/// where they are the last things in the file, as linkers put them, they are left out.
+pub(crate) fn kept_end<S>(image: &Image<S>, geometry: &Geometry) -> u64 {
+    let headers = image.header.e_shoff.get(LE);
+    let headers_end = headers + SECTION_ENTRY * image.sections.len() as u64;
+    let names = &image.sections[image.names_index];
+    let sections = image
+        .sections
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| *index != image.names_index);
+    let content = sections
+        .map(|(_, s)| s.file_end())
+        .chain(image.segments.iter().map(|s| s.file_end()))
+        .chain(geometry.cut.as_ref().map(|cut| cut.end))
+        .fold(0, u64::max);
+    let last = headers_end.max(names.file_end());
+    // Anything behind (a signature, an appended archive) is not ours to drop.
+    let nothing_behind = image.size.saturating_sub(last) < 16;
+    if nothing_behind && headers >= content && names.offset >= content {
+        content
+    } else {
+        image.size
+    }
+}

@@ -1,0 +1,334 @@
+//! Binaries of an install prefix, through the splitter and the module's kpack directory.
+//!
+//! Everything is read, checked and written under hidden names before a file of the prefix changes.
+//! Then archives are replaced, then the manifest, and when these are durable the host binaries: at
+//! each moment, every binary finds the device code that it asks for.
+
+mod apply;
+mod host;
+pub(crate) mod locate;
+mod options;
+pub(crate) mod presplit;
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use kpack_format::TargetId;
+use kpack_format::archive::ArchiveWriter;
+
+use crate::Error;
+use crate::elf::Plan;
+use crate::inspect;
+use crate::kpack_dir;
+use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
+use apply::Run;
+use locate::{KpackPath, Located, Prefix};
+use presplit::Presplit;
+
+pub(crate) use crate::kpack_dir::is_name_part;
+pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
+pub(crate) use host::is_same;
+pub(crate) use host::stage_edited;
+pub use options::{Only, Options, Unexpected};
+
+/// Splits binaries of an install prefix.
+///
+/// ```no_run
+/// use kpack_split::install::{Options, install};
+///
+/// # fn main() -> Result<(), kpack_split::Error> {
+/// let options = Options::new("stage", "vec", ["lib/libvec.so", "bin/vec"]);
+/// let report = install(&options, &())?;
+/// for archive in &report.archives {
+///     println!("{}: {} bytes", archive.path.display(), archive.size);
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// [`Error::Usage`] for options that make no sense, [`Error::Refused`] for input that is damaged or
+/// not what it should be, [`Error::Io`]. No file of the prefix has changed then, but where
+/// replacing files failed half-way: each that was replaced is whole, and fits the others.
+pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+    options.validate()?;
+    let prefix = Prefix::new(&options.prefix)?;
+    let kpacks = prefix.kpack_dir(&options.kpack_dir)?;
+    let group = kpack_dir::group_name(&options.module, &options.component);
+    let mut report = Report::default();
+
+    let binaries = binaries(&prefix, options, &mut report)?;
+    let fat: Vec<&Binary> = binaries.iter().filter(|b| b.has_device_code()).collect();
+    let split_before = binaries
+        .iter()
+        .any(|b| !b.has_device_code() && matches!(b.input, Input::Split));
+    let wanted = wanted_targets(options, &kpacks, &group, &fat, split_before, &mut report)?;
+    let wants = |target: &TargetId| wanted.contains(target);
+
+    let mut plans = BTreeMap::new();
+    let mut edits = BTreeMap::new();
+    if options.only != Some(Only::Device) {
+        for binary in &fat {
+            let marker = kpacks.marker(&binary.located, &group);
+            let path = binary.located.path.clone();
+            let placed = match &binary.presplit {
+                Some(presplit) => presplit.edits(&|_| marker.clone())?,
+                None => Vec::new(),
+            };
+            match binary.fat() {
+                Some(file) => _ = plans.insert(path, file.plan_with(&marker.to_bytes(), placed)?),
+                None => _ = edits.insert(path, placed),
+            }
+        }
+    }
+
+    let sources: Vec<(String, &DeviceCode)> = fat
+        .iter()
+        .filter_map(|binary| Some((binary.located.name.clone(), &binary.fat()?.code)))
+        .collect();
+    let sizes = sources.iter().map(|(_, file)| file.device_size(&wants));
+    progress.start(sizes.fold(0, u64::saturating_add));
+    let compression = Compression {
+        group: &group,
+        scheme: options.scheme,
+        level: options.level,
+        jobs: options.jobs,
+        scratch: kpacks.existing(),
+        budget: &Budget::default(),
+    };
+    let mut archives = split::compress(&sources, &wants, &compression, progress)?;
+    for binary in &fat {
+        let Some(presplit) = &binary.presplit else {
+            continue;
+        };
+        presplit.collect(&binary.located.name, &wants, &mut |_, target, fill| {
+            let archive = match archives.entry(target.clone()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let scratch = kpacks.existing();
+                    let spool = kpack_dir::scratch_file(scratch)?;
+                    let archive = ArchiveWriter::new(spool, &group, target, options.scheme);
+                    new.insert(archive.level(options.level))
+                }
+            };
+            fill(archive)
+        })?;
+    }
+
+    file_reports(&binaries, &plans, &wants, &mut report)?;
+    if !fat.is_empty() {
+        let run = Run {
+            options,
+            kpacks: &kpacks,
+            group: &group,
+            wanted: &wanted,
+            fat: &fat,
+        };
+        run.apply(archives, &plans, &edits, &mut report)?;
+    }
+    Ok(report)
+}
+
+/// A binary, and what it is.
+struct Binary {
+    located: Located,
+    input: Input,
+    /// Where its device code is, if it was split before the link and not installed yet: all of it, or
+    /// of some objects.
+    presplit: Option<Presplit>,
+}
+
+impl Binary {
+    fn has_device_code(&self) -> bool {
+        self.fat().is_some() || self.presplit.is_some()
+    }
+
+    /// The targets that it has device code for.
+    fn targets(&self) -> BTreeSet<TargetId> {
+        let placed = self.presplit.as_ref().map(Presplit::targets);
+        let split = self.fat().map(|fat| fat.code.targets());
+        placed.into_iter().chain(split).flatten().collect()
+    }
+
+    fn fat(&self) -> Option<&FatFile> {
+        match &self.input {
+            Input::Fat(file) => Some(file),
+            _ => None,
+        }
+    }
+}
+
+/// Reads what the files are, each once.
+fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<Vec<Binary>, Error> {
+    let mut binaries: Vec<Binary> = Vec::new();
+    for (index, file) in options.files.iter().enumerate() {
+        let source = options.sources.get(index);
+        let located = match source {
+            Some(_) => prefix.absent_binary(file)?,
+            None => prefix.binary(file)?,
+        };
+        if located.name != file.to_string_lossy() && !file.is_absolute() {
+            report.note(file, format!("is {} in the prefix", located.name));
+        }
+        if binaries.iter().any(|known| known.located == located) {
+            continue;
+        }
+        let from = source.map_or(&located.path, |source| source);
+        let input = split::read(from)?;
+        let presplit = match input {
+            Input::Split => Presplit::read(from)?,
+            Input::Fat(ref fat) if fat.split_before() > 0 => Presplit::read(from)?,
+            _ => None,
+        };
+        binaries.push(Binary {
+            located,
+            input,
+            presplit,
+        });
+    }
+    Ok(binaries)
+}
+
+/// The targets whose device code is kept.
+fn wanted_targets(
+    options: &Options,
+    kpacks: &KpackPath,
+    group: &str,
+    fat: &[&Binary],
+    split_before: bool,
+    report: &mut Report,
+) -> Result<BTreeSet<TargetId>, Error> {
+    let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| binary.targets()).collect();
+    if options.architectures.is_empty() || fat.is_empty() {
+        return Ok(found);
+    }
+    let expected: BTreeSet<TargetId> = options.architectures.iter().cloned().collect();
+
+    let mut known: BTreeSet<String> = found.iter().map(TargetId::to_string).collect();
+    if split_before {
+        // What was split in an earlier run is in the manifest.
+        let manifest = inspect::read_manifest(&kpacks.path.join(kpack_dir::manifest_name(group)));
+        known.extend(
+            manifest
+                .into_iter()
+                .flat_map(|manifest| manifest.kpack_files.into_keys()),
+        );
+    }
+    let missing: Vec<String> = expected
+        .iter()
+        .map(TargetId::to_string)
+        .filter(|target| !known.contains(target))
+        .collect();
+    if let Some(first) = fat.first().filter(|_| !missing.is_empty()) {
+        let others = match fat.len() {
+            1 => String::new(),
+            count => format!(", nor has any of the other {} binaries", count - 1),
+        };
+        return Err(Error::refused(
+            &first.located.path,
+            format!(
+                "it has no device code for {}{others}; there is device code for {}",
+                missing.join(", "),
+                list(&found)
+            ),
+        ));
+    }
+    for binary in fat {
+        let own = binary.targets();
+        let path = &binary.located.path;
+        let lacks: BTreeSet<_> = expected.difference(&own).cloned().collect();
+        if !lacks.is_empty() {
+            report.warn(
+                path,
+                format!(
+                    "has no device code for {}, only for {}",
+                    list(&lacks),
+                    list(&own)
+                ),
+            );
+        }
+        // A run for device code of some targets leaves the others to other runs.
+        let more: BTreeSet<_> = own.difference(&expected).cloned().collect();
+        if more.is_empty() || options.only == Some(Only::Device) {
+            continue;
+        }
+        match options.unexpected {
+            Unexpected::Keep => {}
+            Unexpected::Drop => report.warn(
+                path,
+                format!(
+                    "device code for {} is not expected, and left out",
+                    list(&more)
+                ),
+            ),
+            Unexpected::Error => {
+                return Err(Error::refused(
+                    path,
+                    format!(
+                        "it has device code for {}; expected only {}",
+                        list(&more),
+                        list(&expected)
+                    ),
+                ));
+            }
+        }
+    }
+    let keeps_all = options.unexpected == Unexpected::Keep && options.only != Some(Only::Device);
+    Ok(if keeps_all { found } else { expected })
+}
+
+fn list(targets: &BTreeSet<TargetId>) -> String {
+    let names: Vec<String> = targets.iter().map(TargetId::to_string).collect();
+    names.join(", ")
+}
+
+/// What becomes of each binary.
+fn file_reports(
+    binaries: &[Binary],
+    plans: &BTreeMap<PathBuf, Plan>,
+    wants: &dyn Fn(&TargetId) -> bool,
+    report: &mut Report,
+) -> Result<(), Error> {
+    for binary in binaries {
+        let Binary { located, input, .. } = binary;
+        if let (Some(presplit), None) = (&binary.presplit, binary.fat()) {
+            let targets = presplit.targets().into_iter().filter(wants);
+            let outcome = Outcome::Placed {
+                wrappers: presplit.wrapper_count(),
+                targets: targets.map(|target| target.to_string()).collect(),
+            };
+            let path = located.name.clone();
+            report.files.push(FileReport { path, outcome });
+            continue;
+        }
+        let outcome = match input {
+            Input::Split => Outcome::AlreadySplit,
+            Input::LeftAlone(reason) => {
+                report.note(&located.path, format!("left alone: {reason}"));
+                Outcome::LeftAlone {
+                    reason: reason.clone(),
+                }
+            }
+            Input::Fat(fat) => {
+                let code = &fat.code;
+                let metadata = code.file.metadata();
+                let size = metadata
+                    .map_err(|e| Error::io(&code.path, "read", e))?
+                    .len();
+                let targets = binary.targets().into_iter().filter(wants);
+                let placed = binary.presplit.as_ref().map_or(0, Presplit::wrapper_count);
+                Outcome::Split {
+                    wrappers: code.wrapper_count() + placed,
+                    targets: targets.map(|target| target.to_string()).collect(),
+                    size_before: size,
+                    size_after: plans.get(&located.path).map_or(size, Plan::output_size),
+                }
+            }
+        };
+        report.files.push(FileReport {
+            path: located.name.clone(),
+            outcome,
+        });
+    }
+    Ok(())
+}

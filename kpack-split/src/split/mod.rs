@@ -1,0 +1,8 @@
+//! One fat binary as data: the plan of its host binary, and its code objects by target.
+
+mod fat_file;
+
+pub(crate) use fat_file::{FatFile, Input, read};
+pub(crate) use kpack_build::shared::split::{
+    Budget, Compression, DeviceCode, archive_error, compress, padding,
+};

@@ -1,0 +1,140 @@
+//! What build scripts made, as far as the programs of this build are linked with it. An `OUT_DIR` may
+//! have more, of earlier builds; Cargo's messages know.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::messages::{Binary, Built};
+use crate::Error;
+use crate::inspect;
+use kpack_build::shared::hip::INCLUDE_DIRECTORIES;
+
+/// A library with kernels.
+#[derive(Debug)]
+pub(super) struct Library {
+    /// The package, by name and version.
+    package: String,
+    /// Where the library and its archives are.
+    directory: PathBuf,
+}
+
+/// The libraries of a build, each once.
+pub(super) fn of_build(built: &Built) -> Vec<Library> {
+    let mut found: Vec<Library> = Vec::new();
+    // What is built for the machine that builds is elsewhere than what is built for a target.
+    let profiles: Vec<&Path> = built
+        .binaries
+        .iter()
+        .filter_map(|binary| binary.path.parent())
+        .collect();
+    let is_near = |directory: &Path| profiles.iter().any(|place| directory.starts_with(place));
+    let any_near = built.scripts.iter().any(|script| is_near(&script.out_dir));
+    for script in &built.scripts {
+        if any_near && !is_near(&script.out_dir) {
+            continue;
+        }
+        for directory in &script.linked_paths {
+            let known = found.iter().any(|library| library.directory == *directory);
+            if !known && directory.join(INCLUDE_DIRECTORIES).is_file() {
+                found.push(Library {
+                    package: script.package.clone(),
+                    directory: directory.clone(),
+                });
+            }
+        }
+    }
+    found
+}
+
+impl Library {
+    /// The directories for headers that it was compiled with, outside of its package.
+    pub(super) fn include_directories(&self) -> Result<Vec<PathBuf>, Error> {
+        let path = self.directory.join(INCLUDE_DIRECTORIES);
+        let text = fs::read_to_string(&path).map_err(|e| Error::io(&path, "read", e))?;
+        Ok(text.lines().map(PathBuf::from).collect())
+    }
+}
+
+/// What is in a directory, in order; nothing in one that is not there.
+fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |e| Error::io(directory, "list", e);
+    if !directory.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        found.push(entry.map_err(failed)?.path());
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}
+
+/// Refuses two packages whose archives would have the same names.
+pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
+    let mut owners: BTreeMap<String, &Library> = BTreeMap::new();
+    for library in libraries {
+        for manifest in list(&library.directory.join(".kpack"))? {
+            if !has_extension(&manifest, "kpm") {
+                continue;
+            }
+            let group = inspect::read_manifest(&manifest)?.component_name;
+            match owners.entry(group) {
+                Entry::Vacant(new) => {
+                    new.insert(library);
+                }
+                Entry::Occupied(known) if known.get().package != library.package => {
+                    let group = known.key();
+                    let module = group.rsplit_once('_').map_or(group.as_str(), |(m, _)| m);
+                    return Err(Error::refused(
+                        &manifest,
+                        format!(
+                            "packages `{}` and `{}` both have module `{module}`, and their archives would be one file; give one of them another, with `.module(\"…\")` in its build.rs",
+                            known.get().package,
+                            library.package
+                        ),
+                    ));
+                }
+                Entry::Occupied(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The shared libraries among them.
+pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
+    let mut found = Vec::new();
+    let mut owners: BTreeMap<PathBuf, (&Library, PathBuf)> = BTreeMap::new();
+    for library in libraries {
+        for path in list(&library.directory)? {
+            if !has_extension(&path, "so") {
+                continue;
+            }
+            let name = PathBuf::from(path.file_name().unwrap_or_default());
+            if let Some((owner, other)) = owners.get(&name) {
+                let (name, other) = (name.display(), other.display());
+                let package = &library.package;
+                let reason = match owner.package == *package {
+                    true => format!(
+                        "package `{package}` was built twice, for programs and for what runs while they are built (build scripts, procedural macros), and {other} has the same name; build with `--target` and the target triple, so that Cargo keeps them apart"
+                    ),
+                    false => format!(
+                        "packages `{}` and `{package}` both have a shared library `{name}`; give one of them another name in its build.rs",
+                        owner.package
+                    ),
+                };
+                return Err(Error::refused(&path, reason));
+            }
+            owners.insert(name, (library, path.clone()));
+            let directory = "lib";
+            found.push(Binary { path, directory });
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,177 @@
+//! Given artifacts as real builds make them, odd names, links and binaries included, when they are
+//! split, then nothing is lost, and what cannot be done is said.
+
+mod blas;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use kpack_split::artifact::split::{BatchOptions, Options, batch};
+use kpack_split::object_file;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_tests::tree::Tree;
+
+use blas::{
+    HIPBLASLT, ROCBLAS, artifact, assert_holds, fat, files, options, refusal, run, warnings, write,
+};
+
+#[test]
+fn the_library_directory_is_a_link() {
+    let (input, output) = (artifact(), Tree::new());
+    for prefix in [ROCBLAS, HIPBLASLT] {
+        let stage = input.path(prefix);
+        fs::rename(stage.join("lib"), stage.join("lib64")).unwrap();
+        symlink("lib64", stage.join("lib")).unwrap();
+    }
+    run(&options(&input, &output));
+    let kpack = format!("{ROCBLAS}/lib64/.kpack/rocblas_lib_gfx942.kpack");
+    assert!(files(&output, "blas_lib_gfx942").contains(&kpack));
+    assert_holds(output.root());
+}
+
+#[test]
+fn names_that_are_no_text_are_kept_and_messages_stay_on_their_lines() {
+    let (input, output) = (artifact(), Tree::new());
+    let odd = |name: &[u8]| {
+        input
+            .path(ROCBLAS)
+            .join("share")
+            .join(OsStr::from_bytes(name))
+    };
+    fs::create_dir_all(input.path(ROCBLAS).join("share")).unwrap();
+    for name in [&b"bad\xff.txt"[..], b"two\nlines.txt", b"two\ngfx1100.csv"] {
+        fs::write(odd(name), name).unwrap();
+    }
+    let report = run(&options(&input, &output));
+    let copy = output.path("blas_lib_generic").join(ROCBLAS).join("share");
+    for name in [&b"bad\xff.txt"[..], b"two\nlines.txt", b"two\ngfx1100.csv"] {
+        assert_eq!(fs::read(copy.join(OsStr::from_bytes(name))).unwrap(), name);
+    }
+    let text = &report.notices.last().unwrap().text;
+    assert!(text.contains("`two\\ngfx1100.csv`"), "{text}");
+
+    // A kernel is named after the path of its binary, which is text.
+    fat("odd").build(&odd(b"lib\n\xff.so")).unwrap();
+    let error = refusal(&options(&input, &output));
+    assert!(
+        error.contains("lib\\n\u{fffd}.so: expected a path in UTF-8") && error.lines().count() == 1,
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_packed_is_not_looked_into_and_that_is_said() {
+    let (input, output) = (artifact(), Tree::new());
+    let wheel = format!("{ROCBLAS}/share/rocblas-5.0-py3-none-any.whl");
+    write(&input, &wheel, "PK");
+    let report = run(&options(&input, &output));
+    assert!(
+        report
+            .notices
+            .iter()
+            .any(|notice| notice.path.ends_with(&wheel)
+                && notice.text == "is not looked into; what device code it has stays in it"),
+        "{report:#?}"
+    );
+    assert!(files(&output, "blas_lib_generic").contains(&wheel));
+}
+
+#[test]
+fn a_library_file_that_is_cut_off_is_worth_a_warning() {
+    let (input, output) = (artifact(), Tree::new());
+    let path = format!("{ROCBLAS}/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat");
+    let whole = fs::read(input.path(&path)).unwrap();
+    write(&input, &path, &whole[..whole.len() / 2]);
+    let report = run(&options(&input, &output));
+    let start = format!("{path}: it is damaged: ");
+    assert!(
+        warnings(&report)
+            .iter()
+            .any(|text| text.starts_with(&start)),
+        "{report:#?}"
+    );
+    assert!(files(&output, "blas_lib_gfx942").contains(&path));
+}
+
+/// Its device code is not in the artifact, and would be in none that it is split into.
+#[test]
+fn a_binary_that_was_split_before_the_link_and_not_installed_is_refused() {
+    let (input, output) = (artifact(), Tree::new());
+    let build = Tree::new();
+    let object = build.path("vec.o");
+    FatLibrary::new()
+        .kind(Kind::Object)
+        .wrapper(Storage::Plain, [code("gfx1100", "add")])
+        .build(&object)
+        .unwrap();
+    let mut split = object_file::Options::new("vec", build.path("split"), [object]);
+    let pattern = build.path("split/.kpack/vec_lib_@GFXARCH@.kpack");
+    split.search_paths = vec![pattern.to_str().unwrap().to_owned()];
+    object_file::split(&split, &()).unwrap();
+    let linked = Command::new("cc")
+        .args(["-shared", "-o"])
+        .arg(input.path(&format!("{ROCBLAS}/lib/libvec.so")))
+        .arg(build.path("split/vec.o"))
+        .status();
+    assert!(linked.unwrap().success());
+    let error = refusal(&options(&input, &output));
+    assert!(
+        error.contains("libvec.so: its device code was split before the link"),
+        "{error}"
+    );
+    assert!(output.files().is_empty());
+
+    // It may be installed on another machine, in the place that it names.
+    fs::remove_dir_all(build.path("split")).unwrap();
+    let report = run(&options(&input, &output));
+    assert!(
+        warnings(&report)
+            .iter()
+            .any(|text| text.contains("libvec.so: its device code was split before the link")),
+        "{report:#?}"
+    );
+}
+
+#[test]
+fn one_thread_makes_the_same_of_a_batch() {
+    let parent = Tree::new();
+    for name in ["blas_lib", "fft_lib"] {
+        fs::rename(artifact().root(), parent.path(name)).unwrap();
+    }
+    let split = |jobs| {
+        let output = Tree::new();
+        let mut each = Options::new("", output.root(), "");
+        each.jobs = NonZeroUsize::new(jobs).unwrap();
+        let options = BatchOptions {
+            parent_dir: parent.root().to_owned(),
+            each,
+        };
+        batch(&options, &()).unwrap();
+        output
+    };
+    assert_eq!(split(1).snapshot(), split(4).snapshot());
+}
+
+/// As a run of another command that was killed leaves it.
+#[test]
+fn what_an_interrupted_run_left_is_no_artifact() {
+    let (parent, output) = (Tree::new(), Tree::new());
+    fs::rename(artifact().root(), parent.path("blas_lib")).unwrap();
+    write(
+        &parent,
+        ".blas_lib_generic.tmp/artifact_manifest.txt",
+        "a/stage\n",
+    );
+    let options = BatchOptions {
+        parent_dir: parent.root().to_owned(),
+        each: Options::new("", output.root(), ""),
+    };
+    let report = batch(&options, &()).unwrap();
+    assert_eq!(report.artifacts.len(), 1);
+    assert_eq!(report.failures().count(), 0);
+    assert!(report.notices[0].text.starts_with("left behind"));
+}

@@ -1,0 +1,173 @@
+//! What a packager reads: the words of `kpack recombine`, `kpack verify` and `kpack report` about
+//! trees. The snapshots beside this file are to be read as they would read them.
+
+mod shards;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use insta::assert_snapshot;
+use kpack_tests::tree::Tree;
+use shards::{DATABASE, PREFIX, shard, three_shards, write};
+
+const CONFIGURATION: &str = r#"{
+  "primary_shard": "linux-a",
+  "architecture_groups": {
+    "gfx110X": {"architectures": ["gfx1100", "gfx1101"]},
+    "instinct": {"architectures": ["gfx90a:xnack+", "gfx942", "gfx950"]}
+  }
+}"#;
+
+fn tree() -> Tree {
+    let tree = three_shards();
+    write(&tree.path("packaging.json"), CONFIGURATION.as_bytes());
+    tree
+}
+
+const RECOMBINE: &str =
+    "recombine --input-shards-dir shards --config packaging.json --output-dir packages";
+
+/// Standard output, standard error and exit code.
+fn said(tree: &Tree, arguments: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_kpack"))
+        .current_dir(tree.root())
+        .args(arguments.split(' '))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    let said = text(output.stdout) + &text(output.stderr);
+    let root = tree.root().canonicalize().unwrap();
+    let said = said.replace(root.to_str().unwrap(), "/root");
+    format!("$ kpack {arguments}\n{said}exit code {code}\n")
+}
+
+/// Snapshots without sizes, which depend on the linker.
+fn with_filters(check: impl FnOnce()) {
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r" +[0-9.]+ [KM]?i?B", " [size]");
+    settings.add_filter(r" +[+-][0-9.]+ %", " [change]");
+    settings.add_filter(r"0x[0-9a-f]+", "[offset]");
+    settings.bind(check);
+}
+
+#[test]
+fn recombined_verified_and_measured() {
+    let tree = tree();
+    let recombined = said(&tree, RECOMBINE);
+    let verified = said(&tree, "verify packages");
+    fs::rename(tree.path("in"), tree.path("built")).unwrap();
+    let measured = said(&tree, "report packages --before built --by target");
+    with_filters(|| {
+        assert_snapshot!(format!("{recombined}\n{verified}\n{measured}"));
+    });
+}
+
+#[test]
+fn shards_that_do_not_go_together() {
+    let tree = tree();
+    shard(&tree, "linux-d", &["gfx906"]);
+    let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
+    let [from, to] =
+        ["linux-a", "linux-d"].map(|name| tree.path(&format!("shards/{name}/{library}")));
+    fs::copy(from, to).unwrap();
+    let host = format!("blas_lib_generic/{PREFIX}/share/doc/stamp");
+    write(
+        &tree.path(&format!("shards/linux-a/{host}")),
+        b"on 2026-11-21 07:45:12",
+    );
+    write(
+        &tree.path(&format!("shards/linux-b/{host}")),
+        b"on 2026-11-21 08:01:59",
+    );
+    let database = format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.dat");
+    let of_gfx942 = format!("blas_lib_gfx942/{PREFIX}");
+    fs::remove_file(tree.path(&format!("shards/linux-c/{of_gfx942}/{database}"))).unwrap();
+    write(
+        &tree.path(&format!("shards/linux-c/{of_gfx942}/lib/host.txt")),
+        b"",
+    );
+    let refused = said(&tree, RECOMBINE);
+    assert!(!tree.path("packages").exists());
+    let faults = said(&tree, "verify --quiet shards/linux-c");
+    with_filters(|| assert_snapshot!(format!("{refused}\n{faults}")));
+}
+
+#[test]
+fn json_whatever_happens() {
+    let tree = tree();
+    let recombine = |more: &str, configuration: &str| {
+        write(&tree.path("packaging.json"), configuration.as_bytes());
+        let output = Command::new(env!("CARGO_BIN_EXE_kpack"))
+            .current_dir(tree.root())
+            .args(format!("{RECOMBINE} --json{more}").split(' '))
+            .output()
+            .unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
+        let lists = ["artifacts", "findings"].map(|key| said[key].as_array().unwrap().len());
+        let code = output.status.code().unwrap();
+        (code, text("outcome"), text("error"), lists)
+    };
+    let failed = |code, error: &str, lists| (code, "failed".to_owned(), error.to_owned(), lists);
+    let (code, outcome, _, lists) = recombine(" --dry-run", CONFIGURATION);
+    assert_eq!((code, &*outcome, lists), (0, "planned", [3, 1]));
+    // A configuration that is none, a primary shard that is not there, a wrong component.
+    let error = "packaging.json: line 1, column 1: EOF while parsing an object";
+    assert_eq!(recombine("", "{"), failed(3, error, [0, 0]));
+    let other = CONFIGURATION.replace("linux-a", "linux-z");
+    let error = "packaging.json: line 2, column 20: there is no shard `linux-z` in shards, only linux-a, linux-b, linux-c";
+    assert_eq!(recombine("", &other), failed(3, error, [0, 0]));
+    let error = "no shard has the component `x`; there are blas_lib";
+    assert_eq!(
+        recombine(" --component x", CONFIGURATION),
+        failed(2, error, [0, 0])
+    );
+    // Shards that do not go together.
+    let strict = CONFIGURATION
+        .trim_end()
+        .strip_suffix('}')
+        .unwrap()
+        .to_owned();
+    let strict = strict + r#", "validation": {"error_on_missing_architecture": true}}"#;
+    let error = "shards: 1 error; nothing was written";
+    assert_eq!(recombine("", &strict), failed(3, error, [3, 1]));
+    // What cannot be written.
+    write(&tree.path("packages/blas_lib_generic/mine"), b"");
+    let (code, outcome, error, lists) = recombine("", CONFIGURATION);
+    assert_eq!((code, &*outcome, lists), (3, "failed", [3, 1]));
+    assert!(error.contains("it is in the way"), "{error}");
+    fs::remove_dir_all(tree.path("packages")).unwrap();
+    let (code, outcome, _, lists) = recombine("", CONFIGURATION);
+    assert_eq!((code, &*outcome, lists), (0, "recombined", [3, 1]));
+}
+
+#[test]
+fn errors() {
+    let tree = tree();
+    let with = |configuration: &str, arguments: &str| {
+        write(&tree.path("packaging.json"), configuration.as_bytes());
+        said(&tree, arguments)
+    };
+    let said = [
+        with(
+            &CONFIGURATION.replace("primary_shard", "primary"),
+            RECOMBINE,
+        ),
+        with(&CONFIGURATION.replace("linux-a", "linux-z"), RECOMBINE),
+        with(&CONFIGURATION.replace("gfx1101", "gfx110X"), RECOMBINE),
+        with(CONFIGURATION, &format!("{RECOMBINE} --component blas")),
+        with(
+            CONFIGURATION,
+            &RECOMBINE.replace("packages", "shards/packages"),
+        ),
+        with(
+            CONFIGURATION,
+            &RECOMBINE.replace("dir shards", "dir in/linux-a/blas_lib"),
+        ),
+        with(CONFIGURATION, "verify shards --against packaging.json"),
+        with(CONFIGURATION, "report nothing"),
+    ];
+    assert_snapshot!(said.join("\n"));
+}

@@ -1,0 +1,413 @@
+//! The command as its users see it: help, words, exit codes. The snapshots beside this file are to
+//! be read as they would read them.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output, Stdio};
+
+use insta::assert_snapshot;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
+use kpack_tests::tree::Tree;
+
+fn library() -> FatLibrary {
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx90a:xnack+", "add")],
+        )
+        .wrapper(
+            Storage::Zstd(2),
+            [code("gfx1100", "mul"), code("gfx90a:xnack+", "mul")],
+        )
+        .wrapper(Storage::Plain, [code("gfx1100", "add")])
+}
+
+/// A prefix with `lib/libvec.so`.
+fn prefix() -> Tree {
+    let tree = Tree::new();
+    library().build(&tree.path("lib/libvec.so")).unwrap();
+    tree
+}
+
+fn split_prefix() -> Tree {
+    let tree = prefix();
+    let output = kpack(
+        &tree,
+        &[
+            "install",
+            "--prefix",
+            ".",
+            "--module",
+            "vec",
+            "lib/libvec.so",
+        ],
+    );
+    assert!(output.status.success(), "{output:?}");
+    tree
+}
+
+fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kpack"))
+        .current_dir(tree.root())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Exit code, standard output and standard error, with the tree's path and what depends on the
+/// linker masked.
+fn said(tree: &Tree, arguments: &[&str]) -> String {
+    let output = kpack(tree, arguments);
+    let mut text = format!("$ kpack {}\n", arguments.join(" "));
+    text += &String::from_utf8(output.stdout).unwrap();
+    text += &String::from_utf8(output.stderr).unwrap();
+    text += &format!("exit code {}\n", output.status.code().unwrap());
+    let root = tree.root().canonicalize().unwrap();
+    text.replace(root.to_str().unwrap(), "/prefix")
+        .replace(tree.root().to_str().unwrap(), "/prefix")
+}
+
+/// Snapshots without sizes and offsets that depend on the linker.
+fn with_filters(check: impl FnOnce()) {
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"(split binary|fat binary|host binary|relocatable object|static library), [0-9.]+ [KM]?i?B", "$1, [size]");
+    settings.add_filter(r"[0-9.]+ KiB -> [0-9.]+ KiB", "[size] -> [size]");
+    settings.add_filter(r"0x[0-9a-f]{4,}", "[offset]");
+    settings.bind(check);
+}
+
+#[test]
+fn help() {
+    let tree = Tree::new();
+    for command in [
+        "",
+        "install",
+        "split",
+        "object",
+        "launch",
+        "stage",
+        "show",
+        "list",
+        "extract",
+        "recombine",
+        "report",
+        "verify",
+    ] {
+        let arguments: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
+        let name = format!(
+            "help_{}",
+            if command.is_empty() { "kpack" } else { command }
+        );
+        assert_snapshot!(name, said(&tree, &arguments));
+    }
+}
+
+#[test]
+fn an_install_and_the_tree_after_it() {
+    let tree = prefix();
+    let before = tree.files().join("\n");
+    let install = [
+        "install",
+        "--prefix",
+        ".",
+        "--module",
+        "vec",
+        "lib/libvec.so",
+    ];
+    let first = said(&tree, &install);
+    let after = tree.files().join("\n");
+    let second = said(&tree, &install);
+    with_filters(|| {
+        assert_snapshot!(format!("{before}\n\n{first}\n{after}\n\n{second}"));
+    });
+}
+
+#[test]
+fn an_install_with_warnings() {
+    let tree = prefix();
+    FatLibrary::new()
+        .build(&tree.path("lib/libplain.so"))
+        .unwrap();
+    symlink("libvec.so", tree.path("lib/libvec.so.1")).unwrap();
+    let arguments = [
+        "install",
+        "--prefix",
+        ".",
+        "--module",
+        "vec",
+        "--arch",
+        "gfx1100",
+        "lib/libvec.so.1",
+        "lib/libplain.so",
+    ];
+    let text = said(&tree, &arguments);
+    with_filters(|| assert_snapshot!(text));
+}
+
+#[test]
+fn what_files_are() {
+    let tree = split_prefix();
+    library().build(&tree.path("fat.so")).unwrap();
+    library()
+        .kind(Kind::Object)
+        .build(&tree.path("device.o"))
+        .unwrap();
+    library()
+        .kind(Kind::StaticLibrary)
+        .build(&tree.path("libdevice.a"))
+        .unwrap();
+    FatLibrary::new().build(&tree.path("plain.so")).unwrap();
+    fs::write(tree.path("code.hsaco"), code("gfx90a:xnack+", "add").1).unwrap();
+    let entries = [code("gfx1100", "add"), code("gfx90a:xnack+", "add")];
+    fs::write(
+        tree.path("code.co"),
+        bundle(Storage::Zstd(3), &entries).unwrap(),
+    )
+    .unwrap();
+    for (name, file) in [
+        ("fat_binary", "fat.so"),
+        ("split_binary", "lib/libvec.so"),
+        ("host_binary", "plain.so"),
+        ("object", "device.o"),
+        ("static_library", "libdevice.a"),
+        ("archive", "lib/.kpack/vec_lib_gfx1100.kpack"),
+        ("manifest", "lib/.kpack/vec_lib.kpm"),
+        ("bundle", "code.co"),
+        ("code_object", "code.hsaco"),
+    ] {
+        let text = said(&tree, &["show", file]);
+        with_filters(|| assert_snapshot!(format!("show_{name}"), text));
+    }
+    fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx1100.kpack")).unwrap();
+    let text = said(&tree, &["show", "lib/libvec.so"]);
+    with_filters(|| assert_snapshot!("show_split_binary_with_a_missing_archive", text));
+}
+
+#[test]
+fn a_list_of_kernels_and_one_taken_out() {
+    let tree = split_prefix();
+    let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
+    let text = said(&tree, &["list", archive]);
+    assert_snapshot!(text);
+    let extract = [
+        "extract",
+        archive,
+        "--kernel",
+        "lib/libvec.so#1",
+        "--arch",
+        "gfx1100",
+        "-o",
+    ];
+    let output = kpack(&tree, &[&extract[..], &["out.hsaco"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let expected = code("gfx1100", "mul").1;
+    assert_eq!(fs::read(tree.path("out.hsaco")).unwrap(), expected);
+    let output = kpack(&tree, &[&extract[..], &["-"]].concat());
+    assert_eq!(output.stdout, expected);
+}
+
+#[test]
+fn verification() {
+    let tree = split_prefix();
+    library().build(&tree.path("fat.so")).unwrap();
+    let fine = said(&tree, &["verify", "lib", "--quiet"])
+        + &said(&tree, &["verify", "lib/libvec.so", "--against", "fat.so"]);
+    let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
+    let mut bytes = fs::read(&archive).unwrap();
+    bytes[90] ^= 1;
+    fs::write(&archive, bytes).unwrap();
+    fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx90a:xnack+.kpack")).unwrap();
+    let faulty = said(&tree, &["verify", "lib"]);
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter("[0-9a-f]{64}", "[digest]");
+    settings.bind(|| assert_snapshot!(format!("{fine}\n{faulty}")));
+}
+
+#[test]
+fn errors() {
+    let tree = prefix();
+    let outside = Tree::new();
+    library().build(&outside.path("libout.so")).unwrap();
+    symlink(outside.path("libout.so"), tree.path("lib/out.so")).unwrap();
+    let fat = fs::read(tree.path("lib/libvec.so")).unwrap();
+    fs::write(tree.path("lib/cut.so"), &fat[..9000]).unwrap();
+    let mut machine = fat.clone();
+    machine[18] = 243;
+    fs::write(tree.path("lib/riscv.so"), machine).unwrap();
+    let mut headers = fat;
+    headers[40..48].fill(0);
+    fs::write(tree.path("lib/sstripped.so"), headers).unwrap();
+    fs::write(tree.path("lib/script"), "#!/bin/sh\n").unwrap();
+    let before = tree.snapshot_with_times();
+    let install = |rest: &[&str]| {
+        said(
+            &tree,
+            &[&["install", "--prefix", ".", "--module", "vec"], rest].concat(),
+        )
+    };
+    let mut text = String::new();
+    for rest in [
+        &["lib/cut.so"][..],
+        &["lib/riscv.so"],
+        &["lib/sstripped.so"],
+        &["lib/script"],
+        &["../x.so"],
+        &["lib/out.so"],
+        &["lib/none.so"],
+        &["lib/libvec.so", "--arch", "gfx1201"],
+        &[
+            "lib/libvec.so",
+            "--arch",
+            "gfx1100",
+            "--unexpected",
+            "error",
+        ],
+        &["lib/libvec.so", "--arch", "gfx 1100"],
+        &["lib/libvec.so", "--source", "x"],
+        &["lib/libvec.so", "--kpack-dir", "../x"],
+        &[],
+    ] {
+        text += &install(rest);
+        text += "\n";
+    }
+    text += &said(&tree, &["show", "lib/script"]);
+    text += &said(&tree, &["show", "lib/none"]);
+    text += &said(&tree, &["list", "lib/libvec.so"]);
+    assert_eq!(tree.snapshot_with_times(), before);
+    let text = text.replace(
+        outside.root().canonicalize().unwrap().to_str().unwrap(),
+        "/outside",
+    );
+    with_filters(|| assert_snapshot!(text));
+}
+
+#[test]
+fn errors_about_archives() {
+    let tree = split_prefix();
+    let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
+    let extract = |kernel: &str, target: &str, out: &str| {
+        said(
+            &tree,
+            &[
+                "extract", archive, "--kernel", kernel, "--arch", target, "-o", out,
+            ],
+        )
+    };
+    let mut text = extract("lib/libvec.so#7", "gfx1100", "out");
+    text += &extract("lib/libvec.so#0", "gfx942", "out");
+    text += &extract("lib/libvec.so#0", "gfx1100", "none/out");
+    assert!(!tree.path("out").exists());
+    let bytes = fs::read(tree.path(archive)).unwrap();
+    fs::write(tree.path("cut.kpack"), &bytes[..200]).unwrap();
+    text += &said(&tree, &["list", "cut.kpack"]);
+    text += &said(&tree, &["verify", "cut.kpack"]);
+    text += &said(&tree, &["verify", "lib/libvec.so", "--against", "none.so"]);
+    assert_snapshot!(text);
+}
+
+#[test]
+fn json_is_json() {
+    let tree = split_prefix();
+    library().build(&tree.path("lib/fat.so")).unwrap();
+    for arguments in [
+        &["show", "lib/libvec.so", "--json"][..],
+        &["show", "lib/fat.so", "--json"],
+        &["list", "lib/.kpack/vec_lib_gfx1100.kpack", "--json"],
+        &["verify", "lib", "--json"],
+        &[
+            "install",
+            "--prefix",
+            ".",
+            "--module",
+            "vec",
+            "--json",
+            "lib/fat.so",
+        ],
+    ] {
+        let output = kpack(&tree, arguments);
+        assert!(output.status.success(), "{output:?}");
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(value.is_object(), "{arguments:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let tree = split_prefix();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kpack"))
+        .current_dir(tree.root())
+        .args(["verify", "."])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut error = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut error)
+        .unwrap();
+    assert_eq!(
+        (child.wait().unwrap().code(), error.as_str()),
+        (Some(0), "")
+    );
+}
+
+/// Runs it with standard output and standard error on a full device, where asked for.
+fn on_full_device(tree: &Tree, arguments: &[&str], stdout: bool, stderr: bool) -> Option<i32> {
+    let target = |full: bool| match full {
+        true => Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()),
+        false => Stdio::null(),
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
+    command.current_dir(tree.root()).args(arguments);
+    let status = command
+        .stdout(target(stdout))
+        .stderr(target(stderr))
+        .status();
+    status.unwrap().code()
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let tree = split_prefix();
+    // The tail behind the last newline is what a buffer would keep.
+    let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
+    let extract = [
+        "extract",
+        archive,
+        "--kernel",
+        "lib/libvec.so#0",
+        "--arch",
+        "gfx1100",
+        "-o",
+        "-",
+    ];
+    assert_eq!(on_full_device(&tree, &extract, true, false), Some(4));
+    assert_eq!(
+        on_full_device(&tree, &["show", archive], true, true),
+        Some(4)
+    );
+    assert_eq!(
+        on_full_device(&tree, &["show", "none"], false, true),
+        Some(4)
+    );
+}
+
+#[test]
+fn a_name_that_is_no_text_does_not_cost_the_report() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let tree = split_prefix();
+    let odd = tree.path("lib").join(OsStr::from_bytes(b"\xff\xfe.so"));
+    fs::copy(tree.path("lib/libvec.so"), odd).unwrap();
+    let output = kpack(&tree, &["verify", "lib", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(value["checks"].as_array().unwrap().len() > 4, "{output:?}");
+}

@@ -1,0 +1,487 @@
+//! `kpack split` as packagers see it: words, exit codes, JSON, and what is there when it is killed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use insta::assert_snapshot;
+use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file};
+use kpack_tests::tree::{Snapshot, Tree};
+
+fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
+    let path = tree.path(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// An artifact directory `name` in a tree: a library, and a database with `files` pairs for each of
+/// two targets.
+fn artifact(tree: &Tree, name: &str, payload: &str, files: usize) {
+    let stage = format!("{name}/math-libs/BLAS/rocBLAS/stage");
+    write(
+        tree,
+        &format!("{name}/artifact_manifest.txt"),
+        "math-libs/BLAS/rocBLAS/stage\n",
+    );
+    let targets = ["gfx1100", "gfx942"];
+    FatLibrary::new()
+        .wrapper(
+            Storage::Zstd(2),
+            targets.map(|target| code(target, payload)),
+        )
+        .build(&tree.path(&format!("{stage}/lib/librocblas.so")))
+        .unwrap();
+    for target in targets {
+        for index in 0..files {
+            let stem = format!("TensileLibrary_{index}_{target}");
+            let path = format!("{stage}/lib/rocblas/library/{stem}");
+            let object = code_object(target, format!("{payload} {index}").as_bytes()).unwrap();
+            write(tree, &format!("{path}.co"), object);
+            write(
+                tree,
+                &format!("{path}.dat"),
+                library_file(target, &[&stem]).unwrap(),
+            );
+        }
+    }
+}
+
+fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
+    command
+        .current_dir(tree.root())
+        .args(arguments)
+        .stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// Exit code, standard output and standard error, with sizes masked that depend on the linker.
+fn said(tree: &Tree, arguments: &[&str]) -> String {
+    let output = kpack(tree, arguments);
+    let mut text = format!("$ kpack {}\n", arguments.join(" "));
+    text += &String::from_utf8(output.stdout).unwrap();
+    text += &String::from_utf8(output.stderr).unwrap();
+    text += &format!("exit code {}\n", output.status.code().unwrap());
+    text
+}
+
+fn with_filters(check: impl FnOnce()) {
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"[0-9.]+ [KM]iB -> [0-9.]+ [KM]iB", "[size] -> [size]");
+    settings.add_filter(r" *[0-9.]+ KiB", " [size]");
+    settings.add_filter(r" *[0-9]{3,} B", " [size]");
+    settings.add_filter(r"0x[0-9a-f]{4,}", "[offset]");
+    settings.bind(check);
+}
+
+const SPLIT: [&str; 7] = [
+    "split",
+    "--artifact-dir",
+    "in/blas_lib",
+    "--artifact-prefix",
+    "blas_lib",
+    "--output-dir",
+    "out",
+];
+
+#[test]
+fn an_artifact_and_what_is_said_of_it() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 2);
+    let mut text = said(&tree, &SPLIT);
+    text += &said(
+        &tree,
+        &[&SPLIT[..], &["--gpu-targets", "gfx1100", "gfx1201"]].concat(),
+    );
+    write(&tree, "in/docs_doc/artifact_manifest.txt", "docs/stage\n");
+    write(&tree, "in/docs_doc/docs/stage/readme.txt", "read me");
+    let docs = [
+        "split",
+        "--input-dir",
+        "in/docs_doc",
+        "--component-name",
+        "docs_doc",
+        "--output-dir",
+        "docs",
+        "--tmp-dir",
+        "/tmp",
+        "--clang-offload-bundler",
+        "clang-offload-bundler",
+    ];
+    text += &said(&tree, &docs);
+    with_filters(|| assert_snapshot!(text));
+}
+
+#[test]
+fn a_batch_with_a_failure() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib_gfx94X-dcgpu", "gemm", 1);
+    artifact(&tree, "in/fft_lib", "fft", 1);
+    let library = tree.path("in/fft_lib/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so");
+    let bytes = fs::read(&library).unwrap();
+    fs::write(&library, &bytes[..9000]).unwrap();
+    let batch = [
+        "split",
+        "--batch-artifact-parent-dir",
+        "in",
+        "--output-dir",
+        "out",
+    ];
+    let text = said(&tree, &batch);
+    with_filters(|| assert_snapshot!(text));
+
+    let output = kpack(&tree, &[&batch[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(3));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["outcome"], "failed");
+    assert_eq!(report["error"], "of 2 artifacts, 1 failed: fft_lib");
+    assert_eq!(report["artifacts"][0]["outcome"], "split");
+    assert_eq!(report["artifacts"][0]["device_code"], true);
+    assert_eq!(report["artifacts"][1]["outcome"], "failed");
+    assert_eq!(report["artifacts"][1]["artifact_prefix"], "fft_lib");
+}
+
+#[test]
+fn targets_that_are_not_there() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    artifact(&tree, "in/fft_lib", "fft", 1);
+    let library = "in/fft_lib/math-libs/BLAS/rocBLAS/stage/lib";
+    fs::remove_dir_all(tree.path(library)).unwrap();
+    FatLibrary::new()
+        .wrapper(Storage::Zstd(2), [code("gfx90a", "fft")])
+        .build(&tree.path(&format!("{library}/librocfft.so")))
+        .unwrap();
+    let batch = [
+        "split",
+        "--batch-artifact-parent-dir",
+        "in",
+        "--output-dir",
+        "out",
+        "--gpu-targets",
+    ];
+    let mut text = String::new();
+    for arguments in [
+        [&SPLIT[..], &["--gpu-targets", "gfx1201"]].concat(),
+        [&batch[..], &["gfx1201"]].concat(),
+    ] {
+        text += &said(&tree, &arguments);
+        assert!(!tree.path("out").exists());
+    }
+    text += &said(&tree, &[&batch[..], &["gfx942"]].concat());
+    with_filters(|| assert_snapshot!(text));
+}
+
+/// What has no artifact of a target need not be without device code.
+#[test]
+fn what_is_said_of_what_stays_generic() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    let stage = tree.path("in/blas_lib/math-libs/BLAS/rocBLAS/stage");
+    let none = [&SPLIT[..], &["--split-databases", "none"]].concat();
+    let mut text = said(&tree, &none);
+    fs::remove_file(stage.join("lib/librocblas.so")).unwrap();
+    text += &said(
+        &tree,
+        &[&none[..5], &["--output-dir", "databases"], &none[7..]].concat(),
+    );
+    fs::remove_dir_all(stage.join("lib/rocblas")).unwrap();
+    let kernel = code_object("gfx942", b"kernel").unwrap();
+    fs::write(stage.join("lib/kernel.bin"), kernel).unwrap();
+    text += &said(&tree, &[&SPLIT[..5], &["--output-dir", "unknown"]].concat());
+    let again = [
+        "split",
+        "--batch-artifact-parent-dir",
+        "out",
+        "--output-dir",
+        "again",
+    ];
+    text += &said(&tree, &again);
+    let single = [
+        "split",
+        "--artifact-dir",
+        "out/blas_lib_generic",
+        "--artifact-prefix",
+        "blas_lib",
+        "--output-dir",
+        "single",
+    ];
+    text += &said(&tree, &single);
+    with_filters(|| assert_snapshot!(text));
+}
+
+#[test]
+fn wrong_usage() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    let mut text = String::new();
+    for arguments in [
+        &["split", "--output-dir", "out"][..],
+        &[
+            "split",
+            "--artifact-dir",
+            "in/blas_lib",
+            "--output-dir",
+            "out",
+        ],
+        &[&SPLIT[..], &["--split-databases", "rocblas", "cufft"]].concat(),
+        &[&SPLIT[..], &["--split-databases", "auto", "rocblas"]].concat(),
+        &[&SPLIT[..], &["--gpu-targets", "gfx 90a"]].concat(),
+        &[
+            "split",
+            "--artifact-dir",
+            "in",
+            "--artifact-prefix",
+            "x_lib",
+            "--output-dir",
+            "out",
+        ],
+        &[&SPLIT[..5], &["--output-dir", "in/blas_lib/out"]].concat(),
+        &[
+            "split",
+            "--batch-artifact-parent-dir",
+            "in",
+            "--output-dir",
+            "in",
+        ],
+        &[
+            "split",
+            "--batch-artifact-parent-dir",
+            "in/blas_lib",
+            "--output-dir",
+            "out",
+        ],
+    ] {
+        text += &said(&tree, arguments);
+        text += "\n";
+    }
+    assert!(!tree.path("out").exists());
+    assert_snapshot!(text);
+}
+
+/// An artifact of tests has thousands of programs; the usual limit is 1,024 open files.
+#[test]
+fn more_fat_binaries_than_files_may_be_open() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    let lib = tree.path("in/blas_lib/math-libs/BLAS/rocBLAS/stage/lib");
+    for index in 0..100 {
+        let copy = lib.join(format!("librocblas-{index}.so"));
+        fs::copy(lib.join("librocblas.so"), copy).unwrap();
+    }
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -S -n 64; exec \"$0\" \"$@\""])
+        .arg(env!("CARGO_BIN_EXE_kpack"))
+        .args(SPLIT)
+        .current_dir(tree.root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let archive =
+        "out/blas_lib_gfx942/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx942.kpack";
+    let list = kpack(&tree, &["list", archive]);
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(list.contains("101 kernels, 1 code object stored"), "{list}");
+}
+
+/// A name must not survive a power failure that what it names, or what its being there says, does
+/// not. What is durable when is what the operating system is asked for.
+#[test]
+fn an_artifact_has_its_name_when_it_is_durable() {
+    if !kpack_tests::require::tool("strace") {
+        return;
+    }
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    for run in ["new", "replaced"] {
+        let output = Command::new("strace")
+            .args(["-f", "-o", "trace", "-s", "400"])
+            .args(["-e", "trace=syncfs,fsync,rename,renameat,renameat2"])
+            .arg(env!("CARGO_BIN_EXE_kpack"))
+            .args(SPLIT)
+            .current_dir(tree.root())
+            .output()
+            .unwrap();
+        let trace = fs::read_to_string(tree.path("trace")).unwrap_or_default();
+        if trace.is_empty() {
+            let why = String::from_utf8_lossy(&output.stderr);
+            kpack_tests::require::skip(&format!("strace cannot trace here: {why}"));
+            return;
+        }
+        assert!(output.status.success(), "{output:?}");
+        let steps: Vec<&str> = trace
+            .lines()
+            .filter(|line| line.ends_with("= 0"))
+            .filter_map(|line| {
+                let renames = |to: &str| line.contains("rename") && line.contains(to);
+                let target = renames(", \"out/blas_lib_gfx");
+                [
+                    (line.contains("syncfs("), "all synced"),
+                    (line.contains("fsync("), "names synced"),
+                    (renames(", \"out/blas_lib_generic\""), "generic"),
+                    (renames("/old.blas_lib_generic\""), "generic aside"),
+                    (target, "target"),
+                ]
+                .into_iter()
+                .find_map(|(is, step)| is.then_some(step))
+            })
+            .collect();
+        let last = steps.iter().rposition(|step| *step == "all synced");
+        let steps = &steps[last.expect("it is synced")..];
+        let expected = [
+            &["all synced"][..],
+            if run == "new" {
+                &[]
+            } else {
+                &["generic aside"]
+            },
+            &["names synced", "target", "target", "names synced"],
+            &["generic", "names synced"],
+        ];
+        assert_eq!(steps, expected.concat(), "{run}:\n{trace}");
+    }
+}
+
+/// The files of each artifact in `out`; hidden directories are none.
+fn artifacts(tree: &Tree) -> BTreeMap<String, Snapshot> {
+    let mut artifacts: BTreeMap<String, Snapshot> = BTreeMap::new();
+    for (path, entry) in tree.snapshot() {
+        let Some((name, path)) = path
+            .strip_prefix("out/")
+            .and_then(|path| path.split_once('/'))
+        else {
+            continue;
+        };
+        if !name.starts_with('.') {
+            artifacts
+                .entry(name.to_owned())
+                .or_default()
+                .insert(path.to_owned(), entry);
+        }
+    }
+    artifacts
+}
+
+/// Whatever moment it is killed at, each artifact that has its name is whole, and where the generic
+/// one has, all have. Running it again completes it.
+#[test]
+fn killed_at_any_moment_it_leaves_no_artifact_that_looks_complete_and_is_not() {
+    let reference = |payload: &str| {
+        let tree = Tree::new();
+        artifact(&tree, "in/blas_lib", payload, 40);
+        let run = || {
+            let start = Instant::now();
+            let output = kpack(&tree, &SPLIT);
+            assert!(output.status.success(), "{output:?}");
+            start.elapsed()
+        };
+        let elapsed = (0..5).map(|_| run()).min().unwrap_or_default();
+        (artifacts(&tree), tree, elapsed)
+    };
+    // Half of the tries replace the artifacts of an earlier build.
+    let (old, old_tree, _) = reference("old");
+    let (new, tree, elapsed) = reference("new");
+    assert_ne!(old, new);
+    let copy = |from: &Path| {
+        let status = Command::new("cp")
+            .arg("-a")
+            .arg(from)
+            .arg(tree.path("out"))
+            .status();
+        assert!(status.unwrap().success());
+    };
+    let (mut killed, mut seen) = (0, 0);
+    for attempt in 0..100u32 {
+        fs::remove_dir_all(tree.path("out")).unwrap();
+        let replaces = attempt % 2 == 1;
+        if replaces {
+            copy(&old_tree.path("out"));
+        }
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kpack"))
+            .current_dir(tree.root())
+            .args(SPLIT)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Spread over a little more than it takes, in an order that looks random.
+        let moment = elapsed.mul_f64(f64::from(attempt * 37 % 100) / 90.0);
+        thread::sleep(moment);
+        child.kill().unwrap();
+        killed += u32::from(!child.wait().unwrap().success());
+
+        if tree.path("out").exists() {
+            let found = artifacts(&tree);
+            for (name, files) in &found {
+                let whole =
+                    new.get(name) == Some(files) || replaces && old.get(name) == Some(files);
+                assert!(whole, "attempt {attempt}: {name} is not whole");
+            }
+            if found.contains_key("blas_lib_generic") {
+                assert!(
+                    found == new || replaces && found == old,
+                    "attempt {attempt}"
+                );
+            }
+            seen += found.len();
+        }
+        let output = kpack(&tree, &SPLIT);
+        assert!(output.status.success(), "attempt {attempt}: {output:?}");
+        assert_eq!(artifacts(&tree), new, "attempt {attempt}");
+        let left = fs::read_dir(tree.path("out")).unwrap().count();
+        assert_eq!(left, 3, "attempt {attempt}: something hidden is left");
+    }
+    println!("{killed} of 100 runs of {elapsed:?} were killed; {seen} artifacts were seen");
+    assert!(
+        killed > 30,
+        "only {killed} of 100 runs were killed before their end"
+    );
+}
+
+#[test]
+fn json_whatever_happens() {
+    let tree = Tree::new();
+    artifact(&tree, "in/blas_lib", "gemm", 1);
+    let json = |arguments: &[&str]| {
+        let output = kpack(&tree, &[arguments, &["--json"]].concat());
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let error = said["error"].as_str().unwrap_or_default().to_owned();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(&error), "{error}\n{stderr}");
+        (output.status.code().unwrap(), said, error)
+    };
+    let batch = [
+        "split",
+        "--batch-artifact-parent-dir",
+        "in",
+        "--output-dir",
+        "out",
+    ];
+    for (kind, arguments) in [("single", &SPLIT[..]), ("batch", &batch)] {
+        for (more, code, words) in [
+            (["--gpu-targets", "gfx1201"], 3, "gfx1201"),
+            (["--split-databases", "no"], 2, "kernel database `no`"),
+        ] {
+            let (found, said, error) = json(&[arguments, &more].concat());
+            assert_eq!(
+                (found, &said["outcome"]),
+                (code, &"failed".into()),
+                "{said:#}"
+            );
+            assert!(error.contains(words), "{said:#}");
+            assert_eq!(said.get("artifacts").is_some(), kind == "batch", "{said:#}");
+        }
+        let (code, said, _) = json(arguments);
+        assert_eq!((code, &said["outcome"]), (0, &"split".into()), "{said:#}");
+        assert!(said.get("error").is_none(), "{said:#}");
+    }
+    fs::remove_dir_all(tree.path("in")).unwrap();
+    for arguments in [&SPLIT[..], &batch] {
+        let (code, said, error) = json(arguments);
+        assert_eq!((code, &said["outcome"]), (4, &"failed".into()), "{said:#}");
+        assert!(error.contains("in"), "{said:#}");
+    }
+}

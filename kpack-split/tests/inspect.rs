@@ -1,0 +1,101 @@
+//! Whatever a file holds, showing and verifying it gives an answer or an error, and no panic.
+
+use std::fs;
+use std::sync::OnceLock;
+
+use kpack_split::inspect::{self, Content};
+use kpack_split::install::{Options, install};
+use kpack_split::verify;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
+use kpack_tests::tree::Tree;
+use proptest::prelude::*;
+
+fn library() -> FatLibrary {
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx942", "add")],
+        )
+        .wrapper(Storage::Zlib(3), [code("gfx1100", "mul")])
+}
+
+/// A file of each kind: name and bytes.
+fn files() -> &'static Vec<(String, Vec<u8>)> {
+    static FILES: OnceLock<Vec<(String, Vec<u8>)>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let tree = Tree::new();
+        library().build(&tree.path("fat.so")).unwrap();
+        library()
+            .kind(Kind::NoPie)
+            .build(&tree.path("fat"))
+            .unwrap();
+        library().build(&tree.path("split.so")).unwrap();
+        library()
+            .kind(Kind::Object)
+            .build(&tree.path("device.o"))
+            .unwrap();
+        library()
+            .kind(Kind::StaticLibrary)
+            .build(&tree.path("libdevice.a"))
+            .unwrap();
+        fs::write(tree.path("code.hsaco"), code("gfx942", "add").1).unwrap();
+        let entries = [code("gfx1100", "add"), code("gfx942", "add")];
+        fs::write(
+            tree.path("bundle.co"),
+            bundle(Storage::Zstd(2), &entries).unwrap(),
+        )
+        .unwrap();
+        install(&Options::new(tree.root(), "vec", ["split.so"]), &()).unwrap();
+        let files = tree.snapshot().into_iter();
+        files
+            .map(|(name, (_, bytes))| (name.rsplit('/').next().unwrap().to_owned(), bytes))
+            .collect()
+    })
+}
+
+#[test]
+fn each_kind_is_told() {
+    let tree = Tree::new();
+    for (name, bytes) in files() {
+        fs::write(tree.path(name), bytes).unwrap();
+        let content = inspect::inspect(&tree.path(name)).unwrap().content;
+        let told = match name.as_str() {
+            "fat" | "fat.so" => matches!(content, Content::FatBinary(_)),
+            "split.so" => matches!(content, Content::SplitBinary(_)),
+            "device.o" | "libdevice.a" => matches!(content, Content::Unlinked(_)),
+            "code.hsaco" => matches!(content, Content::CodeObject(_)),
+            "bundle.co" => matches!(content, Content::Bundle(_)),
+            name if name.ends_with(".kpm") => matches!(content, Content::Manifest(_)),
+            _ => matches!(content, Content::Archive(_)),
+        };
+        assert!(told, "{name}: {content:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn damaged_files(
+        file in any::<prop::sample::Index>(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 0..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let (name, bytes) = file.get(files());
+        let mut bytes = bytes.clone();
+        for (index, value, head) in flips {
+            // Often in the headers, where it does most.
+            let length = if head { bytes.len().min(400) } else { bytes.len() };
+            bytes[index.index(length)] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let tree = Tree::new();
+        let path = tree.path(name);
+        fs::write(&path, bytes).unwrap();
+        let _ = inspect::inspect(&path);
+        let _ = verify::verify(&[path], &verify::Options::default(), &mut |_, _, _| {});
+        let _ = verify::verify(&[tree.root().to_owned()], &verify::Options::default(), &mut |_, _, _| {});
+    }
+}

@@ -1,0 +1,254 @@
+//! Given artifacts that are to be laid over one root, when one would hide another's file, then
+//! recombination refuses it and verification finds it.
+
+mod planned;
+mod shards;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use kpack_split::artifact::recombine::{Severity, plan};
+use kpack_split::verify::{self, Outcome, verify};
+use kpack_tests::tree::Tree;
+use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
+use shards::{DATABASE, PREFIX, three_shards, write};
+
+const OTHER: &str = "math-libs/BLAS/hipBLASLt/stage";
+
+fn faults(tree: &Tree, path: &str) -> Vec<String> {
+    let options = verify::Options::default();
+    let report = verify(&[tree.path(path)], &options, &mut |_, _, _| {}).unwrap();
+    let faults = report.checks.into_iter();
+    let faults = faults.filter(|check| check.outcome == Outcome::Fault);
+    faults
+        .map(|check| format!("{}: {}", check.path.display(), check.text))
+        .collect()
+}
+
+fn recombine(tree: &Tree, configuration: &str) {
+    let options = options(tree, configuration);
+    let plan = plan(&options, &|_, _| {}).unwrap();
+    plan.apply(&options, &|_| {}).unwrap();
+}
+
+#[test]
+fn groups_of_an_earlier_configuration() {
+    let tree = three_shards();
+    recombine(&tree, CONFIGURATION);
+    let renamed = CONFIGURATION.replace("\"instinct\"", "\"mi\"");
+    let plan = planned(&tree, &renamed);
+    let parts = [
+        "out/blas_lib_instinct: ",
+        "no artifact of blas_lib that this configuration",
+    ];
+    assert_said(&plan, Severity::Error, &parts);
+    assert_eq!(plan.errors(), 1);
+    assert!(
+        tree.path("out/blas_lib_instinct/artifact_manifest.txt")
+            .is_file()
+    );
+    assert!(!tree.path("out/blas_lib_mi").exists());
+    fs::remove_dir_all(tree.path("out/blas_lib_instinct")).unwrap();
+    recombine(&tree, &renamed);
+    assert_eq!(faults(&tree, "out"), [""; 0]);
+}
+
+#[test]
+fn components_of_an_earlier_run() {
+    let tree = three_shards();
+    for name in ["old_lib_generic", "old_lib_gfx110X", "blas_lib_dev_generic"] {
+        let list = tree.path(&format!("out/{name}/artifact_manifest.txt"));
+        write(&list, PREFIX.as_bytes());
+    }
+    // No artifacts at all.
+    write(&tree.path("out/blas_lib_notes/README"), b"");
+    write(
+        &tree.path("out/.blas_lib_old.tmp/artifact_manifest.txt"),
+        b"",
+    );
+    let plan = planned(&tree, CONFIGURATION);
+    for (name, component) in [
+        ("old_lib_generic", "old_lib"),
+        ("old_lib_gfx110X", "old_lib"),
+        ("blas_lib_dev_generic", "blas_lib_dev"),
+    ] {
+        let text = format!("no shard has the component {component}");
+        assert_said(&plan, Severity::Warning, &[name, &text]);
+    }
+    let left = "left behind by a run that was interrupted, and not replaced by this one";
+    assert_said(&plan, Severity::Warning, &[".blas_lib_old.tmp", left]);
+    assert_eq!(said(&plan).len(), 4);
+    // Others than the one that is asked for are none of this run's business.
+    let at = |shard: &str| tree.path(&format!("shards/{shard}/doc_lib_generic"));
+    write(&at("linux-a").join("artifact_manifest.txt"), b"doc/stage\n");
+    write(&at("linux-a").join("doc/stage/README"), b"text");
+    write(&tree.path("out/doc_lib_all/artifact_manifest.txt"), b"");
+    let mut options = options(&tree, CONFIGURATION);
+    options.components = vec!["blas_lib".to_owned()];
+    let plan = kpack_split::artifact::recombine::plan(&options, &|_, _| {}).unwrap();
+    assert!(!said(&plan).iter().any(|line| line.contains("doc_lib")));
+}
+
+/// Adds a second prefix to all generic artifacts, with `file` in both.
+fn in_two_prefixes(tree: &Tree, file: &str, ours: &[u8], theirs: &[u8]) {
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        let root = format!("shards/{shard}/blas_lib_generic");
+        let list = format!("{PREFIX}\n{OTHER}\n");
+        write(
+            &tree.path(&format!("{root}/artifact_manifest.txt")),
+            list.as_bytes(),
+        );
+        write(&tree.path(&format!("{root}/{PREFIX}/{file}")), ours);
+        write(&tree.path(&format!("{root}/{OTHER}/{file}")), theirs);
+    }
+}
+
+#[test]
+fn other_files_in_two_prefixes_of_one_artifact() {
+    let tree = three_shards();
+    in_two_prefixes(&tree, "share/LICENSE", b"MIT", b"MIT");
+    assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
+    assert_eq!(faults(&tree, "shards/linux-a"), [""; 0]);
+    recombine(&tree, CONFIGURATION);
+    assert_eq!(faults(&tree, "out"), [""; 0]);
+
+    in_two_prefixes(&tree, "share/LICENSE", b"MIT", b"BSD");
+    let plan = planned(&tree, CONFIGURATION);
+    // Whatever is compared between shards.
+    let lenient = with_validation("verify_generic_artifacts_match", false);
+    assert_eq!(planned(&tree, &lenient).errors(), 1);
+    let text = "and both are installed as share/LICENSE";
+    assert_said(
+        &plan,
+        Severity::Error,
+        &["rocBLAS/stage/share/LICENSE", text],
+    );
+    let found = faults(&tree, "shards/linux-a");
+    assert!(found.iter().any(|fault| fault.contains(text)), "{found:#?}");
+
+    // A file here, and a link there.
+    let tree = three_shards();
+    in_two_prefixes(&tree, "share/LICENSE", b"MIT", b"MIT");
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        let file = format!("shards/{shard}/blas_lib_generic/{OTHER}/share/LICENSE");
+        fs::remove_file(tree.path(&file)).unwrap();
+        symlink("LICENSE.md", tree.path(&file)).unwrap();
+    }
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &[text]);
+    let found = faults(&tree, "shards/linux-a");
+    assert!(found.iter().any(|fault| fault.contains(text)), "{found:#?}");
+}
+
+#[test]
+fn a_file_in_two_prefixes_of_two_artifacts() {
+    let tree = three_shards();
+    let file = format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.co");
+    let root = tree.path("shards/linux-b/blas_lib_gfx90a:xnack+");
+    fs::write(
+        root.join("artifact_manifest.txt"),
+        format!("{PREFIX}\n{OTHER}\n"),
+    )
+    .unwrap();
+    let object = tree.path(&format!("shards/linux-c/blas_lib_gfx942/{PREFIX}/{file}"));
+    write(&root.join(OTHER).join(&file), &fs::read(object).unwrap());
+    let apart = CONFIGURATION.replace(
+        "\"gfx90a:xnack+\", \"gfx942\"]}",
+        "\"gfx942\"]}, \"mi2\": {\"architectures\": [\"gfx90a:xnack+\"]}",
+    );
+    let plan = planned(&tree, &apart);
+    let parts = ["Type_SS_gfx942.co", "blas_lib_instinct has it too"];
+    assert_said(&plan, Severity::Error, &parts);
+}
+
+#[test]
+fn two_artifacts_of_one_name() {
+    let tree = three_shards();
+    for artifact in ["generic", "gfx1100"] {
+        let [from, to] = ["blas_lib", "blas"]
+            .map(|component| tree.path(&format!("shards/linux-a/{component}_{artifact}")));
+        let status = std::process::Command::new("cp")
+            .arg("-a")
+            .args([from, to])
+            .status();
+        assert!(status.unwrap().success());
+    }
+    let configuration = r#"{"primary_shard": "linux-a", "architecture_groups": {
+        "all": {"architectures": ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]}},
+        "component_overrides": {"blas": {"architecture_groups": {
+            "lib_all": {"architectures": ["gfx1100"]}}}}}"#;
+    let plan = planned(&tree, configuration);
+    let parts = ["out/blas_lib_all: ", "an artifact of blas and of blas_lib"];
+    assert_said(&plan, Severity::Error, &parts);
+}
+
+#[test]
+fn output_among_the_shards_however_it_is_spelled() {
+    let tree = three_shards();
+    // A shard that is elsewhere, and an artifact.
+    fs::rename(tree.path("shards/linux-b"), tree.path("uploaded")).unwrap();
+    symlink("../uploaded", tree.path("shards/linux-b")).unwrap();
+    let artifact = tree.path("shards/linux-c/blas_lib_gfx942");
+    fs::create_dir(tree.path("cache")).unwrap();
+    fs::rename(&artifact, tree.path("cache/blas_lib_gfx942")).unwrap();
+    symlink(tree.path("cache/blas_lib_gfx942"), &artifact).unwrap();
+    assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
+    for output in [
+        "uploaded",
+        "cache",
+        "shards/linux-a",
+        "x/../shards",
+        "out/../cache/more/..",
+    ] {
+        let mut options = options(&tree, CONFIGURATION);
+        options.output_dir = tree.path(output);
+        let error = plan(&options, &|_, _| {}).unwrap_err().in_one_line();
+        let known = ["must not be in one another", "which is not there"];
+        assert!(
+            known.iter().any(|text| error.contains(text)),
+            "{output}: {error}"
+        );
+    }
+}
+
+#[test]
+fn prefixes_of_two_shards_that_overlap() {
+    let tree = three_shards();
+    let list = "shards/linux-b/blas_lib_gfx90a:xnack+/artifact_manifest.txt";
+    write(&tree.path(list), format!("{PREFIX}/lib\n").as_bytes());
+    let plan = planned(&tree, CONFIGURATION);
+    let text = format!("the prefixes `{PREFIX}` and `{PREFIX}/lib` for it, which overlap");
+    assert_said(&plan, Severity::Error, &["out/blas_lib_instinct", &text]);
+}
+
+#[test]
+fn what_is_no_shard_and_no_artifact_is_left_out_and_named() {
+    let tree = three_shards();
+    fs::create_dir(tree.path("shards/linux-d")).unwrap();
+    let unsplit = tree.path("shards/linux-a/blas_lib_gfx110X");
+    write(&unsplit.join("artifact_manifest.txt"), b"");
+    fs::create_dir(tree.path("shards/linux-a/logs")).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["linux-d", "left out: a shard without split artifacts"];
+    assert_said(&plan, Severity::Warning, &parts);
+    let text = "left out: it is no split artifact";
+    assert_said(&plan, Severity::Warning, &["blas_lib_gfx110X", text]);
+    assert_said(&plan, Severity::Note, &["logs", text]);
+    assert_eq!(said(&plan).len(), 3);
+}
+
+#[test]
+fn a_target_that_nobody_knows() {
+    let tree = three_shards();
+    let configuration =
+        CONFIGURATION.replace("\"gfx942\"", "\"gfx942\", \"gfx9999x\", \"gfx12xx\"");
+    let plan = planned(&tree, &configuration);
+    let parts = ["no shard has gfx9999x, gfx12xx for group `instinct`"];
+    assert_said(&plan, Severity::Warning, &parts);
+    let hint = "gfx9999x is no processor that is known here";
+    assert_said(&plan, Severity::Warning, &[hint]);
+    assert!(
+        !said(&plan)
+            .iter()
+            .any(|line| line.contains("gfx12xx is no"))
+    );
+}

@@ -1,0 +1,478 @@
+//! Given an installed tree, when something in it is damaged or missing, then verification finds it
+//! and says where; and what is whole has no fault.
+
+use std::fs::{self, File};
+use std::io::Cursor;
+use std::path::PathBuf;
+use std::process::Command;
+
+use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
+use kpack_format::digest::sha256;
+use kpack_format::manifest::Manifest;
+use kpack_split::install::{Options, install};
+use kpack_split::verify::{self, Outcome, Report, verify};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::require::tool;
+use kpack_tests::tree::Tree;
+
+const BINARY: &str = "lib/libvec.so";
+const ARCHIVE: &str = "lib/.kpack/vec_lib_gfx1100.kpack";
+const MANIFEST: &str = "lib/.kpack/vec_lib.kpm";
+
+fn library() -> FatLibrary {
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx942", "add")],
+        )
+        .wrapper(
+            Storage::Zstd(2),
+            [code("gfx1100", "mul"), code("gfx942", "mul")],
+        )
+}
+
+/// A prefix where the library was installed, with the original as `fat.so`.
+fn installed() -> Tree {
+    let tree = Tree::new();
+    library().build(&tree.path(BINARY)).unwrap();
+    fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
+    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    tree
+}
+
+fn check(tree: &Tree, paths: &[&str], options: &verify::Options) -> Report {
+    let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();
+    verify(&paths, options, &mut |_, _, _| {}).unwrap()
+}
+
+fn against(tree: &Tree) -> Report {
+    let options = verify::Options {
+        against: Some(tree.path("fat.so")),
+        ..Default::default()
+    };
+    check(tree, &[BINARY], &options)
+}
+
+/// The faults of the whole prefix: file name and text.
+fn faults(report: &Report) -> Vec<String> {
+    let faults = report
+        .checks
+        .iter()
+        .filter(|check| check.outcome == Outcome::Fault);
+    let line = |check: &verify::Check| {
+        format!(
+            "{}: {}",
+            check.path.file_name().unwrap().to_string_lossy(),
+            check.text
+        )
+    };
+    faults.map(line).collect()
+}
+
+/// Whether some fault has all of `parts`.
+fn assert_found(report: &Report, parts: &[&str]) {
+    let faults = faults(report);
+    let found = faults
+        .iter()
+        .any(|fault| parts.iter().all(|part| fault.contains(part)));
+    assert!(found, "{parts:?} is not in {faults:#?}");
+    assert!(!report.holds());
+}
+
+fn change(tree: &Tree, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(tree.path(file)).unwrap();
+    change(&mut bytes);
+    fs::write(tree.path(file), bytes).unwrap();
+}
+
+fn position(bytes: &[u8], part: &[u8]) -> usize {
+    bytes
+        .windows(part.len())
+        .position(|window| window == part)
+        .unwrap()
+}
+
+#[test]
+fn what_is_whole_has_no_fault() {
+    let tree = installed();
+    let report = check(&tree, &["lib"], &verify::Options::default());
+    assert_eq!(faults(&report), [""; 0]);
+    assert_eq!(faults(&against(&tree)), [""; 0]);
+    for path in [BINARY, ARCHIVE, MANIFEST] {
+        assert_eq!(
+            faults(&check(&tree, &[path], &verify::Options::default())),
+            [""; 0]
+        );
+    }
+}
+
+#[test]
+fn an_unsplit_binary_in_a_prefix_is_no_fault() {
+    let tree = installed();
+    let report = check(&tree, &["."], &verify::Options::default());
+    assert_eq!(faults(&report), [""; 0]);
+}
+
+#[test]
+fn what_strip_makes_of_it_holds() {
+    if !tool("strip") {
+        return;
+    }
+    let tree = installed();
+    let stripped = Command::new("strip")
+        .arg(tree.path(BINARY))
+        .status()
+        .unwrap();
+    assert!(stripped.success());
+    assert_eq!(faults(&against(&tree)), [""; 0]);
+}
+
+#[test]
+fn a_damaged_code_object() {
+    let tree = installed();
+    // In the first frame, behind header, number of frames, size and zstd's own header.
+    change(&tree, ARCHIVE, |bytes| bytes[90] ^= 1);
+    let report = check(&tree, &["lib"], &verify::Options::default());
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "lib/libvec.so#0"]);
+    assert_found(&report, &["vec_lib.kpm", "another SHA-256"]);
+    assert_found(
+        &against(&tree),
+        &["libvec.so: `lib/libvec.so#0` for gfx1100"],
+    );
+}
+
+#[test]
+fn an_archive_that_is_cut_off_or_no_archive() {
+    let tree = installed();
+    change(&tree, ARCHIVE, |bytes| bytes.truncate(bytes.len() - 5));
+    let report = check(&tree, &["lib"], &verify::Options::default());
+    assert_found(
+        &report,
+        &["vec_lib_gfx1100.kpack", "the TOC cannot be read"],
+    );
+    assert_found(&report, &["vec_lib.kpm", "bytes"]);
+    fs::write(tree.path(ARCHIVE), b"KPAK").unwrap();
+    let report = check(&tree, &["lib"], &verify::Options::default());
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "4 bytes"]);
+}
+
+#[test]
+fn an_archive_that_is_missing() {
+    let tree = installed();
+    fs::remove_file(tree.path(ARCHIVE)).unwrap();
+    let report = check(&tree, &["lib"], &verify::Options::default());
+    assert_found(
+        &report,
+        &["vec_lib.kpm", "vec_lib_gfx1100.kpack", "not there"],
+    );
+    assert_found(&report, &["libvec.so", "gfx1100", "not there"]);
+    // Who installs the package of one GPU has the others' missing.
+    let options = verify::Options {
+        targets: vec!["gfx942".parse().unwrap()],
+        ..Default::default()
+    };
+    assert_eq!(faults(&check(&tree, &["lib"], &options)), [""; 0]);
+    let options = verify::Options {
+        targets: vec!["gfx1100".parse().unwrap()],
+        ..Default::default()
+    };
+    assert!(!check(&tree, &["lib"], &options).holds());
+}
+
+#[test]
+fn an_archive_that_the_manifest_does_not_list() {
+    let tree = installed();
+    let writer = ArchiveWriter::new(
+        Cursor::new(Vec::new()),
+        "vec_lib",
+        &"gfx1201".parse().unwrap(),
+        Scheme::None,
+    );
+    writer
+        .finish(File::create(tree.path("lib/.kpack/vec_lib_gfx1201.kpack")).unwrap())
+        .unwrap();
+    let report = check(&tree, &["lib"], &verify::Options::default());
+    assert_found(
+        &report,
+        &["vec_lib.kpm", "does not list `vec_lib_gfx1201.kpack`"],
+    );
+}
+
+#[test]
+fn a_manifest_that_lies_or_is_damaged() {
+    let tree = installed();
+    let rewrite = |change: fn(&mut Manifest)| {
+        let mut manifest = Manifest::read(&fs::read(tree.path(MANIFEST)).unwrap()).unwrap();
+        let whole = manifest.to_bytes();
+        change(&mut manifest);
+        fs::write(tree.path(MANIFEST), manifest.to_bytes()).unwrap();
+        let report = check(&tree, &[MANIFEST], &verify::Options::default());
+        fs::write(tree.path(MANIFEST), whole).unwrap();
+        report
+    };
+    let report = rewrite(|manifest| manifest.kpack_files.get_mut("gfx1100").unwrap().size += 1);
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "bytes"]);
+    let report = rewrite(|manifest| {
+        manifest
+            .kpack_files
+            .get_mut("gfx1100")
+            .unwrap()
+            .kernel_count = 9
+    });
+    assert_found(
+        &report,
+        &["vec_lib_gfx1100.kpack", "has 2 kernels; expected 9"],
+    );
+    let report = rewrite(|manifest| {
+        manifest.kpack_files.get_mut("gfx1100").unwrap().checksum = Some([0; 32])
+    });
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "SHA-256"]);
+    let report = rewrite(|manifest| manifest.prefix = "lib64".to_owned());
+    assert_found(&report, &["lib64"]);
+    change(&tree, MANIFEST, |bytes| bytes.truncate(20));
+    assert_found(
+        &check(&tree, &["lib"], &verify::Options::default()),
+        &["vec_lib.kpm", "not a kpack manifest"],
+    );
+}
+
+#[test]
+fn a_marker_that_leads_elsewhere() {
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let at = position(bytes, b".kpack/vec_lib_@GFXARCH@");
+        bytes[at..at + 6].copy_from_slice(b".kpakk");
+    });
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "no kpack"]);
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let at = position(bytes, b"kernel_name");
+        bytes[at] = b'K';
+    });
+    assert_found(
+        &check(&tree, &[BINARY], &verify::Options::default()),
+        &["libvec.so", "not a kpack marker"],
+    );
+}
+
+#[test]
+fn a_wrapper_that_was_changed() {
+    let magic = [&0x4b50_4948_u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
+    let first = |bytes: &[u8]| position(bytes, &magic);
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let at = first(bytes);
+        bytes[at + 16] = 1;
+    });
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "index"]);
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let at = first(bytes);
+        bytes[at..at + 4].copy_from_slice(&0x4849_5046_u32.to_le_bytes());
+    });
+    let options = verify::Options::default();
+    let result = verify(&[tree.path(BINARY)], &options, &mut |_, _, _| {});
+    let text = match result {
+        Ok(report) => faults(&report).join("\n"),
+        Err(error) => error.in_one_line(),
+    };
+    assert!(
+        text.contains("unsplit (HIPF), but `.hip_fatbin` has no loaded bytes"),
+        "{text}"
+    );
+}
+
+#[test]
+fn wrappers_that_changed_places() {
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let magic = [&0x4b50_4948_u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
+        let first = position(bytes, &magic);
+        bytes[first + 16] = 1;
+        bytes[first + 24 + 16] = 0;
+    });
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "index 1; by its position it is 0"]);
+    assert_found(&report, &["libvec.so", "index 0; by its position it is 1"]);
+}
+
+/// The header of section `name`, for a change: type at 4, size at 32.
+fn change_section(tree: &Tree, name: &[u8], edit: impl FnOnce(&mut [u8])) {
+    change(tree, BINARY, |bytes| {
+        let word = |bytes: &[u8], at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize
+        };
+        let half =
+            |bytes: &[u8], at: usize| usize::from(bytes[at]) | usize::from(bytes[at + 1]) << 8;
+        let (table, count, names) = (word(bytes, 40), half(bytes, 60), half(bytes, 62));
+        let strings = word(bytes, table + names * 64 + 24);
+        let header = (0..count)
+            .map(|index| table + index * 64)
+            .find(|header| {
+                let at = strings + (word(bytes, *header) & 0xffff_ffff);
+                bytes[at..].starts_with(name) && bytes[at + name.len()] == 0
+            })
+            .unwrap();
+        edit(&mut bytes[header..header + 64]);
+    });
+}
+
+#[test]
+fn device_code_that_is_still_there() {
+    let tree = installed();
+    change_section(&tree, b".hip_fatbin", |header| header[4] = 1);
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "expected none (NOBITS)"]);
+    // NOBITS by name only, over bytes that are loaded from the file.
+    let tree = installed();
+    let mut marker = [0; 32];
+    change_section(&tree, b".rocm_kpack_ref", |header| {
+        marker.copy_from_slice(&header[16..48]);
+    });
+    change_section(&tree, b".hip_fatbin", |header| {
+        header[16..48].copy_from_slice(&marker);
+    });
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "the file still has bytes"]);
+}
+
+#[test]
+fn a_code_object_that_no_kernel_names() {
+    let tree = installed();
+    let mut writer = ArchiveWriter::new(
+        Cursor::new(Vec::new()),
+        "vec_lib",
+        &"gfx1100".parse().unwrap(),
+        Scheme::None,
+    );
+    let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
+    for name in ["add", "mul"] {
+        let (_, bytes) = code("gfx1100", name);
+        let encoded = encoder.encode(&bytes, sha256(&bytes)).unwrap();
+        writer
+            .add(&format!("lib/libvec.so#{name}"), &encoded)
+            .unwrap();
+    }
+    writer
+        .finish(File::create(tree.path(ARCHIVE)).unwrap())
+        .unwrap();
+    // Both kernels become one, so that a code object is left over.
+    change(&tree, ARCHIVE, |bytes| {
+        let at = bytes
+            .windows(7)
+            .rposition(|window| window == b"ordinal")
+            .unwrap();
+        assert_eq!(bytes[at + 7], 1);
+        bytes[at + 7] = 0;
+    });
+    let report = check(&tree, &[ARCHIVE], &verify::Options::default());
+    assert_found(
+        &report,
+        &["1 of 2 stored code objects belong to no kernel: ordinal 1"],
+    );
+}
+
+#[test]
+fn host_code_that_was_changed() {
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        // The wrappers' own strings are in .rodata; the program's format string is, too.
+        let at = position(bytes, b"host %d\n");
+        bytes[at] = b'H';
+    });
+    assert_eq!(
+        faults(&check(&tree, &["lib"], &verify::Options::default())),
+        [""; 0]
+    );
+    assert_found(&against(&tree), &["libvec.so", ".rodata"]);
+}
+
+#[test]
+fn an_original_that_is_another() {
+    let tree = installed();
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx942", "add")],
+        )
+        .wrapper(
+            Storage::Zstd(2),
+            [code("gfx1100", "MUL"), code("gfx942", "mul")],
+        )
+        .build(&tree.path("fat.so"))
+        .unwrap();
+    assert_found(
+        &against(&tree),
+        &["libvec.so: index 1 for gfx1100: differs from the original's"],
+    );
+    library()
+        .wrapper(Storage::Plain, [code("gfx1100", "more")])
+        .build(&tree.path("fat.so"))
+        .unwrap();
+    assert_found(&against(&tree), &["libvec.so", "wrapper"]);
+}
+
+#[test]
+fn a_target_that_was_left_out_is_a_fault_unless_the_others_are_named() {
+    let tree = Tree::new();
+    library().build(&tree.path(BINARY)).unwrap();
+    fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
+    let mut options = Options::new(tree.root(), "vec", [BINARY]);
+    options.architectures = vec!["gfx942".parse().unwrap()];
+    install(&options, &()).unwrap();
+    assert_found(
+        &against(&tree),
+        &["index 0 for gfx1100", "the kpacks have none"],
+    );
+    let options = verify::Options {
+        against: Some(tree.path("fat.so")),
+        targets: vec!["gfx942".parse().unwrap()],
+    };
+    assert_eq!(faults(&check(&tree, &[BINARY], &options)), [""; 0]);
+}
+
+#[test]
+fn a_code_object_for_another_target_in_an_archive() {
+    let tree = installed();
+    let mut writer = ArchiveWriter::new(
+        Cursor::new(Vec::new()),
+        "vec_lib",
+        &"gfx1100".parse().unwrap(),
+        Scheme::None,
+    );
+    let (_, wrong) = code("gfx942", "add");
+    let encoded = Encoder::new(Scheme::None, 3)
+        .unwrap()
+        .encode(&wrong, sha256(&wrong))
+        .unwrap();
+    writer.add("lib/libvec.so#0", &encoded).unwrap();
+    writer
+        .finish(File::create(tree.path(ARCHIVE)).unwrap())
+        .unwrap();
+    let report = check(&tree, &[ARCHIVE], &verify::Options::default());
+    assert_found(&report, &["lib/libvec.so#0", "is for gfx942"]);
+}
+
+#[test]
+fn what_cannot_be_verified_is_an_error() {
+    let tree = installed();
+    fs::write(tree.path("text"), "text").unwrap();
+    for (paths, against, message) in [
+        (vec!["none"], None, "cannot read"),
+        (vec!["text"], None, "not recognised"),
+        (vec!["lib"], Some("fat.so"), "a directory with a directory"),
+        (vec![BINARY, "fat.so"], Some("fat.so"), "not with several"),
+    ] {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();
+        let options = verify::Options {
+            against: against.map(|path| tree.path(path)),
+            ..Default::default()
+        };
+        let error = verify(&paths, &options, &mut |_, _, _| {})
+            .unwrap_err()
+            .in_one_line();
+        assert!(error.contains(message), "{error}");
+    }
+}

@@ -1,0 +1,275 @@
+//! Given trees that are empty, half written or cut off, when they are verified, measured or
+//! recombined, then none of it passes for an artifact that is whole.
+
+mod planned;
+mod shards;
+
+use std::fs;
+use std::path::Path;
+
+use kpack_split::artifact::recombine::Severity;
+use kpack_split::sizes::measure;
+use kpack_split::verify::{self, Check, Outcome, Report, verify};
+use kpack_tests::fixture::FatLibrary;
+use kpack_tests::tree::Tree;
+use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
+use shards::{DATABASE, PREFIX, shard, three_shards, write};
+
+fn one_shard() -> Tree {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
+    tree
+}
+
+fn check(tree: &Tree, path: &str) -> Report {
+    verify(
+        &[tree.path(path)],
+        &verify::Options::default(),
+        &mut |_, _, _| {},
+    )
+    .unwrap()
+}
+
+fn checks(report: &Report, outcome: Outcome) -> Vec<String> {
+    let checks = report
+        .checks
+        .iter()
+        .filter(|check| check.outcome == outcome);
+    let line = |check: &Check| format!("{}: {}", check.path.display(), check.text);
+    checks.map(line).collect()
+}
+
+fn faults(tree: &Tree, path: &str) -> Vec<String> {
+    checks(&check(tree, path), Outcome::Fault)
+}
+
+fn copy(from: &Path, to: &Path) {
+    let status = std::process::Command::new("cp")
+        .arg("-a")
+        .args([from, to])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_directory_with_nothing_to_verify() {
+    let tree = Tree::new();
+    fs::create_dir(tree.path("empty")).unwrap();
+    write(&tree.path("documents/README"), b"text");
+    FatLibrary::new()
+        .build(&tree.path("host/lib/libhost.so"))
+        .unwrap();
+    for path in ["empty", "documents", "host"] {
+        let found = faults(&tree, path);
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert!(
+            found[0].contains("there is nothing to verify"),
+            "{found:#?}"
+        );
+    }
+    // Beside others, too.
+    shard(&tree, "linux-a", &["gfx1100"]);
+    let paths = ["shards", "empty"].map(|path| tree.path(path));
+    let report = verify(&paths, &verify::Options::default(), &mut |_, _, _| {}).unwrap();
+    let found = checks(&report, Outcome::Fault);
+    assert!(
+        matches!(&found[..], [fault] if fault.contains("empty: there is nothing")),
+        "{found:#?}"
+    );
+    // An artifact without device code is one that was verified.
+    let doc = tree.path("docs/doc_lib_generic");
+    write(&doc.join("artifact_manifest.txt"), b"doc/stage\n");
+    write(&doc.join("doc/stage/README"), b"text");
+    assert_eq!(faults(&tree, "docs"), [""; 0]);
+}
+
+#[test]
+fn what_an_interrupted_run_left_is_no_artifact() {
+    let tree = one_shard();
+    let before = measure(&[tree.path("shards")], &[]).unwrap();
+    let generic = tree.path("shards/linux-a/blas_lib_generic");
+    // Half of one, and one that was put aside.
+    let half = tree.path("shards/linux-a/.blas_lib.tmp/blas_lib_gfx1201");
+    write(&half.join("artifact_manifest.txt"), PREFIX.as_bytes());
+    write(
+        &half.join(PREFIX).join("lib/.kpack/x_gfx1201.kpack"),
+        b"KPAK",
+    );
+    copy(&generic, &tree.path("shards/linux-a/.blas_lib_generic.old"));
+    write(&generic.join(PREFIX).join("lib/.libx.so.tmp"), b"\x7fELF");
+    for path in ["shards", "shards/linux-a"] {
+        let report = check(&tree, path);
+        assert_eq!(checks(&report, Outcome::Fault), [""; 0]);
+        let notes = checks(&report, Outcome::Note);
+        for name in [".blas_lib.tmp", ".blas_lib_generic.old", ".libx.so.tmp"] {
+            let named = notes.iter().filter(|note| note.contains(name));
+            let said = "left behind by a run that was interrupted";
+            assert_eq!(
+                named.filter(|note| note.contains(said)).count(),
+                1,
+                "{notes:#?}"
+            );
+        }
+        assert!(
+            !notes.iter().any(|note| note.contains("gfx1201")),
+            "{notes:#?}"
+        );
+    }
+    let sizes = measure(&[tree.path("shards")], &[]).unwrap();
+    fs::remove_file(generic.join(PREFIX).join("lib/.libx.so.tmp")).unwrap();
+    let without = measure(&[tree.path("shards")], &[]).unwrap();
+    assert_eq!(without.rows, before.rows);
+    assert_eq!(sizes.leftovers.len(), 2);
+
+    let configuration = r#"{"primary_shard": "linux-a",
+        "architecture_groups": {"all": {"architectures": ["gfx1100", "gfx942"]}}}"#;
+    let plan = planned(&tree, configuration);
+    let parts = [
+        ".blas_lib.tmp",
+        "left out: left behind by a run that was interrupted",
+    ];
+    assert_said(&plan, Severity::Warning, &parts);
+    assert_eq!(said(&plan).len(), 2);
+
+    // Nothing else is there.
+    fs::create_dir(tree.path("killed")).unwrap();
+    copy(&generic, &tree.path("killed/.blas_lib_generic.tmp"));
+    let found = faults(&tree, "killed");
+    assert!(
+        found
+            .iter()
+            .any(|fault| fault.contains("there is nothing to verify")),
+        "{found:#?}"
+    );
+    assert!(
+        measure(&[tree.path("killed")], &[])
+            .unwrap()
+            .rows
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_library_file_that_was_cut_off() {
+    let tree = one_shard();
+    let file = format!("{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.dat");
+    let path = tree.path(&format!("shards/linux-a/blas_lib_gfx942/{file}"));
+    let whole = fs::read(&path).unwrap();
+    for bytes in [
+        &whole[..whole.len() - 1],
+        &whole[..whole.len() / 2],
+        &whole[..1],
+        b"",
+        &[&whole[..], &[0]].concat(),
+        &vec![0; whole.len()],
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let found = faults(&tree, "shards");
+        let damaged = |fault: &String| {
+            fault.contains("Type_SS_gfx942.dat: it is damaged: not a MessagePack library file")
+        };
+        assert!(
+            found.iter().any(damaged),
+            "{} bytes: {found:#?}",
+            bytes.len()
+        );
+    }
+    // Of another format, as far as its beginning tells: compressed, or text.
+    for bytes in [
+        &[0x1f, 0x8b, 8][..],
+        &[0x78, 0x9c, 1],
+        &[0x28, 0xb5, 0x2f, 0xfd],
+        b"- {}\n",
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let found = faults(&tree, "shards");
+        assert!(
+            !found.iter().any(|fault| fault.contains("damaged")),
+            "{found:#?}"
+        );
+    }
+    fs::write(&path, &whole).unwrap();
+    assert_eq!(faults(&tree, "shards"), [""; 0]);
+    // One that is for all targets.
+    let fallback = format!("blas_lib_generic/{PREFIX}/{DATABASE}/TensileLibrary_fallback.dat");
+    let fallback = tree.path(&format!("shards/linux-a/{fallback}"));
+    let whole = fs::read(&fallback).unwrap();
+    fs::write(&fallback, &whole[..whole.len() - 1]).unwrap();
+    assert!(
+        faults(&tree, "shards")
+            .iter()
+            .any(|fault| fault.contains("it is damaged"))
+    );
+}
+
+#[test]
+fn databases_of_an_install_prefix() {
+    let tree = one_shard();
+    fs::create_dir(tree.path("root")).unwrap();
+    for artifact in ["generic", "gfx942"] {
+        let from = tree.path(&format!("shards/linux-a/blas_lib_{artifact}/{PREFIX}/."));
+        copy(&from, &tree.path("root"));
+    }
+    let missing = |fault: &String| fault.contains("gfx1100");
+    let found = |path: &str| -> Vec<String> {
+        let found = faults(&tree, path).into_iter();
+        found.filter(|fault| !missing(fault)).collect()
+    };
+    assert_eq!(found("root"), [""; 0]);
+    let notes = checks(&check(&tree, "root"), Outcome::Ok);
+    let text = "3 files of kernel databases, as their names say and in pairs";
+    assert!(notes.iter().any(|note| note.contains(text)), "{notes:#?}");
+    let library = tree.path(&format!(
+        "root/{DATABASE}/TensileLibrary_Type_SS_gfx942.dat"
+    ));
+    let whole = fs::read(&library).unwrap();
+    fs::write(&library, &whole[..whole.len() / 2]).unwrap();
+    let damaged = found("root");
+    assert!(
+        damaged.iter().any(|fault| fault.contains("it is damaged")),
+        "{damaged:#?}"
+    );
+    fs::remove_file(&library).unwrap();
+    let unpaired = found("root");
+    assert!(
+        unpaired
+            .iter()
+            .any(|fault| fault.contains("it has no library file")),
+        "{unpaired:#?}"
+    );
+}
+
+#[test]
+fn damaged_files_are_not_recombined() {
+    let tree = three_shards();
+    let file = |shard: &str, artifact: &str, file: &str| {
+        tree.path(&format!(
+            "shards/{shard}/blas_lib_{artifact}/{PREFIX}/{file}"
+        ))
+    };
+    let library = file(
+        "linux-c",
+        "gfx942",
+        &format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.dat"),
+    );
+    let bytes = fs::read(&library).unwrap();
+    fs::write(&library, &bytes[..bytes.len() - 1]).unwrap();
+    let parts = ["linux-c", "Type_SS_gfx942.dat", "it is damaged"];
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+    // What is wrong with another component is said as well.
+    let archive = file("linux-a", "gfx1100", "lib/.kpack/rocblas_lib_gfx1100.kpack");
+    fs::write(&archive, b"KPAK").unwrap();
+    for shard in ["linux-a", "linux-b"] {
+        let doc = tree.path(&format!("shards/{shard}/doc_lib_generic"));
+        write(&doc.join("artifact_manifest.txt"), b"doc/stage\n");
+        write(&doc.join("doc/stage/README"), shard.as_bytes());
+    }
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(&plan, Severity::Error, &["rocblas_lib_gfx1100.kpack"]);
+    assert_said(&plan, Severity::Error, &["doc/stage/README", "host file"]);
+    let lenient = with_validation("verify_generic_artifacts_match", false);
+    let options = options(&tree, &lenient);
+    let plan = kpack_split::artifact::recombine::plan(&options, &|_, _| {}).unwrap();
+    assert!(plan.apply(&options, &|_| {}).is_err());
+    assert!(!tree.path("out").exists());
+}
