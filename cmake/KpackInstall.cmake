@@ -1,4 +1,4 @@
-# kpack_install(), kpack_split_installed() and kpack_split_compile(); docs/cmake.md is their manual.
+# kpack_install(), kpack_split_installed() and kpack_split_compile(); docs/cmake-reference.md is their manual.
 
 include_guard(GLOBAL)
 # Functions keep the policies that are set where they are defined, whatever the caller has.

@@ -46,6 +46,9 @@ fn every_command_of_the_document() {
     }
 
     for file in [
+        "split/blas_lib_gfx1101/artifact_manifest.txt",
+        "roots/blas_lib_gfx1100/lib/.kpack/rocblas_lib_gfx1100.kpack",
+        "try/lib/librocblas.so.5",
         "shards/linux-a/blas_lib_gfx1100/artifact_manifest.txt",
         "packages/blas_lib_generic/artifact_manifest.txt",
         "packages/blas_lib_instinct/artifact_manifest.txt",
