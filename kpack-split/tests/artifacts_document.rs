@@ -1,5 +1,6 @@
-//! Given what three machines built, when the commands of docs/artifacts.md are run one after the
-//! other, then each succeeds and the tree is what the document says.
+//! The documents: given what three machines built, when the commands of docs/artifacts.md are run one
+//! after the other, then each succeeds and the tree is what the document says; and given any link of
+//! a document, then the file and the heading that it names exist.
 
 mod shards;
 
@@ -69,4 +70,66 @@ fn every_command_of_the_document() {
         tree.path(&format!("built/linux-a/blas_lib/{PREFIX}"))
             .is_dir()
     );
+}
+
+/// The anchor that GitHub gives to a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.to_lowercase();
+    let kept = kept.chars().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter.is_alphanumeric().then_some(letter),
+    });
+    kept.collect()
+}
+
+/// The lines of a document that are not code.
+fn prose(document: &str) -> impl Iterator<Item = &str> {
+    let mut code = false;
+    document.lines().filter(move |line| {
+        let fence = line.starts_with("```");
+        code ^= fence;
+        !code && !fence
+    })
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let documents = fs::read_dir(root.join("docs")).unwrap();
+    let documents = documents.map(|entry| entry.unwrap().path());
+    let mut broken = Vec::new();
+    for document in documents.chain([root.join("README.md")]) {
+        if document
+            .extension()
+            .is_none_or(|extension| extension != "md")
+        {
+            continue;
+        }
+        let text = fs::read_to_string(&document).unwrap();
+        for line in prose(&text) {
+            let links = line.split("](").skip(1);
+            for link in links.filter_map(|rest| rest.split_once(')')) {
+                let (file, heading) = link.0.split_once('#').unwrap_or((link.0, ""));
+                if file.starts_with("http") {
+                    continue;
+                }
+                let target = match file {
+                    "" => document.clone(),
+                    _ => document.parent().unwrap().join(file),
+                };
+                let found = match heading {
+                    "" => target.exists(),
+                    _ => fs::read_to_string(&target).is_ok_and(|text| {
+                        let mut headings = prose(&text).filter(|line| line.starts_with('#'));
+                        headings.any(|line| anchor(line.trim_start_matches('#').trim()) == heading)
+                    }),
+                };
+                if !found {
+                    broken.push(format!("{}: {}", document.display(), link.0));
+                }
+            }
+        }
+    }
+    assert_eq!(broken, [""; 0]);
 }

@@ -61,7 +61,7 @@ pub(crate) fn fill(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
     install_runtime(prefix, libdir, &built.runtime)?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
-    copy_tree(&root.join("docs"), &documents)?;
+    copy_tree(&root.join("docs"), &documents.join("docs"))?;
     for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
         copy_file(&root.join(name), &documents.join(name))?;
     }
