@@ -8,11 +8,13 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use kpack_split::artifact::split::{BatchOptions, Options, batch};
 use kpack_split::object_file;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object};
+use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
 use blas::{
@@ -174,4 +176,101 @@ fn what_an_interrupted_run_left_is_no_artifact() {
     assert_eq!(report.artifacts.len(), 1);
     assert_eq!(report.failures().count(), 0);
     assert!(report.notices[0].text.starts_with("left behind"));
+}
+
+/// Documents begin with anything, and tests come with files that are broken on purpose.
+#[test]
+fn what_only_begins_like_device_code_stays_generic_with_a_warning() {
+    let (input, output) = (artifact(), Tree::new());
+    let object = code_object("gfx1100", b"kernel").unwrap();
+    let library = fs::read(input.path(&format!("{ROCBLAS}/lib/librocblas.so.5"))).unwrap();
+    let odd: [(&str, &[u8]); 4] = [
+        ("share/games.txt", b"KPAK is a game"),
+        ("share/rock.txt", b"CCOB is a band"),
+        ("share/test/truncated.hsaco", &object[..100]),
+        ("share/test/truncated.so", &library[..1000]),
+    ];
+    for (path, bytes) in odd {
+        write(&input, &format!("{ROCBLAS}/{path}"), bytes);
+    }
+    let report = run(&options(&input, &output));
+    for (path, bytes) in odd {
+        let copy = output.path(&format!("blas_lib_generic/{ROCBLAS}/{path}"));
+        assert_eq!(fs::read(copy).unwrap(), bytes, "{path}");
+        let start = format!("{ROCBLAS}/{path}: damaged, or only begins like device code: ");
+        let warnings = warnings(&report);
+        assert!(
+            warnings.iter().any(|text| text.starts_with(&start)),
+            "{path}: {warnings:#?}"
+        );
+    }
+    assert!(files(&output, "blas_lib_gfx942").len() > 1);
+
+    // Among archives, it would be missed.
+    write(
+        &input,
+        &format!("{ROCBLAS}/lib/.kpack/x_lib_gfx942.kpack"),
+        "KPAK",
+    );
+    assert!(refusal(&options(&input, &Tree::new())).contains("x_lib_gfx942.kpack"));
+}
+
+/// Assembles a COFF object with a section of device code, and links a DLL of it where `dll` says so.
+fn pe_coff(path: &Path, dll: bool) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let source = path.with_extension("s");
+    let text = ".section .hip_fatbin,\"dr\"\n.ascii \"__CLANG_OFFLOAD_BUNDLE__\"\n.text\n.globl _DllMainCRTStartup\n_DllMainCRTStartup: ret\n";
+    fs::write(&source, text).unwrap();
+    let object = if dll {
+        path.with_extension("o")
+    } else {
+        path.to_owned()
+    };
+    let assembled = Command::new("clang-19")
+        .args(["--target=x86_64-pc-windows-gnu", "-c", "-o"])
+        .args([&object, &source])
+        .status();
+    assert!(assembled.unwrap().success());
+    fs::remove_file(source).unwrap();
+    if dll {
+        let linked = Command::new("ld.lld-19")
+            .args(["-m", "i386pep", "-shared", "-o"])
+            .args([path, &object])
+            .status();
+        assert!(linked.unwrap().success());
+        fs::remove_file(object).unwrap();
+    }
+}
+
+#[test]
+fn device_code_in_a_windows_binary_is_named() {
+    if !(require::tool("clang-19") && require::tool("ld.lld-19")) {
+        return;
+    }
+    let (input, output) = (Tree::new(), Tree::new());
+    write(&input, "artifact_manifest.txt", "stage\n");
+    pe_coff(&input.path("stage/bin/vec.dll"), true);
+    pe_coff(&input.path("stage/lib/vec.obj"), false);
+    write(&input, "stage/bin/notepad.exe", "MZ, and nothing else");
+    let report = run(&options(&input, &output));
+    let found = warnings(&report);
+    let start = |path: &str, section: &str| {
+        format!(
+            "stage/{path}: looks architecture-specific: it is a PE/COFF file with device code in \
+             section `{section}`"
+        )
+    };
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(
+        found[0].starts_with(&start("bin/vec.dll", ".hip_fat")),
+        "{found:#?}"
+    );
+    assert!(
+        found[1].starts_with(&start("lib/vec.obj", ".hip_fatbin")),
+        "{found:#?}"
+    );
+    assert!(
+        report.device_code && report.left_generic == 2,
+        "{report:#?}"
+    );
 }

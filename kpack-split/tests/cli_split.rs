@@ -122,7 +122,7 @@ fn a_batch_with_a_failure() {
     artifact(&tree, "in/fft_lib", "fft", 1);
     let library = tree.path("in/fft_lib/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so");
     let bytes = fs::read(&library).unwrap();
-    fs::write(&library, &bytes[..9000]).unwrap();
+    fs::write(&library, &bytes[..bytes.len() - 100]).unwrap();
     let batch = [
         "split",
         "--batch-artifact-parent-dir",
@@ -262,7 +262,8 @@ fn wrong_usage() {
     assert_snapshot!(text);
 }
 
-/// An artifact of tests has thousands of programs; the usual limit is 1,024 open files.
+/// An artifact of tests has thousands of programs; the usual limit is 1,024 open files, and it may be
+/// one that cannot be raised.
 #[test]
 fn more_fat_binaries_than_files_may_be_open() {
     let tree = Tree::new();
@@ -273,7 +274,7 @@ fn more_fat_binaries_than_files_may_be_open() {
         fs::copy(lib.join("librocblas.so"), copy).unwrap();
     }
     let output = Command::new("sh")
-        .args(["-c", "ulimit -S -n 64; exec \"$0\" \"$@\""])
+        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
         .arg(env!("CARGO_BIN_EXE_kpack"))
         .args(SPLIT)
         .current_dir(tree.root())

@@ -160,7 +160,7 @@ impl Input {
                 bundle
             })
             .collect();
-        let code = DeviceCode::read(&self.path, self.file.clone(), &wrappers)?;
+        let code = DeviceCode::read(&self.path, &self.file, &wrappers)?;
         for section in &fat.fat_sections {
             let section = &object.sections[*section];
             let start = base + section.sh_offset.get(LE);

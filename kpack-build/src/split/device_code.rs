@@ -1,11 +1,11 @@
 //! The bundles that the wrappers of one file point to, and the code objects in them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufReader, Seek, SeekFrom};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::offload_bundle::{Bundle, BundleError, Entry};
@@ -19,10 +19,29 @@ use crate::input;
 pub struct DeviceCode {
     /// Where the file is.
     pub path: PathBuf,
-    /// The open file.
-    pub file: Arc<File>,
+    identity: Identity,
     wrapper_count: usize,
     bundles: Vec<LocatedBundle>,
+}
+
+/// What tells whether a path still leads to the same file with the same content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
 }
 
 /// A bundle, and the wrappers that point to it.
@@ -78,14 +97,41 @@ fn bundle_error(path: &Path, wrapper: usize, offset: u64, error: BundleError) ->
 
 impl DeviceCode {
     /// Reads the tables of the bundles that `wrappers` of `file`, found at `path`, point to.
-    pub fn read(path: &Path, file: Arc<File>, wrappers: &[elf::Wrapper]) -> Result<Self, Error> {
-        let bundles = bundles(path, &file, wrappers)?;
+    pub fn read(path: &Path, file: &File, wrappers: &[elf::Wrapper]) -> Result<Self, Error> {
+        let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+        let bundles = bundles(path, file, wrappers)?;
         Ok(Self {
             path: path.to_owned(),
-            file,
+            identity: Identity::of(&metadata),
             wrapper_count: wrappers.len(),
             bundles,
         })
+    }
+
+    /// Opens the file again: one descriptor for each of a thousand binaries would be too many. `None`
+    /// where it is another file by now, or was written to.
+    pub fn reopen(&self) -> Result<Option<File>, Error> {
+        let file = input::open(&self.path)?;
+        let metadata = file
+            .metadata()
+            .map_err(|e| Error::io(&self.path, "read", e))?;
+        Ok((Identity::of(&metadata) == self.identity).then_some(file))
+    }
+
+    /// Opens the file again.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where it changed.
+    pub fn open(&self) -> Result<File, Error> {
+        self.reopen()?.ok_or_else(|| {
+            let reason = "it changed while it was read; run this again";
+            Error::refused(&self.path, reason)
+        })
+    }
+
+    /// Size of the file in bytes.
+    pub fn file_size(&self) -> u64 {
+        self.identity.size
     }
 
     /// How many wrappers it has.
@@ -121,10 +167,11 @@ impl DeviceCode {
         wanted: &dyn Fn(&TargetId) -> bool,
         mut take: impl FnMut(&[usize], TargetId, Vec<u8>) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let file = self.open()?;
         for located in &self.bundles {
             let wrapper = located.wrappers.first().copied().unwrap_or_default();
             let failed = |error| bundle_error(&self.path, wrapper, located.offset, error);
-            let mut source = &*self.file;
+            let mut source = &file;
             let start = source.seek(SeekFrom::Start(located.offset));
             start.map_err(|error| Error::io(&self.path, "read", error))?;
             for code in located

@@ -9,10 +9,11 @@ use walkdir::DirEntry;
 
 use super::classify::{Class, Classification, Finding, KPACK, Node};
 use super::content::Content;
-use super::data_file::{is_package, not_data};
+use super::data_file::{self, is_package, not_data};
 use super::databases::{self, Place, Selection};
 use super::elf_header::Headers;
 use super::pairs::{self, Pairs};
+use super::pe;
 use super::target_name;
 use crate::Error;
 use crate::elf::{DeviceCode, Image, NoDeviceCode};
@@ -65,7 +66,32 @@ impl Classifier<'_> {
         let metadata = file.metadata();
         let metadata = metadata.map_err(|e| Error::io(self.full, "read", e))?;
         let node = Node::of_file(&metadata);
-        Ok((node, self.file(&file, metadata.len(), result, pairs)?))
+        let class = match self.file(&file, metadata.len(), result, pairs) {
+            Err(Error::Refused { reason, .. }) if !self.has_to_be_whole(&file)? => {
+                let text = format!("damaged, or only begins like device code: {reason}");
+                result.unreadable.push(self.finding(text));
+                Class::Host
+            }
+            class => class?,
+        };
+        Ok((node, class))
+    }
+
+    /// Whether a file has to be what it begins like: one of a database, an archive among others, or
+    /// an ELF file with a bundle in it, which would not be split. Elsewhere, a text may begin with
+    /// `KPAK`, and a test's data be truncated on purpose.
+    fn has_to_be_whole(&self, file: &File) -> Result<bool, Error> {
+        let is_selected = |(database, _)| self.databases.has(database);
+        let directory = self.path.parent().and_then(Path::file_name);
+        if databases::recognise(&self.name).is_some_and(is_selected)
+            || directory.is_some_and(|name| name == ".kpack")
+        {
+            return Ok(true);
+        }
+        let kind = inspect::identify(self.full, file)?;
+        let has_bundle =
+            || data_file::has_bundle(file).map_err(|e| Error::io(self.full, "read", e));
+        Ok(kind == Some(FileKind::Linked) && has_bundle()?)
     }
 
     fn symlink(&self, result: &mut Classification) -> Result<Class, Error> {
@@ -268,6 +294,19 @@ impl Classifier<'_> {
                 target: None,
                 device_code: true,
                 reason: "it has device code that is split before the link".to_owned(),
+            });
+        }
+        if kind.is_none()
+            && let Some(section) =
+                pe::device_section(file).map_err(|e| Error::io(self.full, "read", e))?
+        {
+            return Ok(Class::Unknown {
+                target: None,
+                device_code: true,
+                reason: format!(
+                    "it is a PE/COFF file with device code in section `{section}`, which kpack cannot \
+                     split"
+                ),
             });
         }
         let content = Content::read(self.full, file, size, kind, false)?;

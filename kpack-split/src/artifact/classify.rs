@@ -29,6 +29,9 @@ pub struct Classification {
     pub unpaired: Vec<Finding>,
     /// Library files of Tensile that are not whole.
     pub damaged: Vec<Finding>,
+    /// Files outside of databases that begin like device code and cannot be read as such. They are
+    /// for the host.
+    pub unreadable: Vec<Finding>,
     /// What else is worth knowing.
     pub notices: Vec<Finding>,
 }
@@ -116,8 +119,8 @@ pub const KPACK: &str = "kpack";
 /// Reads what is below `prefix`. Files of databases that are not selected are for the host.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Refused`] for a damaged binary, code object, bundle or archive, and for
-/// what is neither a file, a directory nor a symbolic link.
+/// [`Error::Io`]; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and
+/// for what is neither a file, a directory nor a symbolic link.
 pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
     let mut found = Vec::new();
     for entry in WalkDir::new(prefix).min_depth(1).sort_by_file_name() {
@@ -156,6 +159,7 @@ fn classify_found(
         classification.entries.extend(part.entries);
         classification.disagreements.extend(part.disagreements);
         classification.damaged.extend(part.damaged);
+        classification.unreadable.extend(part.unreadable);
         classification.notices.extend(part.notices);
         pairs.extend(part_pairs);
     }

@@ -19,6 +19,7 @@ pub mod names;
 pub mod packaging;
 pub(crate) mod pairs;
 pub(crate) mod parts;
+mod pe;
 pub mod recombine;
 pub(crate) mod shared;
 pub mod split;

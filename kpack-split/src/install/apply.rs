@@ -126,8 +126,8 @@ impl Run<'_> {
             let (Some(plan), Some(fat)) = (plans.get(path), binary.fat()) else {
                 continue;
             };
-            if host::is_same(path, &fat.code.file)? {
-                staging.hosts.push(host::stage(path, &fat.code.file, plan)?);
+            if let Some(file) = fat.code.reopen()? {
+                staging.hosts.push(host::stage(path, &file, plan)?);
             } else if !matches!(split::read(path)?, Input::Split) {
                 return Err(Error::refused(
                     path,

@@ -56,7 +56,7 @@ fn write(
 }
 
 /// Whether `path` is still the file that was opened.
-pub(crate) fn is_same(path: &Path, opened: &File) -> Result<bool, Error> {
+pub(super) fn is_same(path: &Path, opened: &File) -> Result<bool, Error> {
     let now = fs::metadata(path).map_err(|e| Error::io(path, "read", e))?;
     let then = opened.metadata().map_err(|e| Error::io(path, "read", e))?;
     let identity = |m: &fs::Metadata| (m.dev(), m.ino(), m.len(), m.mtime(), m.mtime_nsec());

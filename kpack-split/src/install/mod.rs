@@ -28,7 +28,6 @@ use presplit::Presplit;
 
 pub(crate) use crate::kpack_dir::is_name_part;
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
-pub(crate) use host::is_same;
 pub(crate) use host::stage_edited;
 pub use options::{Only, Options, Unexpected};
 
@@ -311,10 +310,7 @@ fn file_reports(
             }
             Input::Fat(fat) => {
                 let code = &fat.code;
-                let metadata = code.file.metadata();
-                let size = metadata
-                    .map_err(|e| Error::io(&code.path, "read", e))?
-                    .len();
+                let size = code.file_size();
                 let targets = binary.targets().into_iter().filter(wants);
                 let placed = binary.presplit.as_ref().map_or(0, Presplit::wrapper_count);
                 Outcome::Split {

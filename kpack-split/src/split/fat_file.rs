@@ -1,7 +1,6 @@
 //! A linked file, as the splitter reads it.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::{DeviceCode, padding};
 use crate::Error;
@@ -65,9 +64,9 @@ pub(crate) fn read(path: &Path) -> Result<Input, Error> {
         }
     };
     drop(image);
-    let code = DeviceCode::read(path, Arc::new(file), &fat.wrappers)?;
+    let code = DeviceCode::read(path, &file, &fat.wrappers)?;
     let section = fat.offset..fat.offset + (fat.addresses.end - fat.addresses.start);
-    padding::check(path, &code.file, section, code.ranges())?;
+    padding::check(path, &file, section, code.ranges())?;
     Ok(Input::Fat(FatFile { code, fat }))
 }
 
@@ -102,8 +101,8 @@ impl FatFile {
         marker: &[u8],
         edits: Vec<(u64, Vec<u8>)>,
     ) -> Result<Plan, Error> {
-        let plan =
-            Image::read(&*self.code.file).and_then(|image| Plan::new(&image, &self.fat, marker));
+        let file = self.code.open()?;
+        let plan = Image::read(&file).and_then(|image| Plan::new(&image, &self.fat, marker));
         let mut plan = plan.map_err(|error| inspect::elf_error(&self.code.path, error))?;
         plan.add(edits);
         Ok(plan)

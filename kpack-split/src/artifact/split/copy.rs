@@ -20,7 +20,7 @@ use crate::artifact::classify::{Node, walk_error};
 use crate::artifact::staged_tree::copy_symlink;
 use crate::elf::ElfError;
 use crate::inspect;
-use crate::install::{Progress, is_same};
+use crate::install::Progress;
 
 /// How many files an artifact has, and their size.
 #[derive(Default, Clone, Copy)]
@@ -133,16 +133,18 @@ impl Copier<'_> {
 
     /// Copies a file, or writes the host binary of a fat one.
     fn file(&self, item: &Item, to: &Path) -> Result<u64, Error> {
-        // Not the file that the code objects are read from, whose position is in use.
-        let input = File::open(&item.from).map_err(|e| Error::io(&item.from, "open", e))?;
-        let metadata = input
-            .metadata()
-            .map_err(|e| Error::io(&item.from, "read", e))?;
-        let output = create(to)?;
         let fat = item.fat.and_then(|(module, binary)| {
             let module = self.plan.modules.get(module)?;
             module.binaries.get(binary)
         });
+        let input = match fat {
+            Some(fat) => fat.file.code.open()?,
+            None => inspect::open(&item.from)?,
+        };
+        let metadata = input
+            .metadata()
+            .map_err(|e| Error::io(&item.from, "read", e))?;
+        let output = create(to)?;
         let size = match fat {
             None if item.bytes.is_some() => {
                 let bytes = item.bytes.as_deref().unwrap_or_default();
@@ -154,12 +156,6 @@ impl Copier<'_> {
                 io::copy(&mut &input, &mut &output).map_err(|e| Error::io(&item.from, "copy", e))?
             }
             Some(fat) => {
-                if !is_same(&item.from, &fat.file.code.file)? {
-                    return Err(Error::refused(
-                        &item.from,
-                        "it changed while it was read; run this again",
-                    ));
-                }
                 let applied = fat.plan.apply(&input, &output);
                 applied.map_err(|error| match error {
                     ElfError::Io(error) => Error::io(to, "write", error),

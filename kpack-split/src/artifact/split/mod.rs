@@ -20,6 +20,10 @@ mod stage;
 mod strays;
 mod targets;
 
+use std::io;
+use std::path::Path;
+
+use super::manifest_txt;
 use crate::Error;
 use crate::install::Progress;
 use crate::split::Budget;
@@ -46,6 +50,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         options.artifact_prefix.as_str(),
     );
     output_dir::check_output(&options.output_dir, [input])?;
+    refuse_install_tree(&options.artifact_dir)?;
     parent_dir::refuse_group(&options.artifact_dir)?;
     let (contents, report) = read(options, Sources::one(&options.artifact_dir))?;
     if !contents.has_expected(options) {
@@ -53,6 +58,22 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         targets::refuse_none_expected(&options.artifact_dir, &options.targets, found)?;
     }
     write(options, contents, report, &Budget::default(), progress)
+}
+
+/// Refuses a directory that is no artifact, which is an install tree as a rule.
+fn refuse_install_tree(artifact: &Path) -> Result<(), Error> {
+    let list = artifact.join(manifest_txt::FILE_NAME);
+    match list.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && artifact.is_dir() => {
+            let reason = format!(
+                "no artifact directory: it has no {}; for a plain install tree, use \
+                 `kpack install --prefix DIR FILE...`",
+                manifest_txt::FILE_NAME
+            );
+            Err(Error::refused(artifact, reason))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Reads what is in an artifact.

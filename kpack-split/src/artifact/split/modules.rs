@@ -40,12 +40,14 @@ impl Module {
             .collect()
     }
 
-    /// Whether this is a file of the input that is written anew.
-    pub(super) fn writes(&self, from: &Path, targets: &Targets) -> bool {
-        self.manifest.as_deref() == Some(from)
-            || self.found().iter().any(|target| {
-                targets.keeps(target) && self.present.get(target).is_some_and(|path| path == from)
-            })
+    /// The files of the input that are written anew.
+    pub(super) fn written_anew(&self, targets: &Targets) -> impl Iterator<Item = &Path> {
+        let found = self.found();
+        let archives = self.present.iter();
+        let archives = archives
+            .filter(move |(target, _)| found.contains(*target) && targets.keeps(target))
+            .map(|(_, path)| path);
+        self.manifest.iter().chain(archives).map(PathBuf::as_path)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The split artifacts as data: what is to be where. Nothing is written yet, and everything is read
 //! that could be a reason to refuse.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -83,6 +83,10 @@ pub(super) fn plan(
         .filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(&targets)?)))
         .collect();
 
+    let written_anew: HashSet<&Path> = modules
+        .iter()
+        .flat_map(|module| module.written_anew(&targets))
+        .collect();
     let mut items = Vec::new();
     for read in &reads {
         for finding in &read.classification.unpaired {
@@ -94,7 +98,8 @@ pub(super) fn plan(
             }
             report.warn(read.root.join(&finding.path), &finding.text);
         }
-        for finding in &read.classification.damaged {
+        let damaged = read.classification.damaged.iter();
+        for finding in damaged.chain(&read.classification.unreadable) {
             report.warn(read.root.join(&finding.path), &finding.text);
         }
         for finding in &read.classification.notices {
@@ -106,7 +111,7 @@ pub(super) fn plan(
             let Destination::Kept(target) = target else {
                 continue;
             };
-            if modules.iter().any(|module| module.writes(&from, &targets)) {
+            if written_anew.contains(from.as_path()) {
                 continue;
             }
             report.already_split += u64::from(entry.class == Class::Split);
@@ -130,7 +135,7 @@ pub(super) fn plan(
             });
         }
     }
-    drop(rewritten);
+    drop((rewritten, written_anew));
     report.device_code |= report.already_split + report.left_generic > 0;
     refuse_two_of_one_path(&items)?;
     for module in &modules {
@@ -140,7 +145,7 @@ pub(super) fn plan(
                 let text = format!("all of its device code is left out: {}", list(&own));
                 report.warn(&binary.file.code.path, text);
             }
-            report.binaries.push(file_report(module, binary, &targets)?);
+            report.binaries.push(file_report(module, binary, &targets));
         }
     }
     let own = reads.iter().filter(|read| !is_of_target(read));
@@ -245,27 +250,20 @@ fn destination(
     })
 }
 
-fn file_report(
-    module: &Module,
-    binary: &FatBinary,
-    targets: &Targets,
-) -> Result<FileReport, Error> {
-    let path = &binary.file.code.path;
-    let metadata = binary.file.code.file.metadata();
-    let size = metadata.map_err(|e| Error::io(path, "read", e))?.len();
+fn file_report(module: &Module, binary: &FatBinary, targets: &Targets) -> FileReport {
     let kept = binary
         .file
         .code
         .targets()
         .into_iter()
         .filter(|t| targets.keeps(t));
-    Ok(FileReport {
+    FileReport {
         path: format!("{}/{}", module.prefix, binary.name),
         outcome: Outcome::Split {
             wrappers: binary.file.code.wrapper_count(),
             targets: kept.map(|target| target.to_string()).collect(),
-            size_before: size,
+            size_before: binary.file.code.file_size(),
             size_after: binary.plan.output_size(),
         },
-    })
+    }
 }
