@@ -6,6 +6,8 @@ mod shards;
 
 use std::fs;
 
+use kpack_format::digest::Hasher;
+use kpack_format::manifest::Manifest;
 use kpack_split::artifact::recombine::{Plan, Severity, plan};
 use kpack_split::verify::{self, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file};
@@ -168,6 +170,21 @@ fn more_files_beside_the_same_kpacks() {
     assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
 }
 
+/// Lists what a shard has for gfx942 in its manifest.
+fn list(tree: &Tree, shard: &str, kernel_count: u64) {
+    let archive = at(shard, "gfx942", "lib/.kpack/rocblas_lib_gfx942.kpack");
+    let bytes = fs::read(tree.path(&archive)).unwrap();
+    let path = tree.path(&at(shard, "generic", "lib/.kpack/rocblas_lib.kpm"));
+    let mut manifest = Manifest::read(&fs::read(&path).unwrap()).unwrap();
+    let listed = manifest.kpack_files.get_mut("gfx942").unwrap();
+    listed.size = bytes.len() as u64;
+    listed.kernel_count = kernel_count;
+    let mut hasher = Hasher::default();
+    hasher.update(&bytes);
+    listed.checksum = Some(hasher.finish());
+    fs::write(path, manifest.to_bytes()).unwrap();
+}
+
 #[test]
 fn kernels_that_only_a_later_shard_has_are_not_lost() {
     let tree = with_duplicates();
@@ -187,6 +204,7 @@ fn kernels_that_only_a_later_shard_has_are_not_lost() {
         tree.path(&at("linux-c", "gfx942", archive)),
     )
     .unwrap();
+    list(&tree, "linux-c", 3);
     let plan = lenient(&tree);
     let parts = [
         "linux-c/blas_lib_gfx942",
@@ -199,6 +217,7 @@ fn kernels_that_only_a_later_shard_has_are_not_lost() {
     fs::rename(&ours, tree.path("aside")).unwrap();
     fs::rename(&theirs, &ours).unwrap();
     fs::rename(tree.path("aside"), &theirs).unwrap();
+    list(&tree, "linux-a", 3);
     let plan = lenient(&tree);
     let parts = ["only shard linux-a has lib/librocblas.so.5#2; linux-a's is taken"];
     assert_said(&plan, Severity::Warning, &parts);

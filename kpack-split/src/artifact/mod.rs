@@ -21,6 +21,7 @@ pub(crate) mod pairs;
 pub(crate) mod parts;
 mod pe;
 pub mod recombine;
+pub(crate) mod rules;
 pub(crate) mod shared;
 pub mod split;
 mod staged_tree;

@@ -5,12 +5,13 @@ use std::fs;
 use std::path::{Component, Path};
 
 use kpack_format::TargetId;
-use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::manifest::Manifest;
 
 use super::archive::counted;
 use super::{Context, Outcome, Report, Subject};
 use crate::Error;
-use crate::inspect::{digest, is_for, manifest_parts, open, open_archive, read_manifest};
+use crate::artifact::rules::not_as_listed;
+use crate::inspect::{is_for, manifest_parts, read_manifest};
 
 pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
     let options = context.options;
@@ -96,7 +97,7 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
             continue;
         }
         checked += 1;
-        match file_holds(&archive, &manifest.component_name, file) {
+        match not_as_listed(&archive, &manifest.component_name, file) {
             Ok(reasons) => {
                 for reason in reasons {
                     fault(format!("`{}` for {target} {reason}", file.filename));
@@ -238,46 +239,4 @@ fn prefix_fits(manifest: &Path, prefix: &str) -> Result<(), String> {
             holder.display()
         ))
     }
-}
-
-/// In what the archive at `path` is not what the manifest says; empty where it is.
-fn file_holds(path: &Path, component: &str, file: &KpackFile) -> Result<Vec<String>, Error> {
-    let mut reasons = Vec::new();
-    let size = open(path)?
-        .metadata()
-        .map_err(|e| Error::io(path, "read", e))?
-        .len();
-    if size != file.size {
-        return Ok(vec![format!("has {size} bytes; expected {}", file.size)]);
-    }
-    if let Some(expected) = file.checksum
-        && digest(path)? != expected
-    {
-        reasons.push("has another SHA-256 than is listed".to_owned());
-    }
-    match open_archive(path) {
-        Ok(archive) => {
-            let toc = archive.toc();
-            let count: u64 = toc
-                .kernels
-                .values()
-                .map(|targets| targets.len() as u64)
-                .sum();
-            if count != file.kernel_count {
-                reasons.push(format!(
-                    "has {count} kernels; expected {}",
-                    file.kernel_count
-                ));
-            }
-            if toc.gfx_arch_family != file.architecture {
-                reasons.push(format!("is an archive for {}", toc.gfx_arch_family));
-            }
-            if toc.group_name != component {
-                reasons.push(format!("is an archive of `{}`", toc.group_name));
-            }
-        }
-        Err(Error::Refused { reason, .. }) => reasons.push(format!("is damaged: {reason}")),
-        Err(error) => return Err(error),
-    }
-    Ok(reasons)
 }

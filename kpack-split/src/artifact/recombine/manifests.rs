@@ -5,18 +5,18 @@
 //! artifacts can be laid over each other in any order, and packages made of them own no file in
 //! common.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use kpack_format::archive::Written;
 use kpack_format::manifest::{KpackFile, Manifest};
 
 use super::Severity;
 use super::tree::{Item, Tree};
 use crate::Error;
+use crate::artifact::rules::{not_as_listed, unreadable};
 use crate::inspect;
-use crate::kpack_dir;
+use crate::kpack_dir::{self, Present};
 
 /// The manifests of all modules, and what is to be said about the shards' own.
 #[derive(Default)]
@@ -68,197 +68,200 @@ impl Module {
     }
 }
 
-/// Makes the manifests of the kpacks in `groups`. What the shards' manifests in `generics` say of
-/// an archive is believed as long as the size is right.
-/// `wanted` says whether a group of the component names a target.
+/// Makes the manifests of the kpacks in `groups`, which have to be what the shards' manifests in
+/// `generics` list. `wanted` says whether a group of the component names a target.
 pub(super) fn merge(
     generics: &[Tree],
     groups: &[Tree],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<Manifests, Error> {
-    let mut result = Manifests::default();
-    let known = Known::read(generics)?;
-    let mut modules: BTreeMap<PathBuf, Module> = BTreeMap::new();
-    for (path, (like, manifest)) in &known.modules {
-        let mut manifest = manifest.clone();
-        manifest.kpack_files.clear();
-        let directory = path.parent().unwrap_or(Path::new("")).to_owned();
-        modules.insert(
-            path.clone(),
-            Module {
-                directory,
-                like: like.clone(),
-                manifest,
-            },
-        );
-    }
+    let mut merge = Merge::read(generics)?;
     for tree in groups {
-        for (path, item) in tree
-            .entries
-            .iter()
-            .filter(|(_, item)| item.class_is_kpack())
-        {
-            let entry = known.entry(path, item)?;
-            let directory = path.parent().unwrap_or(Path::new(""));
-            let manifest_path = directory.join(kpack_dir::manifest_name(&entry.group));
-            let target = &entry.file.architecture;
-            if let Some(promised) = known.promised.get(&manifest_path)
-                && !promised.contains_key(target)
-            {
-                let text = format!(
-                    "no shard's manifest {} lists {target}: it is not of the build that the host \
-                     files are of",
-                    manifest_path.display()
-                );
-                result
-                    .findings
-                    .push((Severity::Error, item.from.clone(), text));
-            }
-            let module = match modules.entry(manifest_path) {
-                btree_map::Entry::Occupied(known) => known.into_mut(),
-                btree_map::Entry::Vacant(new) => {
-                    let text = format!(
-                        "no shard's generic artifact has a manifest {}, so the host binaries of \
-                         this module may be missing",
-                        new.key().display()
-                    );
-                    result
-                        .findings
-                        .push((Severity::Warning, item.from.clone(), text));
-                    new.insert(Module {
-                        directory: directory.to_owned(),
-                        like: item.from.parent().unwrap_or(Path::new("")).to_owned(),
-                        manifest: Manifest {
-                            component_name: entry.group.clone(),
-                            prefix: installed_prefix(directory, item),
-                            kpack_files: BTreeMap::new(),
-                        },
-                    })
+        let kpacks = tree.entries.iter();
+        for (path, item) in kpacks.filter(|(_, item)| item.class_is_kpack()) {
+            merge.add(path, item)?;
+        }
+    }
+    merge.nothing_missing(wanted);
+    Ok(Manifests {
+        modules: merge.modules.into_values().collect(),
+        findings: merge.findings,
+    })
+}
+
+/// Manifests in the making, by path in the artifact.
+#[derive(Default)]
+struct Merge {
+    modules: BTreeMap<PathBuf, Module>,
+    /// What the shards' manifests list, by manifest and target.
+    listed: BTreeMap<PathBuf, BTreeMap<String, Vec<Listed>>>,
+    findings: Vec<(Severity, PathBuf, String)>,
+}
+
+/// What a shard's manifest says of an archive.
+struct Listed {
+    shard: String,
+    manifest: PathBuf,
+    file: KpackFile,
+}
+
+impl Merge {
+    /// Reads the shards' manifests.
+    fn read(generics: &[Tree]) -> Result<Self, Error> {
+        let mut merge = Self::default();
+        for tree in generics {
+            for (path, item) in tree.entries.iter().filter(|(_, item)| item.is_manifest()) {
+                let mut manifest = inspect::read_manifest(&item.from)?;
+                let targets = merge.listed.entry(path.clone()).or_default();
+                for (target, file) in std::mem::take(&mut manifest.kpack_files) {
+                    targets.entry(target).or_default().push(Listed {
+                        shard: tree.shard.clone(),
+                        manifest: item.from.clone(),
+                        file,
+                    });
                 }
+                merge.modules.entry(path.clone()).or_insert_with(|| Module {
+                    directory: parent(path),
+                    like: parent(&item.from),
+                    manifest,
+                });
+            }
+        }
+        Ok(merge)
+    }
+
+    fn say(&mut self, severity: Severity, path: &Path, text: String) {
+        self.findings.push((severity, path.to_owned(), text));
+    }
+
+    /// Adds a kpack to the manifest of its module.
+    fn add(&mut self, path: &Path, item: &Item) -> Result<(), Error> {
+        let toc = inspect::open_archive(&item.from)?.toc().clone();
+        let refuse = |reason: String| Error::refused(&item.from, reason);
+        let parsed = toc.gfx_arch_family.parse();
+        let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let expected = kpack_dir::archive_name(&toc.group_name, &target);
+        if name != expected {
+            return Err(refuse(format!(
+                "by what is in it, its name is `{expected}`"
+            )));
+        }
+        let manifest = parent(path).join(kpack_dir::manifest_name(&toc.group_name));
+        let Some(file) = self.entry(&manifest, &target, &toc.group_name, item)? else {
+            return Ok(());
+        };
+        let expected = installed_prefix(&parent(path), item);
+        if !self.modules.contains_key(&manifest) {
+            let text = format!(
+                "no shard's generic artifact has a manifest {}, so the host binaries of this module \
+                 may be missing",
+                manifest.display()
+            );
+            self.say(Severity::Warning, &item.from, text);
+        }
+        let module = self.modules.entry(manifest).or_insert_with(|| Module {
+            directory: parent(path),
+            like: parent(&item.from),
+            manifest: Manifest {
+                component_name: toc.group_name.clone(),
+                prefix: expected.clone(),
+                kpack_files: BTreeMap::new(),
+            },
+        });
+        module.manifest.kpack_files.insert(target.to_string(), file);
+        let said = std::mem::replace(&mut module.manifest.prefix, expected.clone());
+        if said != expected {
+            let text = format!(
+                "its manifest's prefix is `{said}`; by its place it is `{expected}`, which is taken"
+            );
+            self.say(Severity::Warning, &item.from, text);
+        }
+        Ok(())
+    }
+
+    /// What the new manifest is to say of an archive: what a shard's says, if the archive is that one.
+    /// `None` where it is damaged, or of another split.
+    fn entry(
+        &mut self,
+        manifest: &Path,
+        target: &TargetId,
+        group: &str,
+        item: &Item,
+    ) -> Result<Option<KpackFile>, Error> {
+        let Some(targets) = self.listed.get(manifest) else {
+            if let Some(reason) = unreadable(&item.from)? {
+                self.say(Severity::Error, &item.from, format!("it {reason}"));
+            }
+            let present = Present {
+                path: item.from.clone(),
+                archive: inspect::open_archive(&item.from)?,
             };
-            let expected = installed_prefix(directory, item);
-            if module.manifest.prefix != expected {
-                let text = format!(
-                    "its manifest's prefix is `{}`; by its place it is `{expected}`, which is taken",
-                    module.manifest.prefix
-                );
-                result
-                    .findings
-                    .push((Severity::Warning, item.from.clone(), text));
-                module.manifest.prefix = expected;
+            let name = kpack_dir::archive_name(group, target);
+            return kpack_dir::entry_of(target, name, &present, None).map(Some);
+        };
+        let mut reason = format!(
+            "no shard's manifest {} lists {target}: it is not of the build that the host files are of",
+            manifest.display()
+        );
+        for listed in targets.get(&target.to_string()).into_iter().flatten() {
+            let mut wrong = not_as_listed(&item.from, group, &listed.file)?;
+            if wrong.is_empty() && listed.file.checksum.is_none() {
+                wrong.extend(unreadable(&item.from)?);
             }
-            let files = &mut module.manifest.kpack_files;
-            files.insert(entry.file.architecture.clone(), entry.file);
+            let Some(wrong) = wrong.first() else {
+                return Ok(Some(listed.file.clone()));
+            };
+            reason = format!(
+                "it is not the kpack that shard {}'s manifest {} lists: it {wrong}; it is damaged, or of \
+                 an earlier split, so split again into an empty directory",
+                listed.shard,
+                manifest.display()
+            );
         }
+        self.say(Severity::Error, &item.from, reason);
+        Ok(None)
     }
-    for (path, promised) in &known.promised {
-        let module = modules.get(path);
-        for (target, shard_manifest) in promised {
-            let there = module.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
-            // Of a target that no group takes, that was said already.
-            if !there && wanted(target) {
-                let text = format!("it promises a kpack for {target}, which no shard has");
-                result
-                    .findings
-                    .push((Severity::Error, shard_manifest.clone(), text));
+
+    /// Says what manifests promise and no shard has, and which list nothing.
+    fn nothing_missing(&mut self, wanted: &dyn Fn(&str) -> bool) {
+        let mut missing = Vec::new();
+        for (path, targets) in &self.listed {
+            let there = self.modules.get(path);
+            let there = |target| there.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
+            // Of a target that no group takes, that was said already, and so was what a kpack is not.
+            let said = |target: &str| {
+                let end = format!("_{target}.kpack");
+                let mut said = self.findings.iter();
+                said.any(|(severity, path, _)| {
+                    *severity == Severity::Error && path.to_string_lossy().ends_with(&end)
+                })
+            };
+            for (target, listed) in targets {
+                if let Some(first) = listed.first()
+                    && !there(target)
+                    && wanted(target)
+                    && !said(target)
+                {
+                    let text = format!("it promises a kpack for {target}, which no shard has");
+                    missing.push((Severity::Error, first.manifest.clone(), text));
+                }
             }
         }
-    }
-    for module in modules.values() {
-        if module.manifest.kpack_files.is_empty() {
+        let modules = self.modules.values();
+        for module in modules.filter(|module| module.manifest.kpack_files.is_empty()) {
             let text = format!(
                 "no group has a kpack of {}: its binaries will find no device code",
                 module.manifest.component_name
             );
-            result
-                .findings
-                .push((Severity::Warning, module.like.clone(), text));
+            missing.push((Severity::Warning, module.like.clone(), text));
         }
+        self.findings.append(&mut missing);
     }
-    result.modules = modules.into_values().collect();
-    Ok(result)
 }
 
-/// What the shards' manifests say.
-#[derive(Default)]
-struct Known {
-    /// By path in the artifact: a kpack directory of the input, and a manifest.
-    modules: BTreeMap<PathBuf, (PathBuf, Manifest)>,
-    /// The targets that they list, and the manifest that does.
-    promised: BTreeMap<PathBuf, BTreeMap<String, PathBuf>>,
-    /// Entries, by path of the archive.
-    files: BTreeMap<PathBuf, Vec<KpackFile>>,
-}
-
-/// A kpack's entry.
-struct Entry {
-    group: String,
-    file: KpackFile,
-}
-
-impl Known {
-    fn read(generics: &[Tree]) -> Result<Self, Error> {
-        let mut known = Self::default();
-        for tree in generics {
-            for (path, item) in tree.entries.iter().filter(|(_, item)| item.is_manifest()) {
-                let manifest = inspect::read_manifest(&item.from)?;
-                let directory = path.parent().unwrap_or(Path::new(""));
-                for (target, file) in &manifest.kpack_files {
-                    let promised = known.promised.entry(path.clone()).or_default();
-                    promised
-                        .entry(target.clone())
-                        .or_insert_with(|| item.from.clone());
-                    let archive = directory.join(&file.filename);
-                    known.files.entry(archive).or_default().push(file.clone());
-                }
-                let like = item.from.parent().unwrap_or(Path::new("")).to_owned();
-                known
-                    .modules
-                    .entry(path.clone())
-                    .or_insert((like, manifest));
-            }
-        }
-        Ok(known)
-    }
-
-    fn entry(&self, path: &Path, item: &Item) -> Result<Entry, Error> {
-        let archive = inspect::open_archive(&item.from)?;
-        let toc = archive.toc();
-        let target: TargetId = toc
-            .gfx_arch_family
-            .parse()
-            .map_err(|e| Error::refused(&item.from, format!("{e}")))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let expected = format!("{}_{target}.kpack", toc.group_name);
-        if name != expected {
-            let text = format!("by what is in it, its name is `{expected}`");
-            return Err(Error::refused(&item.from, text));
-        }
-        let kernel_count = toc
-            .kernels
-            .values()
-            .map(|targets| targets.len() as u64)
-            .sum();
-        let listed = self.files.get(path).into_iter().flatten().find(|file| {
-            let whole = file.size == item.size() && file.kernel_count == kernel_count;
-            whole && file.checksum.is_some() && file.architecture == target.to_string()
-        });
-        let file = match listed {
-            Some(file) => file.clone(),
-            None => {
-                let written = Written {
-                    size: item.size(),
-                    kernel_count,
-                    checksum: inspect::digest(&item.from)?,
-                };
-                kpack_dir::entry(&target, name.into_owned(), &written)
-            }
-        };
-        Ok(Entry {
-            group: toc.group_name.clone(),
-            file,
-        })
-    }
+fn parent(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_owned()
 }
 
 /// The directory in the install prefix that holds the kpack directory at `directory` of the
