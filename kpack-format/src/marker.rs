@@ -53,6 +53,15 @@ record! {
 }
 
 impl Marker {
+    /// Whether device code for `target` with the ID `found` may be what the binary was built with. It
+    /// may as long as the marker or the archive does not tell.
+    pub fn accepts(&self, target: &str, found: Option<CodeId>) -> bool {
+        match (self.code_ids.get(target), found) {
+            (Some(expected), Some(found)) => *expected == found,
+            _ => true,
+        }
+    }
+
     /// The MessagePack form; a marker without kernel name gets an empty one.
     pub fn to_bytes(&self) -> Vec<u8> {
         message_pack::to_bytes(&Wire {

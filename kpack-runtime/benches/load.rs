@@ -216,12 +216,19 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
     let (binary, index) = name.rsplit_once('#').unwrap();
     let file_name = archive.file_name().unwrap().to_str().unwrap();
     let target_name = target.to_str().unwrap();
+    let opened = rocm_kpack::Archive::open(archive).unwrap();
+    let id = opened.toc().code_id(binary, target_name).unwrap();
+    let kernels = opened.toc().kernels.len();
     let marker = Marker {
         kernel_name: Some(binary.to_owned()),
         kpack_search_paths: vec![file_name.replace(target_name, "@GFXARCH@")],
         ..Marker::default()
-    }
-    .to_bytes();
+    };
+    let with_id = Marker {
+        code_ids: [(target_name.to_owned(), id)].into(),
+        ..marker.clone()
+    };
+    let markers = [("", marker.to_bytes()), (", code ID", with_id.to_bytes())];
     let beside = CString::new(archive.with_file_name("libvec.so").as_os_str().as_bytes()).unwrap();
     let mut cache = ptr::null_mut();
     assert_eq!(unsafe { ffi::kpack_cache_create(&raw mut cache) }, SUCCESS);
@@ -236,16 +243,22 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
             start.elapsed()
         };
         let best: Duration = (0..OPENINGS).map(once).min().unwrap_or_default();
-        println!("  {what:<50} {:>7.1} µs", best.as_secs_f64() * 1e6);
+        println!("  {what:<60} {:>7.1} µs", best.as_secs_f64() * 1e6);
     };
     print("kpack_get_kernel", &|| {
         let (data, _) = get(handle, &frame.name, target);
         unsafe { ffi::kpack_free_kernel(data) };
     });
-    for features in ["", ":sramecc+:xnack-"] {
+    print(&format!("the code ID of {kernels} kernels, once"), &|| {
+        std::hint::black_box(opened.toc().code_id(binary, target_name));
+    });
+    for (features, (kind, marker)) in ["", ":sramecc+:xnack-"]
+        .into_iter()
+        .flat_map(|features| markers.iter().map(move |marker| (features, marker)))
+    {
         let isa = CString::new(format!("{target_name}{features}")).unwrap();
         print(
-            &format!("kpack_load_code_object for {target_name}{features}"),
+            &format!("kpack_load_code_object for {target_name}{features}{kind}"),
             &|| {
                 let (mut data, mut size) = (ptr::null_mut(), 0);
                 let isas = [isa.as_ptr()];

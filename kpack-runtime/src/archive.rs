@@ -1,16 +1,17 @@
 //! An open archive, read by position.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use kpack_format::CodeId;
 use kpack_format::archive::{
     ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry, check_frame,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use zstd::zstd_safe::WriteBuf;
 
 use crate::ffi::mapping::Mapping;
@@ -27,6 +28,8 @@ pub struct Archive {
     targets: BTreeSet<String>,
     /// Where the first frames are, as far as they were looked for, in an archive that does not tell.
     walked: Mutex<Vec<(u64, u64)>>,
+    /// The IDs of binaries' device code that were asked for, by binary and target.
+    code_ids: RwLock<HashMap<String, HashMap<String, Option<CodeId>>>>,
 }
 
 /// Memory that a code object is put into.
@@ -86,6 +89,7 @@ impl Archive {
             targets,
             index,
             walked: Mutex::default(),
+            code_ids: RwLock::default(),
         })
     }
 
@@ -121,6 +125,20 @@ impl Archive {
     /// Whether it has, or says that it has, code objects for `target`.
     pub(crate) fn has_target(&self, target: &str) -> bool {
         self.targets.contains(target)
+    }
+
+    /// The ID of the device code that it has of `binary` for `target`, computed once.
+    pub(crate) fn code_id(&self, binary: &str, target: &str) -> Option<CodeId> {
+        let known = self.code_ids.read();
+        if let Some(id) = known.get(binary).and_then(|targets| targets.get(target)) {
+            return *id;
+        }
+        drop(known);
+        let id = self.toc().code_id(binary, target);
+        let mut known = self.code_ids.write();
+        let targets = known.entry(binary.to_owned()).or_default();
+        targets.insert(target.to_owned(), id);
+        id
     }
 
     /// The code object of `kernel` for `target`, decompressed.

@@ -81,7 +81,7 @@ pub enum Error {
     /// The code object was not found; the report says where it was looked for.
     #[error("{report}")]
     NoCodeObject {
-        /// [`ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
+        /// [`ErrorCode::KPACK_ERROR_IO_ERROR`], [`ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
         /// [`ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND`] or
         /// [`ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND`].
         code: ErrorCode,
@@ -116,6 +116,18 @@ impl Error {
             Self::Disabled => ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED,
             Self::NoCodeObject { code, .. } => *code,
         }
+    }
+
+    /// Whether opening the file failed for a reason that has nothing to do with it: the process has too
+    /// many files open, or the system does, or memory is short, or a device does not answer.
+    pub(crate) fn is_exhaustion(&self) -> bool {
+        let Self::Io { source, .. } = self else {
+            return false;
+        };
+        let reasons = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO];
+        source
+            .raw_os_error()
+            .is_some_and(|code| reasons.contains(&code))
     }
 
     /// For an operation on the file at `path`.

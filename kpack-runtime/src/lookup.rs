@@ -24,7 +24,8 @@ pub struct Request<'a> {
 }
 
 /// Targets first, then archives: for each target that fits, from the best on, every archive that has
-/// it is asked for the kernel, in the order of the search paths. The first that has it wins.
+/// it is asked for the kernel, in the order of the search paths. The first that has it, and was not
+/// made for another build of the binary, wins.
 pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M, Error> {
     if request.isas.is_empty() {
         return Err(Error::NoIsa);
@@ -47,36 +48,55 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
         }
     }
     let archives = || tried.iter().filter_map(|(_, opened)| opened.as_ref().ok());
+    let mut of_other_builds: Vec<&Arc<Archive>> = Vec::new();
     for target in &targets {
         for archive in archives().filter(|archive| archive.has_target(target)) {
             let mut kernels = kernels.iter();
             let Some(kernel) = kernels.find(|k| archive.toc().entry(k, target).is_ok()) else {
                 continue;
             };
+            if !is_of_this_build(request.marker, archive, kernel, target) {
+                of_other_builds.push(archive);
+                continue;
+            }
             let loaded = archive.load_into::<M>(kernel, target);
             if debug {
-                say(&success(kernel, target, archive, &loaded, &tried));
+                say(&success(
+                    kernel,
+                    target,
+                    archive,
+                    &loaded,
+                    &tried,
+                    &of_other_builds,
+                ));
             }
             return loaded;
         }
     }
     let fits = |archive: &Arc<Archive>| targets.iter().any(|target| archive.has_target(target));
-    let code = if archives().next().is_none() {
+    let out_of_resources =
+        |(_, opened): &(_, Result<_, Error>)| opened.as_ref().is_err_and(Error::is_exhaustion);
+    let code = if tried.iter().any(out_of_resources) {
+        // Whether the archive has the kernel is not known.
+        ErrorCode::KPACK_ERROR_IO_ERROR
+    } else if archives().next().is_none() {
         ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
     } else if !archives().any(fits) {
         ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND
     } else {
         ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND
     };
-    let attempt = |(path, opened): (PathBuf, Result<Arc<Archive>, Error>)| Attempt {
-        path,
+    let is_other = |archive: &Arc<Archive>| of_other_builds.iter().any(|o| Arc::ptr_eq(o, archive));
+    let attempt = |(path, opened): &(PathBuf, Result<Arc<Archive>, Error>)| Attempt {
+        path: path.clone(),
         outcome: match opened {
-            Err(error) => outcome(&error),
-            Ok(archive) if fits(&archive) => Outcome::NoKernel,
+            Err(error) => outcome(error),
+            Ok(archive) if is_other(archive) => Outcome::OtherBuild(binary_of(&kernels)),
+            Ok(archive) if fits(archive) => Outcome::NoKernel,
             Ok(archive) => Outcome::NoTarget(archive.toc().gfx_arches.clone()),
         },
     };
-    let attempts = tried.into_iter().map(attempt).collect();
+    let attempts = tried.iter().map(attempt).collect();
     let installed = candidates::of_marker(request, &directories);
     let report = Report::new(cache.environment(), request, installed, attempts);
     if debug {
@@ -91,13 +111,31 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
     })
 }
 
+/// Whether an archive's code of the binary that `kernel` belongs to is what the marker expects, as far
+/// as both tell.
+fn is_of_this_build(marker: &Marker, archive: &Archive, kernel: &str, target: &str) -> bool {
+    if !marker.code_ids.contains_key(target) {
+        return true;
+    }
+    let (binary, _) = kernel.rsplit_once('#').unwrap_or((kernel, ""));
+    marker.accepts(target, archive.code_id(binary, target))
+}
+
+/// The binary that the kernels belong to.
+fn binary_of(kernels: &[String]) -> String {
+    let kernel = kernels.first().map_or("", String::as_str);
+    let binary = kernel.rsplit_once('#').map(|(binary, _)| binary);
+    binary.unwrap_or(kernel).to_owned()
+}
+
 /// What was found, and which archives could not be looked into.
 fn success<M>(
-    kernel: &str,
+    kernel: &String,
     target: &str,
     archive: &Archive,
     loaded: &Result<M, Error>,
     tried: &[(PathBuf, Result<Arc<Archive>, Error>)],
+    of_other_builds: &[&Arc<Archive>],
 ) -> String {
     let found = format!(
         "`{}` for {target} in {}",
@@ -108,6 +146,14 @@ fn success<M>(
         Ok(_) => format!("loaded {found}"),
         Err(error) => format!("{found} cannot be loaded: {error}"),
     };
+    for archive in of_other_builds {
+        let outcome = Outcome::OtherBuild(binary_of(std::slice::from_ref(kernel)));
+        let _ = write!(
+            text,
+            "\n  passed over {}: {outcome}",
+            escaped(archive.path())
+        );
+    }
     for (path, opened) in tried {
         if let Err(error) = opened
             && !matches!(error, Error::NotFound { .. })
@@ -128,6 +174,7 @@ pub(crate) fn escaped(path: &Path) -> String {
 fn outcome(error: &Error) -> Outcome {
     match error {
         Error::NotFound { .. } => Outcome::Missing,
+        Error::Io { source, .. } if error.is_exhaustion() => Outcome::Exhausted(source.to_string()),
         Error::Io { source, .. } => Outcome::NotOpened(format!("it cannot be read: {source}")),
         Error::Archive { source, .. } => Outcome::NotOpened(source.to_string()),
         other => Outcome::NotOpened(other.to_string()),

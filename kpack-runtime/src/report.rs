@@ -50,10 +50,14 @@ pub enum Outcome {
     Missing,
     /// It is there and could not be opened; says why.
     NotOpened(String),
+    /// The process or the system ran out of something that it takes to open a file; says of what.
+    Exhausted(String),
     /// It has no target that fits, but these.
     NoTarget(Vec<String>),
     /// It has a target that fits, but not this kernel.
     NoKernel,
+    /// It has the kernel, but its code of this binary is not what the binary was built with.
+    OtherBuild(String),
 }
 
 /// What is where a search path leads to.
@@ -137,6 +141,13 @@ impl Report {
             .places()
             .iter()
             .any(|p| p.targets.iter().any(|t| fits(t)));
+        let exhausted = |attempt: &Attempt| match &attempt.outcome {
+            Outcome::Exhausted(why) => Some(why.clone()),
+            _ => None,
+        };
+        if let Some(why) = self.attempts.iter().find_map(exhausted) {
+            return format!("let the process have more of what it ran out of: {why}");
+        }
         if !self.path.is_empty() {
             let hint = match installed {
                 true => {
@@ -160,6 +171,13 @@ impl Report {
                     target.escape_debug()
                 );
             }
+        }
+        let other_build = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::OtherBuild(_));
+        if let Some(attempt) = self.attempts.iter().find(other_build) {
+            return format!(
+                "install the package of the same build that has {}, and start the program again if it has been running since before an upgrade",
+                escaped(&attempt.path)
+            );
         }
         let damaged = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::NotOpened(_));
         if let Some(attempt) = self.attempts.iter().find(damaged) {
@@ -242,9 +260,15 @@ impl fmt::Display for Outcome {
         match self {
             Self::Missing => f.write_str("no such file"),
             Self::NotOpened(why) => write!(f, "{}", why.escape_debug()),
+            Self::Exhausted(why) => write!(f, "it cannot be opened now: {why}"),
             Self::NoTarget(targets) if targets.is_empty() => f.write_str("it has no code"),
             Self::NoTarget(targets) => write!(f, "it has code for {} only", list(targets, ", ")),
             Self::NoKernel => f.write_str("it has a target that fits, but no such kernel"),
+            Self::OtherBuild(binary) => write!(
+                f,
+                "made for another build of {}; install the matching package",
+                binary.escape_debug()
+            ),
         }
     }
 }

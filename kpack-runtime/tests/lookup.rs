@@ -3,12 +3,16 @@
 
 mod common;
 
-use std::fs;
+use std::env;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::{archive, marker, write, write_manifest};
 use kpack_format::archive::Scheme;
+use kpack_format::code_id;
+use kpack_format::digest::sha256;
 use kpack_tests::tree::Tree;
 use rocm_kpack::{Cache, Environment, Error, ErrorCode, Marker, Request, TargetId};
 
@@ -199,6 +203,79 @@ fn the_environment_replaces_or_precedes_the_markers_paths() {
     assert_eq!(set("ROCM_KPACK_DISABLE", "0".into()).unwrap(), "marker's");
 }
 
+/// The marker of a `lib/libvec.so` that was built with these code objects for `target`.
+fn marker_of_build(target: &str, code_objects: &[&[u8]]) -> Marker {
+    let checksums = code_objects.iter().map(|code| sha256(code));
+    let id = code_id(&(0..).zip(checksums).collect()).unwrap();
+    let mut marker = marker();
+    marker.code_ids.insert(target.to_owned(), id);
+    marker
+}
+
+#[test]
+fn a_process_of_one_version_takes_no_code_of_another() {
+    // Given a process that mapped version 1, whose archives an upgrade replaces by version 2's.
+    let tree = Tree::new();
+    let path = tree.path(&kpack("gfx1100"));
+    let version_1 = marker_of_build("gfx1100", &[b"one", b"same"]);
+    let version_2 = marker_of_build("gfx1100", &[b"two", b"same"]);
+    let version = |code: &'static [u8]| [(KERNEL, code), ("lib/libvec.so#1", &b"same"[..])];
+    write(&path, "gfx1100", &version(b"one"));
+    assert_eq!(load(&tree, &version_1, &["gfx1100"]).unwrap(), "one");
+    let running = Cache::new(Environment::default());
+    write(&path, "gfx1100", &version(b"two"));
+
+    // When it loads its first kernel, then there is none, and it is told why.
+    let error = load_with(&running, &tree, &version_1, &["gfx1100"]).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
+    let text = error.to_string();
+    let reason = "vec_lib_gfx1100.kpack: made for another build of lib/libvec.so; install the matching package";
+    assert!(text.contains(reason), "{text}");
+    assert!(text.contains("start the program again"), "{text}");
+    // Version 2 finds its code, also through the same cache.
+    assert_eq!(
+        load_with(&running, &tree, &version_2, &["gfx1100"]).unwrap(),
+        "two"
+    );
+}
+
+#[test]
+fn the_next_archive_is_taken_where_one_is_of_another_build() {
+    let tree = Tree::new();
+    let (first, second) = (tree.path("lib/a/a.kpack"), tree.path("lib/b/b.kpack"));
+    write(&first, "gfx1100", &[(KERNEL, b"two")]);
+    write(&second, "gfx1100", &[(KERNEL, b"one")]);
+    let paths = ["a/a.kpack", "b/b.kpack"].map(str::to_owned);
+    let marker = Marker {
+        kpack_search_paths: paths.to_vec(),
+        ..marker_of_build("gfx1100", &[b"one"])
+    };
+    assert_eq!(load(&tree, &marker, &["gfx1100"]).unwrap(), "one");
+    // And so is a less specific target.
+    write(&first, "gfx1100:xnack+", &[(KERNEL, b"two")]);
+    let mut marker = marker;
+    marker.code_ids.insert("gfx1100:xnack+".to_owned(), [0; 8]);
+    assert_eq!(load(&tree, &marker, &["gfx1100:xnack+"]).unwrap(), "one");
+}
+
+#[test]
+fn what_does_not_tell_is_taken() {
+    let tree = Tree::new();
+    let path = tree.path(&kpack("gfx1100"));
+    write(&path, "gfx1100", &[(KERNEL, b"one")]);
+    // A target that the marker does not list came from another build of the device code.
+    let other_target = marker_of_build("gfx942", &[b"other"]);
+    assert_eq!(load(&tree, &other_target, &["gfx1100"]).unwrap(), "one");
+    // An archive without checksums.
+    let other = marker_of_build("gfx1100", &[b"other"]);
+    load(&tree, &other, &["gfx1100"]).unwrap_err();
+    let mut bytes = fs::read(&path).unwrap();
+    let key = bytes.windows(9).position(|w| w == b"checksums").unwrap();
+    bytes[key] = b'C';
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(load(&tree, &other, &["gfx1100"]).unwrap(), "one");
+}
+
 #[test]
 fn the_early_form_of_the_marker_names_directories_and_no_kernel() {
     let tree = Tree::new();
@@ -235,6 +312,35 @@ fn each_way_to_find_nothing_has_its_number() {
     assert_eq!(load(&[]), ErrorCode::KPACK_ERROR_INVALID_ARGUMENT);
 }
 
+/// A missing file and a process that has too many open are not the same.
+#[test]
+fn running_out_of_file_descriptors_is_an_io_error() {
+    // Given a process of its own, which few files are enough for,
+    if env::var_os("KPACK_FEW_FILES").is_none() {
+        let test = "running_out_of_file_descriptors_is_an_io_error";
+        let command = format!("ulimit -n 40 && exec \"$0\" --exact {test}");
+        let mut sh = Command::new("sh");
+        sh.arg("-c").arg(command).arg(env::current_exe().unwrap());
+        assert!(sh.env("KPACK_FEW_FILES", "1").status().unwrap().success());
+        return;
+    }
+    let tree = Tree::new();
+    let path = tree.path(&kpack("gfx1100"));
+    write(&path, "gfx1100", &[(KERNEL, b"code")]);
+    let cache = Cache::new(Environment::default());
+    // when it has all open that it may,
+    let open: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    let error = load_with(&cache, &tree, &marker(), &["gfx1100"]).unwrap_err();
+    let mapped = rocm_kpack::discover_binary_path(KERNEL.as_ptr() as usize);
+    drop(open);
+    // then this is the error, of both functions, and it passes.
+    assert_eq!(error.code(), ErrorCode::KPACK_ERROR_IO_ERROR, "{error}");
+    assert!(error.to_string().contains("Too many open files"), "{error}");
+    assert_eq!(mapped.unwrap_err().code(), ErrorCode::KPACK_ERROR_IO_ERROR);
+    let loaded = load_with(&cache, &tree, &marker(), &["gfx1100"]);
+    assert_eq!(loaded.unwrap(), "code");
+}
+
 #[test]
 fn an_archive_that_holds_the_kernel_damaged_is_not_passed_over() {
     let tree = Tree::new();
@@ -258,7 +364,7 @@ fn a_manifest_that_is_none() {
     let tree = Tree::new();
     write(&tree.path(&kpack("gfx942")), "gfx942", &[(KERNEL, b"code")]);
     let manifest = tree.path("lib/.kpack/vec_lib.kpm");
-    let pipe = std::process::Command::new("mkfifo").arg(&manifest).status();
+    let pipe = Command::new("mkfifo").arg(&manifest).status();
     assert!(pipe.unwrap().success());
     let text = message(&tree, &["gfx1100"]);
     assert!(
@@ -266,10 +372,7 @@ fn a_manifest_that_is_none() {
         "{text}"
     );
     fs::remove_file(&manifest).unwrap();
-    fs::File::create(&manifest)
-        .unwrap()
-        .set_len(3 << 30)
-        .unwrap();
+    File::create(&manifest).unwrap().set_len(3 << 30).unwrap();
     let text = message(&tree, &["gfx1100"]);
     assert!(text.contains("at most 1048576 are read"), "{text}");
     fs::write(&manifest, "\x1b[2J").unwrap();

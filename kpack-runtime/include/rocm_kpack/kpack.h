@@ -97,8 +97,8 @@ void kpack_cache_destroy(kpack_cache_t cache);
  * Tells the path of the file that is mapped at an address, and, where `offset_out` is not null, the
  * offset of that address in the file.
  *
- * Returns KPACK_ERROR_PATH_DISCOVERY_FAILED where no file is mapped there, and
- * KPACK_ERROR_INVALID_ARGUMENT for a null argument and where the path with its final NUL has more
+ * Returns KPACK_ERROR_PATH_DISCOVERY_FAILED where no file is mapped there, KPACK_ERROR_IO_ERROR where
+ * that cannot be told, as in a process with too many open files, and KPACK_ERROR_INVALID_ARGUMENT for a null argument and where the path with its final NUL has more
  * than `path_out_size` bytes.
  */
 kpack_error_t kpack_discover_binary_path(const void *address_in_binary,
@@ -119,9 +119,11 @@ kpack_error_t kpack_discover_binary_path(const void *address_in_binary,
  * error the outputs are as they were.
  *
  * Returns KPACK_ERROR_NOT_IMPLEMENTED with ROCM_KPACK_DISABLE, KPACK_ERROR_INVALID_METADATA where
- * there is no marker, KPACK_ERROR_ARCHIVE_NOT_FOUND where no archive can be opened,
+ * there is no marker, KPACK_ERROR_IO_ERROR where the process has too many open files or the system has
+ * no memory to open an archive, KPACK_ERROR_ARCHIVE_NOT_FOUND where no archive can be opened,
  * KPACK_ERROR_ARCH_NOT_FOUND where none has a target that fits, KPACK_ERROR_KERNEL_NOT_FOUND where
- * none of those has the kernel, and what kpack_get_kernel() returns. With ROCM_KPACK_DEBUG, standard
+ * none of those has the kernel, or it was made for another build of the binary, and what
+ * kpack_get_kernel() returns. With ROCM_KPACK_DEBUG, standard
  * error has what was tried.
  */
 kpack_error_t kpack_load_code_object(kpack_cache_t cache,

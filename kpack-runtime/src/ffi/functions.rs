@@ -168,8 +168,8 @@ pub unsafe extern "C" fn kpack_cache_destroy(cache: kpack_cache_t) {
 /// Tells the path of the file that is mapped at an address, and, where `offset_out` is not null, the
 /// offset of that address in the file.
 ///
-/// Returns KPACK_ERROR_PATH_DISCOVERY_FAILED where no file is mapped there, and
-/// KPACK_ERROR_INVALID_ARGUMENT for a null argument and where the path with its final NUL has more
+/// Returns KPACK_ERROR_PATH_DISCOVERY_FAILED where no file is mapped there, KPACK_ERROR_IO_ERROR where
+/// that cannot be told, as in a process with too many open files, and KPACK_ERROR_INVALID_ARGUMENT for a null argument and where the path with its final NUL has more
 /// than `path_out_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_discover_binary_path(
@@ -183,7 +183,10 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
             return Err(INVALID);
         }
         let found = discover_binary_path(address_in_binary as usize);
-        let (path, offset) = found.map_err(|_| kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED)?;
+        let (path, offset) = found.map_err(|error| match error.is_exhaustion() {
+            true => code(error),
+            false => kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED,
+        })?;
         let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| INVALID)?;
         let path = path.as_bytes_with_nul();
         if path.len() > path_out_size {
@@ -214,9 +217,11 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
 /// error the outputs are as they were.
 ///
 /// Returns KPACK_ERROR_NOT_IMPLEMENTED with ROCM_KPACK_DISABLE, KPACK_ERROR_INVALID_METADATA where
-/// there is no marker, KPACK_ERROR_ARCHIVE_NOT_FOUND where no archive can be opened,
+/// there is no marker, KPACK_ERROR_IO_ERROR where the process has too many open files or the system has
+/// no memory to open an archive, KPACK_ERROR_ARCHIVE_NOT_FOUND where no archive can be opened,
 /// KPACK_ERROR_ARCH_NOT_FOUND where none has a target that fits, KPACK_ERROR_KERNEL_NOT_FOUND where
-/// none of those has the kernel, and what kpack_get_kernel() returns. With ROCM_KPACK_DEBUG, standard
+/// none of those has the kernel, or it was made for another build of the binary, and what
+/// kpack_get_kernel() returns. With ROCM_KPACK_DEBUG, standard
 /// error has what was tried.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_load_code_object(
