@@ -5,6 +5,7 @@ mod shards;
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use kpack_split::sizes::{Depth, Row, Sizes, measure, page};
 use kpack_tests::tree::Tree;
@@ -169,4 +170,16 @@ fn the_page_needs_nothing_else() {
     assert_eq!(names, [None, Some("gfx1100"), Some("gfx942")]);
     let sum = |side: fn(&Row) -> u64| targets.iter().map(side).sum::<u64>();
     assert_eq!((sum(|row| row.before), sum(|row| row.after)), sizes.total());
+}
+
+#[test]
+fn a_fifo_has_no_bytes() {
+    let tree = tree();
+    let expected = sizes(&tree, "in/linux-a", &[]).total();
+    let artifacts = fs::read_dir(tree.path("in/linux-a")).unwrap();
+    let artifact = artifacts.flatten().next().unwrap().path();
+    let fifo = artifact.join(PREFIX).join("lib/fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    assert_eq!(sizes(&tree, "in/linux-a", &[]).total(), expected);
 }

@@ -129,6 +129,22 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
     classify_found(prefix, databases, &found)
 }
 
+/// As [`classify`], without FIFOs, sockets and devices, which have no bytes.
+///
+/// # Errors
+/// As [`classify`], but for these.
+pub(crate) fn classify_without_special_files(prefix: &Path) -> Result<Classification, Error> {
+    let mut found = Vec::new();
+    for entry in WalkDir::new(prefix).min_depth(1).sort_by_file_name() {
+        let entry = entry.map_err(|error| walk_error(prefix, error))?;
+        let kind = entry.file_type();
+        if kind.is_file() || kind.is_dir() || kind.is_symlink() {
+            found.push(entry);
+        }
+    }
+    classify_found(prefix, &Selection::Auto, &found)
+}
+
 /// Reads the files below `prefix` that are in the place of some database, and nothing else. What
 /// cannot be listed is not there, nor is what interrupted runs left behind.
 ///

@@ -68,7 +68,7 @@ pub(super) struct Arguments {
     /// How code objects are stored
     #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
     compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 19 is smallest
+    /// Zstandard level: 1 is fastest, 22 is smallest
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
     /// How many threads compress; by default, as many as there are processors
@@ -80,7 +80,7 @@ pub(super) struct Arguments {
     /// Print errors and warnings only
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
-    /// Binaries, relative to the prefix
+    /// Binaries: paths relative to the prefix, or else to the working directory
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }

@@ -44,7 +44,7 @@ pub(super) struct Arguments {
     /// How code objects are stored
     #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
     compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 19 is smallest
+    /// Zstandard level: 1 is fastest, 22 is smallest
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
     /// Compiler and its arguments

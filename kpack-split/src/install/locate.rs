@@ -28,9 +28,16 @@ impl Prefix {
         Ok(Self { path })
     }
 
-    /// The binary that `file`, relative to the prefix, is, through symbolic links.
+    /// The binary that `file` is, through symbolic links. It is relative to the prefix, or where no
+    /// such file is there, to the working directory.
     pub(crate) fn binary(&self, file: &Path) -> Result<Located, Error> {
         let joined = self.path.join(file);
+        if !joined.exists()
+            && let Ok(path) = file.canonicalize()
+            && let Ok(name) = self.name(&path)
+        {
+            return Ok(Located { path, name });
+        }
         if leads_out(file) {
             return Err(Error::refused(
                 &joined,
@@ -39,7 +46,7 @@ impl Prefix {
         }
         let path = joined
             .canonicalize()
-            .map_err(|e| Error::io(&joined, "open", e))?;
+            .map_err(|e| Error::io(&joined, "find in the install prefix", e))?;
         let name = self
             .name(&path)
             .map_err(|reason| Error::refused(&joined, reason))?;

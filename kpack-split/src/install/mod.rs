@@ -4,6 +4,7 @@
 //! Then archives are replaced, then the manifest, and when these are durable the host binaries: at
 //! each moment, every binary finds the device code that it asks for.
 
+mod again;
 mod apply;
 mod host;
 pub(crate) mod locate;
@@ -12,14 +13,13 @@ pub(crate) mod presplit;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 
 use crate::Error;
 use crate::elf::Plan;
-use crate::inspect;
 use crate::kpack_dir;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
@@ -58,10 +58,8 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
 
     let binaries = binaries(&prefix, options, &mut report)?;
     let fat: Vec<&Binary> = binaries.iter().filter(|b| b.has_device_code()).collect();
-    let split_before = binaries
-        .iter()
-        .any(|b| !b.has_device_code() && matches!(b.input, Input::Split));
-    let wanted = wanted_targets(options, &kpacks, &group, &fat, split_before, &mut report)?;
+    let known = split_already(&binaries, &kpacks, &group, options)?;
+    let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.contains(target);
 
     let mut plans = BTreeMap::new();
@@ -131,6 +129,8 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
 /// A binary, and what it is.
 struct Binary {
     located: Located,
+    /// The file that is read: the binary itself, or a source of its device code.
+    from: PathBuf,
     input: Input,
     /// Where its device code is, if it was split before the link and not installed yet: all of it, or
     /// of some objects.
@@ -179,8 +179,10 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
             Input::Fat(ref fat) if fat.split_before() > 0 => Presplit::read(from)?,
             _ => None,
         };
+        let from = from.clone();
         binaries.push(Binary {
             located,
+            from,
             input,
             presplit,
         });
@@ -188,47 +190,60 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
     Ok(binaries)
 }
 
+/// The first binary that was split by an earlier run, and the targets that such were split for.
+type SplitAlready<'a> = Option<(&'a Path, BTreeSet<TargetId>)>;
+
+/// Checks that what was split by an earlier run is what is asked for now.
+fn split_already<'a>(
+    binaries: &'a [Binary],
+    kpacks: &KpackPath,
+    group: &str,
+    options: &Options,
+) -> Result<SplitAlready<'a>, Error> {
+    let mut known: SplitAlready<'a> = None;
+    for binary in binaries {
+        if binary.has_device_code() || !matches!(binary.input, Input::Split) {
+            continue;
+        }
+        let expected = kpacks.marker(&binary.located, group);
+        let targets = again::targets(&binary.from, &expected, kpacks, group)?;
+        // What cannot be told is taken to be right.
+        let targets = targets.unwrap_or_else(|| options.architectures.iter().cloned().collect());
+        let known = known.get_or_insert_with(|| (&binary.located.path, BTreeSet::new()));
+        known.1.extend(targets);
+    }
+    Ok(known)
+}
+
 /// The targets whose device code is kept.
 fn wanted_targets(
     options: &Options,
-    kpacks: &KpackPath,
-    group: &str,
     fat: &[&Binary],
-    split_before: bool,
+    already: SplitAlready<'_>,
     report: &mut Report,
 ) -> Result<BTreeSet<TargetId>, Error> {
     let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| binary.targets()).collect();
-    if options.architectures.is_empty() || fat.is_empty() {
+    let first = fat.first().map(|binary| binary.located.path.as_path());
+    let first = first.or(already.as_ref().map(|(path, _)| *path));
+    let (false, Some(first)) = (options.architectures.is_empty(), first) else {
         return Ok(found);
-    }
+    };
     let expected: BTreeSet<TargetId> = options.architectures.iter().cloned().collect();
 
-    let mut known: BTreeSet<String> = found.iter().map(TargetId::to_string).collect();
-    if split_before {
-        // What was split in an earlier run is in the manifest.
-        let manifest = inspect::read_manifest(&kpacks.path.join(kpack_dir::manifest_name(group)));
-        known.extend(
-            manifest
-                .into_iter()
-                .flat_map(|manifest| manifest.kpack_files.into_keys()),
-        );
-    }
-    let missing: Vec<String> = expected
-        .iter()
-        .map(TargetId::to_string)
-        .filter(|target| !known.contains(target))
-        .collect();
-    if let Some(first) = fat.first().filter(|_| !missing.is_empty()) {
+    let mut known = found.clone();
+    known.extend(already.into_iter().flat_map(|(_, targets)| targets));
+    let missing: BTreeSet<_> = expected.difference(&known).cloned().collect();
+    if !missing.is_empty() {
         let others = match fat.len() {
-            1 => String::new(),
+            0 | 1 => String::new(),
             count => format!(", nor has any of the other {} binaries", count - 1),
         };
         return Err(Error::refused(
-            &first.located.path,
+            first,
             format!(
                 "it has no device code for {}{others}; there is device code for {}",
-                missing.join(", "),
-                list(&found)
+                list(&missing),
+                list(&known)
             ),
         ));
     }

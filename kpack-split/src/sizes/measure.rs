@@ -10,8 +10,7 @@ use walkdir::WalkDir;
 
 use super::{Key, Size};
 use crate::Error;
-use crate::artifact::classify::{Class, Entry, KPACK, Node, classify};
-use crate::artifact::databases::Selection;
+use crate::artifact::classify::{Class, Entry, KPACK, Node, classify_without_special_files};
 use crate::artifact::manifest_txt;
 use crate::artifact::shared::shared;
 use crate::elf::{DeviceCode, FatBinary, Image};
@@ -110,7 +109,7 @@ impl Tree {
         module: Option<String>,
         leftovers: &[PathBuf],
     ) -> Result<(), Error> {
-        for entry in classify(directory, &Selection::Auto)?.entries {
+        for entry in classify_without_special_files(directory)?.entries {
             let Node::File { size, shared_inode } = entry.node else {
                 continue;
             };

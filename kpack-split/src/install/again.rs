@@ -1,0 +1,54 @@
+//! A binary that was split by an earlier run: whether that run did what is asked for now.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use kpack_format::TargetId;
+use kpack_format::marker::Marker;
+
+use crate::Error;
+use crate::elf::{DeviceCode, Image};
+use crate::inspect::{self, elf_error, find_kpacks, read_markers};
+use crate::kpack_dir;
+
+use super::locate::KpackPath;
+
+/// The targets that the split binary at `path` was split for, by its manifest and its archives;
+/// `None` where its marker, in the early form, names no archives.
+///
+/// # Errors
+/// [`Error::Refused`] where its marker does not lead where `expected` does: it is of another module
+/// or component, or its archives are in another directory.
+pub(super) fn targets(
+    path: &Path,
+    expected: &Marker,
+    kpacks: &KpackPath,
+    group: &str,
+) -> Result<Option<BTreeSet<TargetId>>, Error> {
+    let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
+    let DeviceCode::Split(split) = image.device_code().map_err(|e| elf_error(path, e))? else {
+        return Ok(None);
+    };
+    let mut names = BTreeSet::new();
+    for found in read_markers(path, &image, &split)? {
+        let marker = &found.marker;
+        if marker.kernel_name.is_none() {
+            return Ok(None);
+        }
+        let mut wanted = expected.kpack_search_paths.iter();
+        if !wanted.all(|path| marker.kpack_search_paths.contains(path)) {
+            return Err(Error::refused(
+                path,
+                format!(
+                    "it is split already, and its marker leads to `{}`; expected `{}`. Install the unsplit binary, or name the module, component and directory that it was split for",
+                    marker.kpack_search_paths.join("`, `"),
+                    expected.kpack_search_paths.join("`, `")
+                ),
+            ));
+        }
+        names.extend(find_kpacks(path, marker)?.targets().map(str::to_owned));
+    }
+    let manifest = inspect::read_manifest(&kpacks.path.join(kpack_dir::manifest_name(group)));
+    names.extend(manifest.into_iter().flat_map(|m| m.kpack_files.into_keys()));
+    Ok(Some(names.iter().filter_map(|name| name.parse().ok()).collect()))
+}

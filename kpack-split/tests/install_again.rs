@@ -1,0 +1,111 @@
+//! Given a binary that is split already, when it is installed again, then nothing changes if it is
+//! what was asked for, and else the run says how it differs.
+
+use std::process::Command;
+
+use kpack_split::Error;
+use kpack_split::install::{Options, Outcome, install};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::tree::Tree;
+
+/// `prefix/lib/libvec.so` with code for gfx1100 and gfx942, in the module `vec`.
+fn split() -> Tree {
+    let tree = unsplit();
+    install(&options(&tree, "vec"), &()).unwrap();
+    tree
+}
+
+fn unsplit() -> Tree {
+    let tree = Tree::new();
+    let objects = [code("gfx1100", "add"), code("gfx942", "add")];
+    let library = FatLibrary::new().wrapper(Storage::Plain, objects);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    tree
+}
+
+fn options(tree: &Tree, module: &str) -> Options {
+    Options::new(tree.path("prefix"), module, ["lib/libvec.so"])
+}
+
+fn for_targets(tree: &Tree, targets: &[&str]) -> Options {
+    let mut options = options(tree, "vec");
+    options.architectures = targets.iter().map(|id| id.parse().unwrap()).collect();
+    options
+}
+
+/// That the run is refused, changes nothing, and says all of `parts`.
+fn assert_refused(tree: &Tree, options: &Options, parts: &[&str]) {
+    let before = tree.snapshot_with_times();
+    let error = install(options, &()).unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    let text = error.in_one_line();
+    let found = parts.iter().all(|part| text.contains(part));
+    assert!(found, "{parts:?} are not all in: {text}");
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn another_module_is_refused() {
+    let tree = split();
+    let parts = [
+        "lib/libvec.so: ",
+        "`.kpack/vec_lib_@GFXARCH@.kpack`",
+        "expected `.kpack/other_lib_@GFXARCH@.kpack`",
+    ];
+    assert_refused(&tree, &options(&tree, "other"), &parts);
+}
+
+#[test]
+fn another_directory_of_archives_is_refused() {
+    let tree = split();
+    let mut options = options(&tree, "vec");
+    options.kpack_dir = "share/kpack".into();
+    assert_refused(&tree, &options, &["share/kpack/vec_lib_@GFXARCH@.kpack"]);
+}
+
+#[test]
+fn a_target_that_it_was_not_split_for_is_refused() {
+    let tree = split();
+    assert_refused(
+        &tree,
+        &for_targets(&tree, &["gfx1100", "gfx1030"]),
+        &["lib/libvec.so: ", "gfx1030", "gfx1100, gfx942"],
+    );
+}
+
+#[test]
+fn its_own_module_and_targets_change_nothing() {
+    let tree = split();
+    let before = tree.snapshot_with_times();
+    let report = install(&for_targets(&tree, &["gfx942"]), &()).unwrap();
+    assert_eq!(report.files[0].outcome, Outcome::AlreadySplit);
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+/// As a shell completes file names.
+#[test]
+fn a_file_is_found_from_the_working_directory_too() {
+    let tree = unsplit();
+    let run = |file: &str| {
+        let mut kpack = Command::new(env!("CARGO_BIN_EXE_kpack"));
+        let kpack = kpack.current_dir(tree.root());
+        let output = kpack
+            .args(["install", "--prefix", "prefix", "--module", "vec", file])
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
+    };
+    let (code, said) = run("prefix/lib/libvec.so");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("lib/libvec.so: "), "{said}");
+    assert!(tree.path("prefix/lib/.kpack/vec_lib.kpm").is_file());
+
+    // What is nowhere says where it was looked for.
+    let (code, said) = run("prefix/lib/libmatrix.so");
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("cannot find in the install prefix"), "{said}");
+}
