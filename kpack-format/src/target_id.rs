@@ -94,11 +94,37 @@ const MOST_FEATURES: usize = 4;
 /// The longest ID that is read, in bytes. It becomes a part of file names.
 const MAX_LENGTH: usize = 100;
 
+/// Whether `name` has the form of a processor: `gfx` and a number whose last digits can be
+/// hexadecimal (in the names of families, `gfx11xx`, `x` is any digit); a generic one (`gfx9-4-generic`);
+/// or a word, such as `amdgcnspirv`.
+fn is_processor(name: &str) -> bool {
+    let Some(number) = name.strip_prefix("gfx") else {
+        return is_word(name);
+    };
+    let is_digit = |byte: u8| byte.is_ascii_digit();
+    if let Some(generation) = number.strip_suffix("-generic") {
+        let mut parts = generation.split('-');
+        return parts.all(|part| !part.is_empty() && part.bytes().all(is_digit));
+    }
+    // The digits are major version, minor version and stepping.
+    number.len() >= 3
+        && number.starts_with(|c: char| c.is_ascii_digit())
+        && number
+            .bytes()
+            .all(|byte| is_digit(byte) || matches!(byte, b'a'..=b'f' | b'x'))
+}
+
+fn is_word(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    name.starts_with(|c: char| c.is_ascii_lowercase()) && name.bytes().all(plain)
+}
+
 impl FromStr for TargetId {
     type Err = ParseTargetIdError;
 
-    /// Reads an ID, with or without the triple `amdgcn-amd-amdhsa--` in front. What could not be a
-    /// part of a file name is refused.
+    /// Reads an ID, with or without the triple `amdgcn-amd-amdhsa--` in front, by the grammar of LLVM
+    /// ("User Guide for AMDGPU Backend", "Target ID"). A processor need not be known, so that
+    /// new GPUs work.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let refuse = |reason| {
             Err(ParseTargetIdError {
@@ -112,13 +138,9 @@ impl FromStr for TargetId {
         let id = text.strip_prefix("amdgcn-amd-amdhsa--").unwrap_or(text);
         let mut parts = id.split(':');
         let processor = parts.next().unwrap_or_default();
-        let is_name = |name: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-            name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.bytes().all(plain)
-        };
-        if !is_name(processor) {
+        if !is_processor(processor) {
             return refuse(
-                "expected a processor, such as gfx1100, of letters, digits, `-` and `_`",
+                "expected a processor, such as gfx1100 or gfx9-4-generic, or amdgcnspirv",
             );
         }
         let mut features: Vec<(String, bool)> = Vec::new();
@@ -128,10 +150,8 @@ impl FromStr for TargetId {
                 (None, Some(name)) => (name, false),
                 (None, None) => return refuse("expected `+` or `-` behind each feature"),
             };
-            if !is_name(name) {
-                return refuse(
-                    "expected a feature, such as xnack, of letters, digits, `-` and `_`",
-                );
+            if !is_word(name) {
+                return refuse("expected a feature, such as xnack");
             }
             if features.iter().any(|(known, _)| known == name) {
                 return refuse("it names a feature twice");

@@ -24,6 +24,10 @@ fn ids_are_written_as_they_are_read() {
         "gfx9-4-generic",
         "gfx11-generic:xnack+",
         "amdgcnspirv",
+        // A family, as AOTriton names one, and processors that nobody knows yet.
+        "gfx11xx",
+        "gfx13ab",
+        "gfx13-5-generic:sramecc-",
     ] {
         assert_eq!(id(text).to_string(), text);
     }
@@ -86,6 +90,18 @@ fn what_is_no_id_is_refused_with_the_reason() {
         ("../gfx1100", "expected a processor"),
         ("-rf", "expected a processor"),
         ("gfx 90a", "expected a processor"),
+        ("gfx-900", "expected a processor"),
+        ("gfx", "expected a processor"),
+        ("gfx9", "expected a processor"),
+        ("gfx110X", "expected a processor"),
+        ("GFX1100", "expected a processor"),
+        ("gfx1100-all", "expected a processor"),
+        ("gfx9-generic-all", "expected a processor"),
+        ("gfx-generic", "expected a processor"),
+        ("gfx9--generic", "expected a processor"),
+        ("gfx90a-xnack+", "expected a processor"),
+        ("gfx90a:XNACK+", "expected a feature"),
+        ("gfx90a:xnack--", "expected a feature"),
         ("gfx90a:xnack", "expected `+` or `-`"),
         ("gfx90a:", "expected `+` or `-`"),
         ("gfx90a:+", "expected a feature"),

@@ -25,20 +25,12 @@ pub fn parse(name: &str) -> Option<(&str, Kind)> {
     (!component.is_empty()).then_some((component, kind))
 }
 
-/// The GPU target that `text` is: a processor in `gfx` and hexadecimal digits (or `x` for any, as
-/// AOTriton has it: `gfx11xx`), a generic one, or SPIR-V. `gfx110X` is none.
+/// The GPU target that `text` is, in the form in which it is written. What is no processor, SPIR-V
+/// excepted, is none: artifacts of whole groups have names, too.
 pub fn target(text: &str) -> Option<TargetId> {
     let target: TargetId = text.parse().ok()?;
     let processor = target.processor();
-    let digits = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c) || c == 'x';
-    let known = match processor.strip_prefix("gfx") {
-        Some(number) => {
-            let rest = number.trim_start_matches(digits);
-            number.starts_with(|c: char| c.is_ascii_digit())
-                && (rest.is_empty() && number.len() >= 3 || rest.ends_with("-generic"))
-        }
-        None => processor == "amdgcnspirv",
-    };
+    let known = processor.starts_with("gfx") || processor == "amdgcnspirv";
     (known && target.to_string() == text).then_some(target)
 }
 
