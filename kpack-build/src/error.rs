@@ -1,6 +1,6 @@
 //! What went wrong, with the file.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -80,21 +80,28 @@ impl Error {
     }
 }
 
-/// A path in a message: control characters are escaped, so that it stays on its line.
+/// A path in a message: what is [`escaped`] in it cannot play tricks.
 pub fn shown(path: &Path) -> impl fmt::Display {
-    struct Shown<'a>(&'a Path);
+    escaped(&path.to_string_lossy()).to_string()
+}
 
-    impl fmt::Display for Shown<'_> {
+/// Text that names of files, kernels or targets are part of, on one line: control characters, those
+/// that change the direction of text, and others that cannot be seen are escaped. Whoever makes a
+/// file chooses such names, and a terminal obeys some of these characters.
+pub fn escaped(text: &str) -> impl fmt::Display {
+    struct Escaped<'a>(&'a str);
+
+    impl fmt::Display for Escaped<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            for c in self.0.to_string_lossy().chars() {
-                match c.is_control() {
-                    true => write!(f, "{}", c.escape_default())?,
-                    false => write!(f, "{c}")?,
+            for c in self.0.chars() {
+                match c {
+                    '\'' | '"' | '\\' => f.write_char(c)?,
+                    c => write!(f, "{}", c.escape_debug())?,
                 }
             }
             Ok(())
         }
     }
 
-    Shown(path)
+    Escaped(text)
 }

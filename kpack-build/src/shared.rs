@@ -3,7 +3,7 @@
 //! Changes with that crate, in any version. Programs use [`Hip`](crate::Hip),
 //! [`object_file`](crate::object_file), or what `kpack-split` offers.
 
-pub use crate::error::shown;
+pub use crate::error::{escaped, shown};
 
 /// Records of ELF files, and errors about them.
 pub mod elf {

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
 use kpack_format::archive::Scheme;
 
-use super::output::{self, count, size};
+use super::output::{self, Text, count, size};
 use super::progress::{Bar, DEVICE_CODE};
 use crate::Error;
 use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Unexpected};
@@ -155,7 +155,7 @@ pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode
     if json {
         output::json(report)?;
     } else if !quiet {
-        output::write(summary(report))?;
+        summary(report).write()?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -172,8 +172,8 @@ fn print_notice(notice: &Notice, quiet: bool) {
     );
 }
 
-fn summary(report: &Report) -> String {
-    let mut text = String::new();
+fn summary(report: &Report) -> Text {
+    let mut text = Text::default();
     for file in &report.files {
         match &file.outcome {
             Outcome::Split {
@@ -187,23 +187,23 @@ fn summary(report: &Report) -> String {
                 } else {
                     format!("{} -> {}", size(*size_before), size(*size_after))
                 };
-                text += &format!(
-                    "{}: {sizes} ({}, {})\n",
+                text.line(format_args!(
+                    "{}: {sizes} ({}, {})",
                     file.path,
                     count(*wrappers as u64, "wrapper"),
                     count(targets.len() as u64, "target")
-                );
+                ));
             }
             Outcome::Placed { wrappers, targets } => {
-                text += &format!(
-                    "{}: split before the link, archives placed ({}, {})\n",
+                text.line(format_args!(
+                    "{}: split before the link, archives placed ({}, {})",
                     file.path,
                     count(*wrappers as u64, "wrapper"),
                     count(targets.len() as u64, "target")
-                );
+                ));
             }
-            Outcome::AlreadySplit => text += &format!("{}: split already\n", file.path),
-            Outcome::LeftAlone { .. } => text += &format!("{}: left alone\n", file.path),
+            Outcome::AlreadySplit => text.line(format_args!("{}: split already", file.path)),
+            Outcome::LeftAlone { .. } => text.line(format_args!("{}: left alone", file.path)),
         }
     }
     let rows = report.archives.iter().map(|archive| {
@@ -221,10 +221,13 @@ fn summary(report: &Report) -> String {
         ]
     });
     if !report.archives.is_empty() {
-        text += &output::table(2, &["archive", ">size", ">kernels", "state"], rows);
+        text.table(2, &["archive", ">size", ">kernels", "state"], rows);
     }
     for path in &report.removed {
-        text += &format!("{}: removed, it held nothing any more\n", path.display());
+        text.line(format_args!(
+            "{}: removed, it held nothing any more",
+            path.display()
+        ));
     }
     text
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::output::{self, count, size};
+use super::output::{self, Text, count, size};
 use crate::Error;
 use crate::inspect::{self, Content};
 
@@ -47,17 +47,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             stored,
         ]
     });
-    output::write(output::table(
-        0,
-        &["kernel", "target", ">size", ">stored", "how"],
-        rows,
-    ))?;
-    output::write(format_args!(
-        "{}, {} stored: {} -> {}\n",
+    let mut text = Text::default();
+    text.table(0, &["kernel", "target", ">size", ">stored", "how"], rows);
+    text.line(format_args!(
+        "{}, {} stored: {} -> {}",
         count(archive.kernels.len() as u64, "kernel"),
         count(archive.stored_objects as u64, "code object"),
         size(archive.original_size),
         size(archive.stored_size),
-    ))?;
+    ));
+    text.write()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -90,7 +90,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain("error", error.in_one_line());
+            output::complain_error(&error);
             ExitCode::from(exit_code(&error))
         }
     }

@@ -1,4 +1,5 @@
-//! Words on standard output: tables, sizes, JSON.
+//! Words on standard output: lines, tables, sizes, JSON. Whatever is printed for people goes through
+//! here, and is escaped here: it is made of names that others have chosen.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -6,6 +7,7 @@ use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::BinaryBytes;
+use kpack_build::shared::escaped;
 use serde::Serialize;
 
 use crate::Error;
@@ -13,54 +15,90 @@ use crate::Error;
 /// What standard output is called in errors.
 pub(super) const STDOUT: &str = "standard output";
 
-/// Writes to standard output.
-pub(super) fn write(text: impl Display) -> Result<(), Error> {
+/// Lines for standard output.
+#[derive(Debug, Default)]
+pub(super) struct Text(String);
+
+impl Text {
+    /// Adds a line.
+    pub(super) fn line(&mut self, text: impl Display) {
+        self.0 += &format!("{}\n", escaped(&text.to_string()));
+    }
+
+    /// Adds rows under a heading, indented, with columns that line up. Those whose heading begins with
+    /// `>` are numbers, and line up on the right.
+    pub(super) fn table(
+        &mut self,
+        indent: usize,
+        heading: &[&str],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header(heading.iter().map(|name| name.trim_start_matches('>')));
+        let rows = rows.into_iter();
+        table.add_rows(rows.map(|cells| {
+            let cells = cells.into_iter();
+            cells.map(|cell| escaped(&cell).to_string())
+        }));
+        for (index, name) in heading.iter().enumerate() {
+            if let Some(column) = table.column_mut(index) {
+                column.set_padding((0, 2));
+                if name.starts_with('>') {
+                    column.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+        }
+        for line in table.lines() {
+            self.0 += &format!("{:indent$}{}\n", "", line.trim_end());
+        }
+    }
+
+    /// Writes it to standard output.
+    pub(super) fn write(&self) -> Result<(), Error> {
+        write(&self.0)
+    }
+}
+
+fn write(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
-    write!(out, "{text}")
+    out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|e| Error::io(Path::new(STDOUT), "write to", e))
 }
 
-/// Writes a line to standard error. Where that cannot be written, nobody can be told.
+/// Writes a message to standard error. Where that cannot be written, nobody can be told. Lines after
+/// the first are indented, so that no name can pass for a message of its own.
 pub(super) fn complain(kind: &str, text: impl Display) {
-    let _ = writeln!(io::stderr().lock(), "kpack: {kind}: {text}");
+    let text = text.to_string();
+    let lines: Vec<String> = text
+        .split("\n  ")
+        .map(|line| escaped(line).to_string())
+        .collect();
+    let _ = writeln!(io::stderr().lock(), "kpack: {kind}: {}", lines.join("\n  "));
+}
+
+/// Writes an error to standard error. What a compiler said keeps its lines.
+pub(super) fn complain_error(error: &Error) {
+    match error {
+        Error::Compiler(text) => {
+            let lines: Vec<String> = text.lines().map(|line| escaped(line).to_string()).collect();
+            let _ = writeln!(io::stderr().lock(), "kpack: error: {}", lines.join("\n"));
+        }
+        error => complain("error", error.in_one_line()),
+    }
 }
 
 /// Writes `value` as JSON, with a newline.
 pub(super) fn json(value: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::io(Path::new(STDOUT), "write to", e.into()))?;
-    write(format_args!("{text}\n"))
+    write(&format!("{text}\n"))
 }
 
 /// A size for people: `1.25 GiB`.
 pub(super) fn size(bytes: u64) -> String {
     BinaryBytes(bytes).to_string()
-}
-
-/// Rows under a heading, indented, with columns that line up. Those whose heading begins with `>`
-/// are numbers, and line up on the right.
-pub(super) fn table(
-    indent: usize,
-    heading: &[&str],
-    rows: impl IntoIterator<Item = Vec<String>>,
-) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(heading.iter().map(|name| name.trim_start_matches('>')));
-    table.add_rows(rows);
-    for (index, name) in heading.iter().enumerate() {
-        if let Some(column) = table.column_mut(index) {
-            column.set_padding((0, 2));
-            if name.starts_with('>') {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-    }
-    let lines = table.lines();
-    lines
-        .map(|line| format!("{:indent$}{}\n", "", line.trim_end()))
-        .collect()
 }
 
 /// `1 kernel`, `2 kernels`.

@@ -8,7 +8,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::output::{self, count, size, table};
+use super::output::{self, Text, count, size};
 use super::progress::{ALL, draw_target, style};
 use crate::Error;
 use crate::artifact::packaging::Configuration;
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             findings: &plan.findings,
         })?;
     } else if result.is_ok() && !arguments.quiet {
-        output::write(summary(&plan))?;
+        summary(&plan).write()?;
     }
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -154,7 +154,7 @@ fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
     applied
 }
 
-fn summary(plan: &Plan) -> String {
+fn summary(plan: &Plan) -> Text {
     let rows = plan.artifacts.iter().map(|artifact| {
         let targets: Vec<String> = artifact.targets.iter().map(ToString::to_string).collect();
         let shards: Vec<&str> = artifact.shards.iter().map(String::as_str).collect();
@@ -169,9 +169,8 @@ fn summary(plan: &Plan) -> String {
             },
         ]
     });
-    table(
-        0,
-        &["artifact", ">files", ">size", "from shards", "targets"],
-        rows,
-    )
+    let mut text = Text::default();
+    let heading = ["artifact", ">files", ">size", "from shards", "targets"];
+    text.table(0, &heading, rows);
+    text
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::output::{self, size, table};
+use super::output::{self, Text, size};
 use crate::Error;
 use crate::leftover;
 use crate::sizes::{self, Depth, Row, Sizes};
@@ -85,12 +85,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             DepthArgument::Target => Depth::Target,
             DepthArgument::Binary => Depth::Binary,
         };
-        output::write(text(&sizes, depth))?;
+        text(&sizes, depth).write()?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(sizes: &Sizes, depth: Depth) -> String {
+fn text(sizes: &Sizes, depth: Depth) -> Text {
     let before = match sizes.before_was_measured {
         true => ">before",
         false => ">unpacked",
@@ -121,7 +121,9 @@ fn text(sizes: &Sizes, depth: Depth) -> String {
     let (all_before, all_after) = sizes.total();
     let rows = sizes.by(depth);
     let total = line("total", "", "", all_before, all_after);
-    table(0, &heading, rows.iter().map(row).chain([total]))
+    let mut text = Text::default();
+    text.table(0, &heading, rows.iter().map(row).chain([total]));
+    text
 }
 
 fn change(before: u64, after: u64) -> String {

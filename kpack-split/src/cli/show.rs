@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::output::{self, count, size, table};
+use super::output::{self, Text, count, size};
 use crate::Error;
 use crate::inspect::{
     self, Archive, Bundle, CodeObject, Content, FatBinary, Manifest, SplitBinary, Unlinked,
@@ -31,28 +31,38 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::json(&inspection)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (what, details) = match &inspection.content {
-        Content::FatBinary(fat) => ("fat binary", fat_binary(fat)),
-        Content::SplitBinary(split) => ("split binary", split_binary(split)),
-        Content::HostBinary(host) => ("host binary", format!("{}\n", host.explanation)),
-        Content::Unlinked(unlinked) => match unlinked.static_library {
-            true => ("static library", objects(unlinked)),
-            false => ("relocatable object", objects(unlinked)),
-        },
-        Content::Archive(archive) => ("archive", archive_text(archive)),
-        Content::Manifest(manifest) => ("manifest", manifest_text(manifest)),
-        Content::Bundle(bundle) => ("offload bundle", bundle_text(bundle)),
-        Content::CodeObject(code_object) => ("code object", code_object_text(code_object)),
+    let what = match &inspection.content {
+        Content::FatBinary(_) => "fat binary",
+        Content::SplitBinary(_) => "split binary",
+        Content::HostBinary(_) => "host binary",
+        Content::Unlinked(unlinked) if unlinked.static_library => "static library",
+        Content::Unlinked(_) => "relocatable object",
+        Content::Archive(_) => "archive",
+        Content::Manifest(_) => "manifest",
+        Content::Bundle(_) => "offload bundle",
+        Content::CodeObject(_) => "code object",
     };
-    output::write(format_args!(
-        "{}: {what}, {}\n{details}",
+    let mut text = Text::default();
+    text.line(format_args!(
+        "{}: {what}, {}",
         inspection.path.display(),
         size(inspection.size)
-    ))?;
+    ));
+    match &inspection.content {
+        Content::FatBinary(fat) => fat_binary(fat, &mut text),
+        Content::SplitBinary(split) => split_binary(split, &mut text),
+        Content::HostBinary(host) => text.line(&host.explanation),
+        Content::Unlinked(unlinked) => objects(unlinked, &mut text),
+        Content::Archive(archive) => archive_text(archive, &mut text),
+        Content::Manifest(manifest) => manifest_text(manifest, &mut text),
+        Content::Bundle(bundle) => bundle_text(bundle, &mut text),
+        Content::CodeObject(code_object) => code_object_text(code_object, &mut text),
+    }
+    text.write()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn fat_binary(fat: &FatBinary) -> String {
+fn fat_binary(fat: &FatBinary, text: &mut Text) {
     let totals = fat.targets.iter().map(|total| {
         vec![
             total.target.clone(),
@@ -75,8 +85,8 @@ fn fat_binary(fat: &FatBinary) -> String {
             targets.collect::<Vec<_>>().join(" "),
         ]
     });
-    format!(
-        "{} of device code, {}\n{}{}",
+    text.line(format_args!(
+        "{} of device code, {}",
         size(fat.section_size),
         match fat.split_before {
             0 => count(fat.wrappers.len() as u64, "wrapper"),
@@ -85,47 +95,44 @@ fn fat_binary(fat: &FatBinary) -> String {
                 count(fat.wrappers.len() as u64, "wrapper")
             ),
         },
-        table(2, &["target", ">code objects", ">size"], totals),
-        table(
-            2,
-            &[
-                ">wrapper",
-                ">file offset",
-                "bundle",
-                ">size",
-                ">uncompressed",
-                "targets"
-            ],
-            wrappers
-        ),
-    )
+    ));
+    text.table(2, &["target", ">code objects", ">size"], totals);
+    let heading = [
+        ">wrapper",
+        ">file offset",
+        "bundle",
+        ">size",
+        ">uncompressed",
+        "targets",
+    ];
+    text.table(2, &heading, wrappers);
 }
 
-fn split_binary(split: &SplitBinary) -> String {
-    let mut text = format!("{}\n", count(split.wrappers.len() as u64, "wrapper"));
+fn split_binary(split: &SplitBinary, text: &mut Text) {
+    text.line(count(split.wrappers.len() as u64, "wrapper"));
     match &split.kernel_name {
-        Some(name) => text += &format!("kernels: {name}#0 and on\n"),
+        Some(name) => text.line(format_args!("kernels: {name}#0 and on")),
         None if split.objects.is_empty() => {
-            text += "kernels: the marker is of the old form, which names none\n";
+            text.line("kernels: the marker is of the old form, which names none");
         }
         None => {
-            text += "kernels: of objects that were split before the link\n";
+            text.line("kernels: of objects that were split before the link");
             let rows = split.objects.iter().map(|object| {
                 let name = object.kernel_name.clone();
                 let wrappers = object.wrappers.iter().map(usize::to_string);
                 vec![name.unwrap_or_default(), Vec::from_iter(wrappers).join(" ")]
             });
-            text += &table(2, &["object", "wrappers"], rows);
+            text.table(2, &["object", "wrappers"], rows);
         }
     }
     for path in &split.kpack_search_paths {
-        text += &format!("looks in: {path}\n");
+        text.line(format_args!("looks in: {path}"));
     }
     let of_object = split.kernel_name.as_deref().is_none_or(is_object);
     match &split.prefix {
-        Some(prefix) => text += &format!("install prefix: {}\n", prefix.display()),
+        Some(prefix) => text.line(format_args!("install prefix: {}", prefix.display())),
         None if of_object => {}
-        None => text += "install prefix: unknown; the file is not where it was installed\n",
+        None => text.line("install prefix: unknown; the file is not where it was installed"),
     }
     let rows = split
         .kpacks
@@ -141,55 +148,56 @@ fn split_binary(split: &SplitBinary) -> String {
             ]
         });
     if split.kpacks.files.is_empty() {
-        return text + "no archive is there\n";
+        return text.line("no archive is there");
     }
-    text + &table(2, &["target", "archive", ">size", ">code objects"], rows)
+    text.table(2, &["target", "archive", ">size", ">code objects"], rows);
 }
 
-fn objects(unlinked: &Unlinked) -> String {
+fn objects(unlinked: &Unlinked, text: &mut Text) {
     let total: u64 = unlinked
         .device_objects
         .iter()
         .map(|object| object.device_bytes)
         .sum();
     let device = match unlinked.device_objects.len() {
-        0 => "no device code\n".to_owned(),
+        0 => "no device code".to_owned(),
         _ => format!(
-            "{} of device code, which is split before the link\n",
+            "{} of device code, which is split before the link",
             size(total)
         ),
     };
     if !unlinked.static_library {
-        return device;
+        return text.line(device);
     }
     let members = count(unlinked.members as u64, "member");
     if unlinked.device_objects.is_empty() {
-        return format!("{members}, {device}");
+        return text.line(format_args!("{members}, {device}"));
     }
     let rows = unlinked.device_objects.iter().map(|object| {
         let member = object.member.clone();
         vec![member.unwrap_or_default(), size(object.device_bytes)]
     });
-    format!(
-        "{members}, {device}{}",
-        table(2, &["member", ">device code"], rows)
-    )
+    text.line(format_args!("{members}, {device}"));
+    text.table(2, &["member", ">device code"], rows);
 }
 
-fn archive_text(archive: &Archive) -> String {
-    format!(
-        "{} for {}, {}\n{}, {} stored: {} -> {}\n",
+fn archive_text(archive: &Archive, text: &mut Text) {
+    text.line(format_args!(
+        "{} for {}, {}",
         archive.group_name,
         archive.targets.join(", "),
-        archive.compression_scheme,
+        archive.compression_scheme
+    ));
+    text.line(format_args!(
+        "{}, {} stored: {} -> {}",
         count(archive.kernels.len() as u64, "kernel"),
         count(archive.stored_objects as u64, "code object"),
         size(archive.original_size),
-        size(archive.stored_size),
-    )
+        size(archive.stored_size)
+    ));
 }
 
-fn manifest_text(manifest: &Manifest) -> String {
+fn manifest_text(manifest: &Manifest, text: &mut Text) {
     let rows = manifest.kpacks.iter().map(|kpack| {
         vec![
             kpack.target.clone(),
@@ -199,23 +207,20 @@ fn manifest_text(manifest: &Manifest) -> String {
             if kpack.present { "there" } else { "missing" }.to_owned(),
         ]
     });
-    format!(
-        "{}, in {}\n{}",
+    text.line(format_args!(
+        "{}, in {}",
         manifest.component_name,
         if manifest.prefix.is_empty() {
             "."
         } else {
             &manifest.prefix
-        },
-        table(
-            2,
-            &["target", "archive", ">size", ">kernels", "archive is"],
-            rows
-        )
-    )
+        }
+    ));
+    let heading = ["target", "archive", ">size", ">kernels", "archive is"];
+    text.table(2, &heading, rows);
 }
 
-fn bundle_text(bundle: &Bundle) -> String {
+fn bundle_text(bundle: &Bundle, text: &mut Text) {
     let rows = bundle
         .entries
         .iter()
@@ -224,14 +229,11 @@ fn bundle_text(bundle: &Bundle) -> String {
     let uncompressed = uncompressed.map_or_else(String::new, |bytes| {
         format!(", {} uncompressed", size(bytes))
     });
-    format!(
-        "{}{uncompressed}\n{}",
-        bundle.format,
-        table(2, &["entry", ">size"], rows)
-    )
+    text.line(format_args!("{}{uncompressed}", bundle.format));
+    text.table(2, &["entry", ">size"], rows);
 }
 
-fn code_object_text(code_object: &CodeObject) -> String {
+fn code_object_text(code_object: &CodeObject, text: &mut Text) {
     let target = code_object
         .target
         .as_deref()
@@ -240,8 +242,8 @@ fn code_object_text(code_object: &CodeObject) -> String {
         Some(version) => format!("code object version {version}"),
         None => format!("ABI version {}", code_object.abi_version),
     };
-    format!(
-        "for {target}, {version}, e_flags {:#x}\n",
+    text.line(format_args!(
+        "for {target}, {version}, e_flags {:#x}",
         code_object.flags
-    )
+    ));
 }

@@ -9,7 +9,7 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::install::CompressionArgument;
-use super::output::{self, count, size};
+use super::output::{self, Text, count, size};
 use super::progress::{ALL, Bar};
 use crate::Error;
 use crate::artifact::databases::{DATABASES, Selection};
@@ -247,7 +247,7 @@ fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<Exi
     };
     match &outcome {
         outcome if arguments.json => output::json(outcome)?,
-        Outcome::Split(report) if !arguments.quiet => output::write(summary(report))?,
+        Outcome::Split(report) if !arguments.quiet => summary(report).write()?,
         Outcome::Split(_) | Outcome::Failed(_) => {}
     }
     result
@@ -271,23 +271,23 @@ fn print_batch(
         }
     };
     print_notices(&report.notices, arguments.quiet);
-    let mut text = String::new();
+    let mut text = Text::default();
     let mut split = 0;
     for outcome in &report.artifacts {
         match outcome {
             Outcome::Split(report) => {
                 print_notices(&report.notices, arguments.quiet);
-                text += &summary(report);
+                add_summary(&mut text, report);
                 split += 1;
             }
             Outcome::Failed(failure) => {
                 output::complain("error", &failure.error);
-                text += &format!("{}: failed\n", failure.artifact_prefix);
+                text.line(format_args!("{}: failed", failure.artifact_prefix));
             }
         }
     }
     let failures: Vec<&Failure> = report.failures().collect();
-    text += &format!("{} split", count(split as u64, "artifact"));
+    let mut total = format!("{} split", count(split as u64, "artifact"));
     let mut error = None;
     if !failures.is_empty() {
         let names: Vec<&str> = failures
@@ -295,13 +295,13 @@ fn print_batch(
             .map(|failure| failure.artifact_prefix.as_str())
             .collect();
         let failed = format!("{} failed: {}", failures.len(), names.join(", "));
-        text += &format!(", {failed}");
+        total += &format!(", {failed}");
         error = Some(format!(
             "of {}, {failed}",
             count(report.artifacts.len() as u64, "artifact")
         ));
     }
-    text += "\n";
+    text.line(total);
     if arguments.json {
         output::json(&BatchSummary {
             outcome: if error.is_some() { "failed" } else { "split" },
@@ -309,7 +309,7 @@ fn print_batch(
             report: &report,
         })?;
     } else if !arguments.quiet {
-        output::write(text)?;
+        text.write()?;
     }
     Ok(match failures.iter().any(|failure| failure.io) {
         _ if failures.is_empty() => ExitCode::SUCCESS,
@@ -318,8 +318,14 @@ fn print_batch(
     })
 }
 
-fn summary(report: &Report) -> String {
-    let mut text = format!(
+fn summary(report: &Report) -> Text {
+    let mut text = Text::default();
+    add_summary(&mut text, report);
+    text
+}
+
+fn add_summary(text: &mut Text, report: &Report) {
+    let mut line = format!(
         "{}: {} -> {}",
         report.artifact_prefix,
         size(report.size_before),
@@ -354,9 +360,9 @@ fn summary(report: &Report) -> String {
         words.push(format!("{all}device code left out: {targets}"));
     }
     if !words.is_empty() {
-        text += &format!(" ({})", words.join("; "));
+        line += &format!(" ({})", words.join("; "));
     }
-    text += "\n";
+    text.line(line);
     let rows = report.artifacts.iter().map(|artifact| {
         let name = artifact.path.file_name().unwrap_or_default();
         vec![
@@ -366,5 +372,5 @@ fn summary(report: &Report) -> String {
             artifact.archives.to_string(),
         ]
     });
-    text + &output::table(2, &["artifact", ">files", ">size", ">archives"], rows)
+    text.table(2, &["artifact", ">files", ">size", ">archives"], rows);
 }

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use kpack_build::shared::shown;
 use kpack_format::TargetId;
 
-use super::output::{self, count};
+use super::output::{self, Text, count};
 use crate::Error;
 use crate::verify::{self, Options, Outcome};
 
@@ -52,13 +53,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let report = verify::verify(&arguments.paths, &options, &mut |path, position, total| {
         bar.set_length(total as u64);
         bar.set_position(position as u64);
-        bar.set_message(path.display().to_string());
+        bar.set_message(shown(path).to_string());
     })?;
     bar.finish_and_clear();
 
     if arguments.json {
         output::json(&report)?;
     } else {
+        let mut text = Text::default();
         for check in &report.checks {
             let outcome = match check.outcome {
                 Outcome::Fault => "FAULT",
@@ -66,19 +68,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 Outcome::Note => "note",
                 Outcome::Ok => "ok",
             };
-            output::write(format_args!(
-                "{outcome:<5} {}: {}\n",
+            text.line(format_args!(
+                "{outcome:<5} {}: {}",
                 check.path.display(),
                 check.text
-            ))?;
+            ));
         }
         if !arguments.quiet {
-            output::write(format_args!(
-                "{}, {}\n",
+            text.line(format_args!(
+                "{}, {}",
                 count(report.checks.len() as u64, "check"),
                 count(report.count(Outcome::Fault) as u64, "fault")
-            ))?;
+            ));
         }
+        text.write()?;
     }
     Ok(if report.holds() {
         ExitCode::SUCCESS

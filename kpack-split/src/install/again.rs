@@ -50,5 +50,7 @@ pub(super) fn targets(
     }
     let manifest = inspect::read_manifest(&kpacks.path.join(kpack_dir::manifest_name(group)));
     names.extend(manifest.into_iter().flat_map(|m| m.kpack_files.into_keys()));
-    Ok(Some(names.iter().filter_map(|name| name.parse().ok()).collect()))
+    Ok(Some(
+        names.iter().filter_map(|name| name.parse().ok()).collect(),
+    ))
 }
