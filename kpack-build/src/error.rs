@@ -23,6 +23,11 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// A file is not the one any more that was read.
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is no compiler, or it failed.
     Compiler(String),
     /// A wrong argument.
@@ -34,6 +39,11 @@ impl fmt::Display for Error {
         match self {
             Self::Refused { path, reason } => write!(f, "{}: {reason}", shown(path)),
             Self::Io { path, action, .. } => write!(f, "cannot {action} {}", shown(path)),
+            Self::Changed { path } => write!(
+                f,
+                "{}: it changed while it was read; run this again",
+                shown(path)
+            ),
             Self::Compiler(text) | Self::Usage(text) => f.write_str(text),
         }
     }
@@ -62,6 +72,13 @@ impl Error {
         Self::Refused {
             path: path.to_owned(),
             reason: reason.into(),
+        }
+    }
+
+    /// [`Error::Changed`].
+    pub fn changed(path: &Path) -> Self {
+        Self::Changed {
+            path: path.to_owned(),
         }
     }
 

@@ -18,11 +18,11 @@ mod elf;
 mod error;
 mod hip;
 mod input;
-mod kpack_dir;
 pub mod object_file;
 pub mod report;
 pub mod shared;
 mod split;
+mod store;
 
 pub use error::Error;
 pub use hip::{Hip, Library};

@@ -26,16 +26,12 @@ pub mod input {
     };
 }
 
-/// A module's kpack directory.
-pub mod kpack_dir {
-    pub use crate::kpack_dir::{
-        KpackDir, Present, Staged, Update, Updated, archive_name, check_names, entry, entry_of,
-        group_name, is_manifest, is_name_part, manifest_name, recover_directory, remove,
-        remove_directory, replace_directory, same_bytes, scratch_file, sync_directory,
-    };
-}
-
 /// Device code, into archives.
 pub mod split {
     pub use crate::split::{Budget, Compression, DeviceCode, archive_error, compress, padding};
+}
+
+/// How files get written.
+pub mod store {
+    pub use crate::store::*;
 }

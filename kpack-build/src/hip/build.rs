@@ -21,10 +21,10 @@ use super::environment::Environment;
 use super::flags::{self, Flags, Places};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::Error;
-use crate::kpack_dir::{
-    Staged, check_names, group_name, recover_directory, remove_directory, replace_directory,
-};
 use crate::object_file;
+use crate::store::{
+    StagedFile, check_names, group_name, recover_directory, remove_directory, replace_directory,
+};
 
 /// The directory in `OUT_DIR` in which each library has one of its own.
 const DIRECTORY: &str = "kpack";
@@ -240,8 +240,9 @@ impl<'a> Build<'a> {
         }
         let file_name = format!("lib{}.a", self.name);
         let path = self.hidden.join(&file_name);
-        let (staged, ()) = Staged::write(&path, |output| {
-            object_file::create(&objects, output).map_err(|e| crate::input::elf_error(&path, e))
+        let (staged, ()) = StagedFile::write(&path, |staged| {
+            object_file::create(&objects, staged.file())
+                .map_err(|e| crate::input::elf_error(&path, e))
         })?;
         staged.commit()?;
         Ok(file_name)

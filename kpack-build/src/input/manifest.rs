@@ -13,8 +13,13 @@ const MAX_SIZE: u64 = 16 << 20;
 
 /// Reads a manifest. Damage is [`Error::Refused`].
 pub fn read_manifest(path: &Path) -> Result<manifest::Manifest, Error> {
+    parse_manifest(path, super::open(path)?)
+}
+
+/// Reads a manifest that is at `path`, or is to be there.
+pub(crate) fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest::Manifest, Error> {
     let mut bytes = Vec::new();
-    super::open(path)?
+    source
         .take(MAX_SIZE + 1)
         .read_to_end(&mut bytes)
         .map_err(|e| Error::io(path, "read", e))?;

@@ -17,6 +17,7 @@ use crate::elf::{self, ElfError};
 
 pub use identify::{FileKind, identify};
 pub(crate) use identify::{START, kind_of};
+pub(crate) use manifest::parse_manifest;
 pub use manifest::{manifest_parts, read_manifest};
 
 /// Opens a regular file for reading.

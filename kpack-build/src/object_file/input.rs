@@ -16,9 +16,9 @@ use super::window::{self, Window};
 use crate::Error;
 use crate::elf::{ElfError, Wrapper};
 use crate::input::{self, FileKind, elf_error};
-use crate::kpack_dir::Staged;
 use crate::report::{FileReport, Outcome, Report};
 use crate::split::{DeviceCode, padding};
+use crate::store::{Directory, StagedFile};
 
 /// How many bytes stand behind a marker, so that there is room for another one when the binary that
 /// the object is linked into is installed.
@@ -218,36 +218,32 @@ impl Input {
     }
 
     /// Writes the host-only file beside the one of its name in `directory`.
-    pub(super) fn stage(&self, directory: &Path) -> Result<Staged, Error> {
-        let path = directory.join(self.path.file_name().unwrap_or_default());
+    pub(super) fn stage(&self, directory: &Arc<Directory>) -> Result<StagedFile, Error> {
+        let name = self.path.file_name().unwrap_or_default();
+        let mut staged = StagedFile::create(Arc::clone(directory), name)?;
+        let path = staged.path().to_owned();
         let failed = |error| match elf_error(&self.path, error) {
             Error::Io { source, .. } => Error::io(&path, "write", source),
             error => error,
         };
-        let (staged, ()) = Staged::write(&path, |output| {
-            let whole = Window::new(&self.file, 0, self.size);
-            match (&self.members, self.units.as_slice()) {
-                (Some(members), _) => {
-                    let mut plans: Vec<Option<&Plan>> = members.iter().map(|_| None).collect();
-                    for unit in &self.units {
-                        if let Some(index) = unit.member {
-                            plans[index] = Some(&unit.plan);
-                        }
+        let output = staged.file();
+        let whole = Window::new(&self.file, 0, self.size);
+        match (&self.members, self.units.as_slice()) {
+            (Some(members), _) => {
+                let mut plans: Vec<Option<&Plan>> = members.iter().map(|_| None).collect();
+                for unit in &self.units {
+                    if let Some(index) = unit.member {
+                        plans[index] = Some(&unit.plan);
                     }
-                    static_library::rewrite(&self.file, members, &plans, output)
                 }
-                (None, [unit]) => unit.plan.apply(&whole, output, 0),
-                (None, _) => window::copy(&whole, &(0..self.size), output, 0),
+                static_library::rewrite(&self.file, members, &plans, output)
             }
-            .map_err(failed)?;
-            let metadata = self.file.metadata();
-            let permissions = metadata
-                .map_err(|e| Error::io(&self.path, "read", e))?
-                .permissions();
-            output
-                .set_permissions(permissions)
-                .map_err(|e| Error::io(&path, "set the mode of", e))
-        })?;
+            (None, [unit]) => unit.plan.apply(&whole, output, 0),
+            (None, _) => window::copy(&whole, &(0..self.size), output, 0),
+        }
+        .map_err(failed)?;
+        staged.keep_mode(&self.file)?;
+        staged.sync()?;
         Ok(staged)
     }
 }

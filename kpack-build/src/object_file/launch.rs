@@ -16,8 +16,8 @@ use super::arguments::Compilation;
 use super::{Options, examine, split};
 use crate::Error;
 use crate::input::{self, FileKind, elf_error};
-use crate::kpack_dir::{self, group_name, remove_directory};
 use crate::report::Outcome;
+use crate::store::{group_name, remove_directory};
 
 /// Runs a compiler, and splits the objects that it makes. `options` have the module and how code
 /// objects are stored; their output directory and files are not looked at. What else a compiler
@@ -158,7 +158,8 @@ fn remove_archives(archives: &Path, keep: &[OsString]) -> Result<(), Error> {
     for entry in entries {
         let entry = entry.map_err(|e| Error::io(&directory, "list", e))?;
         if !keep.contains(&entry.file_name()) {
-            kpack_dir::remove(&entry.path())?;
+            let path = entry.path();
+            fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;
         }
     }
     // Only where they are empty.

@@ -31,17 +31,19 @@ mod symbols;
 mod window;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::Manifest;
 
 use crate::Error;
-use crate::kpack_dir::{self, KpackDir, Update};
-use crate::report::{ArchiveReport, Progress, Report};
+
+use crate::report::{Progress, Report};
 use crate::split::{Budget, Compression, DeviceCode, compress};
+use crate::store::{Directory, Made, Transaction, Update, group_name, stem_of};
 use input::Input;
 
 pub use launch::{launch, launch_watched};
@@ -59,7 +61,7 @@ pub(crate) use static_library::create;
 /// but where replacing files failed half-way.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
-    let group = kpack_dir::group_name(&options.module, &options.component);
+    let group = group_name(&options.module, &options.component);
     let search_paths = options.search_paths(&group);
     let mut files = Vec::new();
     for path in &options.files {
@@ -67,8 +69,8 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     }
 
     let output = &options.output_dir;
-    let made = Made::new(&output.join(".kpack"));
-    fs::create_dir_all(output).map_err(|e| Error::io(output, "create directory", e))?;
+    let mut made = Made::default();
+    let directory = Directory::make(output, &mut made)?;
     let sources: Vec<(String, &DeviceCode)> = files
         .iter()
         .flat_map(|file| &file.units)
@@ -90,56 +92,29 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     for file in &files {
         file.report(&mut report);
     }
-    apply(options, &group, &files, archives, &mut report)?;
-    made.stays();
+    apply(options, directory, &group, &files, archives, &mut report)?;
     Ok(report)
 }
 
-/// The directories that a run makes; where it fails, they go again.
-struct Made {
-    /// The deepest first.
-    missing: Vec<PathBuf>,
-}
+/// The directory of the archives in the output directory.
+const KPACKS: &str = ".kpack";
 
-impl Made {
-    fn new(path: &Path) -> Self {
-        let missing = path
-            .ancestors()
-            .take_while(|directory| !directory.as_os_str().is_empty() && !directory.exists());
-        Self {
-            missing: missing.map(Path::to_owned).collect(),
-        }
-    }
-
-    fn stays(mut self) {
-        self.missing.clear();
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        for directory in &self.missing {
-            // Only where it is empty.
-            let _ = fs::remove_dir(directory);
-        }
-    }
-}
-
-/// Archives, manifest and host-only files into the output directory: everything under hidden names
-/// first, then renamed.
+/// Archives, manifest and host-only files into the output directory.
 fn apply(
     options: &Options,
+    output: Directory,
     group: &str,
     files: &[Input],
     archives: BTreeMap<TargetId, ArchiveWriter<File>>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let names: Vec<String> = files.iter().map(Input::name).collect();
-    let directory = KpackDir::lock(&options.output_dir.join(".kpack"), group.to_owned())?;
+    let mut transaction = Transaction::begin(&output, Path::new(KPACKS), group)?;
     let mut manifest = Manifest {
         component_name: group.to_owned(),
         prefix: String::new(),
-        kpack_files: directory
+        kpack_files: transaction
+            .directory()
             .manifest()?
             .map(|old| old.kpack_files)
             .unwrap_or_default(),
@@ -156,53 +131,21 @@ fn apply(
         file.is_some_and(|file| again.iter().any(|name| *name == file))
     };
     let update = Update {
-        directory: &directory,
         replaces: &replaces,
         touches: &|_| true,
         only_computed: false,
         jobs: options.jobs,
     };
-    let updated = update.stage(archives, &mut manifest)?;
-    let mut staged_archives = Vec::new();
-    for (target, written, staged) in updated.archives {
-        let name = directory.archive_name(&target);
-        let entry = kpack_dir::entry(&target, name, &written);
-        manifest.kpack_files.insert(target.to_string(), entry);
-        let Some(staged) = staged else { continue };
-        let line = ArchiveReport::written(staged.path(), &target, &written);
-        staged_archives.push((staged, line));
-    }
-    let staged_manifest = match manifest.kpack_files.is_empty() {
-        true => None,
-        false => Some(directory.stage_manifest(&manifest)?),
-    };
-    let mut staged_files = Vec::new();
+    transaction.archives(&update, archives, &mut manifest)?;
+    transaction.manifest(&manifest)?;
+    output.remove_leftovers(&|stem| names.iter().any(|name| stem_of(name.as_ref()) == stem))?;
+    let output = Arc::new(output);
     for file in files {
-        staged_files.push(file.stage(&options.output_dir)?);
+        transaction.host(file.stage(&output)?);
     }
-
-    for (staged, mut line) in staged_archives {
-        line.changed = staged.commit()?;
-        report.archives.push(line);
-    }
-    report.archives.sort_by(|a, b| a.target.cmp(&b.target));
-    match staged_manifest {
-        Some(manifest) => {
-            manifest.commit()?;
-        }
-        None => directory.remove_manifest()?,
-    }
-    for path in updated.emptied {
-        kpack_dir::remove(&path)?;
-        report.removed.push(path);
-    }
-    directory.sync()?;
+    transaction.commit(report)?;
     if manifest.kpack_files.is_empty() {
-        // Only where it is empty.
-        let _ = fs::remove_dir(directory.path());
-    }
-    for staged in staged_files {
-        staged.commit()?;
+        output.remove_empty(KPACKS.as_ref());
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use kpack_format::archive::Scheme;
 use kpack_format::marker::GFXARCH;
 
 use crate::Error;
-use crate::kpack_dir::check_names;
+use crate::store::check_names;
 
 /// What to split, and how.
 #[derive(Debug, Clone)]

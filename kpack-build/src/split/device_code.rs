@@ -1,10 +1,9 @@
 //! The bundles that the wrappers of one file point to, and the code objects in them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -13,6 +12,7 @@ use kpack_format::offload_bundle::{Bundle, BundleError, Entry};
 use crate::Error;
 use crate::elf;
 use crate::input;
+use crate::store::Identity;
 
 /// The device code of a file: a linked binary, a relocatable object, or a member of a static
 /// library.
@@ -22,26 +22,6 @@ pub struct DeviceCode {
     identity: Identity,
     wrapper_count: usize,
     bundles: Vec<LocatedBundle>,
-}
-
-/// What tells whether a path still leads to the same file with the same content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Identity {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-}
-
-impl Identity {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        }
-    }
 }
 
 /// A bundle, and the wrappers that point to it.
@@ -98,40 +78,31 @@ fn bundle_error(path: &Path, wrapper: usize, offset: u64, error: BundleError) ->
 impl DeviceCode {
     /// Reads the tables of the bundles that `wrappers` of `file`, found at `path`, point to.
     pub fn read(path: &Path, file: &File, wrappers: &[elf::Wrapper]) -> Result<Self, Error> {
-        let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+        let identity = Identity::of(path, file)?;
         let bundles = bundles(path, file, wrappers)?;
         Ok(Self {
             path: path.to_owned(),
-            identity: Identity::of(&metadata),
+            identity,
             wrapper_count: wrappers.len(),
             bundles,
         })
     }
 
-    /// Opens the file again: one descriptor for each of a thousand binaries would be too many. `None`
-    /// where it is another file by now, or was written to.
-    pub fn reopen(&self) -> Result<Option<File>, Error> {
-        let file = input::open(&self.path)?;
-        let metadata = file
-            .metadata()
-            .map_err(|e| Error::io(&self.path, "read", e))?;
-        Ok((Identity::of(&metadata) == self.identity).then_some(file))
-    }
-
-    /// Opens the file again.
+    /// Opens the file again: one descriptor for each of a thousand binaries would be too many.
     ///
     /// # Errors
-    /// [`Error::Refused`] where it changed.
+    /// [`Error::Changed`] where it is another file by now, or was written to.
     pub fn open(&self) -> Result<File, Error> {
-        self.reopen()?.ok_or_else(|| {
-            let reason = "it changed while it was read; run this again";
-            Error::refused(&self.path, reason)
-        })
+        let file = input::open(&self.path)?;
+        match Identity::of(&self.path, &file)? == self.identity {
+            true => Ok(file),
+            false => Err(Error::changed(&self.path)),
+        }
     }
 
     /// Size of the file in bytes.
     pub fn file_size(&self) -> u64 {
-        self.identity.size
+        self.identity.size()
     }
 
     /// How many wrappers it has.

@@ -39,6 +39,12 @@ impl<R: Read + Seek> Archive<R> {
         self.index.toc()
     }
 
+    /// How many kernels it has: names, each with its targets.
+    pub fn kernel_count(&self) -> u64 {
+        let kernels = self.toc().kernels.values();
+        kernels.map(|targets| targets.len() as u64).sum()
+    }
+
     /// How many code objects are stored; ordinals are smaller.
     pub fn count(&self) -> usize {
         self.index.count()

@@ -10,7 +10,7 @@ use kpack_format::TargetId;
 use super::output;
 use crate::Error;
 use crate::inspect;
-use crate::kpack_dir::Staged;
+use crate::store::StagedFile;
 
 /// Take a code object out of an archive
 #[derive(Debug, Args)]
@@ -47,8 +47,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         std::fs::write(path, &code_object).map_err(|e| Error::io(path, "write", e))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (staged, ()) = Staged::write(path, |mut file| {
-        file.write_all(&code_object)
+    let (staged, ()) = StagedFile::write(path, |staged| {
+        staged
+            .file()
+            .write_all(&code_object)
             .map_err(|e| Error::io(path, "write", e))
     })?;
     staged.commit()?;

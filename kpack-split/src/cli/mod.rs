@@ -111,7 +111,7 @@ fn allow_open_files() {
 fn exit_code(error: &Error) -> u8 {
     match error {
         Error::Usage(_) => 2,
-        Error::Refused { .. } | Error::Compiler(_) => 3,
+        Error::Refused { .. } | Error::Changed { .. } | Error::Compiler(_) => 3,
         Error::Io { .. } => 4,
     }
 }

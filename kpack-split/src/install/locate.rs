@@ -5,10 +5,12 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::marker::{GFXARCH, Marker};
 
 use crate::Error;
+use crate::store::Directory;
 
 /// An install prefix, with symbolic links resolved.
 pub(crate) struct Prefix {
     path: PathBuf,
+    root: Directory,
 }
 
 /// A binary in the prefix.
@@ -25,7 +27,13 @@ impl Prefix {
         let path = path
             .canonicalize()
             .map_err(|e| Error::io(path, "find install prefix", e))?;
-        Ok(Self { path })
+        let root = Directory::open(&path)?;
+        Ok(Self { path, root })
+    }
+
+    /// The prefix, as it was opened.
+    pub(crate) fn root(&self) -> &Directory {
+        &self.root
     }
 
     /// The binary that `file` is, through symbolic links. It is relative to the prefix, or where no

@@ -28,7 +28,7 @@ use presplit::Presplit;
 
 pub(crate) use crate::kpack_dir::is_name_part;
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
-pub(crate) use host::stage_edited;
+pub(crate) use host::Content;
 pub use options::{Only, Options, Unexpected};
 
 /// Splits binaries of an install prefix.
@@ -51,6 +51,20 @@ pub use options::{Only, Options, Unexpected};
 /// replacing files failed half-way: each that was replaced is whole, and fits the others.
 pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
+    // Another run may split a binary, or a build replace it, while this one reads it.
+    for _ in 1..ATTEMPTS {
+        match attempt(options, progress) {
+            Err(Error::Changed { .. }) => {}
+            result => return result,
+        }
+    }
+    attempt(options, progress)
+}
+
+/// How often binaries are read that change meanwhile.
+const ATTEMPTS: usize = 3;
+
+fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     let prefix = Prefix::new(&options.prefix)?;
     let kpacks = prefix.kpack_dir(&options.kpack_dir)?;
     let group = kpack_dir::group_name(&options.module, &options.component);
@@ -116,6 +130,7 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
     if !fat.is_empty() {
         let run = Run {
             options,
+            root: prefix.root(),
             kpacks: &kpacks,
             group: &group,
             wanted: &wanted,

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{self, File};
+use std::num::NonZeroUsize;
+use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Scheme};
@@ -12,11 +14,11 @@ use kpack_format::marker::{GFXARCH, Marker};
 use super::messages::Binary;
 use super::output_dir::OutputDir;
 use crate::Error;
+use crate::install::Content;
 use crate::install::presplit::Presplit;
-use crate::install::stage_edited;
-use crate::kpack_dir::{self, KpackDir};
-use crate::report::{ArchiveReport, FileReport, Outcome, Report};
+use crate::report::{FileReport, Outcome, Report};
 use crate::split::{self, Input};
+use crate::store::{Directory, StagedFile, Transaction, Update, scratch_file};
 
 /// Where the archives go, in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
@@ -96,7 +98,7 @@ impl<'a> Release<'a> {
             let archive = match archives.entry((group.to_owned(), target.clone())) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
-                    let spool = kpack_dir::scratch_file(hidden)?;
+                    let spool = scratch_file(hidden)?;
                     let scheme = Scheme::ZstdPerKernel;
                     new.insert(ArchiveWriter::new(spool, group, target, scheme))
                 }
@@ -104,7 +106,12 @@ impl<'a> Release<'a> {
             fill(archive)
         })?;
         let edits = presplit.edits(&|group| marker(name, directory, group))?;
-        stage_edited(&hidden.join(name), &presplit.file, &edits)?.commit()?;
+        let to = hidden.join(name);
+        let (staged, ()) = StagedFile::write(&to, |staged| {
+            Content::Edited(&edits).write(&to, &presplit.file, staged.file())?;
+            staged.keep_mode(&presplit.file)
+        })?;
+        staged.commit()?;
         let targets = presplit.targets().into_iter();
         Ok(Outcome::Placed {
             wrappers: presplit.wrapper_count(),
@@ -119,25 +126,11 @@ impl<'a> Release<'a> {
             archives,
             mut report,
         } = self;
-        let path = output.hidden.join(KPACK_DIR);
-        let mut manifests: BTreeMap<String, Manifest> = BTreeMap::new();
+        let mut groups: BTreeMap<String, BTreeMap<TargetId, ArchiveWriter<File>>> = BTreeMap::new();
         for ((group, target), archive) in archives {
-            let directory = KpackDir::lock(&path, group.clone())?;
-            let (staged, written) = directory.stage_archive(&target, archive)?;
-            staged.commit()?;
-            let name = directory.archive_name(&target);
-            let path = output.path.join(KPACK_DIR).join(&name);
-            let line = ArchiveReport::written(path, &target, &written);
-            report.archives.push(line);
-            let manifest = manifests.entry(group.clone()).or_insert_with(|| Manifest {
-                component_name: group,
-                prefix: "lib".to_owned(),
-                kpack_files: BTreeMap::new(),
-            });
-            let entry = kpack_dir::entry(&target, name, &written);
-            manifest.kpack_files.insert(target.to_string(), entry);
+            groups.entry(group).or_default().insert(target, archive);
         }
-        if manifests.is_empty() {
+        if groups.is_empty() {
             let binaries = Vec::from_iter(report.files.iter().map(|file| file.path.as_str()));
             report.warn(
                 &output.path,
@@ -147,11 +140,29 @@ impl<'a> Release<'a> {
                 ),
             );
         }
-        for (group, manifest) in manifests {
-            KpackDir::lock(&path, group)?
-                .stage_manifest(&manifest)?
-                .commit()?;
+        let root = Directory::open(&output.hidden)?;
+        for (group, archives) in groups {
+            let mut transaction = Transaction::begin(&root, Path::new(KPACK_DIR), &group)?;
+            let mut manifest = Manifest {
+                component_name: group,
+                prefix: "lib".to_owned(),
+                kpack_files: BTreeMap::new(),
+            };
+            let update = Update {
+                replaces: &|_| true,
+                touches: &|_| true,
+                only_computed: false,
+                jobs: NonZeroUsize::MIN,
+            };
+            transaction.archives(&update, archives, &mut manifest)?;
+            transaction.manifest(&manifest)?;
+            transaction.commit(&mut report)?;
         }
+        for archive in &mut report.archives {
+            let name = archive.path.file_name().unwrap_or_default();
+            archive.path = output.path.join(KPACK_DIR).join(name);
+        }
+        report.archives.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(report)
     }
 }

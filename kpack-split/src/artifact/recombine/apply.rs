@@ -10,7 +10,7 @@ use super::{Artifact, Options, Plan, Source};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::staged_tree::StagedTree;
-use crate::kpack_dir;
+use crate::store::Directory;
 
 impl Plan {
     /// Writes the artifacts. `on_bytes` is called with the size of each file that was copied.
@@ -68,12 +68,12 @@ impl Plan {
         for (_, tree) in generic.iter().chain(&groups) {
             tree.make_way()?;
         }
-        kpack_dir::sync_directory(output)?;
+        Directory::open(output)?.sync()?;
         for trees in [groups, generic] {
             for (_, tree) in trees {
                 tree.commit()?;
             }
-            kpack_dir::sync_directory(output)?;
+            Directory::open(output)?.sync()?;
         }
         Ok(())
     }

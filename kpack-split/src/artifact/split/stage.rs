@@ -17,7 +17,7 @@ use crate::artifact::classify::Node;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, GENERIC, Kind};
 use crate::artifact::staged_tree::{check_replaceable, remove_tree};
-use crate::kpack_dir;
+use crate::store::Directory;
 
 /// The name of a split artifact.
 pub(super) fn artifact_name(prefix: &str, target: Option<&TargetId>) -> String {
@@ -136,14 +136,14 @@ impl Stage {
     pub(super) fn commit(self, targets: &[&TargetId]) -> Result<(), Error> {
         self.sync_content()?;
         self.set_aside(None)?;
-        kpack_dir::sync_directory(&self.output)?;
+        Directory::open(&self.output)?.sync()?;
         for target in targets {
             self.set_aside(Some(target))?;
             self.rename(Some(target))?;
         }
-        kpack_dir::sync_directory(&self.output)?;
+        Directory::open(&self.output)?.sync()?;
         self.rename(None)?;
-        kpack_dir::sync_directory(&self.output)?;
+        Directory::open(&self.output)?.sync()?;
         self.empty()?;
         fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
     }
@@ -159,7 +159,7 @@ impl Stage {
                 self.rename(Some(target))?;
             }
         }
-        kpack_dir::sync_directory(&self.output)?;
+        Directory::open(&self.output)?.sync()?;
         self.empty()?;
         fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
     }

@@ -4,21 +4,20 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::thread;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::Manifest;
 
-use super::{KpackDir, Present, Staged, entry_of, scratch_file};
+use super::kpack_dir::{KpackDir, Present, entry_of, stage_archive};
+use super::scratch::scratch_file;
+use super::staged_file::StagedFile;
 use crate::Error;
 use crate::split::archive_error;
 
 /// What is to become of a module's archives.
 pub struct Update<'a> {
-    /// Where they are.
-    pub directory: &'a KpackDir,
     /// Whether a kernel of an archive that is there is of a binary that is written anew.
     pub replaces: &'a (dyn Fn(&str) -> bool + Sync),
     /// Whether the archive of a target for which there is nothing new may change.
@@ -33,9 +32,9 @@ pub struct Update<'a> {
 #[derive(Default)]
 pub struct Updated {
     /// Without a file where it was only computed.
-    pub archives: Vec<(TargetId, Written, Option<Staged>)>,
-    /// Archives that are to be removed.
-    pub emptied: Vec<PathBuf>,
+    pub archives: Vec<(TargetId, Written, Option<StagedFile>)>,
+    /// Names of archives that are to be removed.
+    pub emptied: Vec<String>,
 }
 
 /// An archive to be written: new kernels, and the archive that they are merged with.
@@ -48,13 +47,14 @@ struct Change {
 impl Update<'_> {
     /// Merges `new` kernels with those that stay. `manifest` loses the entries of what is emptied,
     /// and gets entries of archives that stay as they are.
-    pub fn stage(
+    pub(super) fn stage(
         &self,
+        directory: &KpackDir,
         new: BTreeMap<TargetId, ArchiveWriter<File>>,
         manifest: &mut Manifest,
     ) -> Result<Updated, Error> {
         let mut updated = Updated::default();
-        let mut present = self.directory.archives()?;
+        let mut present = directory.archives()?;
         let mut changes = Vec::new();
         for (target, archive) in new {
             let old = present.remove(&target);
@@ -66,7 +66,7 @@ impl Update<'_> {
         }
         for (target, old) in present {
             if let Some(archive) =
-                self.without_stale(&target, &old, manifest, &mut updated.emptied)?
+                self.without_stale(directory, &target, &old, manifest, &mut updated.emptied)?
             {
                 changes.push(Change {
                     target,
@@ -75,7 +75,7 @@ impl Update<'_> {
                 });
             }
         }
-        updated.archives = self.write(changes)?;
+        updated.archives = self.write(directory, changes)?;
         Ok(updated)
     }
 
@@ -83,12 +83,12 @@ impl Update<'_> {
     /// more): the beginning of a new one for the kernels of other binaries, if it has to change.
     fn without_stale(
         &self,
+        directory: &KpackDir,
         target: &TargetId,
         old: &Present,
         manifest: &mut Manifest,
-        emptied: &mut Vec<PathBuf>,
+        emptied: &mut Vec<String>,
     ) -> Result<Option<ArchiveWriter<File>>, Error> {
-        let directory = self.directory;
         let key = target.to_string();
         let toc = old.archive.toc();
         let mut kernels = toc.kernels.keys();
@@ -101,14 +101,14 @@ impl Update<'_> {
         if toc.kernels.keys().all(|kernel| (self.replaces)(kernel)) {
             manifest.kpack_files.remove(&key);
             if !self.only_computed {
-                emptied.push(old.path.clone());
+                emptied.push(directory.archive_name(target));
             }
             return Ok(None);
         }
         let spool = scratch_file(directory.path())?;
         Ok(Some(ArchiveWriter::new(
             spool,
-            &directory.group,
+            directory.group(),
             target,
             toc.scheme,
         )))
@@ -117,10 +117,11 @@ impl Update<'_> {
     /// Merges and writes archives, some at a time.
     fn write(
         &self,
+        directory: &KpackDir,
         changes: Vec<Change>,
-    ) -> Result<Vec<(TargetId, Written, Option<Staged>)>, Error> {
+    ) -> Result<Vec<(TargetId, Written, Option<StagedFile>)>, Error> {
         let writer = Writer {
-            directory: self.directory,
+            directory,
             replaces: self.replaces,
             only_computed: self.only_computed,
         };
@@ -162,7 +163,7 @@ impl Writer<'_> {
             mut archive,
             old,
         }: Change,
-    ) -> Result<(TargetId, Written, Option<Staged>), Error> {
+    ) -> Result<(TargetId, Written, Option<StagedFile>), Error> {
         if let Some(mut old) = old {
             archive
                 .merge(&mut old.archive, |kernel| !(self.replaces)(kernel))
@@ -173,7 +174,8 @@ impl Writer<'_> {
             let written = written.map_err(|e| archive_error(self.directory.path(), e))?;
             return Ok((target, written, None));
         }
-        let (staged, written) = self.directory.stage_archive(&target, archive)?;
+        let name = self.directory.archive_name(&target);
+        let (staged, written) = stage_archive(self.directory.directory(), name.as_ref(), archive)?;
         Ok((target, written, Some(staged)))
     }
 }

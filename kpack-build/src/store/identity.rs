@@ -1,0 +1,34 @@
+//! Which file, with which content.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::Error;
+
+/// What tells whether a path still leads to the same file with the same content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    /// Of an open file; `path` is where it is.
+    pub fn of(path: &Path, file: &File) -> Result<Self, Error> {
+        let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+        Ok(Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+
+    /// Size of the file in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+}

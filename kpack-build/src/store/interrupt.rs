@@ -1,0 +1,49 @@
+//! Signals that end a run: it cleans up before it goes.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::Error;
+
+static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
+
+/// Where a signal handler puts the number of a signal that asks the process to end. Whatever is being
+/// written fails then, and is removed.
+pub fn signal() -> Arc<AtomicUsize> {
+    SIGNAL.get_or_init(Arc::default).clone()
+}
+
+/// Fails where a signal asked the process to end; `path` is what would be written.
+pub fn check(path: &Path) -> Result<(), Error> {
+    match asked() {
+        Ok(()) => Ok(()),
+        Err(error) => Err(Error::io(path, "write", error)),
+    }
+}
+
+/// Not an error of the kind `Interrupted`, after which writing is tried again.
+pub(super) fn asked() -> io::Result<()> {
+    let signal = SIGNAL
+        .get()
+        .map_or(0, |signal| signal.load(Ordering::Relaxed));
+    match signal {
+        0 => Ok(()),
+        signal => Err(io::Error::other(format!("stopped by signal {signal}"))),
+    }
+}
+
+/// A writer that fails when a signal asked the process to end.
+pub(super) struct Watched<W>(pub(super) W);
+
+impl<W: io::Write> io::Write for Watched<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        asked()?;
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}

@@ -1,0 +1,283 @@
+//! A module's kpacks in a directory: archives by target, and their manifest.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kpack_format::TargetId;
+use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Written};
+use kpack_format::manifest::{KpackFile, Manifest};
+
+use super::directory::{Directory, Made};
+use super::interrupt::Watched;
+use super::staged_file::StagedFile;
+use crate::Error;
+use crate::input;
+use crate::split::archive_error;
+
+/// The name of what an install of `module` and `component` writes: in front of archives' targets,
+/// and of the manifest's extension.
+pub fn group_name(module: &str, component: &str) -> String {
+    format!("{module}_{component}")
+}
+
+/// What the archive of a group for a target is called.
+pub fn archive_name(group: &str, target: &TargetId) -> String {
+    format!("{group}_{target}.kpack")
+}
+
+/// What the manifest of a group is called.
+pub fn manifest_name(group: &str) -> String {
+    format!("{group}.kpm")
+}
+
+/// Whether a file is a manifest, whole or a part, by its name.
+pub fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "kpm")
+}
+
+/// A module's kpacks in a directory that is locked as long as this lives.
+#[derive(Debug)]
+pub struct KpackDir {
+    directory: Arc<Directory>,
+    group: String,
+}
+
+/// An archive of the module that is there.
+pub struct Present {
+    /// The file.
+    pub path: PathBuf,
+    /// Its contents.
+    pub archive: Archive<BufReader<File>>,
+}
+
+impl KpackDir {
+    /// Waits for the lock on the directory `relative` in `root`, which is made where it is missing,
+    /// and removes what killed runs left in it.
+    pub fn lock(
+        root: &Directory,
+        relative: &Path,
+        group: String,
+        made: &mut Made,
+    ) -> Result<Self, Error> {
+        loop {
+            let directory = root.make_below(relative, made)?;
+            directory.lock()?;
+            // Another run may have removed it, empty, while this one waited.
+            if root.below(relative).is_ok_and(|now| now.is(&directory)) {
+                let ours = [".kpack", ".kpm"].map(str::as_bytes);
+                directory.remove_leftovers(&|stem| {
+                    ours.iter()
+                        .any(|ending| stem.as_encoded_bytes().ends_with(ending))
+                })?;
+                return Ok(Self {
+                    directory: Arc::new(directory),
+                    group,
+                });
+            }
+        }
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The module and component.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// What the module's archive for a target is called.
+    pub fn archive_name(&self, target: &TargetId) -> String {
+        archive_name(&self.group, target)
+    }
+
+    /// The module's archives, by target.
+    pub fn archives(&self) -> Result<BTreeMap<TargetId, Present>, Error> {
+        let mut found = BTreeMap::new();
+        for name in self.directory.names()? {
+            let Some(target) = self.target_of(&name) else {
+                continue;
+            };
+            let path = self.path().join(name);
+            let archive = input::open_archive(&path)?;
+            // `a_b` may be module `a` with component `b…`; the archive knows.
+            if archive.toc().group_name == self.group {
+                found.insert(target, Present { path, archive });
+            }
+        }
+        Ok(found)
+    }
+
+    fn target_of(&self, name: &OsStr) -> Option<TargetId> {
+        let name = name.to_str()?.strip_suffix(".kpack")?;
+        name.strip_prefix(&self.group)?
+            .strip_prefix('_')?
+            .parse()
+            .ok()
+    }
+
+    /// The manifest; `None` where there is none.
+    pub fn manifest(&self) -> Result<Option<Manifest>, Error> {
+        let path = self.path().join(manifest_name(&self.group));
+        match input::read_manifest(&path) {
+            Ok(manifest) => Ok(Some(manifest)),
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the parts of the manifest anew, with what `manifest` says of their archives, each beside
+    /// the one that it may replace.
+    pub(super) fn stage_parts(&self, manifest: &Manifest) -> Result<Vec<StagedFile>, Error> {
+        let mut staged = Vec::new();
+        for (path, mut part) in input::manifest_parts(self.path(), &self.group)? {
+            part.kpack_files
+                .retain(|target, _| manifest.kpack_files.contains_key(target));
+            for (target, file) in &mut part.kpack_files {
+                if let Some(now) = manifest.kpack_files.get(target) {
+                    file.clone_from(now);
+                }
+            }
+            let name = path.file_name().unwrap_or_default();
+            staged.push(stage_manifest(&self.directory, name, &part)?);
+        }
+        Ok(staged)
+    }
+}
+
+/// Writes the archive that is to become `name` in `directory`, and reads it back: what nobody could
+/// open must not take the place of device code.
+pub fn stage_archive(
+    directory: &Arc<Directory>,
+    name: &OsStr,
+    archive: ArchiveWriter<File>,
+) -> Result<(StagedFile, Written), Error> {
+    stage(directory, name, |out| archive.finish(out))
+}
+
+fn stage(
+    directory: &Arc<Directory>,
+    name: &OsStr,
+    write: impl FnOnce(&mut dyn Write) -> Result<Written, ArchiveError>,
+) -> Result<(StagedFile, Written), Error> {
+    let staged = StagedFile::create(Arc::clone(directory), name)?;
+    let path = staged.path();
+    let written = {
+        let mut out = BufWriter::with_capacity(1 << 20, Watched(staged.file()));
+        let written = write(&mut out).map_err(|e| archive_error(path, e))?;
+        out.flush().map_err(|e| Error::io(path, "write", e))?;
+        written
+    };
+    let written_back = Archive::open(BufReader::new(staged.file()));
+    let kernels = written_back
+        .map_err(|error| unreadable(path, &input::archive_error(path, error)))?
+        .kernel_count();
+    if kernels != written.kernel_count {
+        let reason = format!(
+            "it has {kernels} kernels (expected {})",
+            written.kernel_count
+        );
+        return Err(unreadable(path, &Error::refused(path, reason)));
+    }
+    staged.sync()?;
+    Ok((staged, written))
+}
+
+/// Writes the manifest that is to become `name` in `directory`, and reads it back.
+pub fn stage_manifest(
+    directory: &Arc<Directory>,
+    name: &OsStr,
+    manifest: &Manifest,
+) -> Result<StagedFile, Error> {
+    let staged = StagedFile::create(Arc::clone(directory), name)?;
+    let path = staged.path();
+    let mut file = staged.file();
+    file.write_all(&manifest.to_bytes())
+        .and_then(|()| file.rewind())
+        .map_err(|e| Error::io(path, "write", e))?;
+    input::parse_manifest(path, file).map_err(|error| unreadable(path, &error))?;
+    staged.sync()?;
+    Ok(staged)
+}
+
+/// What was written is no file that this program reads.
+fn unreadable(path: &Path, error: &Error) -> Error {
+    let reason = match error {
+        Error::Refused { reason, .. } => reason.clone(),
+        error => error.in_one_line(),
+    };
+    Error::refused(
+        path,
+        format!("what was written cannot be read back: {reason}; nothing is replaced"),
+    )
+}
+
+/// The manifest's entry for an archive.
+pub fn entry(target: &TargetId, filename: String, written: &Written) -> KpackFile {
+    KpackFile {
+        architecture: target.to_string(),
+        filename,
+        size: written.size,
+        kernel_count: written.kernel_count,
+        checksum: Some(written.checksum),
+    }
+}
+
+/// The manifest's entry for an archive that is there and stays as it is; `known` is the entry that
+/// the manifest has, which holds as long as the size does.
+pub fn entry_of(
+    target: &TargetId,
+    filename: String,
+    present: &Present,
+    known: Option<&KpackFile>,
+) -> Result<KpackFile, Error> {
+    let path = &present.path;
+    let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+    let size = metadata.len();
+    if let Some(known) = known.filter(|known| known.size == size && known.checksum.is_some()) {
+        return Ok(known.clone());
+    }
+    let written = Written {
+        size,
+        kernel_count: present.archive.kernel_count(),
+        checksum: input::digest(path)?,
+    };
+    Ok(entry(target, filename, &written))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_archive_does_not_get_the_name_of_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = Arc::new(Directory::open(directory.path()).unwrap());
+        let staged = stage(&opened, "vec_lib_gfx1100.kpack".as_ref(), |out| {
+            out.write_all(&[0; 100])?;
+            Ok(Written {
+                size: 100,
+                kernel_count: 1,
+                checksum: [0; 32],
+            })
+        });
+        let error = staged.map(|_| ()).unwrap_err().to_string();
+        assert!(
+            error.contains("what was written cannot be read back"),
+            "{error}"
+        );
+        assert_eq!(opened.names().unwrap(), Vec::<OsString>::new());
+    }
+}

@@ -1,0 +1,59 @@
+//! Copies that keep holes.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+
+use rustix::fs::SeekFrom as Find;
+use rustix::io::Errno;
+
+/// Copies a range of `input` to `to` in `output`. What is a hole in `input` is none of `output`'s
+/// blocks either, where it is beyond its end. The kernel copies, where it can.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] where `input` is shorter.
+pub fn copy_range(
+    mut input: &File,
+    mut output: &File,
+    range: Range<u64>,
+    to: u64,
+) -> io::Result<()> {
+    let shorter = |copied| {
+        let size = range.end - range.start;
+        let text = format!("the file became shorter while it was read: {copied} of {size} bytes");
+        io::Error::new(io::ErrorKind::UnexpectedEof, text)
+    };
+    let end_of_input = input.metadata()?.len();
+    if end_of_input < range.end {
+        return Err(shorter(end_of_input.saturating_sub(range.start)));
+    }
+    let mut at = range.start;
+    while at < range.end {
+        let data = match rustix::fs::seek(input, Find::Data(at)) {
+            Ok(data) => data.min(range.end),
+            // Nothing but a hole up to the end.
+            Err(Errno::NXIO) => range.end,
+            // Not every file system tells.
+            Err(_) => at,
+        };
+        let end = match rustix::fs::seek(input, Find::Hole(data)) {
+            Ok(hole) => hole.min(range.end),
+            Err(_) => range.end,
+        };
+        if data < end {
+            input.seek(SeekFrom::Start(data))?;
+            output.seek(SeekFrom::Start(to + (data - range.start)))?;
+            let copied = io::copy(&mut input.take(end - data), &mut output)?;
+            if copied != end - data {
+                return Err(shorter(data + copied - range.start));
+            }
+        }
+        at = end;
+    }
+    let end = to + (range.end - range.start);
+    if output.metadata()?.len() < end {
+        output.set_len(end)?;
+    }
+    output.seek(SeekFrom::Start(end))?;
+    Ok(())
+}

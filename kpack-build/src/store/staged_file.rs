@@ -1,0 +1,324 @@
+//! A file that is written under a hidden name beside the one that it is to become.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Permissions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufReader};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::directory::Directory;
+use super::identity::Identity;
+use super::{attributes, interrupt};
+use crate::Error;
+
+/// What new files get, whatever the umask: what CMake's `install` gives them.
+const MODE: u32 = 0o644;
+
+/// File names have at most so many bytes, on every file system of Linux.
+const NAME_MAX: usize = 255;
+
+/// What hidden names end with.
+const ENDING: &str = ".tmp";
+
+/// Digits of the number in a hidden name.
+const DIGITS: usize = 16;
+
+/// A file in the making, with a hidden name that no other run has. It is locked as long as this
+/// lives: one without a lock is a leftover. Dropped before it is committed, it is removed.
+#[derive(Debug)]
+pub struct StagedFile {
+    directory: Arc<Directory>,
+    hidden: OsString,
+    name: OsString,
+    path: PathBuf,
+    file: File,
+    /// Whether it has the mode of another file already.
+    has_mode: bool,
+    /// The file that it replaces, where it has to be this one.
+    replaces: Option<Identity>,
+    done: bool,
+}
+
+impl StagedFile {
+    /// Lets `write` fill a new file, which is to become `path`.
+    pub fn write<T>(
+        path: &Path,
+        write: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<(Self, T), Error> {
+        let directory = Directory::of(path)?;
+        let name = path.file_name().unwrap_or_default();
+        directory.remove_leftovers(&|stem| stem == stem_of(name))?;
+        let mut staged = Self::create(Arc::new(directory), name)?;
+        let value = write(&mut staged)?;
+        staged.sync()?;
+        Ok((staged, value))
+    }
+
+    /// Creates the file that is to become `name` in `directory`.
+    pub fn create(directory: Arc<Directory>, name: &OsStr) -> Result<Self, Error> {
+        let path = directory.path().join(name);
+        interrupt::check(&path)?;
+        loop {
+            let hidden = hidden_name(name);
+            let file = match directory.create(&hidden) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(Error::io(&path, "write", error)),
+            };
+            // Where nobody can have a lock, nobody takes it for a leftover either.
+            let _ = file.try_lock();
+            let staged = Self {
+                directory: Arc::clone(&directory),
+                hidden,
+                name: name.to_owned(),
+                path: path.clone(),
+                file,
+                has_mode: false,
+                replaces: None,
+                done: false,
+            };
+            // Another run may have taken it for a leftover before it was locked.
+            let linked = staged.file.metadata().map(|metadata| metadata.nlink() > 0);
+            if linked.map_err(|e| Error::io(&path, "write", e))? {
+                return Ok(staged);
+            }
+        }
+    }
+
+    /// The file under its hidden name.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The file that it is to become.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// Gives it the owner, mode and extended attributes of the file that it is made of. Tells what
+    /// could not be kept.
+    pub fn keep_attributes(&mut self, of: &File) -> Result<Vec<String>, Error> {
+        self.has_mode = true;
+        attributes::keep(&self.file, of).map_err(|e| Error::io(&self.path, "set the mode of", e))
+    }
+
+    /// Gives it the mode of the file that it is made of.
+    pub fn keep_mode(&mut self, of: &File) -> Result<(), Error> {
+        self.has_mode = true;
+        let mode = of.metadata().map(|metadata| metadata.mode() & 0o777);
+        mode.and_then(|mode| self.file.set_permissions(Permissions::from_mode(mode)))
+            .map_err(|e| Error::io(&self.path, "set the mode of", e))
+    }
+
+    /// It replaces only the file that `opened` is.
+    pub fn replaces(&mut self, opened: &File) -> Result<(), Error> {
+        self.replaces = Some(Identity::of(&self.path, opened)?);
+        Ok(())
+    }
+
+    /// The file that it replaces, where it has to be a certain one.
+    pub(super) fn replaced(&self) -> Result<Option<(Identity, File)>, Error> {
+        let Some(expected) = self.replaces else {
+            return Ok(None);
+        };
+        match self.directory.open_file(&self.name)? {
+            Some(there) if Identity::of(&self.path, &there)? == expected => {
+                Ok(Some((expected, there)))
+            }
+            _ => Err(Error::changed(&self.path)),
+        }
+    }
+
+    /// Makes its content durable, with the mode of the file that it replaces or of a new one, where
+    /// it has none of its own yet.
+    pub fn sync(&self) -> Result<(), Error> {
+        let failed = |error| Error::io(&self.path, "write", error);
+        if !self.has_mode {
+            let there = self.directory.open_file(&self.name)?;
+            let there = there.and_then(|file| file.metadata().ok());
+            let mode = there.map_or(MODE, |there| there.mode() & 0o777);
+            self.file
+                .set_permissions(Permissions::from_mode(mode))
+                .map_err(failed)?;
+        }
+        self.file.sync_all().map_err(failed)
+    }
+
+    /// Fails where what it replaces is not the file any more that it was made of.
+    pub fn check(&self) -> Result<(), Error> {
+        self.replaced().map(drop)
+    }
+
+    /// Whether what is there already has the same bytes.
+    fn is_unchanged(&self) -> Result<bool, Error> {
+        let failed = |e| Error::io(&self.path, "read", e);
+        let Some(there) = self.directory.open_file(&self.name)? else {
+            return Ok(false);
+        };
+        let size = |file: &File| Ok(file.metadata().map_err(failed)?.len());
+        if size(&there)? != size(&self.file)? {
+            return Ok(false);
+        }
+        let reader = |file| BufReader::with_capacity(1 << 20, file);
+        io::Seek::rewind(&mut &self.file).map_err(failed)?;
+        same_bytes(reader(&there), reader(&self.file)).map_err(failed)
+    }
+
+    /// Renames it, unless what is there has the same bytes. Tells whether it did.
+    pub fn commit(mut self) -> Result<bool, Error> {
+        self.check()?;
+        let unchanged = self.replaces.is_none() && self.is_unchanged()?;
+        if !unchanged {
+            let renamed = self.directory.rename(&self.hidden, &self.name);
+            renamed.map_err(|e| Error::io(&self.path, "replace", e))?;
+            self.done = true;
+        }
+        Ok(!unchanged)
+    }
+}
+
+impl Drop for StagedFile {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = self.directory.remove(&self.hidden);
+        }
+    }
+}
+
+impl Directory {
+    /// Removes the hidden files of runs that were killed, as far as `is_own` takes what they were to
+    /// become for one of its own.
+    pub fn remove_leftovers(&self, is_own: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
+        for name in self.names()? {
+            if !leftover_stem(&name).is_some_and(is_own) {
+                continue;
+            }
+            // What cannot be opened is somebody else's.
+            if let Ok(Some(file)) = self.open_file(&name)
+                && file.try_lock().is_ok()
+            {
+                self.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `.NAME.<16 hexadecimal digits>.tmp`, where the beginning of a long name is cut off.
+fn hidden_name(name: &OsStr) -> OsString {
+    let number = RandomState::new().hash_one(std::process::id());
+    let mut hidden = OsString::from(".");
+    hidden.push(stem_of(name));
+    hidden.push(format!(".{number:0DIGITS$x}{ENDING}"));
+    hidden
+}
+
+/// What of a name is in its hidden name.
+pub fn stem_of(name: &OsStr) -> OsString {
+    let bytes = name.as_bytes();
+    let mut start = (bytes.len() + 2 + DIGITS + ENDING.len()).saturating_sub(NAME_MAX);
+    // Not in the middle of a character (UTF-8).
+    while bytes.get(start).is_some_and(|byte| byte & 0xc0 == 0x80) {
+        start += 1;
+    }
+    OsString::from_vec(bytes[start..].to_vec())
+}
+
+/// What of the name of the file that was to be made is in a hidden name, with a number or without.
+fn leftover_stem(hidden: &OsStr) -> Option<&OsStr> {
+    let stem = hidden.as_bytes().strip_prefix(b".")?;
+    let stem = stem.strip_suffix(ENDING.as_bytes())?;
+    let numbered = stem
+        .len()
+        .checked_sub(DIGITS + 1)
+        .map(|at| stem.split_at(at));
+    let stem = match numbered {
+        Some((stem, [b'.', number @ ..])) if number.iter().all(u8::is_ascii_hexdigit) => stem,
+        _ => stem,
+    };
+    (!stem.is_empty()).then(|| OsStr::from_bytes(stem))
+}
+
+/// Whether both give the same bytes.
+pub fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io::Result<bool> {
+    loop {
+        let (x, y) = (a.fill_buf()?, b.fill_buf()?);
+        let length = x.len().min(y.len());
+        if length == 0 {
+            return Ok(x.is_empty() && y.is_empty());
+        }
+        if x[..length] != y[..length] {
+            return Ok(false);
+        }
+        a.consume(length);
+        b.consume(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use super::*;
+
+    fn write(path: &Path, text: &str) -> StagedFile {
+        let written = StagedFile::write(path, |staged| {
+            staged.file().write_all(text.as_bytes()).unwrap();
+            Ok(())
+        });
+        written.unwrap().0
+    }
+
+    #[test]
+    fn two_that_become_one_file_do_not_share_a_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("libvec.so");
+        let half = StagedFile::write(&path, |staged| {
+            staged.file().write_all(b"half").unwrap();
+            write(&path, "whole").commit()
+        });
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        drop(half);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_came_meanwhile_is_not_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("libvec.so");
+        fs::write(&path, "version 1").unwrap();
+        let opened = File::open(&path).unwrap();
+        let mut staged = write(&path, "split version 1");
+        staged.replaces(&opened).unwrap();
+        staged.check().unwrap();
+        fs::write(directory.path().join("new"), "version 2").unwrap();
+        fs::rename(directory.path().join("new"), &path).unwrap();
+        assert!(matches!(staged.commit(), Err(Error::Changed { .. })));
+        assert_eq!(fs::read(&path).unwrap(), b"version 2");
+    }
+
+    #[test]
+    fn hidden_names_are_recognised_and_fit() {
+        for name in ["a", ".a", &"x".repeat(255), &"ü".repeat(127)] {
+            let hidden = hidden_name(name.as_ref());
+            assert!(hidden.len() <= NAME_MAX, "{hidden:?}");
+            assert!(hidden.to_str().is_some(), "{hidden:?}");
+            assert_eq!(leftover_stem(&hidden), Some(&*stem_of(name.as_ref())));
+        }
+        assert_eq!(
+            leftover_stem(".vec.kpm.tmp".as_ref()),
+            Some("vec.kpm".as_ref())
+        );
+        for other in ["vec.kpm.tmp", ".vec.kpm", ".tmp", "..tmp"] {
+            assert_eq!(leftover_stem(other.as_ref()), None, "{other}");
+        }
+    }
+}
