@@ -28,7 +28,9 @@ pub mod input {
 
 /// Device code, into archives.
 pub mod split {
-    pub use crate::split::{Budget, Compression, DeviceCode, archive_error, compress, padding};
+    pub use crate::split::{
+        Budget, Compression, DeviceCode, archive_error, code_ids, compress, padding,
+    };
 }
 
 /// How files get written.

@@ -62,6 +62,14 @@ impl Marker {
         }
     }
 
+    /// The same without code IDs: what leads to the archives.
+    pub fn without_code_ids(&self) -> Self {
+        Self {
+            code_ids: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
     /// The MessagePack form; a marker without kernel name gets an empty one.
     pub fn to_bytes(&self) -> Vec<u8> {
         message_pack::to_bytes(&Wire {

@@ -1,6 +1,8 @@
 //! Given binaries in a prefix, when they are installed, then their device code is in archives, the
 //! tree works at each moment, and what is refused leaves it as it was.
 
+mod markers;
+
 use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -14,6 +16,7 @@ use kpack_split::install::{Only, Options, Outcome, Report, Unexpected, install};
 use kpack_split::verify;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
 use kpack_tests::tree::Tree;
+use markers::{assert_expects, markers};
 
 /// Three wrappers with different targets; one code object is in two of them.
 fn library() -> FatLibrary {
@@ -108,6 +111,61 @@ fn device_code_goes_into_an_archive_for_each_target() {
             ("bin/vec", &split("bin/vec")),
         ],
     );
+}
+
+#[test]
+fn markers_expect_the_device_code_that_was_split() {
+    let originals = prefix();
+    let files = ["lib/libvec.so", "bin/vec"];
+    let expects = |tree: &Tree| {
+        let kpacks = tree.path("lib/.kpack");
+        for (file, targets) in [
+            ("lib/libvec.so", &["gfx1100", "gfx90a:xnack+", "gfx942"][..]),
+            ("bin/vec", &["gfx1100", "gfx1101"]),
+        ] {
+            assert_expects(&tree.path(file), &kpacks, "vec_lib", targets);
+        }
+    };
+    // Given an installation in one run,
+    let whole = originals.copy();
+    run(&options(&whole, &files));
+    expects(&whole);
+    // when host files and device code are installed apart, then it is the same,
+    let halves = originals.copy();
+    for only in [Only::Device, Only::Host] {
+        let mut options = options(&halves, &files);
+        options.only = Some(only);
+        run(&options);
+    }
+    assert_eq!(halves.snapshot(), whole.snapshot());
+    // and with other options, or other binaries in the module, the IDs are.
+    let other = originals.copy();
+    let mut uncompressed = options(&other, &files[..1]);
+    uncompressed.scheme = Scheme::None;
+    run(&uncompressed);
+    let library = |tree: &Tree| markers(&tree.path("lib/libvec.so"));
+    assert_eq!(library(&other), library(&whole));
+    run(&options(&other, &files));
+    expects(&other);
+}
+
+#[test]
+fn a_new_host_or_another_target_leaves_the_ids_of_the_others() {
+    let tree = Tree::new();
+    let with = |name: &str, host: u32, more: &[(String, Vec<u8>)]| {
+        let path = format!("lib/{name}.so");
+        let entries = [code("gfx1100", "add")].into_iter().chain(more.to_vec());
+        let library = FatLibrary::new().wrapper(Storage::Plain, entries);
+        // Another host: more wrappers follow, without code for this target.
+        let others = (0..host).map(|_| [code("gfx942", "mul")]);
+        let library = others.fold(library, |l, entry| l.wrapper(Storage::Plain, entry));
+        library.build(&tree.path(&path)).unwrap();
+        run(&Options::new(tree.root(), name, [path.as_str()]));
+        markers(&tree.path(&path))[0].code_ids["gfx1100"]
+    };
+    let first = with("one", 0, &[]);
+    assert_eq!(with("two", 3, &[]), first);
+    assert_eq!(with("three", 0, &[code("gfx1101", "add")]), first);
 }
 
 #[test]

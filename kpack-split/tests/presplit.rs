@@ -1,6 +1,8 @@
 //! Given a binary that is linked of split objects and finds its device code where it was built, when
 //! it is installed, then the prefix is as if the linked binary had been split.
 
+mod markers;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -11,6 +13,7 @@ use kpack_split::{object_file, verify};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
+use markers::{assert_expects, markers};
 
 fn fixture() -> FatLibrary {
     FatLibrary::new()
@@ -237,6 +240,43 @@ fn a_binary_that_is_linked_of_fat_and_split_objects_is_split_and_placed() {
         let again = install(&options(&tree.path(prefix)), &()).unwrap();
         assert_eq!(again.files[0].outcome, Outcome::AlreadySplit);
         assert_eq!(tree.snapshot_with_times(), before);
+    }
+}
+
+#[test]
+fn all_markers_of_a_binary_expect_its_device_code() {
+    let tree = build();
+    let targets = ["gfx1100", "gfx90a:xnack+", "gfx942"];
+    // Given split objects, whose markers expect what is in their own archives,
+    let object = tree.path("split/vec");
+    assert_expects(
+        &object.join("vec.o"),
+        &object.join(".kpack"),
+        "vec_lib",
+        &targets,
+    );
+    let other = tree.path("split/other");
+    assert_expects(
+        &other.join("other.o"),
+        &other.join(".kpack"),
+        "vec_lib",
+        &["gfx942"],
+    );
+    // when a binary of split objects, or of split and fat ones, is installed, then each of its
+    // markers expects what a binary expects that was linked of fat objects.
+    link(&tree, "mixed", "split/vec/vec.o", "objects/other.o");
+    let library = |prefix: &str| tree.path(&format!("{prefix}/lib/libvec.so"));
+    for (prefix, count) in [("fat", 1), ("host", 2), ("mixed", 2)] {
+        install(&options(&tree.path(prefix)), &()).unwrap();
+        let kpacks = tree.path(&format!("{prefix}/lib/.kpack"));
+        assert_expects(&library(prefix), &kpacks, "vec_lib", &targets);
+        let found = markers(&library(prefix));
+        assert_eq!(found.len(), count);
+        assert!(
+            found
+                .iter()
+                .all(|marker| *marker == markers(&library("fat"))[0])
+        );
     }
 }
 

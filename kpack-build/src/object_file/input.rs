@@ -1,9 +1,12 @@
 //! Objects and static libraries as they come in, with what is planned for them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kpack_format::TargetId;
+use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 
@@ -17,12 +20,15 @@ use crate::Error;
 use crate::elf::{ElfError, Wrapper};
 use crate::input::{self, FileKind, elf_error};
 use crate::report::{FileReport, Outcome, Report};
-use crate::split::{DeviceCode, padding};
+use crate::split::{DeviceCode, code_ids, padding};
 use crate::store::{Directory, StagedFile};
 
-/// How many bytes stand behind a marker, so that there is room for another one when the binary that
-/// the object is linked into is installed.
-const ROOM: usize = 256;
+/// How many bytes a marker has for code IDs and for what follows it, so that objects for some targets
+/// and for others have the same layout, and another marker fits when the binary that the object is
+/// linked into is installed.
+const ROOM: usize = 512;
+/// How many of them are left where there are very many targets.
+const LEAST_ROOM: usize = 256;
 
 /// What is said of bundles that no wrapper leads to.
 const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: its device code is used by other \
@@ -49,6 +55,7 @@ pub(super) struct Unit {
     member: Option<usize>,
     pub(super) kernel_name: String,
     pub(super) code: DeviceCode,
+    marker: Marker,
     plan: Plan,
 }
 
@@ -133,12 +140,17 @@ impl Input {
             None => self.name(),
         };
         let kernel_name = name::kernel_name(&path, &label, &file, code.ranges())?;
-        let marker = marker(&kernel_name, search_paths);
-        let plan = Plan::new(&object, &fat, &marker).map_err(failed)?;
+        let marker = Marker {
+            kernel_name: Some(kernel_name.clone()),
+            kpack_search_paths: search_paths.to_vec(),
+            code_ids: code_ids::planned(&code.targets()),
+        };
+        let plan = Plan::new(&object, &fat, &with_room(&marker)).map_err(failed)?;
         self.units.push(Unit {
             member: member.map(|(index, _)| index),
             kernel_name,
             code,
+            marker,
             plan,
         });
         Ok(())
@@ -171,6 +183,19 @@ impl Input {
             padding::check(&self.path, &self.file, start..end, within)?;
         }
         Ok(code)
+    }
+
+    /// Puts the IDs of the device code that is in `archives` into the markers.
+    pub(super) fn set_code_ids(
+        &mut self,
+        archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
+    ) -> Result<(), Error> {
+        for unit in &mut self.units {
+            unit.marker.code_ids = code_ids::computed(archives, &unit.kernel_name);
+            let set = unit.plan.set_marker(&with_room(&unit.marker));
+            set.map_err(|error| elf_error(&self.path, error))?;
+        }
+        Ok(())
     }
 
     pub(super) fn report(&self, report: &mut Report) {
@@ -248,15 +273,12 @@ impl Input {
     }
 }
 
-/// The marker of an object, with room behind it.
-fn marker(kernel_name: &str, search_paths: &[String]) -> Vec<u8> {
-    let marker = Marker {
-        kernel_name: Some(kernel_name.to_owned()),
-        kpack_search_paths: search_paths.to_vec(),
-        ..Marker::default()
-    };
+/// The marker as it stands in an object, with room after it.
+fn with_room(marker: &Marker) -> Vec<u8> {
     let mut bytes = marker.to_bytes();
-    bytes.resize((bytes.len() + ROOM).next_multiple_of(8), 0);
+    let plain = marker.without_code_ids().to_bytes().len();
+    let size = (plain + ROOM).max(bytes.len() + LEAST_ROOM);
+    bytes.resize(size.next_multiple_of(8), 0);
     bytes
 }
 

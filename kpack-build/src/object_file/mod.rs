@@ -87,6 +87,9 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         budget: &Budget::default(),
     };
     let archives = compress(&sources, &|_| true, &compression, progress)?;
+    for file in &mut files {
+        file.set_code_ids(&archives)?;
+    }
 
     let mut report = Report::default();
     for file in &files {

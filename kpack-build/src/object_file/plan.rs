@@ -151,6 +151,24 @@ impl Plan {
         })
     }
 
+    /// Puts another marker of the same size in the place of the planned one.
+    pub(super) fn set_marker(&mut self, marker: &[u8]) -> Result<(), ElfError> {
+        if marker.len() != self.marker.len() {
+            refuse!(
+                "its marker needs {} bytes, and {} were planned: it changed while it was read; run this again",
+                marker.len(),
+                self.marker.len()
+            );
+        }
+        for piece in &mut self.pieces {
+            if matches!(&piece.content, Content::New(bytes) if *bytes == self.marker) {
+                piece.content = Content::New(marker.to_vec());
+            }
+        }
+        self.marker = marker.to_vec();
+        Ok(())
+    }
+
     /// Size of the host-only object, in bytes.
     pub(super) fn size(&self) -> u64 {
         self.size

@@ -1,5 +1,6 @@
 //! Device code as data: the bundles of one file, and their code objects by target.
 
+pub mod code_ids;
 mod compress;
 mod device_code;
 pub mod padding;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use object::elf;
 
+use super::code_ids;
 use super::layout::{LEAST_TEXT, UNIT_IDS, layout_only, text_in, texts, unit_ids};
 use crate::Error;
 use crate::elf::{Dynamic, Image};
@@ -25,7 +26,8 @@ pub(crate) struct Difference {
     pub(crate) layout_only: bool,
 }
 
-/// Says in what two regular files differ; `None` where they have the same bytes.
+/// Says in what two regular files differ; `None` where they have the same bytes, or are host files
+/// whose markers differ in the IDs of device code only.
 pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Error> {
     let Some(at) = first_difference(one, other)? else {
         return Ok(None);
@@ -41,6 +43,9 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     );
     let mut shown = at;
     if let (Ok(a), Ok(b)) = images {
+        if code_ids::differ_only(one, &a, other, &b)? {
+            return Ok(None);
+        }
         if let Some(text) = layout_only(&a, &b) {
             return Ok(Some(Difference {
                 text,

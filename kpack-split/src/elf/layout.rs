@@ -157,6 +157,19 @@ impl Plan {
         })
     }
 
+    /// Puts another marker of the same size in the place of the planned one.
+    pub(crate) fn set_marker(&mut self, marker: &[u8]) -> Result<(), ElfError> {
+        let planned = self.geometry.marker.end - self.geometry.marker.start;
+        if marker.len() as u64 != planned {
+            refuse!(
+                "its marker needs {} bytes, and {planned} were planned: it changed while it was read; run this again",
+                marker.len()
+            );
+        }
+        self.add(vec![(self.geometry.fat_offset, marker.to_vec())]);
+        Ok(())
+    }
+
     /// Adds changes, by offset in the input: what becomes of the wrappers and markers of objects that
     /// were split before the link. These are in data and in sections that do not move.
     pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {

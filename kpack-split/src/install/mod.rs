@@ -9,6 +9,7 @@ mod apply;
 mod host;
 pub(crate) mod locate;
 mod options;
+mod plans;
 pub(crate) mod presplit;
 
 use std::collections::btree_map::Entry;
@@ -24,6 +25,7 @@ use crate::kpack_dir;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
 use locate::{KpackPath, Located, Prefix};
+use plans::Plans;
 use presplit::Presplit;
 
 pub(crate) use crate::kpack_dir::is_name_part;
@@ -76,21 +78,9 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.contains(target);
 
-    let mut plans = BTreeMap::new();
-    let mut edits = BTreeMap::new();
+    let mut plans = Plans::default();
     if options.only != Some(Only::Device) {
-        for binary in &fat {
-            let marker = kpacks.marker(&binary.located, &group);
-            let path = binary.located.path.clone();
-            let placed = match &binary.presplit {
-                Some(presplit) => presplit.edits(&|_| marker.clone())?,
-                None => Vec::new(),
-            };
-            match binary.fat() {
-                Some(file) => _ = plans.insert(path, file.plan_with(&marker.to_bytes(), placed)?),
-                None => _ = edits.insert(path, placed),
-            }
-        }
+        plans = Plans::new(&fat, &kpacks, &group, &wanted)?;
     }
 
     let sources: Vec<(String, &DeviceCode)> = fat
@@ -126,7 +116,9 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
         })?;
     }
 
-    file_reports(&binaries, &plans, &wants, &mut report)?;
+    plans.set_code_ids(&fat, &kpacks, &group, &archives)?;
+
+    file_reports(&binaries, &plans.plans, &wants, &mut report)?;
     if !fat.is_empty() {
         let run = Run {
             options,
@@ -136,7 +128,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
             wanted: &wanted,
             fat: &fat,
         };
-        run.apply(archives, &plans, &edits, &mut report)?;
+        run.apply(archives, &plans.plans, &plans.edits, &mut report)?;
     }
     Ok(report)
 }

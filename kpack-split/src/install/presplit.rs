@@ -271,17 +271,16 @@ impl Presplit {
         let mut edits = Vec::new();
         for wrapper in &self.wrappers {
             let (offset, room) = wrapper.marker;
-            let mut bytes = marker_of(&wrapper.group).to_bytes();
-            if bytes.len() > room {
+            let marker = marker_of(&wrapper.group);
+            let Some(bytes) = marker.to_bytes_within(room) else {
                 return Err(Error::refused(
                     &self.path,
                     format!(
                         "the marker at file offset {offset:#x} has room for {room} bytes, but {} are needed: install to a shorter path in the prefix, or split the linked binary instead of its objects",
-                        bytes.len()
+                        marker.without_code_ids().to_bytes().len()
                     ),
                 ));
-            }
-            bytes.resize(room, 0);
+            };
             edits.push((offset, bytes));
             let index = u64::from(wrapper.position);
             edits.push((wrapper.offset + CO_INDEX, index.to_le_bytes().to_vec()));

@@ -17,7 +17,7 @@ use crate::Error;
 use crate::install::Content;
 use crate::install::presplit::Presplit;
 use crate::report::{FileReport, Outcome, Report};
-use crate::split::{self, Input};
+use crate::split::{self, Input, code_ids};
 use crate::store::{Directory, StagedFile, Transaction, Update, scratch_file};
 
 /// Where the archives go, in the staged directory.
@@ -105,7 +105,16 @@ impl<'a> Release<'a> {
             };
             fill(archive)
         })?;
-        let edits = presplit.edits(&|group| marker(name, directory, group))?;
+        let archives = &self.archives;
+        let marker_of = |group: &str| {
+            let own = archives.iter().filter(|((of, _), _)| of == group);
+            let own = own.map(|((_, target), archive)| (target, archive));
+            Marker {
+                code_ids: code_ids::computed(own, name),
+                ..marker(name, directory, group)
+            }
+        };
+        let edits = presplit.edits(&marker_of)?;
         let to = hidden.join(name);
         let (staged, ()) = StagedFile::write(&to, |staged| {
             Content::Edited(&edits).write(&to, &presplit.file, staged.file())?;

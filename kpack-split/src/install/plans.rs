@@ -1,0 +1,98 @@
+//! What becomes of the host files: planned before device code is read, so that what cannot be done is
+//! refused first, and completed with what only the device code tells.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::PathBuf;
+
+use kpack_format::archive::ArchiveWriter;
+use kpack_format::marker::Marker;
+use kpack_format::{CodeId, TargetId};
+
+use super::Binary;
+use super::host::Edits;
+use super::locate::KpackPath;
+use crate::Error;
+use crate::elf::Plan;
+use crate::inspect::elf_error;
+use crate::split::code_ids;
+
+/// What becomes of the host files, by path.
+#[derive(Default)]
+pub(super) struct Plans {
+    /// Of those that were linked of objects with device code.
+    pub(super) plans: BTreeMap<PathBuf, Plan>,
+    /// Of those that were linked of objects that were all split before.
+    pub(super) edits: BTreeMap<PathBuf, Edits>,
+}
+
+impl Plans {
+    /// Plans the host files of `fat`, with room for the IDs of their device code for the targets that
+    /// are `wanted`.
+    pub(super) fn new(
+        fat: &[&Binary],
+        kpacks: &KpackPath,
+        group: &str,
+        wanted: &BTreeSet<TargetId>,
+    ) -> Result<Self, Error> {
+        let mut new = Self::default();
+        for binary in fat {
+            let targets = binary.targets();
+            let ids = code_ids::planned(targets.intersection(wanted));
+            let marker = marker(binary, kpacks, group, ids);
+            let placed = placed(binary, &marker)?;
+            let path = binary.located.path.clone();
+            match binary.fat() {
+                Some(file) => {
+                    let plan = file.plan_with(&marker.to_bytes(), placed)?;
+                    new.plans.insert(path, plan);
+                }
+                None => _ = new.edits.insert(path, placed),
+            }
+        }
+        Ok(new)
+    }
+
+    /// Puts the IDs of the device code that is in `archives` into the markers.
+    pub(super) fn set_code_ids(
+        &mut self,
+        fat: &[&Binary],
+        kpacks: &KpackPath,
+        group: &str,
+        archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
+    ) -> Result<(), Error> {
+        for binary in fat {
+            let path = &binary.located.path;
+            let ids = code_ids::computed(archives, &binary.located.name);
+            let marker = marker(binary, kpacks, group, ids);
+            if let Some(plan) = self.plans.get_mut(path) {
+                let set = plan.set_marker(&marker.to_bytes());
+                set.map_err(|error| elf_error(path, error))?;
+                plan.add(placed(binary, &marker)?);
+            } else if let Some(edits) = self.edits.get_mut(path) {
+                *edits = placed(binary, &marker)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn marker(
+    binary: &Binary,
+    kpacks: &KpackPath,
+    group: &str,
+    code_ids: BTreeMap<String, CodeId>,
+) -> Marker {
+    Marker {
+        code_ids,
+        ..kpacks.marker(&binary.located, group)
+    }
+}
+
+/// The changes where objects were split before the link.
+fn placed(binary: &Binary, marker: &Marker) -> Result<Edits, Error> {
+    match &binary.presplit {
+        Some(presplit) => presplit.edits(&|_| marker.clone()),
+        None => Ok(Edits::new()),
+    }
+}
