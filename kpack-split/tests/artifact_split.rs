@@ -29,6 +29,7 @@ fn each_target_gets_its_own_and_the_generic_artifact_nothing_specific() {
     assert_eq!(
         files(&output, "blas_lib_generic"),
         [
+            ".kpack-artifact",
             "artifact_manifest.txt",
             "math-libs/BLAS/hipBLASLt/stage/lib/.kpack/hipblaslt_lib.kpm",
             "math-libs/BLAS/hipBLASLt/stage/lib/libhipblaslt.so.1",
@@ -43,6 +44,7 @@ fn each_target_gets_its_own_and_the_generic_artifact_nothing_specific() {
     assert_eq!(
         files(&output, "blas_lib_gfx1100"),
         [
+            ".kpack-artifact",
             "artifact_manifest.txt",
             "math-libs/BLAS/hipBLASLt/stage/lib/.kpack/hipblaslt_lib_gfx1100.kpack",
             "math-libs/BLAS/hipBLASLt/stage/lib/hipblaslt/library/gfx1100/TensileLibrary_HH.co",
@@ -56,6 +58,7 @@ fn each_target_gets_its_own_and_the_generic_artifact_nothing_specific() {
     assert_eq!(
         files(&output, "blas_lib_gfx942"),
         [
+            ".kpack-artifact",
             "artifact_manifest.txt",
             "math-libs/BLAS/hipBLASLt/stage/lib/.kpack/hipblaslt_lib_gfx942.kpack",
             "math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx942.kpack",
@@ -287,6 +290,7 @@ fn without_device_code_there_is_a_generic_artifact_only() {
     assert_eq!(
         output.files(),
         [
+            "blas_lib_generic/.kpack-artifact",
             "blas_lib_generic/artifact_manifest.txt",
             "blas_lib_generic/core/docs/stage/lib/libhost.so",
             "blas_lib_generic/core/docs/stage/share/readme.txt",
@@ -430,7 +434,7 @@ fn a_library_in_the_directory_of_a_target_is_the_targets() {
     assert!(report.binaries.is_empty());
     assert_eq!(
         files(&output, "blas_lib_generic"),
-        ["artifact_manifest.txt"]
+        [".kpack-artifact", "artifact_manifest.txt"]
     );
     for name in ["libfat.so", "libhost.so"] {
         let file = format!("{engines}/gfx942/{name}");
@@ -505,7 +509,10 @@ fn an_output_directory_in_the_input_or_full_of_other_things_is_refused() {
     fs::create_dir(output.path("blas_lib_gfx942")).unwrap();
     write(&output, "blas_lib_gfx942/thesis.tex", "years of work");
     let error = refusal(&options(&input, &output));
-    assert!(error.contains("it has no artifact_manifest.txt"), "{error}");
+    assert!(
+        error.contains("kpack replaces only what it wrote"),
+        "{error}"
+    );
     assert_eq!(output.files(), ["blas_lib_gfx942/thesis.tex"]);
     for name in ["blas", "_lib", "blas_", ".._lib", "a/b_lib"] {
         let named = Options::new(input.root(), output.root(), name);
@@ -563,7 +570,13 @@ fn an_artifact_none_of_whose_prefixes_is_there() {
     let output = Tree::new();
     let report = run(&options(&tree, &output));
     assert_eq!(report.artifacts.len(), 1);
-    assert_eq!(output.files(), ["blas_lib_generic/artifact_manifest.txt"]);
+    assert_eq!(
+        output.files(),
+        [
+            "blas_lib_generic/.kpack-artifact",
+            "blas_lib_generic/artifact_manifest.txt"
+        ]
+    );
 }
 
 /// The same file in two modules is split into the archives of each, and each marker leads to its own.

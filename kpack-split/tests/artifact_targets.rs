@@ -63,6 +63,7 @@ fn a_family_is_for_each_of_its_processors() {
     assert_eq!(
         files(&output, "blas_lib_gfx11xx"),
         [
+            ".kpack-artifact",
             "aotriton/stage/lib/aotriton.images/amd-gfx11xx/flash/fwd.aks2",
             "artifact_manifest.txt",
         ]

@@ -46,11 +46,13 @@ fn one_generic_artifact_and_one_for_each_group() {
     let tree = three_shards();
     recombine(&tree);
     let expected = [
+        "blas_lib_generic/.kpack-artifact",
         "blas_lib_generic/artifact_manifest.txt",
         "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.kpm",
         "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so",
         "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5",
         "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_fallback.dat",
+        "blas_lib_gfx110X/.kpack-artifact",
         "blas_lib_gfx110X/artifact_manifest.txt",
         "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.gfx110X.kpm",
         "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx1100.kpack",
@@ -59,6 +61,7 @@ fn one_generic_artifact_and_one_for_each_group() {
         "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1100.dat",
         "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1101.co",
         "blas_lib_gfx110X/math-libs/BLAS/rocBLAS/stage/lib/rocblas/library/TensileLibrary_Type_SS_gfx1101.dat",
+        "blas_lib_instinct/.kpack-artifact",
         "blas_lib_instinct/artifact_manifest.txt",
         "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib.instinct.kpm",
         "blas_lib_instinct/math-libs/BLAS/rocBLAS/stage/lib/.kpack/rocblas_lib_gfx90a:xnack+.kpack",
@@ -275,10 +278,7 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     write(&tree.path("out/.blas_lib_generic.tmp/half"), b"");
     write(&tree.path("out/.blas_lib_gfx110X.old/half"), b"");
     write(&tree.path("out/blas_lib_generic/stale"), b"");
-    write(
-        &tree.path("out/blas_lib_generic/artifact_manifest.txt"),
-        b"",
-    );
+    write(&tree.path("out/blas_lib_generic/.kpack-artifact"), b"");
     recombine(&tree);
     let first = below(&tree, "out");
     assert!(
@@ -304,7 +304,7 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     assert_eq!(below(&tree, "out"), first);
     assert_eq!(times(), before);
     // What is no artifact is not replaced.
-    fs::remove_file(tree.path("out/blas_lib_instinct/artifact_manifest.txt")).unwrap();
+    fs::remove_file(tree.path("out/blas_lib_instinct/.kpack-artifact")).unwrap();
     let options = options(&tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
     let error = plan.apply(&options, &|_| {}).unwrap_err().in_one_line();

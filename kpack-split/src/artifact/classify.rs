@@ -133,7 +133,10 @@ pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, 
 ///
 /// # Errors
 /// As [`classify`], but for these.
-pub(crate) fn classify_without_special_files(prefix: &Path) -> Result<Classification, Error> {
+pub(crate) fn classify_without_special_files(
+    prefix: &Path,
+    databases: &Selection,
+) -> Result<Classification, Error> {
     let mut found = Vec::new();
     for entry in WalkDir::new(prefix).min_depth(1).sort_by_file_name() {
         let entry = entry.map_err(|error| walk_error(prefix, error))?;
@@ -142,7 +145,7 @@ pub(crate) fn classify_without_special_files(prefix: &Path) -> Result<Classifica
             found.push(entry);
         }
     }
-    classify_found(prefix, &Selection::Auto, &found)
+    classify_found(prefix, databases, &found)
 }
 
 /// Reads the files below `prefix` that are in the place of some database, and nothing else. What

@@ -5,6 +5,8 @@
 //! path in the prefix alone whose a file is. The test below has a line for each; what the file
 //! itself says is compared by [`classify`](super::classify), the same way for all.
 
+use std::fmt;
+
 use kpack_format::TargetId;
 
 use super::data_file::uncompressed;
@@ -93,7 +95,22 @@ pub enum Selection {
     Named(Vec<String>),
 }
 
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.names() {
+            names if names.is_empty() => f.write_str("none"),
+            names => f.write_str(&names.join(", ")),
+        }
+    }
+}
+
 impl Selection {
+    /// The names of those that are selected.
+    pub fn names(&self) -> Vec<String> {
+        let selected = DATABASES.iter().filter(|database| self.has(database));
+        selected.map(|database| database.name.to_owned()).collect()
+    }
+
     /// Whether this database is selected.
     pub fn has(&self, database: &Database) -> bool {
         match self {

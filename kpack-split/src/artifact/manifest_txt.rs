@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use walkdir::{DirEntry, WalkDir};
 
+use super::mark;
 use crate::Error;
 
 /// What the file is called.
@@ -114,8 +115,8 @@ pub(crate) fn walk_outside(
 ) -> impl Iterator<Item = walkdir::Result<DirEntry>> {
     let prefixes: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
     let on_the_way = prefixes.clone();
-    let listed = artifact.join(FILE_NAME);
-    WalkDir::new(artifact)
+    let artifact = artifact.to_owned();
+    WalkDir::new(&artifact)
         .min_depth(1)
         .sort_by_file_name()
         .into_iter()
@@ -123,10 +124,18 @@ pub(crate) fn walk_outside(
         .filter(move |entry| {
             let counts = |entry: &DirEntry| {
                 let mut prefixes = on_the_way.iter();
-                entry.path() != listed && !prefixes.any(|prefix| prefix.starts_with(entry.path()))
+                let within = entry.path().strip_prefix(&artifact);
+                !within.is_ok_and(is_of_artifact)
+                    && !prefixes.any(|prefix| prefix.starts_with(entry.path()))
             };
             entry.as_ref().map_or(true, counts)
         })
+}
+
+/// Whether a path in an artifact directory is what says of it that it is one: the list of prefixes,
+/// or kpack's mark. Neither is installed.
+pub(crate) fn is_of_artifact(within: &Path) -> bool {
+    within == Path::new(FILE_NAME) || within == Path::new(mark::FILE_NAME)
 }
 
 /// The module that a prefix holds: the directory above `stage`, or the last one where there is no

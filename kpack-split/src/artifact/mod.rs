@@ -15,6 +15,7 @@ mod elf_header;
 mod in_parallel;
 mod layout;
 pub mod manifest_txt;
+pub(crate) mod mark;
 mod moved;
 pub mod names;
 pub mod packaging;

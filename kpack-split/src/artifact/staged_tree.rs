@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use filetime::FileTime;
 
-use super::manifest_txt;
+use super::mark;
 use crate::Error;
 
 /// An artifact directory in the making: `.<name>.tmp` beside its final place. Dropped before it is
@@ -137,7 +137,7 @@ impl StagedTree {
 
     /// Refuses to replace what has its final name and is no artifact.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        check_replaceable(&self.path)
+        mark::check_replaceable(&self.path)
     }
 
     /// Puts what has its final name aside.
@@ -170,19 +170,6 @@ impl Drop for StagedTree {
             let _ = remove_tree(&self.hidden);
         }
     }
-}
-
-/// Refuses what is at `path` and is no artifact.
-pub(super) fn check_replaceable(path: &Path) -> Result<(), Error> {
-    let there = path.symlink_metadata().is_ok();
-    if there && !path.join(manifest_txt::FILE_NAME).is_file() {
-        let reason = format!(
-            "it is in the way, and no artifact that could be replaced: it has no {}",
-            manifest_txt::FILE_NAME
-        );
-        return Err(Error::refused(path, reason));
-    }
-    Ok(())
 }
 
 /// Copies a symbolic link with its times; `metadata` is its own.

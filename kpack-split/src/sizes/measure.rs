@@ -11,7 +11,9 @@ use walkdir::WalkDir;
 use super::{Key, Size};
 use crate::Error;
 use crate::artifact::classify::{Class, Entry, KPACK, Node, classify_without_special_files};
+use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::mark;
 use crate::artifact::shared::shared;
 use crate::elf::{DeviceCode, FatBinary, Image};
 use crate::inspect;
@@ -31,16 +33,21 @@ pub(super) fn trees(
     for path in paths {
         let artifacts = artifacts(path, leftovers)?;
         if artifacts.is_empty() {
-            tree.prefix(path, None, leftovers)?;
+            tree.prefix(path, &Selection::Auto, None, leftovers)?;
         }
         for artifact in artifacts {
-            let list = artifact.join(manifest_txt::FILE_NAME);
-            let metadata = list.metadata().map_err(|e| Error::io(&list, "read", e))?;
-            tree.add(Key::other("artifacts", "lists of prefixes"), metadata.len());
+            for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
+                let path = artifact.join(name);
+                if let Ok(metadata) = path.metadata() {
+                    tree.add(Key::other("artifacts", "lists of prefixes"), metadata.len());
+                }
+            }
+            let databases = mark::databases(&artifact)?;
             for prefix in manifest_txt::read(&artifact)? {
                 let directory = artifact.join(&prefix);
                 if directory.is_dir() {
-                    tree.prefix(&directory, Some(manifest_txt::module(&prefix)), &[])?;
+                    let module = manifest_txt::module(&prefix);
+                    tree.prefix(&directory, &databases, Some(module), &[])?;
                 }
             }
         }
@@ -106,10 +113,11 @@ impl Tree {
     fn prefix(
         &mut self,
         directory: &Path,
+        databases: &Selection,
         module: Option<String>,
         leftovers: &[PathBuf],
     ) -> Result<(), Error> {
-        for entry in classify_without_special_files(directory)?.entries {
+        for entry in classify_without_special_files(directory, databases)?.entries {
             let Node::File { size, shared_inode } = entry.node else {
                 continue;
             };

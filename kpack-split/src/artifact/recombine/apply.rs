@@ -9,6 +9,7 @@ use std::thread;
 use super::{Artifact, Options, Plan, Source};
 use crate::Error;
 use crate::artifact::manifest_txt;
+use crate::artifact::mark;
 use crate::artifact::staged_tree::StagedTree;
 use crate::store::Directory;
 
@@ -105,6 +106,8 @@ fn stage(
     }
     let text = manifest_txt::to_text(&artifact.prefixes);
     tree.write(Path::new(manifest_txt::FILE_NAME), text.as_bytes())?;
+    let mark = mark::to_bytes(&artifact.databases);
+    tree.write(Path::new(mark::FILE_NAME), &mark)?;
     tree.finish()?;
     Ok(tree)
 }

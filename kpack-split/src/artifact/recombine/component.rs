@@ -14,6 +14,8 @@ use super::tree::{Item, Tree};
 use super::{Artifact, Finding, Options, Severity, Source, list};
 use crate::Error;
 use crate::artifact::classify::Node;
+use crate::artifact::databases::Selection;
+use crate::artifact::mark;
 use crate::artifact::names;
 use crate::artifact::packaging::Group;
 use crate::artifact::target_name::{agrees, matches_processor};
@@ -27,6 +29,8 @@ pub(super) struct Component<'a> {
     pub(super) name: &'a str,
     pub(super) options: &'a Options,
     pub(super) shards: &'a Shards,
+    /// The databases that were split, the same in all shards.
+    databases: Selection,
     pub(super) artifacts: Vec<Artifact>,
     pub(super) findings: Vec<Finding>,
 }
@@ -41,9 +45,11 @@ impl<'a> Component<'a> {
             name,
             options,
             shards,
+            databases: Selection::Auto,
             artifacts: Vec::new(),
             findings: Vec::new(),
         };
+        component.choose_databases()?;
         let groups = options.configuration.groups_of(name);
         component.compare_targets(groups);
         let generics = component.generics()?;
@@ -66,6 +72,31 @@ impl<'a> Component<'a> {
         component.overlaps()?;
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(component)
+    }
+
+    /// Which databases were split: what one shard has in the artifacts of targets must not be in
+    /// another's generic one.
+    fn choose_databases(&mut self) -> Result<(), Error> {
+        let mut first: Option<(&str, Selection)> = None;
+        for (shard, artifacts) in self.shards() {
+            for path in artifacts.generic.iter().chain(artifacts.targets.values()) {
+                let own = mark::databases(path)?;
+                let Some((known, databases)) = &first else {
+                    first = Some((shard, own));
+                    continue;
+                };
+                if own.names() != databases.names() {
+                    let text = format!(
+                        "other databases were split than in shard {known} (expected {}, found {}); \
+                         split all shards with the same --split-databases",
+                        databases, own
+                    );
+                    self.say(Severity::Error, path, text);
+                }
+            }
+        }
+        self.databases = first.map_or(Selection::Auto, |(_, databases)| databases);
+        Ok(())
     }
 
     pub(super) fn say(
@@ -104,7 +135,7 @@ impl<'a> Component<'a> {
 
     /// Reads an artifact of `shard`, and names what is damaged in it.
     pub(super) fn tree(&mut self, shard: &str, artifact: &Path) -> Result<Tree, Error> {
-        let mut tree = Tree::read(shard, artifact)?;
+        let mut tree = Tree::read(shard, artifact, &self.databases)?;
         for (path, text) in std::mem::take(&mut tree.damaged) {
             self.say(Severity::Error, path, text);
         }
@@ -217,6 +248,7 @@ impl<'a> Component<'a> {
             files: 0,
             size: 0,
             prefixes: prefixes.to_vec(),
+            databases: self.databases.clone(),
             entries: BTreeMap::new(),
         }
     }

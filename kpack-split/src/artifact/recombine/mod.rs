@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use kpack_format::TargetId;
 use serde::Serialize;
 
+use super::databases::Selection;
 use super::packaging::Configuration;
 
 pub use plan::plan;
@@ -77,6 +78,8 @@ pub struct Artifact {
     pub size: u64,
     #[serde(skip)]
     prefixes: Vec<String>,
+    #[serde(skip)]
+    databases: Selection,
     /// By path in the artifact.
     #[serde(skip)]
     entries: BTreeMap<PathBuf, Source>,

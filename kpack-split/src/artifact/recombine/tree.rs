@@ -77,7 +77,7 @@ impl Item {
 impl Tree {
     /// Reads what is in the prefixes of `shard`'s artifact directory `root`; a prefix that is not there
     /// is empty.
-    pub(super) fn read(shard: &str, root: &Path) -> Result<Self, Error> {
+    pub(super) fn read(shard: &str, root: &Path, databases: &Selection) -> Result<Self, Error> {
         let name: Arc<str> = shard.into();
         let mut entries = BTreeMap::new();
         let mut damaged = Vec::new();
@@ -102,7 +102,7 @@ impl Tree {
                     entries.entry(above.to_owned()).or_insert(directory);
                 }
             }
-            let content = classify(&full, &Selection::Auto)?;
+            let content = classify(&full, databases)?;
             let wrong = content.damaged.into_iter();
             damaged.extend(wrong.map(|finding| (full.join(finding.path), finding.text)));
             for entry in content.entries {

@@ -21,6 +21,7 @@ use super::report::{ArtifactReport, Report};
 use super::stage::Stage;
 use crate::Error;
 use crate::artifact::manifest_txt;
+use crate::artifact::mark;
 use crate::inspect;
 use crate::install::{ArchiveReport, Progress};
 use crate::kpack_dir;
@@ -277,7 +278,7 @@ impl Work<'_> {
         Ok(path)
     }
 
-    /// Lists the prefixes of each artifact, and makes directories what they are in the input.
+    /// Lists the prefixes of each artifact, marks it, and makes directories what they are in the input.
     fn finish(&self, counts: Counts, report: &mut Report) -> Result<(), Error> {
         for (target, mut count) in counts {
             let input = self.plan.sources.like(target.as_ref());
@@ -285,15 +286,18 @@ impl Work<'_> {
             let artifact = self.stage.artifact(target.as_ref());
             let prefixes = self.plan.prefixes.iter();
             let prefixes = prefixes.filter(|prefix| artifact.join(prefix).is_dir());
-            let text = manifest_txt::to_text(prefixes);
-            let path = artifact.join(manifest_txt::FILE_NAME);
-            let mut file = create(&path)?;
-            file.write_all(text.as_bytes())
-                .and_then(|()| set_time(&file, time))
-                .map_err(|e| Error::io(&path, "write", e))?;
+            let text = manifest_txt::to_text(prefixes).into_bytes();
+            let mark = mark::to_bytes(&self.options.databases);
+            for (name, bytes) in [(manifest_txt::FILE_NAME, text), (mark::FILE_NAME, mark)] {
+                let path = artifact.join(name);
+                let mut file = create(&path)?;
+                file.write_all(&bytes)
+                    .and_then(|()| set_time(&file, time))
+                    .map_err(|e| Error::io(&path, "write", e))?;
+                count.files += 1;
+                count.size += bytes.len() as u64;
+            }
             copy::directories(&artifact, input)?;
-            count.files += 1;
-            count.size += text.len() as u64;
             report.size_after += count.size;
             report.artifacts.push(ArtifactReport {
                 path: self.stage.output(target.as_ref()),

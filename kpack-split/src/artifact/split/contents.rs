@@ -15,6 +15,7 @@ use super::{Options, Unknown};
 use crate::Error;
 use crate::artifact::classify::{Class, Finding, Node};
 use crate::artifact::manifest_txt;
+use crate::artifact::mark;
 use crate::install::presplit::Presplit;
 
 /// What is in an artifact.
@@ -63,7 +64,7 @@ impl Contents {
         not_installed(&reads, report)?;
         let manifests = manifests::read(&reads, report)?;
         let found = found(&reads, &modules, &manifests, options);
-        report.size_before = size_before(&sources, &reads)?;
+        report.size_before = size_before(&sources, &reads);
         Ok(Self {
             sources,
             reads,
@@ -166,12 +167,13 @@ fn found(
 }
 
 /// Size of all files in bytes, each inode once.
-fn size_before(sources: &Sources, reads: &[Read]) -> Result<u64, Error> {
+fn size_before(sources: &Sources, reads: &[Read]) -> u64 {
     let mut size = 0u64;
     for directory in sources.all() {
-        let listed = directory.join(manifest_txt::FILE_NAME);
-        let metadata = fs::metadata(&listed).map_err(|e| Error::io(&listed, "read", e))?;
-        size = size.saturating_add(metadata.len());
+        for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
+            let own = fs::metadata(directory.join(name));
+            size = size.saturating_add(own.map_or(0, |metadata| metadata.len()));
+        }
     }
     let mut inodes = BTreeSet::new();
     let entries = reads.iter().flat_map(|read| &read.classification.entries);
@@ -183,5 +185,5 @@ fn size_before(sources: &Sources, reads: &[Read]) -> Result<u64, Error> {
         Node::File { size, .. } => size,
         _ => 0,
     });
-    Ok(sizes.fold(size, u64::saturating_add))
+    sizes.fold(size, u64::saturating_add)
 }

@@ -48,7 +48,7 @@ pub struct ArtifactReport {
     pub path: PathBuf,
     /// Its target; `None` for the generic one.
     pub target: Option<String>,
-    /// How many files and symbolic links it has, its `artifact_manifest.txt` included.
+    /// How many files and symbolic links it has, its list of prefixes and its mark included.
     pub files: u64,
     /// Their size in bytes.
     pub size: u64,

@@ -15,8 +15,9 @@ use super::report::Report;
 use crate::Error;
 use crate::artifact::classify::Node;
 use crate::artifact::manifest_txt;
+use crate::artifact::mark;
 use crate::artifact::names::{self, GENERIC, Kind};
-use crate::artifact::staged_tree::{check_replaceable, remove_tree};
+use crate::artifact::staged_tree::remove_tree;
 use crate::store::Directory;
 
 /// The name of a split artifact.
@@ -107,7 +108,7 @@ impl Stage {
         let generic = plan.generic.iter().map(|_| None);
         let all = generic.chain(targets.iter().map(|target| Some(*target)));
         for output in all.map(|target| self.output(target)) {
-            check_replaceable(&output)?;
+            mark::check_replaceable(&output)?;
         }
         let entries = fs::read_dir(&self.output).map_err(|e| Error::io(&self.output, "list", e))?;
         for entry in entries {
@@ -206,9 +207,11 @@ impl Stage {
 
 /// Whether there are files in an artifact besides its list of prefixes, and below directories.
 fn has_more_than_list(artifact: &Path) -> bool {
-    let listed = artifact.join(manifest_txt::FILE_NAME);
     let mut entries = WalkDir::new(artifact).min_depth(1).into_iter().flatten();
-    entries.any(|entry| !entry.file_type().is_dir() && entry.path() != listed)
+    entries.any(|entry| {
+        let within = entry.path().strip_prefix(artifact);
+        !entry.file_type().is_dir() && !within.is_ok_and(manifest_txt::is_of_artifact)
+    })
 }
 
 #[cfg(test)]
@@ -219,7 +222,7 @@ mod tests {
     fn write(stage: &Stage, target: Option<&TargetId>) {
         let artifact = stage.artifact(target);
         fs::create_dir(&artifact).unwrap();
-        fs::write(artifact.join(manifest_txt::FILE_NAME), "").unwrap();
+        fs::write(artifact.join(mark::FILE_NAME), "").unwrap();
     }
 
     #[test]

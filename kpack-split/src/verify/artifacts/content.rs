@@ -9,8 +9,8 @@ use super::installed::Installed;
 use super::{Artifact, Artifacts, Role};
 use crate::Error;
 use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
-use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
+use crate::artifact::mark;
 use crate::artifact::pairs::named_beside;
 use crate::artifact::shared::shared;
 use crate::artifact::target_name::either_agrees;
@@ -32,6 +32,14 @@ impl Artifact {
         if self.role != Role::Unsplit {
             self.nothing_outside(prefixes, report);
         }
+        let databases = match mark::databases(path) {
+            Ok(databases) => databases,
+            Err(Error::Refused { path, reason }) => {
+                report.fault(Subject::Artifact, &path, reason);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         let mut seen = Seen::default();
         let mut installed = Installed::default();
         for prefix in prefixes {
@@ -41,7 +49,7 @@ impl Artifact {
                 report.note(Subject::Artifact, &path.join(manifest_txt::FILE_NAME), text);
                 continue;
             }
-            let content = match classify(&directory, &Selection::Auto) {
+            let content = match classify(&directory, &databases) {
                 Ok(content) => content,
                 Err(Error::Refused { path, reason }) => {
                     report.fault(Subject::Artifact, &path, reason);

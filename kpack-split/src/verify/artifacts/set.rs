@@ -30,7 +30,7 @@ impl Set {
                     continue;
                 }
                 let within = entry.path().strip_prefix(root).unwrap_or(entry.path());
-                if within == Path::new(manifest_txt::FILE_NAME) {
+                if manifest_txt::is_of_artifact(within) {
                     continue;
                 }
                 if within

@@ -1,0 +1,69 @@
+//! The mark of an artifact directory that kpack wrote: `.kpack-artifact`, beside the list of
+//! prefixes. What has it may be replaced, and it says which databases were split.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::databases::Selection;
+use crate::Error;
+
+/// What the file is called.
+pub(crate) const FILE_NAME: &str = ".kpack-artifact";
+
+/// What the mark says.
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    format_version: u32,
+    /// The databases whose files are in the artifacts of their targets, by name: a later version of
+    /// kpack may know more of them.
+    databases: Vec<String>,
+}
+
+/// The bytes of the mark of an artifact whose databases of `selection` were split.
+pub(crate) fn to_bytes(selection: &Selection) -> Vec<u8> {
+    let mark = Mark {
+        format_version: 1,
+        databases: selection.names(),
+    };
+    let mut bytes = serde_json::to_vec(&mark).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The databases that were split when the artifact was written: all, where it has no mark.
+///
+/// # Errors
+/// [`Error::Refused`] for a mark that this version does not understand.
+pub(crate) fn databases(artifact: &Path) -> Result<Selection, Error> {
+    let path = artifact.join(FILE_NAME);
+    let bytes = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Selection::Auto),
+        bytes => bytes.map_err(|e| Error::io(&path, "read", e))?,
+    };
+    match serde_json::from_slice(&bytes) {
+        Ok(Mark {
+            format_version: 1,
+            databases,
+        }) => Ok(Selection::Named(databases)),
+        Ok(Mark { format_version, .. }) => Err(Error::refused(
+            &path,
+            format!("unsupported version (expected 1, found {format_version}); use a later kpack"),
+        )),
+        Err(error) => Err(Error::refused(&path, error.to_string())),
+    }
+}
+
+/// Refuses to replace what is at `path`, unless kpack wrote it.
+pub(crate) fn check_replaceable(path: &Path) -> Result<(), Error> {
+    if path.symlink_metadata().is_err() || path.join(FILE_NAME).is_file() {
+        return Ok(());
+    }
+    let reason = format!(
+        "it is in the way, and kpack replaces only what it wrote itself, which has a file {FILE_NAME}; \
+         choose another output directory, or remove it if an earlier version of kpack wrote it"
+    );
+    Err(Error::refused(path, reason))
+}
