@@ -18,6 +18,7 @@ mod elf;
 mod error;
 mod hip;
 mod input;
+mod interrupt;
 pub mod object_file;
 pub mod report;
 pub mod shared;

@@ -26,6 +26,11 @@ pub mod input {
     };
 }
 
+/// Signals that end a run.
+pub mod interrupt {
+    pub use crate::interrupt::signal;
+}
+
 /// Device code, into archives.
 pub mod split {
     pub use crate::split::{

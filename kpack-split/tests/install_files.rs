@@ -3,9 +3,9 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -17,6 +17,7 @@ use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Neither root nor anybody whose files are in the tests.
 const NOBODY: u32 = 65534;
@@ -245,17 +246,23 @@ fn a_binary_that_is_replaced_meanwhile_is_read_again() {
 }
 
 #[test]
-fn runs_with_different_directories_of_archives_agree_on_one() {
+fn of_runs_with_different_directories_of_archives_one_wins() {
     let build = prefix();
     for _ in 0..20 {
         let tree = build.copy();
-        thread::scope(|scope| {
-            for directory in ["lib/.kpack", "kpacks"] {
+        let results = thread::scope(|scope| {
+            let runs = ["lib/.kpack", "kpacks"].map(|directory| {
                 let mut options = options(&tree);
                 options.kpack_dir = directory.into();
-                scope.spawn(move || install(&options, &()).unwrap());
-            }
+                scope.spawn(move || install(&options, &()))
+            });
+            runs.map(|run| run.join().unwrap())
         });
+        // As if one had begun when the other was done.
+        let (done, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        assert_eq!(done.len(), 1, "{refused:?}");
+        let said = refused[0].as_ref().unwrap_err().to_string();
+        assert!(said.contains("it is split already"), "{said}");
         assert_eq!(tree.files().len(), 4, "{:?}", tree.files());
         assert!(verifies(&tree));
     }
@@ -279,6 +286,51 @@ fn leftovers_of_a_killed_run_with_other_targets_go() {
     }
     install(&options(&tree), &()).unwrap();
     assert_eq!(tree.snapshot(), whole.snapshot());
+}
+
+/// Waits until there is a hidden file in `lib`; the run that writes it must not end before.
+fn wait_for_hidden_file(tree: &Tree, run: &mut Child) {
+    while !tree
+        .files()
+        .iter()
+        .any(|file| file.starts_with("lib/.libvec.so."))
+    {
+        assert_eq!(run.try_wait().unwrap(), None);
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_signal_leaves_nothing_behind() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let tree = prefix();
+        let before = tree.snapshot();
+        // It waits here when everything is written, and nothing has its name.
+        let library = File::open(tree.path("lib/libvec.so")).unwrap();
+        library.lock().unwrap();
+        let mut run = command(&tree, "").stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_hidden_file(&tree, &mut run);
+        kill_process(Pid::from_child(&run), signal).unwrap();
+        let output = run.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(signal.as_raw()));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("stopped by signal"), "{said}");
+        assert_eq!(tree.snapshot(), before);
+        assert!(!tree.path("lib/.kpack").exists());
+    }
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error_that_names_the_file() {
+    let tree = prefix();
+    let before = tree.snapshot();
+    // Archives are smaller; the host binary is not.
+    let output = command(&tree, "ulimit -f 8; ").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("libvec.so: File too large"), "{said}");
+    assert_eq!(tree.snapshot(), before);
+    assert!(!tree.path("lib/.kpack").exists());
 }
 
 #[test]

@@ -60,6 +60,29 @@ fn only_what_was_staged_is_replaced() {
 }
 
 #[test]
+fn leftovers_of_a_run_that_was_killed_at_any_moment_go() {
+    let tree = Tree::new();
+    let text = built(&tree);
+    for name in [".dist.kpack-stage", ".dist.kpack-stage-old"] {
+        // Without a stamp, with one that is half written, and with the stamp as all that is left.
+        for stamp in [None, Some(""), Some("# Made")] {
+            stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+            fs::create_dir(tree.path(name)).unwrap();
+            if let Some(stamp) = stamp {
+                fs::write(tree.path(name).join(".kpack-stage"), stamp).unwrap();
+            }
+            stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+            nothing_hidden(&tree);
+        }
+    }
+    // What is not of staging stays.
+    fs::create_dir(tree.path(".dist.kpack-stage")).unwrap();
+    fs::write(tree.path(".dist.kpack-stage/mine"), "mine").unwrap();
+    stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap_err();
+    assert!(tree.path(".dist.kpack-stage/mine").exists());
+}
+
+#[test]
 fn symbolic_links_and_empty_directories_stay() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let tree = Tree::new();

@@ -131,7 +131,9 @@ impl<'a> Build<'a> {
             let _ = fs::remove_dir_all(&self.hidden);
         }
         let (file_name, included) = made?;
-        replace_directory(&self.hidden, &self.directory, &old).map_err(cannot_write)?;
+        replace_directory(&self.hidden, &self.directory, &old)
+            .and_then(|()| remove_directory(&old))
+            .map_err(cannot_write)?;
         let mut library = Library {
             path: self.directory.join(file_name),
             kpack_dir: self.directory.join(".kpack"),

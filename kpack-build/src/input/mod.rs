@@ -14,6 +14,7 @@ use kpack_format::{TargetId, code_object};
 
 use crate::Error;
 use crate::elf::{self, ElfError};
+use crate::interrupt;
 
 pub use identify::{FileKind, identify};
 pub(crate) use identify::{START, kind_of};
@@ -22,6 +23,7 @@ pub use manifest::{manifest_parts, read_manifest};
 
 /// Opens a regular file for reading.
 pub fn open(path: &Path) -> Result<File, Error> {
+    interrupt::check(path, "open")?;
     // Before it is opened, since opening a FIFO waits for who writes into it.
     let metadata = path.metadata().map_err(|e| Error::io(path, "open", e))?;
     if !metadata.is_file() {

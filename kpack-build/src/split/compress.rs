@@ -16,8 +16,9 @@ use kpack_format::digest::{Sha256, sha256};
 use super::DeviceCode;
 use crate::Error;
 use crate::input;
+use crate::interrupt;
 use crate::report::Progress;
-use crate::store::{check_interrupted, scratch_file};
+use crate::store::scratch_file;
 
 /// Uncompressed code objects that may be in flight, in bytes. One that is larger goes alone.
 const IN_FLIGHT: u64 = 96 << 20;
@@ -103,7 +104,7 @@ fn read<'a>(
     for (name, file) in files {
         file.code_objects(wanted, |wrappers, target, bytes| {
             let size = bytes.len() as u64;
-            check_interrupted(&file.path)?;
+            interrupt::check(&file.path, "read")?;
             let job = Job {
                 file,
                 kernels: wrappers

@@ -12,8 +12,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::interrupt;
 use crate::Error;
+use crate::interrupt;
 
 /// What directories get that a run makes, whatever the umask: what CMake's `install` gives them.
 const MODE: u32 = 0o755;
@@ -210,6 +210,14 @@ fn directory_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
 }
 
+/// Makes the directory `path`, and those above it.
+pub fn make_directories(path: &Path) -> Result<(), Error> {
+    let mut made = Made::default();
+    Directory::make(path, &mut made)?;
+    made.keep();
+    Ok(())
+}
+
 /// The parts of a path that goes down only.
 fn names(relative: &Path) -> impl Iterator<Item = &OsStr> {
     relative.components().filter_map(|part| match part {
@@ -224,7 +232,7 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<(), Error> {
         match file.try_lock() {
             Ok(()) => return Ok(()),
             Err(std::fs::TryLockError::WouldBlock) => {
-                interrupt::check(path)?;
+                interrupt::check(path, "lock")?;
                 std::thread::sleep(RETRY);
             }
             Err(std::fs::TryLockError::Error(error)) => {
@@ -242,6 +250,11 @@ pub struct Made {
 }
 
 impl Made {
+    /// They stay, also empty.
+    pub fn keep(mut self) {
+        self.directories.clear();
+    }
+
     /// Makes their names durable.
     pub fn sync(&self) -> Result<(), Error> {
         self.directories

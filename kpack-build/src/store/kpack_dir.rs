@@ -12,10 +12,10 @@ use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 
 use super::directory::{Directory, Made};
-use super::interrupt::Watched;
 use super::staged_file::StagedFile;
 use crate::Error;
 use crate::input;
+use crate::interrupt::Watched;
 use crate::split::archive_error;
 
 /// The name of what an install of `module` and `component` writes: in front of archives' targets,

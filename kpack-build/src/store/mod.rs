@@ -4,7 +4,6 @@
 mod attributes;
 mod directory;
 mod identity;
-mod interrupt;
 mod kpack_dir;
 mod merge;
 mod names;
@@ -14,16 +13,15 @@ mod sparse;
 mod staged_file;
 mod transaction;
 
-pub use directory::{Directory, Made};
+pub use directory::{Directory, Made, make_directories};
 pub use identity::Identity;
-pub use interrupt::{check as check_interrupted, signal};
 pub use kpack_dir::{
     KpackDir, Present, archive_name, entry, entry_of, group_name, is_manifest, manifest_name,
     stage_archive, stage_manifest,
 };
 pub use merge::{Update, Updated};
 pub use names::{check_names, is_name_part};
-pub use replace::{recover_directory, remove_directory, replace_directory};
+pub use replace::{Renames, recover_directory, remove_directory, replace_directory};
 pub use scratch::scratch_file;
 pub use sparse::copy_range;
 pub use staged_file::{StagedFile, same_bytes, stem_of};

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 
@@ -14,21 +14,52 @@ pub fn remove_directory(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Gives the directory `new` the name `path`. What has that name is called `old`, which has to be
-/// free, until then, and removed at the end. On failure it has its name again.
-pub fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Error> {
-    let failed = |e| Error::io(path, "replace", e);
-    let replaced = match fs::rename(path, old) {
-        Err(error) if !is_missing(&error) => return Err(failed(error)),
-        result => result.is_ok(),
-    };
-    if let Err(error) = fs::rename(new, path) {
-        if replaced {
-            let _ = fs::rename(old, path);
-        }
-        return Err(failed(error));
+/// Renames that belong together: unless all are made, those that were are undone, the last first.
+#[derive(Debug, Default)]
+pub struct Renames {
+    made: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Renames {
+    /// Gives `new` the name `path`, which is free.
+    pub fn rename(&mut self, new: &Path, path: &Path) -> Result<(), Error> {
+        fs::rename(new, path).map_err(|e| Error::io(path, "replace", e))?;
+        self.made.push((new.to_owned(), path.to_owned()));
+        Ok(())
     }
-    remove_directory(old)
+
+    /// Gives what is at `path`, which may be nothing, the name `aside`, which is free.
+    pub fn set_aside(&mut self, path: &Path, aside: &Path) -> Result<(), Error> {
+        match fs::rename(path, aside) {
+            Ok(()) => self.made.push((path.to_owned(), aside.to_owned())),
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(Error::io(path, "replace", error)),
+        }
+        Ok(())
+    }
+
+    /// All are made.
+    pub fn keep(mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for Renames {
+    fn drop(&mut self) {
+        for (before, now) in self.made.iter().rev() {
+            let _ = fs::rename(now, before);
+        }
+    }
+}
+
+/// Gives the directory `new` the name `path`. What has that name is called `old`, which has to be
+/// free, until then. On failure it has its name again.
+pub fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Error> {
+    let mut renames = Renames::default();
+    renames.set_aside(path, old)?;
+    renames.rename(new, path)?;
+    renames.keep();
+    Ok(())
 }
 
 /// Gives `old` its name again where a run was killed between the two renames of

@@ -7,6 +7,11 @@ use std::ops::Range;
 use rustix::fs::SeekFrom as Find;
 use rustix::io::Errno;
 
+use crate::interrupt;
+
+/// How much is copied at a time.
+const PIECE: u64 = 64 << 20;
+
 /// Copies a range of `input` to `to` in `output`. What is a hole in `input` is none of `output`'s
 /// blocks either, where it is beyond its end. The kernel copies, where it can.
 ///
@@ -40,7 +45,10 @@ pub fn copy_range(
             Ok(hole) => hole.min(range.end),
             Err(_) => range.end,
         };
+        // In pieces, so that a signal does not have to wait.
+        let end = end.min(data + PIECE);
         if data < end {
+            interrupt::asked()?;
             input.seek(SeekFrom::Start(data))?;
             output.seek(SeekFrom::Start(to + (data - range.start)))?;
             let copied = io::copy(&mut input.take(end - data), &mut output)?;

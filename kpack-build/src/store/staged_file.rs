@@ -9,10 +9,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::attributes;
 use super::directory::Directory;
 use super::identity::Identity;
-use super::{attributes, interrupt};
 use crate::Error;
+use crate::interrupt;
 
 /// What new files get, whatever the umask: what CMake's `install` gives them.
 const MODE: u32 = 0o644;
@@ -60,7 +61,7 @@ impl StagedFile {
     /// Creates the file that is to become `name` in `directory`.
     pub fn create(directory: Arc<Directory>, name: &OsStr) -> Result<Self, Error> {
         let path = directory.path().join(name);
-        interrupt::check(&path)?;
+        interrupt::check(&path, "write")?;
         loop {
             let hidden = hidden_name(name);
             let file = match directory.create(&hidden) {

@@ -64,10 +64,11 @@ fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
         for signal in &mut signals {
             let running = i32::try_from(compiler.load(Ordering::SeqCst)).ok();
             let signal_of_rustix = Signal::from_named_raw(signal);
-            match (running.and_then(Pid::from_raw), signal_of_rustix) {
-                // It may have ended meanwhile.
-                (Some(compiler), Some(signal)) => _ = kill_process(compiler, signal),
-                _ => std::process::exit(128 + signal),
+            // It may have ended meanwhile; splitting its object is stopped as all writing is.
+            if let (Some(compiler), Some(signal)) =
+                (running.and_then(Pid::from_raw), signal_of_rustix)
+            {
+                let _ = kill_process(compiler, signal);
             }
         }
     });

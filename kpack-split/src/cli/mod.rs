@@ -10,6 +10,7 @@ mod progress;
 mod recombine;
 mod report;
 mod show;
+mod signals;
 mod split;
 mod stage;
 mod verify;
@@ -73,6 +74,17 @@ pub fn main() -> ExitCode {
         }
     };
     allow_open_files();
+    let reads_only = matches!(
+        cli.command,
+        Command::Show(_) | Command::List(_) | Command::Report(_) | Command::Verify(_)
+    );
+    // These can end at any moment.
+    if !reads_only && let Err(error) = signals::watch() {
+        output::complain(
+            "warning",
+            format_args!("signals cannot be watched: {error}"),
+        );
+    }
     let result = match &cli.command {
         Command::Install(arguments) => install::run(arguments),
         Command::Split(arguments) => split::run(arguments),
@@ -91,6 +103,7 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain_error(&error);
+            signals::end();
             ExitCode::from(exit_code(&error))
         }
     }

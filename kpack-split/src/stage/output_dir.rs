@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::kpack_dir::{recover_directory, remove_directory, replace_directory};
+use crate::store::{
+    Directory, Made, StagedFile, recover_directory, remove_directory, replace_directory,
+};
 
 /// The file that only staging writes: it names every file of the release.
 pub(super) const STAMP: &str = ".kpack-stage";
@@ -30,9 +32,9 @@ pub(super) struct OutputDir {
     pub(super) hidden: PathBuf,
     /// What it is to be called.
     pub(super) path: PathBuf,
-    /// The directories above it that were made for it, the innermost first.
-    parents: Vec<PathBuf>,
     done: bool,
+    /// It, and the directories above it that were made for it.
+    _made: Made,
 }
 
 impl OutputDir {
@@ -64,30 +66,31 @@ impl OutputDir {
         there(&path)?;
         remove_own(&hidden)?;
 
-        let mut output = Self {
+        let mut made = Made::default();
+        Directory::make(&hidden, &mut made)?;
+        let stamp = hidden.join(STAMP);
+        let output = Self {
             hidden,
             path,
-            parents: Vec::new(),
             done: false,
+            _made: made,
         };
-        let above = output.path.ancestors().skip(1);
-        output.parents = above
-            .take_while(|directory| !directory.exists())
-            .map(Path::to_owned)
-            .collect();
-        let hidden = &output.hidden;
-        fs::create_dir_all(hidden).map_err(|e| Error::io(hidden, "create directory", e))?;
-        output.stamp(&BTreeSet::new())?;
+        fs::write(&stamp, format!("{STAMP_HEAD}\n")).map_err(|e| Error::io(&stamp, "write", e))?;
         Ok(output)
     }
 
+    /// Names the files of the release in the stamp.
     fn stamp(&self, files: &BTreeSet<PathBuf>) -> Result<(), Error> {
         let mut text = format!("{STAMP_HEAD}\n");
         for file in files {
             text += &format!("{}\n", file.display());
         }
         let path = self.hidden.join(STAMP);
-        fs::write(&path, text).map_err(|e| Error::io(&path, "write", e))
+        let (staged, ()) = StagedFile::write(&path, |staged| {
+            let written = staged.file().write_all(text.as_bytes());
+            written.map_err(|e| Error::io(&path, "write", e))
+        })?;
+        staged.commit().map(drop)
     }
 
     /// Gives it its name, in the place of what an earlier run made.
@@ -101,7 +104,9 @@ impl OutputDir {
             There::Nothing => fs::rename(&self.hidden, &self.path).map_err(failed)?,
             There::Empty => self.move_into().map_err(failed)?,
             There::Release => {
-                replace_directory(&self.hidden, &self.path, &aside(&self.path))?;
+                let old = aside(&self.path);
+                replace_directory(&self.hidden, &self.path, &old)?;
+                remove_own(&old)?;
             }
         }
         self.done = true;
@@ -131,10 +136,7 @@ impl Drop for OutputDir {
         if self.done {
             return;
         }
-        let _ = fs::remove_dir_all(&self.hidden);
-        for parent in &self.parents {
-            let _ = fs::remove_dir(parent);
-        }
+        let _ = remove_own(&self.hidden);
     }
 }
 
@@ -155,15 +157,29 @@ fn recover(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a directory that staging made, which may be missing.
+/// Removes a directory that staging made, which may be missing. A run that is killed meanwhile leaves
+/// one that is known again: the stamp comes first and goes last, and without it there is nothing.
 fn remove_own(path: &Path) -> Result<(), Error> {
-    if path.exists() && !is_stamped(path) {
+    let failed = |e| Error::io(path, "remove", e);
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.and_then(Iterator::collect::<io::Result<Vec<_>>>),
+    };
+    let entries = entries.map_err(failed)?;
+    let is_content = |entry: &&fs::DirEntry| entry.file_name() != STAMP;
+    if entries.iter().any(|entry| is_content(&entry)) && !is_stamped(path) {
         return Err(Error::refused(
             path,
             format!(
                 "it is in the way, and it has no file `{STAMP}`, which staging makes first; remove it"
             ),
         ));
+    }
+    for entry in entries.iter().filter(is_content) {
+        match entry.file_type().map_err(failed)?.is_dir() {
+            true => remove_directory(&entry.path())?,
+            false => fs::remove_file(entry.path()).map_err(failed)?,
+        }
     }
     remove_directory(path)
 }

@@ -18,7 +18,7 @@ use crate::install::Content;
 use crate::install::presplit::Presplit;
 use crate::report::{FileReport, Outcome, Report};
 use crate::split::{self, Input, code_ids};
-use crate::store::{Directory, StagedFile, Transaction, Update, scratch_file};
+use crate::store::{Directory, StagedFile, Transaction, Update, make_directories, scratch_file};
 
 /// Where the archives go, in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
@@ -56,7 +56,7 @@ impl<'a> Release<'a> {
             ));
         }
         let directory = self.output.hidden.join(binary.directory);
-        fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
+        make_directories(&directory)?;
         let input = split::read(&binary.path)?;
         let presplit = match &input {
             Input::Split => Presplit::read_linked(&binary.path)?,

@@ -15,16 +15,13 @@ pub fn signal() -> Arc<AtomicUsize> {
     SIGNAL.get_or_init(Arc::default).clone()
 }
 
-/// Fails where a signal asked the process to end; `path` is what would be written.
-pub fn check(path: &Path) -> Result<(), Error> {
-    match asked() {
-        Ok(()) => Ok(()),
-        Err(error) => Err(Error::io(path, "write", error)),
-    }
+/// Fails where a signal asked the process to end; `path` is what would be read or written next.
+pub(crate) fn check(path: &Path, action: &'static str) -> Result<(), Error> {
+    asked().map_err(|error| Error::io(path, action, error))
 }
 
 /// Not an error of the kind `Interrupted`, after which writing is tried again.
-pub(super) fn asked() -> io::Result<()> {
+pub(crate) fn asked() -> io::Result<()> {
     let signal = SIGNAL
         .get()
         .map_or(0, |signal| signal.load(Ordering::Relaxed));
@@ -35,7 +32,7 @@ pub(super) fn asked() -> io::Result<()> {
 }
 
 /// A writer that fails when a signal asked the process to end.
-pub(super) struct Watched<W>(pub(super) W);
+pub(crate) struct Watched<W>(pub(crate) W);
 
 impl<W: io::Write> io::Write for Watched<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
