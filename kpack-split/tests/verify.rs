@@ -114,17 +114,44 @@ fn an_unsplit_binary_in_a_prefix_is_no_fault() {
 }
 
 #[test]
-fn what_strip_makes_of_it_holds() {
-    if !tool("strip") {
-        return;
+fn what_tools_make_of_it_holds() {
+    for (name, arguments) in [
+        ("strip", &[][..]),
+        ("llvm-strip-19", &[]),
+        ("eu-strip", &[]),
+        (
+            "patchelf",
+            &["--set-rpath", "/a/directory/with/quite/a/long/name"],
+        ),
+    ] {
+        if !tool(name) {
+            continue;
+        }
+        let tree = installed();
+        let mut command = Command::new(name);
+        let changed = command.args(arguments).arg(tree.path(BINARY)).status();
+        assert!(changed.unwrap().success());
+        let report = check(&tree, &[BINARY], &verify::Options::default());
+        assert_eq!(faults(&report), [""; 0], "{name}");
+        if name != "patchelf" {
+            assert_eq!(faults(&against(&tree)), [""; 0], "{name}");
+        }
     }
+}
+
+#[test]
+fn a_section_that_is_not_where_it_is_loaded() {
     let tree = installed();
-    let stripped = Command::new("strip")
-        .arg(tree.path(BINARY))
-        .status()
-        .unwrap();
-    assert!(stripped.success());
-    assert_eq!(faults(&against(&tree)), [""; 0]);
+    let bytes = fs::read(tree.path(BINARY)).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (table, count) = (word(0x28), bytes[0x3c]);
+    // Constant data (PROGBITS, read-only), whose offset in the file is made another.
+    let mut headers = (0..usize::from(count)).map(|index| table + 64 * index);
+    let constant = |at: &usize| bytes[at + 4] == 1 && bytes[at + 8] == 2 && word(at + 32) > 0;
+    let header = headers.rfind(constant).unwrap();
+    change(&tree, BINARY, |bytes| bytes[header + 24] ^= 0x10);
+    let report = check(&tree, &[BINARY], &verify::Options::default());
+    assert_found(&report, &["libvec.so", "is not where a PT_LOAD maps it"]);
 }
 
 #[test]

@@ -5,12 +5,18 @@ mod planned;
 mod shards;
 
 use std::fs;
+use std::io::Cursor;
 use std::path::Path;
 
+use kpack_format::archive::{Archive, ArchiveWriter, Scheme};
+use kpack_format::digest::sha256;
+use kpack_format::manifest::Manifest;
+use kpack_format::marker::Marker;
 use kpack_split::artifact::recombine::Severity;
+use kpack_split::install::{Options, install};
 use kpack_split::sizes::measure;
 use kpack_split::verify::{self, Check, Outcome, Report, verify};
-use kpack_tests::fixture::FatLibrary;
+use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
@@ -272,4 +278,101 @@ fn damaged_files_are_not_recombined() {
     let plan = kpack_split::artifact::recombine::plan(&options, &|_, _| {}).unwrap();
     assert!(plan.apply(&options, &|_| {}).is_err());
     assert!(!tree.path("out").exists());
+}
+
+const MODULE: &str = "prefix/lib/.kpack/vec_lib";
+
+/// An install prefix whose archive for gfx942 has the kernels under the name of another binary, and a
+/// manifest that agrees with that.
+fn other_names() -> Tree {
+    let tree = Tree::new();
+    let objects = [code("gfx1100", "add"), code("gfx942", "add")];
+    let library = FatLibrary::new().wrapper(Storage::Plain, objects);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    let options = Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    install(&options, &()).unwrap();
+
+    let path = tree.path(&format!("{MODULE}_gfx942.kpack"));
+    let mut old = Archive::open(Cursor::new(fs::read(&path).unwrap())).unwrap();
+    let target = "gfx942".parse().unwrap();
+    let spool = Cursor::new(Vec::new());
+    let mut new = ArchiveWriter::new(spool, "vec_lib", &target, Scheme::ZstdPerKernel);
+    let renamed = |name: &str| vec![name.replace("libvec", "libother")];
+    new.merge_as(&mut old, renamed).unwrap();
+    let mut bytes = Vec::new();
+    new.finish(&mut bytes).unwrap();
+    fs::write(&path, &bytes).unwrap();
+    let manifest_path = tree.path(&format!("{MODULE}.kpm"));
+    let mut manifest = Manifest::read(&fs::read(&manifest_path).unwrap()).unwrap();
+    let listed = manifest.kpack_files.get_mut("gfx942").unwrap();
+    listed.size = bytes.len() as u64;
+    listed.checksum = Some(sha256(&bytes));
+    fs::write(&manifest_path, manifest.to_bytes()).unwrap();
+    tree
+}
+
+fn verified(tree: &Tree, path: &str, targets: &[&str]) -> Report {
+    let options = verify::Options {
+        targets: targets.iter().map(|id| id.parse().unwrap()).collect(),
+        ..Default::default()
+    };
+    verify(&[tree.path(path)], &options, &mut |_, _, _| {}).unwrap()
+}
+
+#[test]
+fn a_named_target_without_code_of_a_binary() {
+    let tree = other_names();
+    let faults = |targets: &[&str]| {
+        let report = verified(&tree, "prefix", targets);
+        checks(&report, Outcome::Fault)
+    };
+    let expected = "lib/libvec.so: the kpack for gfx942 has no code object of this binary";
+    let found = faults(&["gfx942"]);
+    assert!(
+        found.len() == 1 && found[0].ends_with(expected),
+        "{found:?}"
+    );
+    assert_eq!(faults(&["gfx1100"]), [""; 0]);
+}
+
+/// A part of a binary need not be compiled for each target; the marker tells what it was built with.
+#[test]
+fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
+    let tree = other_names();
+    let path = tree.path("prefix/lib/libvec.so");
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes
+        .windows(18)
+        .position(|part| part == b"kpack_search_paths");
+    // One byte for the map, one for the length of its first key.
+    let at = at.unwrap() - 2;
+    let (mut marker, _) = Marker::read(&bytes[at..]).unwrap();
+    marker.code_ids.insert("gfx942".to_owned(), [1; 8]);
+    let marker = marker.to_bytes();
+    bytes[at..at + marker.len()].copy_from_slice(&marker);
+    fs::write(&path, bytes).unwrap();
+    let faults = checks(&verified(&tree, "prefix", &[]), Outcome::Fault);
+    let expected = "the kpack for gfx942 has no code object of this binary";
+    assert!(
+        faults.iter().any(|fault| fault.contains(expected)),
+        "{faults:?}"
+    );
+}
+
+#[test]
+fn kernels_that_no_marker_leads_to() {
+    let tree = other_names();
+    let notes = checks(&verified(&tree, "prefix", &[]), Outcome::Note);
+    let expected =
+        "vec_lib_gfx942.kpack: has kernels of `lib/libother.so`, which no marker leads to";
+    assert!(
+        notes.iter().any(|note| note.ends_with(expected)),
+        "{notes:?}"
+    );
+    // Of one binary alone that is not known.
+    let notes = checks(&verified(&tree, "prefix/lib/libvec.so", &[]), Outcome::Note);
+    assert!(
+        !notes.iter().any(|note| note.contains("libother")),
+        "{notes:?}"
+    );
 }

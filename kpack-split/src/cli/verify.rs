@@ -27,7 +27,8 @@ pub(super) struct Arguments {
     /// directory, or a directory of such
     #[arg(long, value_name = "ORIGINAL")]
     against: Option<PathBuf>,
-    /// A GPU target whose archive has to be there; others may be missing. Can be repeated
+    /// A GPU target that has to be there, with code for each binary; others may be missing. Can be
+    /// repeated
     #[arg(long, value_name = "TARGET", value_delimiter = ',')]
     arch: Vec<TargetId>,
     /// Print the report as JSON

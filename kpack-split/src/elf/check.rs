@@ -28,14 +28,19 @@ fn read_back(output: &File, plan: &Plan) -> Result<(), ElfError> {
     if image.segments != plan.segments || image.sections != plan.sections {
         refuse!("its headers are not those that were planned");
     }
-    sections_in_segments(&image)?;
-    segments_are_loaded(&image.segments)?;
+    loaded(&image)?;
     dynamic_addresses(&image)?;
     wrappers(&image, plan)
 }
 
+/// Whether sections, and what program headers name, are where PT_LOADs map them.
+pub(crate) fn loaded<S>(image: &Image<S>) -> Result<(), ElfError> {
+    sections_in_segments(image)?;
+    segments_are_loaded(&image.segments)
+}
+
 /// What is loaded from the file. What is not in the file stays where it was, right or wrong.
-fn sections_in_segments(image: &Image<&File>) -> Result<(), ElfError> {
+fn sections_in_segments<S>(image: &Image<S>) -> Result<(), ElfError> {
     let loaded = |s: &&Section| s.is_alloc() && s.has_bytes() && s.size > 0;
     for section in image.sections.iter().filter(loaded) {
         let mapped = image.segments.iter().any(|s| {
@@ -58,7 +63,7 @@ fn sections_in_segments(image: &Image<&File>) -> Result<(), ElfError> {
 
 /// What the dynamic loader, the C library and debuggers find through program headers is mapped from
 /// the file, and all of what the dynamic loader protects after relocation is mapped.
-pub(crate) fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
+fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
     let loads = || segments.iter().filter(|s| s.is_load());
     for segment in segments {
         let mapped = match segment.kind {

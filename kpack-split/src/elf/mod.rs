@@ -21,6 +21,7 @@ pub use self::{
     layout::Plan,
     wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper},
 };
+pub(crate) use check::loaded as check_loaded;
 pub(crate) use dynamic::{Dynamic, Relocations, is_address};
 pub(crate) use headers::Section;
 use kpack_build::shared::elf as records;

@@ -8,11 +8,10 @@ use std::path::{Component, Path};
 
 use kpack_format::marker::{GFXARCH, Marker};
 
-use super::archive::{agrees, counted};
-use super::resolver::Resolver;
-use super::{Context, Options, Outcome, Report, Subject};
+use super::archive::counted;
+use super::{Context, Outcome, Report, Subject, resolution};
 use crate::Error;
-use crate::elf::{DeviceCode, FAT_SECTION, FatBinary, Image, SplitBinary};
+use crate::elf::{self, DeviceCode, FAT_SECTION, FatBinary, Image, SplitBinary};
 use crate::inspect::{Marked, elf_error, no_device_code, open, prefix_of, read_markers};
 use crate::object_file::is_object;
 
@@ -74,6 +73,9 @@ fn check(
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
     converted(path, image, report)?;
+    if let Err(error) = elf::check_loaded(image) {
+        report.fault(Subject::Marker, path, error.to_string());
+    }
     let groups = match read_markers(path, image, split) {
         Ok(groups) => groups,
         Err(Error::Refused { reason, .. }) => {
@@ -137,7 +139,7 @@ fn check_group(
         let text = format!("`{kernel_name}`, {}", counted(indices.len(), "wrapper"));
         report.ok(Subject::Marker, path, text);
     }
-    resolves(path, marker, &kernel_name, &indices, context, report)
+    resolution::verify(path, marker, &kernel_name, &indices, context, report)
 }
 
 /// Whether `.hip_fatbin` holds nothing any more: neither as a section nor in what is loaded.
@@ -237,160 +239,4 @@ fn stays_inside(directory: &Path, path: &Path) -> bool {
         }
     }
     true
-}
-
-fn resolves(
-    path: &Path,
-    marker: &Marker,
-    kernel_name: &str,
-    indices: &BTreeSet<u32>,
-    context: &Context<'_>,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let faults = report.count(Outcome::Fault);
-    let options = context.options;
-    let mut resolver = Resolver::open(context.artifacts.overlay(), path, marker, kernel_name)?;
-    for (archive, reason) in &resolver.damaged {
-        let text = format!("`{}` is damaged: {reason}", archive.display());
-        report.fault(Subject::Resolution, path, text);
-    }
-    required_are_there(path, marker, &resolver, options, report);
-    let targets: Vec<String> = resolver
-        .targets()
-        .into_iter()
-        .filter(|target| options.wants(target))
-        .collect();
-
-    // What each target lacks, and how much there is for each index.
-    let mut count_by_index: BTreeMap<u32, usize> = indices.iter().map(|i| (*i, 0)).collect();
-    let mut places = BTreeMap::new();
-    for target in &targets {
-        let mut absent = Vec::new();
-        for &index in indices {
-            match resolver.find(index, target) {
-                Some(place) => {
-                    *count_by_index.entry(index).or_default() += 1;
-                    places.entry(place).or_insert((index, target));
-                }
-                None => absent.push(index.to_string()),
-            }
-        }
-        if absent.len() == indices.len() {
-            let text = format!("the kpack for {target} has no code object of this binary");
-            report.note(Subject::Resolution, path, text);
-        } else if !absent.is_empty() {
-            let text = format!("no code object for {target} at index {}", absent.join(", "));
-            report.note(Subject::Resolution, path, text);
-        }
-    }
-    let nowhere: Vec<String> = count_by_index
-        .iter()
-        .filter(|(_, n)| **n == 0)
-        .map(|(i, _)| i.to_string())
-        .collect();
-    if !nowhere.is_empty() && !targets.is_empty() {
-        let text = format!("no kpack has a code object at index {}", nowhere.join(", "));
-        // Asked for some targets only, the code object can be in another's archive.
-        let outcome = if options.targets.is_empty() {
-            Outcome::Fault
-        } else {
-            Outcome::Note
-        };
-        report.add(outcome, Subject::Resolution, path, text);
-    }
-    let stale: BTreeSet<String> = resolver
-        .entries()
-        .into_iter()
-        .filter(|(index, _)| !indices.contains(index))
-        .map(|(index, _)| index.to_string())
-        .collect();
-    if !stale.is_empty() {
-        let text = format!(
-            "the kpacks have entries at index {} that no wrapper asks for",
-            Vec::from_iter(stale).join(", ")
-        );
-        report.note(Subject::Resolution, path, text);
-    }
-
-    for (&place, &(index, target)) in &places {
-        if resolver
-            .path(place)
-            .canonicalize()
-            .is_ok_and(|real| context.whole.contains(&real))
-        {
-            continue;
-        }
-        let result = resolver
-            .read(place, index, target)
-            .map_err(|e| e.to_string())
-            .and_then(|bytes| agrees(&bytes, target));
-        if let Err(reason) = result {
-            let archive = resolver.path(place).display();
-            let text = format!("`{kernel_name}#{index}` for {target} in `{archive}`: {reason}");
-            report.fault(Subject::Resolution, path, text);
-        }
-    }
-    if report.count(Outcome::Fault) == faults {
-        let found: usize = count_by_index.values().sum();
-        let text = format!(
-            "{} for {}",
-            counted(found, "code object"),
-            targets.join(", ")
-        );
-        report.ok(Subject::Resolution, path, text);
-    }
-    Ok(())
-}
-
-/// Whether each target that is promised, or that the caller asks for, has an archive.
-fn required_are_there(
-    path: &Path,
-    marker: &Marker,
-    resolver: &Resolver,
-    options: &Options,
-    report: &mut Report,
-) {
-    let damaged = |target: &str| {
-        let mut files = resolver
-            .kpacks
-            .files
-            .iter()
-            .filter(|kpack| kpack.target == target);
-        files.any(|kpack| {
-            resolver
-                .damaged
-                .iter()
-                .any(|(damaged, _)| *damaged == kpack.path)
-        })
-    };
-    let required: Vec<String> = if options.targets.is_empty() {
-        resolver.kpacks.targets().map(str::to_owned).collect()
-    } else {
-        options.targets.iter().map(ToString::to_string).collect()
-    };
-    if required.is_empty() {
-        let text = format!(
-            "no kpack is there; its search path is `{}`",
-            marker.kpack_search_paths.join("`, `")
-        );
-        report.fault(Subject::Resolution, path, text);
-    }
-    for target in required {
-        if resolver.has_archive(&target) || damaged(&target) {
-            continue;
-        }
-        let promised = resolver
-            .kpacks
-            .files
-            .iter()
-            .find(|kpack| kpack.target == target);
-        let text = match promised {
-            Some(kpack) => format!(
-                "the manifest promises a kpack for {target}, but `{}` is not there",
-                kpack.path.display()
-            ),
-            None => format!("there is no kpack for {target}"),
-        };
-        report.fault(Subject::Resolution, path, text);
-    }
 }

@@ -10,10 +10,12 @@ mod databases;
 mod manifest;
 mod original;
 mod report;
+mod resolution;
 mod resolver;
 mod unsplit;
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -24,6 +26,7 @@ use crate::inspect::{self, FileKind};
 use crate::leftover::{self, is_leftover};
 
 use artifacts::Artifacts;
+use resolver::Resolver;
 
 pub use report::{Check, Outcome, Report, Subject};
 
@@ -64,6 +67,7 @@ pub fn verify(
         options,
         artifacts: Artifacts::find(paths)?,
         whole: BTreeSet::new(),
+        reached: RefCell::default(),
     };
     if let Some(original) = &options.against {
         let [path] = paths else {
@@ -127,6 +131,7 @@ pub fn verify(
             Ok(()) => {}
         }
     }
+    context.nobody_asks_for(paths, &mut report);
     context.artifacts.verify(options, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
         if !context.artifacts.covers(path) {
@@ -164,6 +169,54 @@ struct Context<'a> {
     artifacts: Artifacts,
     /// Archives that were verified and are whole, by their real paths.
     whole: BTreeSet<PathBuf>,
+    reached: RefCell<BTreeMap<PathBuf, Reached>>,
+}
+
+/// An archive that some marker leads to.
+#[derive(Default)]
+struct Reached {
+    /// The binaries that it has kernels of.
+    binaries: BTreeSet<String>,
+    /// Those whose markers lead there.
+    asked_for: BTreeSet<String>,
+}
+
+impl Context<'_> {
+    /// Notes that the marker of `binary` leads to the archives of `resolver`.
+    fn reached(&self, binary: &str, resolver: &Resolver) {
+        let mut reached = self.reached.borrow_mut();
+        for (path, binaries) in resolver.binaries() {
+            let archive = reached.entry(path.to_owned()).or_default();
+            archive
+                .binaries
+                .extend(binaries.into_iter().map(str::to_owned));
+            archive.asked_for.insert(binary.to_owned());
+        }
+    }
+
+    /// Kernels in these archives that no marker in a directory asks for.
+    fn nobody_asks_for(&self, paths: &[PathBuf], report: &mut Report) {
+        let roots: Vec<PathBuf> = paths.iter().filter_map(|p| p.canonicalize().ok()).collect();
+        for (archive, reached) in self.reached.borrow().iter() {
+            let real = archive.canonicalize().unwrap_or_else(|_| archive.clone());
+            // Of a single binary it is not known which others there are.
+            if !roots
+                .iter()
+                .any(|root| root.is_dir() && real.starts_with(root))
+            {
+                continue;
+            }
+            let others = reached.binaries.difference(&reached.asked_for);
+            let others: Vec<&str> = others.map(String::as_str).collect();
+            if !others.is_empty() {
+                let text = format!(
+                    "has kernels of `{}`, which no marker leads to",
+                    others.join("`, `")
+                );
+                report.note(Subject::Archive, archive, text);
+            }
+        }
+    }
 }
 
 /// A file to verify.

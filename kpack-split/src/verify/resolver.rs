@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use kpack_format::CodeId;
 use kpack_format::archive::{Archive, ArchiveError};
 use kpack_format::marker::Marker;
 
@@ -112,6 +113,23 @@ impl Resolver {
     ) -> Result<Vec<u8>, ArchiveError> {
         let kernel = self.kernel(index);
         self.archives[place.archive].archive.read(&kernel, target)
+    }
+
+    /// The IDs of this binary's device code for `target`, in each archive that tells one.
+    pub(super) fn code_ids(&self, target: &str) -> Vec<CodeId> {
+        let archives = self.archives.iter().filter(|a| a.target == target);
+        archives
+            .filter_map(|a| a.archive.toc().code_id(&self.kernel_name, target))
+            .collect()
+    }
+
+    /// The binaries that each open archive has kernels of.
+    pub(super) fn binaries(&self) -> impl Iterator<Item = (&Path, BTreeSet<&str>)> {
+        self.archives.iter().map(|opened| {
+            let kernels = opened.archive.toc().kernels.keys();
+            let binaries = kernels.map(|kernel| split_name(kernel).0).collect();
+            (opened.path.as_path(), binaries)
+        })
     }
 
     /// Whether an archive for `target` is open.

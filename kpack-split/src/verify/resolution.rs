@@ -1,0 +1,212 @@
+//! Whether each code object of a split binary can be had, the way its marker leads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use kpack_format::marker::Marker;
+
+use super::archive::{agrees, counted};
+use super::resolver::{Place, Resolver};
+use super::{Context, Options, Outcome, Report, Subject};
+use crate::Error;
+
+/// What the wrappers of a binary that share a marker ask for, and where it is.
+struct Resolution<'a> {
+    path: &'a Path,
+    marker: &'a Marker,
+    kernel_name: &'a str,
+    indices: &'a BTreeSet<u32>,
+    options: &'a Options,
+    resolver: Resolver,
+    /// How many code objects there are for each index.
+    count_by_index: BTreeMap<u32, usize>,
+    /// Where they are, each with an index and a target that lead there.
+    places: BTreeMap<Place, (u32, String)>,
+}
+
+/// Looks up the code objects at `indices`.
+pub(super) fn verify(
+    path: &Path,
+    marker: &Marker,
+    kernel_name: &str,
+    indices: &BTreeSet<u32>,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let faults = report.count(Outcome::Fault);
+    let resolver = Resolver::open(context.artifacts.overlay(), path, marker, kernel_name)?;
+    let mut this = Resolution {
+        path,
+        marker,
+        kernel_name,
+        indices,
+        options: context.options,
+        resolver,
+        count_by_index: indices.iter().map(|index| (*index, 0)).collect(),
+        places: BTreeMap::new(),
+    };
+    context.reached(kernel_name, &this.resolver);
+    for (archive, reason) in &this.resolver.damaged {
+        let text = format!("`{}` is damaged: {reason}", archive.display());
+        report.fault(Subject::Resolution, path, text);
+    }
+    required_are_there(path, marker, &this.resolver, this.options, report);
+    let mut targets = this.resolver.targets();
+    targets.retain(|target| this.options.wants(target));
+    for target in &targets {
+        this.look_up(target, report);
+    }
+    this.nowhere(&targets, report);
+    this.stale(report);
+    this.read(context, report);
+    let found: usize = this.count_by_index.values().sum();
+    if report.count(Outcome::Fault) == faults && found > 0 {
+        let text = format!(
+            "{} for {}",
+            counted(found, "code object"),
+            targets.join(", ")
+        );
+        report.ok(Subject::Resolution, path, text);
+    }
+    Ok(())
+}
+
+impl Resolution<'_> {
+    /// Finds the code objects for `target`, and says which are missing.
+    fn look_up(&mut self, target: &str, report: &mut Report) {
+        let mut absent = Vec::new();
+        for &index in self.indices {
+            match self.resolver.find(index, target) {
+                Some(place) => {
+                    *self.count_by_index.entry(index).or_default() += 1;
+                    let value = || (index, target.to_owned());
+                    self.places.entry(place).or_insert_with(value);
+                }
+                None => absent.push(index.to_string()),
+            }
+        }
+        if absent.is_empty() {
+            return;
+        }
+        let text = match absent.len() == self.indices.len() {
+            true => format!("the kpack for {target} has no code object of this binary"),
+            false => format!("no code object for {target} at index {}", absent.join(", ")),
+        };
+        // Not each part of a binary need be compiled for each target. Its marker tells what it was
+        // built with; and a target that is named has to be there.
+        let expected = self.marker.code_ids.get(target);
+        let outcome = match expected {
+            Some(id) if self.resolver.code_ids(target).contains(id) => Outcome::Note,
+            Some(_) => Outcome::Fault,
+            None if self.options.targets.is_empty() => Outcome::Note,
+            None => Outcome::Fault,
+        };
+        report.add(outcome, Subject::Resolution, self.path, text);
+    }
+
+    /// Indices for which there is nothing for any target.
+    fn nowhere(&self, targets: &[String], report: &mut Report) {
+        let empty = self.count_by_index.iter().filter(|(_, count)| **count == 0);
+        let nowhere: Vec<String> = empty.map(|(index, _)| index.to_string()).collect();
+        if nowhere.is_empty() || targets.is_empty() {
+            return;
+        }
+        let text = format!("no kpack has a code object at index {}", nowhere.join(", "));
+        // Asked for some targets only, the code object can be in another's archive.
+        let outcome = match self.options.targets.is_empty() {
+            true => Outcome::Fault,
+            false => Outcome::Note,
+        };
+        report.add(outcome, Subject::Resolution, self.path, text);
+    }
+
+    /// Entries of this binary that no wrapper asks for.
+    fn stale(&self, report: &mut Report) {
+        let entries = self.resolver.entries().into_iter();
+        let stale = entries.filter(|(index, _)| !self.indices.contains(index));
+        let stale: BTreeSet<String> = stale.map(|(index, _)| index.to_string()).collect();
+        if !stale.is_empty() {
+            let text = format!(
+                "the kpacks have entries at index {} that no wrapper asks for",
+                Vec::from_iter(stale).join(", ")
+            );
+            report.note(Subject::Resolution, self.path, text);
+        }
+    }
+
+    /// Reads what was found, but for what is in an archive that was verified as a whole.
+    fn read(&mut self, context: &Context<'_>, report: &mut Report) {
+        for (&place, (index, target)) in &self.places {
+            let real = self.resolver.path(place).canonicalize();
+            if real.is_ok_and(|real| context.whole.contains(&real)) {
+                continue;
+            }
+            let result = self
+                .resolver
+                .read(place, *index, target)
+                .map_err(|e| e.to_string())
+                .and_then(|bytes| agrees(&bytes, target));
+            if let Err(reason) = result {
+                let archive = self.resolver.path(place).display();
+                let text = format!(
+                    "`{}#{index}` for {target} in `{archive}`: {reason}",
+                    self.kernel_name
+                );
+                report.fault(Subject::Resolution, self.path, text);
+            }
+        }
+    }
+}
+
+/// Whether each target that is promised, or that the caller asks for, has an archive.
+fn required_are_there(
+    path: &Path,
+    marker: &Marker,
+    resolver: &Resolver,
+    options: &Options,
+    report: &mut Report,
+) {
+    let damaged = |target: &str| {
+        let mut files = resolver
+            .kpacks
+            .files
+            .iter()
+            .filter(|kpack| kpack.target == target);
+        files.any(|kpack| {
+            resolver
+                .damaged
+                .iter()
+                .any(|(damaged, _)| *damaged == kpack.path)
+        })
+    };
+    let required: Vec<String> = if options.targets.is_empty() {
+        resolver.kpacks.targets().map(str::to_owned).collect()
+    } else {
+        options.targets.iter().map(ToString::to_string).collect()
+    };
+    if required.is_empty() {
+        let text = format!(
+            "no kpack is there; its search path is `{}`",
+            marker.kpack_search_paths.join("`, `")
+        );
+        report.fault(Subject::Resolution, path, text);
+    }
+    for target in required {
+        if resolver.has_archive(&target) || damaged(&target) {
+            continue;
+        }
+        let promised = resolver
+            .kpacks
+            .files
+            .iter()
+            .find(|kpack| kpack.target == target);
+        let text = match promised {
+            Some(kpack) => format!(
+                "the manifest promises a kpack for {target}, but `{}` is not there",
+                kpack.path.display()
+            ),
+            None => format!("there is no kpack for {target}"),
+        };
+        report.fault(Subject::Resolution, path, text);
+    }
+}
