@@ -3,6 +3,7 @@
 mod bench;
 mod bootstrap;
 mod corpus;
+mod corpus_sizes;
 mod dist;
 mod e2e;
 mod process;
@@ -38,7 +39,11 @@ enum Task {
         rest: Vec<String>,
     },
     /// Fetch real libraries with device code, by package name, into `target/corpus`.
-    Corpus,
+    Corpus {
+        /// Split the largest library of each package, and print what one GPU needs of it (Markdown).
+        #[arg(long)]
+        sizes: bool,
+    },
     /// Measure.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -71,7 +76,8 @@ fn run() -> Result<()> {
     match Arguments::parse().task {
         Task::E2e(options) => e2e::run(&options),
         Task::Test { bootstrap, rest } => test::run(bootstrap, &rest),
-        Task::Corpus => corpus::run(),
+        Task::Corpus { sizes: false } => corpus::run(),
+        Task::Corpus { sizes: true } => corpus_sizes::run(),
         Task::Bench(bench) => bench::run(&bench),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
