@@ -4,6 +4,9 @@
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
 
+# A maintainer script that does nothing.
+set(_kpack_script_without_effect "${CMAKE_CURRENT_LIST_DIR}/device-package/postinst")
+
 # Without these, the DEB, RPM and archive generators put all components into one package.
 foreach(_kpack_generator DEB RPM ARCHIVE)
   if(NOT DEFINED CPACK_${_kpack_generator}_COMPONENT_INSTALL)
@@ -19,67 +22,207 @@ macro(_kpack_cpack_default variable value)
   endif()
 endmacro()
 
-# Describes the device component <device> that goes with the component <host>.
-function(_kpack_cpack_component device host target suffix)
-  if(CPACK_COMPONENTS_ALL AND NOT device IN_LIST CPACK_COMPONENTS_ALL)
-    message(WARNING "CPACK_COMPONENTS_ALL lacks \"${device}\": no package will have the device code "
-      "of \"${host}\" for ${target}. Call include(CPack) after kpack_install(), or add what "
-      "kpack_device_components() gives.")
+# Appends to a variable that is a list with commas. Where a component has none of its own, it begins
+# with that of all packages, in whose place it is.
+macro(_kpack_cpack_append variable common value)
+  set(_kpack_list "${${common}}")
+  if(DEFINED ${variable})
+    set(_kpack_list "${${variable}}")
   endif()
-  string(TOUPPER "${device}" device_upper)
-  string(TOUPPER "${host}" host_upper)
+  if(NOT _kpack_list STREQUAL "")
+    string(APPEND _kpack_list ", ")
+  endif()
+  string(APPEND _kpack_list "${value}")
+  set(${variable} "${_kpack_list}" PARENT_SCOPE)
+endmacro()
 
-  _kpack_cpack_default(CPACK_COMPONENT_${device_upper}_DISPLAY_NAME "${host} device code for ${target}")
-  _kpack_cpack_default(CPACK_COMPONENT_${device_upper}_DESCRIPTION
-    "GPU code of component ${host} for ${target}.")
-  if(NOT host IN_LIST CPACK_COMPONENT_${device_upper}_DEPENDS)
-    list(APPEND CPACK_COMPONENT_${device_upper}_DEPENDS "${host}")
-    set(CPACK_COMPONENT_${device_upper}_DEPENDS
-      "${CPACK_COMPONENT_${device_upper}_DEPENDS}" PARENT_SCOPE)
-  endif()
-
-  # The name of the host's package, as CPack's DEB generator makes it.
-  set(base "${CPACK_DEBIAN_PACKAGE_NAME}")
-  if(base STREQUAL "")
-    set(base "${CPACK_PACKAGE_NAME}")
-  endif()
-  set(unit "${host}")
-  if(CPACK_COMPONENT_${host_upper}_GROUP
+# Sets <output> to the component or, where it has one, the group that a package is made of.
+function(_kpack_cpack_unit component output)
+  string(TOUPPER "${component}" upper)
+  if(CPACK_COMPONENT_${upper}_GROUP
      AND NOT CPACK_COMPONENTS_GROUPING MATCHES "^(IGNORE|ALL_COMPONENTS_IN_ONE)$")
-    set(unit "${CPACK_COMPONENT_${host_upper}_GROUP}")
+    set(component "${CPACK_COMPONENT_${upper}_GROUP}")
   endif()
-  string(TOUPPER "${unit}" unit_upper)
-  set(package "${CPACK_DEBIAN_${unit_upper}_PACKAGE_NAME}")
-  if(package STREQUAL "")
-    set(package "${base}-${unit}")
-  else()
-    _kpack_cpack_default(CPACK_DEBIAN_${device_upper}_PACKAGE_NAME "${package}-${suffix}")
-  endif()
-  string(TOLOWER "${package}" package)
+  set(${output} "${component}" PARENT_SCOPE)
+endfunction()
 
-  # Its version, likewise.
-  set(version "${CPACK_DEBIAN_PACKAGE_VERSION}")
-  if(version STREQUAL "")
-    set(version "${CPACK_PACKAGE_VERSION}")
+# Sets <output> to the first of the variables ARGN that is not empty.
+function(_kpack_cpack_first output)
+  set(${output} "" PARENT_SCOPE)
+  foreach(variable IN LISTS ARGN)
+    if(NOT "${${variable}}" STREQUAL "")
+      set(${output} "${${variable}}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# The name and version of a Debian package, as CPack makes them.
+function(_kpack_cpack_deb_package unit name_output version_output)
+  string(TOUPPER "${unit}" upper)
+  _kpack_cpack_first(name CPACK_DEBIAN_${upper}_PACKAGE_NAME)
+  if(name STREQUAL "")
+    _kpack_cpack_first(base CPACK_DEBIAN_PACKAGE_NAME CPACK_PACKAGE_NAME)
+    set(name "${base}-${unit}")
   endif()
+  string(TOLOWER "${name}" name)
+  _kpack_cpack_first(version CPACK_DEBIAN_PACKAGE_VERSION CPACK_PACKAGE_VERSION)
   if(CPACK_DEBIAN_PACKAGE_RELEASE)
     string(APPEND version "-${CPACK_DEBIAN_PACKAGE_RELEASE}")
   endif()
   if(CPACK_DEBIAN_PACKAGE_EPOCH)
     string(PREPEND version "${CPACK_DEBIAN_PACKAGE_EPOCH}:")
   endif()
+  set(${name_output} "${name}" PARENT_SCOPE)
+  set(${version_output} "${version}" PARENT_SCOPE)
+endfunction()
 
-  # Manifest and kernel names are those of one build. CPack adds the same dependency from
-  # CPACK_COMPONENT_<component>_DEPENDS where the project asked for that.
+# Those of an RPM package.
+function(_kpack_cpack_rpm_package unit name_output version_output)
+  string(TOUPPER "${unit}" upper)
+  string(TOUPPER "${CPACK_RPM_MAIN_COMPONENT}" main)
+  string(TOLOWER "${CPACK_PACKAGE_NAME}" base)
+  _kpack_cpack_first(base CPACK_RPM_PACKAGE_NAME base)
+  if(upper STREQUAL main)
+    set(name "${base}")
+  else()
+    set(name "${base}-${unit}")
+    _kpack_cpack_first(name CPACK_RPM_${unit}_PACKAGE_NAME CPACK_RPM_${upper}_PACKAGE_NAME name)
+  endif()
+  _kpack_cpack_first(version CPACK_RPM_PACKAGE_VERSION CPACK_PACKAGE_VERSION)
+  string(REPLACE "-" "_" version "${version}")
+  set(release 1)
+  _kpack_cpack_first(release CPACK_RPM_PACKAGE_RELEASE release)
+  if(CPACK_RPM_PACKAGE_RELEASE_DIST)
+    string(APPEND release "%{?dist}")
+  endif()
+  string(APPEND version "-${release}")
+  if(CPACK_RPM_PACKAGE_EPOCH)
+    string(PREPEND version "${CPACK_RPM_PACKAGE_EPOCH}:")
+  endif()
+  set(${name_output} "${name}" PARENT_SCOPE)
+  set(${version_output} "${version}" PARENT_SCOPE)
+endfunction()
+
+# Describes the device component <device> that goes with the component <host>. <weak> is what the
+# host package says of it: recommend, suggest or none.
+function(_kpack_cpack_component device host target suffix weak)
+  if(CPACK_COMPONENTS_ALL AND NOT device IN_LIST CPACK_COMPONENTS_ALL)
+    message(WARNING "CPACK_COMPONENTS_ALL lacks \"${device}\": no package will have the device code "
+      "of \"${host}\" for ${target}. Call include(CPack) after kpack_install(), or add what "
+      "kpack_device_components() gives.")
+  endif()
+  string(TOUPPER "${device}" upper)
+  _kpack_cpack_default(CPACK_COMPONENT_${upper}_DISPLAY_NAME "${host} device code for ${target}")
+  _kpack_cpack_default(CPACK_COMPONENT_${upper}_DESCRIPTION
+    "GPU code of component ${host} for ${target}.")
+  if(NOT host IN_LIST CPACK_COMPONENT_${upper}_DEPENDS)
+    list(APPEND CPACK_COMPONENT_${upper}_DEPENDS "${host}")
+    set(CPACK_COMPONENT_${upper}_DEPENDS "${CPACK_COMPONENT_${upper}_DEPENDS}" PARENT_SCOPE)
+  endif()
+
+  _kpack_cpack_unit("${host}" host_unit)
+  _kpack_cpack_unit("${device}" device_unit)
+  if(NOT device_unit STREQUAL device)
+    return() # The project has grouped it: that package is the project's own.
+  endif()
+  string(TOUPPER "${host_unit}" host_upper)
+  set(subject "${CPACK_PACKAGE_NAME} ${host}")
+  if(NOT "${CPACK_PACKAGE_DESCRIPTION_SUMMARY}" STREQUAL "${CPACK_DEFAULT_PACKAGE_DESCRIPTION_SUMMARY}")
+    _kpack_cpack_first(subject CPACK_PACKAGE_DESCRIPTION_SUMMARY subject)
+  endif()
+  set(summary "${subject} - device code for ${target}")
+
+  # Debian. The code is that of one build: exactly this version. CPack adds the same dependency
+  # from CPACK_COMPONENT_<component>_DEPENDS where the project asked for that.
+  _kpack_cpack_deb_package("${host_unit}" package version)
+  if(NOT "${CPACK_DEBIAN_${host_upper}_PACKAGE_NAME}" STREQUAL "")
+    _kpack_cpack_default(CPACK_DEBIAN_${upper}_PACKAGE_NAME "${package}-${suffix}")
+  endif()
   if(NOT CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS)
     set(depends "${package} (= ${version})")
-    if(CPACK_DEBIAN_${device_upper}_PACKAGE_DEPENDS)
-      string(APPEND depends ", ${CPACK_DEBIAN_${device_upper}_PACKAGE_DEPENDS}")
+    if(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS)
+      string(APPEND depends ", ${CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS}")
     endif()
-    set(CPACK_DEBIAN_${device_upper}_PACKAGE_DEPENDS "${depends}" PARENT_SCOPE)
+    set(CPACK_DEBIAN_${upper}_PACKAGE_DEPENDS "${depends}" PARENT_SCOPE)
   endif()
-  # Scripts such as ldconfig triggers are the host package's.
-  _kpack_cpack_default(CPACK_DEBIAN_${device_upper}_PACKAGE_SHLIBDEPS OFF)
+  _kpack_cpack_default(CPACK_DEBIAN_${upper}_PACKAGE_SHLIBDEPS OFF)
+  if(NOT DEFINED CPACK_DEBIAN_${upper}_DESCRIPTION)
+    set(CPACK_DEBIAN_${upper}_DESCRIPTION
+      "${summary}\n${CPACK_COMPONENT_${upper}_DESCRIPTION}" PARENT_SCOPE)
+    set(KPACK_DEVICE_PACKAGE_${upper} TRUE PARENT_SCOPE)
+  endif()
+  if(NOT "${CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA}" STREQUAL "")
+    _kpack_cpack_default(CPACK_DEBIAN_${upper}_PACKAGE_CONTROL_EXTRA "${_kpack_script_without_effect}")
+  endif()
+  _kpack_cpack_deb_package("${device}" device_package version)
+  set(other "${device_package} (= ${version})")
+  if(weak STREQUAL "recommend")
+    _kpack_cpack_append(CPACK_DEBIAN_${host_upper}_PACKAGE_RECOMMENDS
+      CPACK_DEBIAN_PACKAGE_RECOMMENDS "${other}")
+  elseif(weak STREQUAL "suggest")
+    _kpack_cpack_append(CPACK_DEBIAN_${host_upper}_PACKAGE_SUGGESTS
+      CPACK_DEBIAN_PACKAGE_SUGGESTS "${other}")
+  endif()
+
+  # RPM, likewise.
+  _kpack_cpack_rpm_package("${host_unit}" package version)
+  if(NOT "${CPACK_RPM_${host_upper}_PACKAGE_NAME}" STREQUAL "")
+    _kpack_cpack_default(CPACK_RPM_${upper}_PACKAGE_NAME "${package}-${suffix}")
+  endif()
+  set(requires "${package} = ${version}")
+  if(CPACK_RPM_${upper}_PACKAGE_REQUIRES)
+    string(APPEND requires ", ${CPACK_RPM_${upper}_PACKAGE_REQUIRES}")
+  endif()
+  set(CPACK_RPM_${upper}_PACKAGE_REQUIRES "${requires}" PARENT_SCOPE)
+  _kpack_cpack_default(CPACK_RPM_${upper}_PACKAGE_SUMMARY "${summary}")
+  foreach(script PRE_INSTALL POST_INSTALL PRE_UNINSTALL POST_UNINSTALL PRE_TRANS POST_TRANS)
+    if(NOT "${CPACK_RPM_${script}_SCRIPT_FILE}" STREQUAL "")
+      _kpack_cpack_default(CPACK_RPM_${upper}_${script}_SCRIPT_FILE "${_kpack_script_without_effect}")
+    endif()
+  endforeach()
+  if(NOT weak STREQUAL "none")
+    _kpack_cpack_rpm_package("${device}" device_package version)
+    # CPack has no variable for Recommends, and ignores that for Suggests with the rpm of today; but it
+    # writes what a package provides into the spec file as it is. A package provides itself anyway.
+    set(provides "${package} = ${version}")
+    _kpack_cpack_first(provides
+      CPACK_RPM_${host_upper}_PACKAGE_PROVIDES CPACK_RPM_PACKAGE_PROVIDES provides)
+    set(tag_of_recommend Recommends)
+    set(tag_of_suggest Suggests)
+    set(CPACK_RPM_${host_upper}_PACKAGE_PROVIDES
+      "${provides}\n${tag_of_${weak}}: ${device_package} = ${version}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# CPack begins the description of every Debian package with the project's summary. Where there are
+# packages with a summary of their own, each is given what CPack would make of its description, and
+# CPack is kept from adding the summary by making it the default one.
+function(_kpack_cpack_deb_summaries)
+  set(summary "${CPACK_PACKAGE_DESCRIPTION_SUMMARY}")
+  if(summary STREQUAL "" OR summary STREQUAL "${CPACK_DEFAULT_PACKAGE_DESCRIPTION_SUMMARY}"
+     OR NOT CPACK_DEB_COMPONENT_INSTALL OR CPACK_COMPONENTS_GROUPING STREQUAL "ALL_COMPONENTS_IN_ONE")
+    return()
+  endif()
+  set(common "")
+  if(CPACK_PACKAGE_DESCRIPTION_FILE
+     AND NOT CPACK_PACKAGE_DESCRIPTION_FILE STREQUAL "${CPACK_DEFAULT_PACKAGE_DESCRIPTION_FILE}")
+    file(READ "${CPACK_PACKAGE_DESCRIPTION_FILE}" common)
+  endif()
+  foreach(component IN LISTS CPACK_COMPONENTS_ALL)
+    _kpack_cpack_unit("${component}" unit)
+    string(TOUPPER "${unit}" upper)
+    if(unit IN_LIST known OR KPACK_DEVICE_PACKAGE_${upper})
+      continue()
+    endif()
+    list(APPEND known "${unit}")
+    _kpack_cpack_first(description
+      CPACK_DEBIAN_${upper}_DESCRIPTION CPACK_COMPONENT_${upper}_DESCRIPTION common)
+    if(NOT description STREQUAL "")
+      set(CPACK_DEBIAN_${upper}_DESCRIPTION "${summary}\n${description}" PARENT_SCOPE)
+    endif()
+  endforeach()
+  set(CPACK_DEFAULT_PACKAGE_DESCRIPTION_SUMMARY "${summary}" PARENT_SCOPE)
 endfunction()
 
 cmake_policy(POP)

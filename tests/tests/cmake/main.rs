@@ -33,6 +33,8 @@ mod arguments;
 mod find_package;
 mod install;
 mod package;
+mod package_relations;
+mod package_roots;
 mod packages;
 mod prefix;
 mod project;

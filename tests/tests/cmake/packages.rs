@@ -96,12 +96,12 @@ fn device_components_give_what_a_plain_install_gives(package: &Package) {
     device.has_exactly(&["lib/.kpack/veclib_lib_gfx90a:xnack+.kpack"]);
 }
 
-fn control(package: &Path, field: &str) -> String {
+pub(crate) fn control(package: &Path, field: &str) -> String {
     let arguments = [OsStr::new("-f"), package.as_os_str(), OsStr::new(field)];
     output_of("dpkg-deb", &arguments).trim().to_owned()
 }
 
-fn cpack(project: &Project<'_>, generator: &str) {
+pub(crate) fn cpack(project: &Project<'_>, generator: &str) {
     let mut command = Command::new("cpack");
     Run::of(command.current_dir(&project.build).args(["-G", generator])).succeeds();
 }

@@ -148,18 +148,21 @@ impl Run {
         }
     }
 
+    #[track_caller]
     pub(crate) fn succeeds(self) -> Self {
         assert!(self.success, "{} failed\n{}", self.command, self.output);
         self
     }
 
     /// It failed, and said this, wherever CMake broke the lines.
+    #[track_caller]
     pub(crate) fn fails_with(self, text: &str) {
         assert!(!self.success, "{} succeeded\n{}", self.command, self.output);
         self.says(text);
     }
 
     /// It said this, wherever CMake broke the lines.
+    #[track_caller]
     pub(crate) fn says(self, text: &str) -> Self {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
