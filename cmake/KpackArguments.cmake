@@ -169,10 +169,10 @@ function(_kpack_check_arguments command)
 
   set(canonical "")
   foreach(target IN LISTS kpack_ARCHITECTURES)
-    if(NOT target MATCHES "^[a-z0-9]+(-[a-z0-9]+)*(:[a-z0-9]+[+-])*$"
-       OR target MATCHES "^(all|all-major|native|off|default)$")
+    # The form of the GPUs' names, so that a new GPU needs no new kpack, but a slip is noticed.
+    if(NOT target MATCHES "^(gfx[0-9][0-9a-f][0-9a-f]+|gfx[0-9]+(-[0-9]+)*-generic|amdgcnspirv)(:(xnack|sramecc)[+-])*$")
       _kpack_fail(${command} "ARCHITECTURES has \"${target}\", which is not a target ID "
-        "such as gfx1100 or gfx90a:xnack+.")
+        "such as gfx1100, gfx9-4-generic or gfx90a:xnack+.")
     endif()
     # Features are in alphabetical order, in bundles and in file names.
     string(REPLACE ":" ";" features "${target}")

@@ -48,6 +48,17 @@ const WRONG: &[(&str, &str)] = &[
         "ARCHITECTURES has \"native\", which is not a target ID such as gfx1100",
     ),
     (
+        "ARCHITECTURES gfx1100 gfx-900)",
+        "ARCHITECTURES has \"gfx-900\", which is not a target ID such as gfx1100",
+    ),
+    ("ARCHITECTURES gxf1100)", "ARCHITECTURES has \"gxf1100\""),
+    ("ARCHITECTURES gfx11oo)", "ARCHITECTURES has \"gfx11oo\""),
+    ("ARCHITECTURES gfx90)", "ARCHITECTURES has \"gfx90\""),
+    (
+        "ARCHITECTURES gfx90a:xnak+)",
+        "ARCHITECTURES has \"gfx90a:xnak+\"",
+    ),
+    (
         "ARCHITECTURES gfx90a:xnack)",
         "ARCHITECTURES has \"gfx90a:xnack\"",
     ),
@@ -130,6 +141,9 @@ fn wrong_arguments_are_explained(package: &Package) {
         configure(&project, &call).fails_with(message);
     }
     configure(&project, &format!("{LIBRARY})")).succeeds();
+    let all =
+        "gfx900 gfx90a:sramecc+:xnack- gfx9-4-generic gfx11-generic:xnack+ gfx1250 amdgcnspirv";
+    configure(&project, &format!("{LIBRARY} ARCHITECTURES {all})")).succeeds();
 }
 
 fn options_reach_the_helper(package: &Package) {
