@@ -1,12 +1,10 @@
 # find_package(Kpack): the helper as the target Kpack::kpack, and the functions kpack_install(),
 # kpack_split_installed(), kpack_split_compile() and kpack_device_components().
 #
-# The package is relocatable, and works from a source tree too. The helper is looked for in this
-# order; set Kpack_EXECUTABLE to name it yourself:
-#   1. Kpack_EXECUTABLE
-#   2. bin/kpack of the prefix that this package is installed in
-#   3. the newer of target/release/kpack and target/debug/kpack of the source tree
-#   4. kpack on the PATH
+# The package is relocatable, and works from a source tree too. The helper is
+#   1. Kpack_EXECUTABLE, where that is set;
+#   2. for a package in a source tree, the newer of its target/release/kpack and target/debug/kpack;
+#   3. for an installed package, bin/kpack of the same prefix, or else kpack on the PATH.
 
 if(CMAKE_VERSION VERSION_LESS 3.22)
   set(Kpack_FOUND FALSE)

@@ -175,7 +175,7 @@ macro(_kpack_hook_list_files)
   string(LENGTH "${stem}" stem_length)
   foreach(name IN LISTS names)
     string(SUBSTRING "${name}" ${stem_length} -1 rest)
-    # No target ID has an underscore, so that one begins the name of another component.
+    # The names of AMD's GPUs have no underscore, so that one begins the name of another component.
     if(rest STREQUAL ".kpm" OR rest MATCHES "^_[^_]+\\.kpack$")
       get_filename_component(path "${CMAKE_INSTALL_PREFIX}/${kpack_destination}/${name}" ABSOLUTE)
       # As text, since a path may have semicolons.

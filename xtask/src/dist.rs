@@ -6,6 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use object::Endianness;
+use object::elf::{DT_SONAME, FileHeader64};
+use object::read::elf::{Dyn, FileHeader};
 use xshell::Shell;
 
 use crate::{process, repository};
@@ -31,9 +34,6 @@ impl Built {
         })
     }
 }
-
-/// The end of the loader's SONAME; the build script of `kpack-runtime` sets it.
-const SO_VERSION: u32 = 0;
 
 /// Fills `prefix`: `bin/kpack`, `lib/librocm_kpack.*`, `include/rocm_kpack/`, `lib/pkgconfig/`,
 /// `lib/cmake/`, `share/doc/kpack/`. The loader and what finds it are in `libdir` instead of `lib`.
@@ -75,7 +75,7 @@ fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
     let library = prefix.join(libdir);
     let full_name = format!("librocm_kpack.so.{version}");
     copy_file(&built.join("librocm_kpack.so"), &library.join(&full_name))?;
-    let so_name = format!("librocm_kpack.so.{SO_VERSION}");
+    let so_name = so_name(&built.join("librocm_kpack.so"))?;
     link_file(&full_name, &library.join(&so_name))?;
     link_file(&so_name, &library.join("librocm_kpack.so"))?;
     copy_file(
@@ -95,6 +95,7 @@ fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
         let text = fs::read_to_string(&template).with_context(|| template.display().to_string())?;
         let text = text
             .replace("@VERSION@", version)
+            .replace("@SONAME@", &so_name)
             .replace("@LIBDIR@", &libdir.display().to_string())
             .replace("@PKGCONFIG_TO_PREFIX@", &up(1))
             .replace("@CMAKE_TO_PREFIX@", &up(2));
@@ -108,6 +109,27 @@ fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
         &repository::root().join("cmake/KpackConfigVersion.cmake"),
         &cmake.join("rocm-kpack-config-version.cmake"),
     )
+}
+
+/// The SONAME of a shared library.
+fn so_name(library: &Path) -> Result<String> {
+    let bytes = fs::read(library).with_context(|| library.display().to_string())?;
+    let header = FileHeader64::<Endianness>::parse(&*bytes)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, &*bytes)?;
+    let (entries, strings) = sections
+        .dynamic(endian, &*bytes)?
+        .context("no dynamic section")?;
+    let strings = sections.strings(endian, &*bytes, strings)?;
+    let name = entries
+        .iter()
+        .find(|entry| entry.tag(endian) == DT_SONAME)
+        .with_context(|| format!("{} has no SONAME", library.display()))?;
+    let name = name
+        .string(endian, strings)
+        .ok()
+        .context("the SONAME is not in the string table")?;
+    Ok(String::from_utf8(name.to_vec())?)
 }
 
 /// Copies what is in `from`, which must be there, into `to`.
