@@ -20,6 +20,7 @@ mod hip;
 mod input;
 mod interrupt;
 pub mod object_file;
+mod parallel;
 pub mod report;
 pub mod shared;
 mod split;

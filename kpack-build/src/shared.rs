@@ -31,6 +31,11 @@ pub mod interrupt {
     pub use crate::interrupt::signal;
 }
 
+/// Threads.
+pub mod parallel {
+    pub use crate::parallel::*;
+}
+
 /// Device code, into archives.
 pub mod split {
     pub use crate::split::{

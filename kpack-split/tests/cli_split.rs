@@ -288,6 +288,39 @@ fn more_fat_binaries_than_files_may_be_open() {
     assert!(list.contains("101 kernels, 1 code object stored"), "{list}");
 }
 
+/// A machine may have no thread to spare: here none has room for its stack.
+#[test]
+fn without_a_second_thread_all_the_same_is_done() {
+    let tree = Tree::new();
+    for name in ["blas_lib", "fft_lib"] {
+        artifact(&tree, &format!("in/{name}"), name, 40);
+    }
+    let run = |output: &str, stack: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
+        command.current_dir(tree.root()).args([
+            "split",
+            "--batch-artifact-parent-dir",
+            "in",
+            "--output-dir",
+            output,
+            "--jobs",
+            "8",
+        ]);
+        command.envs(stack.map(|stack| ("RUST_MIN_STACK", stack)));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    run("many", None);
+    run("one", Some("70368744177664"));
+    let snapshot = |output: &str| {
+        let files = tree.snapshot().into_iter();
+        let files =
+            files.filter_map(|(path, entry)| Some((path.strip_prefix(output)?.to_owned(), entry)));
+        files.collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(snapshot("many/"), snapshot("one/"));
+}
+
 /// A name must not survive a power failure that what it names, or what its being there says, does
 /// not. What is durable when is what the operating system is asked for.
 #[test]

@@ -1,6 +1,7 @@
 //! Whatever a file holds, showing and verifying it gives an answer or an error, and no panic.
 
 use std::fs;
+use std::process::Command;
 use std::sync::OnceLock;
 
 use kpack_split::inspect::{self, Content};
@@ -98,4 +99,21 @@ proptest! {
         let _ = verify::verify(&[path], &verify::Options::default(), &mut |_, _, _| {});
         let _ = verify::verify(&[tree.root().to_owned()], &verify::Options::default(), &mut |_, _, _| {});
     }
+}
+
+/// Zeros compress well: a small file may need more memory than there is, and is whole all the same.
+#[test]
+fn without_memory_for_a_code_object_it_is_not_called_damaged() {
+    let tree = Tree::new();
+    let large = FatLibrary::new().wrapper(Storage::Zstd(2), [("gfx1100", vec![0; 96 << 20])]);
+    large.build(&tree.path("lib/large.so")).unwrap();
+    let install = "ulimit -v 98304; exec \"$0\" install --prefix . --module large lib/large.so";
+    let output = Command::new("sh")
+        .args(["-c", install, env!("CARGO_BIN_EXE_kpack")])
+        .current_dir(tree.root())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("Cannot allocate memory"), "{said}");
 }

@@ -5,13 +5,11 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use super::compiler::Compiler;
 use super::make_rule::{self, dependencies};
 use crate::Error;
+use crate::parallel;
 
 /// One source to compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,32 +33,10 @@ pub(super) fn run(
     directory: &Path,
     threads: NonZeroUsize,
 ) -> Result<Vec<PathBuf>, Error> {
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Included)>> = Mutex::default();
-    thread::scope(|scope| {
-        for _ in 0..threads.get().min(jobs.len()) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(job) = jobs.get(index) else { return };
-                    let result = job.run(compiler, directory);
-                    if result.is_err() {
-                        // The others go on with what they have begun.
-                        next.store(jobs.len(), Ordering::Relaxed);
-                    }
-                    if let Ok(mut done) = done.lock() {
-                        done.push((index, result));
-                    }
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().unwrap_or_default();
-    done.sort_by_key(|(index, _)| *index);
-    let mut included = Vec::new();
-    for (_, result) in done {
-        included.extend(result?);
-    }
+    let done = parallel::with_jobs(threads, || {
+        parallel::try_map(jobs, |job| job.run(compiler, directory))
+    })?;
+    let mut included = done.concat();
     included.sort();
     included.dedup();
     Ok(included)

@@ -40,6 +40,7 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::Manifest;
 
 use crate::Error;
+use crate::parallel;
 
 use crate::report::{Progress, Report};
 use crate::split::{Budget, Compression, DeviceCode, compress};
@@ -61,6 +62,10 @@ pub(crate) use static_library::create;
 /// but where replacing files failed half-way.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
+    parallel::with_jobs(options.jobs, || split_all(options, progress))
+}
+
+fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     let group = group_name(&options.module, &options.component);
     let search_paths = options.search_paths(&group);
     let mut files = Vec::new();
@@ -82,7 +87,6 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         group: &group,
         scheme: options.scheme,
         level: options.level,
-        jobs: options.jobs,
         scratch: output,
         budget: &Budget::default(),
     };
@@ -95,7 +99,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     for file in &files {
         file.report(&mut report);
     }
-    apply(options, directory, &group, &files, archives, &mut report)?;
+    apply(directory, &group, &files, archives, &mut report)?;
     Ok(report)
 }
 
@@ -104,7 +108,6 @@ const KPACKS: &str = ".kpack";
 
 /// Archives, manifest and host-only files into the output directory.
 fn apply(
-    options: &Options,
     output: Directory,
     group: &str,
     files: &[Input],
@@ -137,7 +140,6 @@ fn apply(
         replaces: &replaces,
         touches: &|_| true,
         only_computed: false,
-        jobs: options.jobs,
     };
     transaction.archives(&update, archives, &mut manifest)?;
     transaction.manifest(&manifest)?;

@@ -8,6 +8,7 @@ use kpack_format::archive::Scheme;
 use kpack_format::marker::GFXARCH;
 
 use crate::Error;
+use crate::parallel::processors;
 use crate::store::check_names;
 
 /// What to split, and how.
@@ -48,7 +49,7 @@ impl Options {
             search_paths: Vec::new(),
             scheme: Scheme::default(),
             level: 3,
-            jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            jobs: processors(),
             files: files.into_iter().map(Into::into).collect(),
         }
     }

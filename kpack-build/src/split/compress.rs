@@ -1,13 +1,10 @@
-//! Code objects into archives: one thread reads, some compress, one writes. What is held is the
-//! code objects in flight.
+//! Code objects into archives: one thread at a time reads, all compress. What is held is the code
+//! objects in flight.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, Scheme};
@@ -17,6 +14,7 @@ use super::DeviceCode;
 use crate::Error;
 use crate::input;
 use crate::interrupt;
+use crate::parallel::{self, lock};
 use crate::report::Progress;
 use crate::store::scratch_file;
 
@@ -31,8 +29,6 @@ pub struct Compression<'a> {
     pub scheme: Scheme,
     /// The level of compression.
     pub level: i32,
-    /// How many threads compress.
-    pub jobs: NonZeroUsize,
     /// A directory on the file system of the archives, for scratch files without a name.
     pub scratch: &'a Path,
     /// What may be in flight, of this and of whatever else shares it.
@@ -48,14 +44,6 @@ struct Job<'a> {
     _permit: Permit<'a>,
 }
 
-/// A code object to be stored; `None` where an identical one comes or came another way.
-struct Done {
-    kernels: Vec<String>,
-    target: TargetId,
-    checksum: Sha256,
-    encoded: Option<Encoded>,
-}
-
 /// Compresses the code objects of `files` for the targets that are `wanted`, into an archive for
 /// each target. The kernels of a file are named after its path in the prefix.
 ///
@@ -67,45 +55,19 @@ pub fn compress(
     compression: &Compression<'_>,
     progress: &dyn Progress,
 ) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
-    let claimed = Mutex::new(HashSet::new());
-    let jobs = compression.jobs.get();
-    thread::scope(|scope| {
-        let (job_sender, job_receiver) = sync_channel::<Job<'_>>(jobs);
-        let (done_sender, done_receiver) = sync_channel(2 * jobs);
-        let collector = scope.spawn(move || collect(done_receiver, compression));
-        let job_receiver = std::sync::Arc::new(Mutex::new(job_receiver));
-        for _ in 0..jobs {
-            let (receiver, sender, claimed) = (job_receiver.clone(), done_sender.clone(), &claimed);
-            scope.spawn(move || work(&receiver, &sender, claimed, compression));
-        }
-        drop((job_receiver, done_sender));
-
-        let read = read(files, wanted, compression.budget, &job_sender, progress);
-        drop(job_sender);
-        let collected = match collector.join() {
-            Ok(collected) => collected,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        // Where a later stage failed, the first noticed only that nobody takes its jobs.
-        let archives = collected?;
-        read?;
-        Ok(archives)
-    })
-}
-
-/// Reads code objects and hands them on.
-fn read<'a>(
-    files: &'a [(String, &'a DeviceCode)],
-    wanted: &dyn Fn(&TargetId) -> bool,
-    budget: &'a Budget,
-    jobs: &SyncSender<Job<'a>>,
-    progress: &dyn Progress,
-) -> Result<(), Error> {
-    for (name, file) in files {
-        file.code_objects(wanted, |wrappers, target, bytes| {
-            let size = bytes.len() as u64;
+    let run = Run {
+        compression,
+        claimed: Mutex::default(),
+        encoders: Mutex::default(),
+        archives: Mutex::default(),
+    };
+    let jobs = files.iter().flat_map(|(name, file)| {
+        file.code_objects(wanted).map(move |code| {
+            let (wrappers, target, bytes) = code?;
             interrupt::check(&file.path, "read")?;
-            let job = Job {
+            let size = bytes.len() as u64;
+            progress.advance(size);
+            Ok(Job {
                 file,
                 kernels: wrappers
                     .iter()
@@ -113,75 +75,94 @@ fn read<'a>(
                     .collect(),
                 target,
                 bytes,
-                _permit: budget.take(size),
-            };
-            progress.advance(size);
-            jobs.send(job)
-                .map_err(|_| Error::refused(&file.path, "splitting was given up"))
-        })?;
-    }
-    Ok(())
-}
-
-/// Checks and compresses code objects until there are no more.
-fn work(
-    jobs: &Mutex<Receiver<Job<'_>>>,
-    done: &SyncSender<Result<Done, Error>>,
-    claimed: &Mutex<HashSet<(TargetId, Sha256)>>,
-    compression: &Compression<'_>,
-) {
-    let mut encoder = None;
-    loop {
-        let job = lock(jobs).recv();
-        let Ok(job) = job else { return };
-        let path = job.file.path.clone();
-        let result = encode(job, &mut encoder, claimed, compression);
-        let result = result.map_err(|failure| match failure {
-            Failure::Refused(reason) => Error::refused(&path, reason),
-            Failure::Archive(error) => archive_error(&path, error),
-        });
-        let failed = result.is_err();
-        if done.send(result).is_err() || failed {
-            return;
+                _permit: compression.budget.take(size),
+            })
+        })
+    });
+    let shared = parallel::try_map(jobs, |job: Result<Job<'_>, Error>| run.store(job?))?;
+    let mut archives = run
+        .archives
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    for shared in shared.into_iter().flatten() {
+        if let Some(archive) = archives.get_mut(&shared.target) {
+            for kernel in &shared.kernels {
+                archive
+                    .add_stored(kernel, &shared.checksum)
+                    .map_err(|error| archive_error(compression.scratch, error))?;
+            }
         }
     }
+    Ok(archives)
 }
 
-enum Failure {
-    Refused(String),
-    Archive(ArchiveError),
+/// A code object of which an identical one comes or came another way.
+struct Shared {
+    kernels: Vec<String>,
+    target: TargetId,
+    checksum: Sha256,
 }
 
-fn encode(
-    job: Job<'_>,
-    encoder: &mut Option<Encoder>,
-    claimed: &Mutex<HashSet<(TargetId, Sha256)>>,
-    compression: &Compression<'_>,
-) -> Result<Done, Failure> {
-    let checksum: Sha256 = sha256(&job.bytes);
-    let encoded = if lock(claimed).insert((job.target.clone(), checksum)) {
-        check_target(&job).map_err(Failure::Refused)?;
-        let encoder = match encoder {
-            Some(encoder) => encoder,
-            None => {
-                let new = Encoder::new(compression.scheme, compression.level);
-                encoder.insert(new.map_err(Failure::Archive)?)
+/// What threads share.
+struct Run<'a> {
+    compression: &'a Compression<'a>,
+    /// What some thread compresses or has compressed.
+    claimed: Mutex<HashSet<(TargetId, Sha256)>>,
+    /// Those that nobody uses.
+    encoders: Mutex<Vec<Encoder>>,
+    archives: Mutex<BTreeMap<TargetId, ArchiveWriter<File>>>,
+}
+
+impl Run<'_> {
+    /// Checks a code object, and stores it compressed in its target's archive.
+    fn store(&self, job: Job<'_>) -> Result<Option<Shared>, Error> {
+        let checksum: Sha256 = sha256(&job.bytes);
+        if !lock(&self.claimed).insert((job.target.clone(), checksum)) {
+            return Ok(Some(Shared {
+                kernels: job.kernels,
+                target: job.target,
+                checksum,
+            }));
+        }
+        let path = &job.file.path;
+        check_target(&job).map_err(|reason| Error::refused(path, reason))?;
+        let encoded = self.encode(&job.bytes, checksum);
+        let encoded = encoded.map_err(|error| archive_error(path, error))?;
+        self.add(&job, &encoded)?;
+        Ok(None)
+    }
+
+    fn encode(&self, bytes: &[u8], checksum: Sha256) -> Result<Encoded, ArchiveError> {
+        let Compression { scheme, level, .. } = *self.compression;
+        let idle = lock(&self.encoders).pop();
+        let mut encoder = idle.map_or_else(|| Encoder::new(scheme, level), Ok)?;
+        let encoded = encoder.encode(bytes, checksum)?;
+        lock(&self.encoders).push(encoder);
+        Ok(encoded)
+    }
+
+    fn add(&self, job: &Job<'_>, encoded: &Encoded) -> Result<(), Error> {
+        let Compression {
+            group,
+            scheme,
+            level,
+            scratch,
+            ..
+        } = *self.compression;
+        let mut archives = lock(&self.archives);
+        if !archives.contains_key(&job.target) {
+            let spool = scratch_file(scratch)?;
+            let archive = ArchiveWriter::new(spool, group, &job.target, scheme).level(level);
+            archives.insert(job.target.clone(), archive);
+        }
+        if let Some(archive) = archives.get_mut(&job.target) {
+            for kernel in &job.kernels {
+                let added = archive.add(kernel, encoded);
+                added.map_err(|error| archive_error(scratch, error))?;
             }
-        };
-        Some(
-            encoder
-                .encode(&job.bytes, checksum)
-                .map_err(Failure::Archive)?,
-        )
-    } else {
-        None
-    };
-    Ok(Done {
-        kernels: job.kernels,
-        target: job.target,
-        checksum,
-        encoded,
-    })
+        }
+        Ok(())
+    }
 }
 
 /// A bundle's entry and the code object in it must agree on the target.
@@ -195,63 +176,12 @@ fn check_target(job: &Job<'_>) -> Result<(), String> {
     })
 }
 
-/// Stores compressed code objects, each in its target's archive.
-fn collect(
-    done: Receiver<Result<Done, Error>>,
-    compression: &Compression<'_>,
-) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
-    let failed = |error| archive_error(compression.scratch, error);
-    let mut archives: BTreeMap<TargetId, ArchiveWriter<File>> = BTreeMap::new();
-    let mut shared = Vec::new();
-    for code_object in done {
-        let code_object = code_object?;
-        let Some(encoded) = &code_object.encoded else {
-            shared.push(code_object);
-            continue;
-        };
-        let archive = match archives.get_mut(&code_object.target) {
-            Some(archive) => archive,
-            None => {
-                let spool = scratch_file(compression.scratch)?;
-                let archive = ArchiveWriter::new(
-                    spool,
-                    compression.group,
-                    &code_object.target,
-                    compression.scheme,
-                )
-                .level(compression.level);
-                archives
-                    .entry(code_object.target.clone())
-                    .or_insert(archive)
-            }
-        };
-        for kernel in &code_object.kernels {
-            archive.add(kernel, encoded).map_err(failed)?;
-        }
-    }
-    for code_object in shared {
-        if let Some(archive) = archives.get_mut(&code_object.target) {
-            for kernel in &code_object.kernels {
-                archive
-                    .add_stored(kernel, &code_object.checksum)
-                    .map_err(failed)?;
-            }
-        }
-    }
-    Ok(archives)
-}
-
 /// An archive's error, with the path that it lacks.
 pub fn archive_error(path: &Path, error: ArchiveError) -> Error {
     match error {
         ArchiveError::Io(error) => Error::io(path, "write", error),
         error => Error::refused(path, error.to_string()),
     }
-}
-
-/// A thread that panics takes its work along; what the lock guards is whole at any time.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes that may be in flight.

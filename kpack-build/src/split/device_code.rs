@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::offload_bundle::{Bundle, BundleError, Entry};
@@ -131,29 +132,48 @@ impl DeviceCode {
         sizes.fold(0, u64::saturating_add)
     }
 
-    /// Hands each wanted code object to `take`, with the indices of the wrappers that it belongs
-    /// to. Every bundle is read to its end, so that damage anywhere is found.
-    pub(super) fn code_objects(
-        &self,
-        wanted: &dyn Fn(&TargetId) -> bool,
-        mut take: impl FnMut(&[usize], TargetId, Vec<u8>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let file = self.open()?;
-        for located in &self.bundles {
-            let wrapper = located.wrappers.first().copied().unwrap_or_default();
-            let failed = |error| bundle_error(&self.path, wrapper, located.offset, error);
-            let mut source = &file;
-            let start = source.seek(SeekFrom::Start(located.offset));
-            start.map_err(|error| Error::io(&self.path, "read", error))?;
-            for code in located
-                .bundle
-                .code_objects(source, wanted)
-                .map_err(failed)?
-            {
-                let code = code.map_err(failed)?;
-                take(&located.wrappers, code.target, code.bytes)?;
-            }
-        }
-        Ok(())
+    /// Each wanted code object, with the indices of the wrappers that it belongs to and its target.
+    /// Every bundle is read to its end, so that damage anywhere is found.
+    pub(super) fn code_objects<'a>(
+        &'a self,
+        wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
+    ) -> impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a {
+        let (file, failed) = match self.open() {
+            Ok(file) => (Some(Arc::new(file)), None),
+            Err(error) => (None, Some(Err(error))),
+        };
+        let of_bundle = move |file: &Arc<File>, located| {
+            let code_objects = self.of_bundle(file.clone(), located, wanted);
+            let (code_objects, failed) = match code_objects {
+                Ok(code_objects) => (Some(code_objects), None),
+                Err(error) => (None, Some(Err(error))),
+            };
+            code_objects.into_iter().flatten().chain(failed)
+        };
+        let bundles = move |file| {
+            let bundles = self.bundles.iter();
+            bundles.flat_map(move |located| of_bundle(&file, located))
+        };
+        file.into_iter().flat_map(bundles).chain(failed)
+    }
+
+    fn of_bundle<'a>(
+        &'a self,
+        mut file: Arc<File>,
+        located: &'a LocatedBundle,
+        wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
+    ) -> Result<impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a, Error> {
+        let wrapper = located.wrappers.first().copied().unwrap_or_default();
+        let failed = move |error| bundle_error(&self.path, wrapper, located.offset, error);
+        let start = file.seek(SeekFrom::Start(located.offset));
+        start.map_err(|error| Error::io(&self.path, "read", error))?;
+        let code_objects = located.bundle.code_objects(file, wanted).map_err(failed)?;
+        Ok(code_objects.map(move |code| {
+            let code = code.map_err(failed)?;
+            Ok((&*located.wrappers, code.target, code.bytes))
+        }))
     }
 }
+
+/// A code object, with the indices of its wrappers and its target.
+pub(super) type CodeObject<'a> = (&'a [usize], TargetId, Vec<u8>);

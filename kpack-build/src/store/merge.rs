@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::num::NonZeroUsize;
-use std::thread;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Written};
@@ -14,6 +12,7 @@ use super::kpack_dir::{KpackDir, Present, entry_of, stage_archive};
 use super::scratch::scratch_file;
 use super::staged_file::StagedFile;
 use crate::Error;
+use crate::parallel;
 use crate::split::archive_error;
 
 /// What is to become of a module's archives.
@@ -24,8 +23,6 @@ pub struct Update<'a> {
     pub touches: &'a dyn Fn(&TargetId) -> bool,
     /// Archives are only to be known, not to be kept.
     pub only_computed: bool,
-    /// How many archives are written at a time.
-    pub jobs: NonZeroUsize,
 }
 
 /// What an update makes: archives under hidden names, and those that hold nothing any more.
@@ -125,26 +122,7 @@ impl Update<'_> {
             replaces: self.replaces,
             only_computed: self.only_computed,
         };
-        let mut all = Vec::new();
-        let mut changes = changes.into_iter();
-        loop {
-            let some: Vec<Change> = changes.by_ref().take(self.jobs.get()).collect();
-            if some.is_empty() {
-                return Ok(all);
-            }
-            let results: Vec<_> = thread::scope(|scope| {
-                let writer = &writer;
-                let write = |change| scope.spawn(move || writer.write(change));
-                let threads: Vec<_> = some.into_iter().map(write).collect();
-                threads.into_iter().map(|thread| thread.join()).collect()
-            });
-            for result in results {
-                match result {
-                    Ok(written) => all.push(written?),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-        }
+        parallel::try_map(changes, |change| writer.write(change))
     }
 }
 

@@ -110,6 +110,10 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
+/// What zstd returns where memory cannot be allocated (`ZSTD_error_memory_allocation`).
+#[cfg(feature = "compression")]
+pub(crate) const NO_MEMORY: usize = 64usize.wrapping_neg();
+
 /// Decompresses code objects, one after the other. One for each thread.
 ///
 /// Its memory is allocated when the first frame comes.
@@ -164,6 +168,7 @@ impl Decoder {
             Ok(size) => Err(DecodeError::Damaged(format!(
                 "its frame holds {size} bytes; the TOC says {original_size}"
             ))),
+            Err(NO_MEMORY) => Err(DecodeError::OutOfMemory),
             Err(code) => Err(DecodeError::Damaged(format!(
                 "its frame cannot be decompressed: {}",
                 zstd::zstd_safe::get_error_name(code)

@@ -8,6 +8,8 @@ mod reader;
 mod toc;
 mod writer;
 
+#[cfg(feature = "compression")]
+pub(crate) use codec::NO_MEMORY;
 pub use codec::{DecodeError, Decoder, Encoded, Encoder};
 pub use error::ArchiveError;
 pub use frame::check_frame;

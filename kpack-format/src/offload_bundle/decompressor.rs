@@ -4,6 +4,11 @@ use std::io::{self, BufReader, Read, Take};
 
 use super::{BundleError, Method};
 
+#[cfg(feature = "compression")]
+use crate::archive::NO_MEMORY;
+#[cfg(feature = "compression")]
+use zstd::zstd_safe::get_error_name;
+
 /// zstd reads windows of 128 MiB without being asked; clang compresses with up to that.
 #[cfg(feature = "compression")]
 const WINDOW_LOG: (u32, u32) = (10, 27);
@@ -50,7 +55,13 @@ impl<R: Read> Read for Decompressor<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Zlib(decoder) => decoder.read(buffer),
-            Self::Zstd(decoder) => decoder.read(buffer),
+            Self::Zstd(decoder) => decoder.read(buffer).map_err(|error| {
+                // The crate gives the name of what failed only.
+                match error.to_string() == get_error_name(NO_MEMORY) {
+                    true => io::ErrorKind::OutOfMemory.into(),
+                    false => error,
+                }
+            }),
         }
     }
 }

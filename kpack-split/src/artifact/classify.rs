@@ -13,10 +13,10 @@ use walkdir::{DirEntry, WalkDir};
 
 use super::classifier::Classifier;
 use super::databases::{self, Selection};
-use super::in_parallel::in_parallel;
 use super::pairs::Pairs;
 use crate::Error;
 use crate::leftover::is_leftover;
+use crate::parallel;
 
 /// What is in a prefix.
 #[derive(Debug, Clone, Default)]
@@ -166,6 +166,9 @@ pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error>
     classify_found(prefix, &Selection::Auto, &found)
 }
 
+/// How many entries are one piece of work for a thread.
+const AT_ONCE: usize = 32;
+
 fn classify_found(
     prefix: &Path,
     databases: &Selection,
@@ -173,8 +176,10 @@ fn classify_found(
 ) -> Result<Classification, Error> {
     let mut classification = Classification::default();
     let mut pairs = Pairs::default();
-    for part in in_parallel(found, |part| classify_part(prefix, databases, part)) {
-        let (part, part_pairs) = part?;
+    let parts = found.chunks(AT_ONCE);
+    for (part, part_pairs) in
+        parallel::try_map(parts, |part| classify_part(prefix, databases, part))?
+    {
         classification.entries.extend(part.entries);
         classification.disagreements.extend(part.disagreements);
         classification.damaged.extend(part.damaged);

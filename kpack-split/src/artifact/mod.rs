@@ -12,7 +12,6 @@ mod data_file;
 pub mod databases;
 mod differences;
 mod elf_header;
-mod in_parallel;
 mod layout;
 pub mod manifest_txt;
 pub(crate) mod mark;

@@ -60,7 +60,7 @@ const NONE: u32 = 0;
 fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
     let mut signals = Signals::new([SIGTERM])
         .map_err(|e| Error::Compiler(format!("signals cannot be watched: {e}")))?;
-    std::thread::spawn(move || {
+    let watch = move || {
         for signal in &mut signals {
             let running = i32::try_from(compiler.load(Ordering::SeqCst)).ok();
             let signal_of_rustix = Signal::from_named_raw(signal);
@@ -71,7 +71,9 @@ fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
                 let _ = kill_process(compiler, signal);
             }
         }
-    });
+    };
+    let started = std::thread::Builder::new().spawn(watch);
+    started.map_err(|e| Error::Compiler(format!("signals cannot be watched: {e}")))?;
     Ok(())
 }
 

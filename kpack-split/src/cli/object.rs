@@ -54,7 +54,7 @@ pub(super) struct Arguments {
     /// Zstandard level: 1 is fastest, 22 is smallest
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
-    /// How many threads compress; by default, as many as there are processors
+    /// How many threads work at a time; by default, as many as there are processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Print the report as JSON

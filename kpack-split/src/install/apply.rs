@@ -50,7 +50,6 @@ impl Run<'_> {
                 self.options.only != Some(Only::Device) || self.wanted.contains(target)
             },
             only_computed: self.options.only == Some(Only::Host),
-            jobs: self.options.jobs,
         };
         for (written, before) in transaction.archives(&update, archives, &mut manifest)? {
             self.warn_of_fewer(before.as_ref(), &written, report);

@@ -22,6 +22,7 @@ use kpack_format::archive::ArchiveWriter;
 use crate::Error;
 use crate::elf::Plan;
 use crate::kpack_dir;
+use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
 use locate::{KpackPath, Located, Prefix};
@@ -53,6 +54,10 @@ pub use options::{Only, Options, Unexpected};
 /// replacing files failed half-way: each that was replaced is whole, and fits the others.
 pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
+    parallel::with_jobs(options.jobs, || install_all(options, progress))
+}
+
+fn install_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     // Another run may split a binary, or a build replace it, while this one reads it.
     for _ in 1..ATTEMPTS {
         match attempt(options, progress) {
@@ -93,7 +98,6 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
         group: &group,
         scheme: options.scheme,
         level: options.level,
-        jobs: options.jobs,
         scratch: kpacks.existing(),
         budget: &Budget::default(),
     };

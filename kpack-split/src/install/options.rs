@@ -8,6 +8,7 @@ use kpack_format::archive::Scheme;
 
 use crate::Error;
 use crate::kpack_dir::check_names;
+use crate::parallel::processors;
 
 /// What to install, and how.
 #[derive(Debug, Clone)]
@@ -80,7 +81,7 @@ impl Options {
             sources: Vec::new(),
             scheme: Scheme::ZstdPerKernel,
             level: 3,
-            jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            jobs: processors(),
             files: files.into_iter().map(Into::into).collect(),
         }
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{self, File};
-use std::num::NonZeroUsize;
 use std::path::Path;
 
 use kpack_format::TargetId;
@@ -161,7 +160,6 @@ impl<'a> Release<'a> {
                 replaces: &|_| true,
                 touches: &|_| true,
                 only_computed: false,
-                jobs: NonZeroUsize::MIN,
             };
             transaction.archives(&update, archives, &mut manifest)?;
             transaction.manifest(&manifest)?;

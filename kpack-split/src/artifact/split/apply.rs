@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::SystemTime;
 
 use kpack_format::TargetId;
@@ -25,10 +23,8 @@ use crate::artifact::mark;
 use crate::inspect;
 use crate::install::{ArchiveReport, Progress};
 use crate::kpack_dir;
+use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode};
-
-/// Modules that are split at the same time. What is in flight of all of them together is bounded.
-const MODULES_AT_ONCE: usize = 2;
 
 /// Writes the split artifacts.
 pub(super) fn apply(
@@ -88,16 +84,7 @@ impl Work<'_> {
             // There may be no prefix in it.
             create_directories(&self.stage.artifact(None))?;
         }
-        let (copied, archives) = thread::scope(|scope| {
-            let copier = scope.spawn(|| copy::copy(self.plan, self.stage, self.progress));
-            let archives = self.modules();
-            let copied = match copier.join() {
-                Ok(copied) => copied,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            (copied, archives)
-        });
-        let (mut counts, archives) = (copied?, archives?);
+        let (mut counts, archives) = self.write_files()?;
         for (target, line) in archives {
             let count = counts.entry(target).or_default();
             count.files += 1;
@@ -114,38 +101,29 @@ impl Work<'_> {
         Ok(targets.into_iter().cloned().collect())
     }
 
-    /// Splits the modules, some at a time: where one waits for its last code object, another goes on.
-    fn modules(&self) -> Result<Vec<Line>, Error> {
-        let next = AtomicUsize::new(0);
-        let failed = AtomicBool::new(false);
-        let work = || {
-            let mut lines = Vec::new();
-            while let Some(module) = self.plan.modules.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if failed.load(Ordering::Relaxed) {
-                    break;
-                }
-                if let Err(error) = self.module(module, &mut lines) {
-                    failed.store(true, Ordering::Relaxed);
-                    return Err(error);
-                }
-            }
-            Ok(lines)
-        };
+    /// Copies what stays as it is, while modules are split: where one waits for its last code object,
+    /// another goes on.
+    fn write_files(&self) -> Result<(Counts, Vec<Line>), Error> {
+        let modules = self.plan.modules.iter().map(Some);
+        let work: Vec<Option<&Module>> = [None].into_iter().chain(modules).collect();
+        let written = parallel::try_map(work, |module| match module {
+            None => Ok((
+                copy::copy(self.plan, self.stage, self.progress)?,
+                Vec::new(),
+            )),
+            Some(module) => Ok((Counts::new(), self.module(module)?)),
+        })?;
+        let mut counts = Counts::new();
         let mut lines = Vec::new();
-        for some in thread::scope(|scope| {
-            let threads: Vec<_> = (0..MODULES_AT_ONCE).map(|_| scope.spawn(work)).collect();
-            let joined = threads.into_iter().map(|thread| match thread.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            joined.collect::<Vec<Result<Vec<Line>, Error>>>()
-        }) {
-            lines.extend(some?);
+        for (copied, archives) in written {
+            counts.extend(copied);
+            lines.extend(archives);
         }
-        Ok(lines)
+        Ok((counts, lines))
     }
 
-    fn module(&self, module: &Module, lines: &mut Vec<Line>) -> Result<(), Error> {
+    fn module(&self, module: &Module) -> Result<Vec<Line>, Error> {
+        let mut lines = Vec::new();
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
         let sources: Vec<(String, &DeviceCode)> = binaries
@@ -155,47 +133,30 @@ impl Work<'_> {
             group: &module.group,
             scheme: self.options.scheme,
             level: self.options.level,
-            jobs: self.options.jobs,
             scratch: self.stage.path(),
             budget: self.budget,
         };
         let archives = split::compress(&sources, &wanted, &compression, self.progress)?;
         let time = newest(module)?;
         let mut entries = self.present(module)?;
-        let archives: Vec<(TargetId, ArchiveWriter<File>)> = archives.into_iter().collect();
-        let mut archives = archives.into_iter();
-        loop {
-            let some: Vec<_> = archives.by_ref().take(self.options.jobs.get()).collect();
-            if some.is_empty() {
-                break;
-            }
-            let written: Vec<_> = thread::scope(|scope| {
-                let write = |(target, archive)| {
-                    scope.spawn(move || self.archive(module, target, archive, time))
-                };
-                let threads: Vec<_> = some.into_iter().map(write).collect();
-                threads.into_iter().map(|thread| thread.join()).collect()
-            });
-            for result in written {
-                let (target, path, file) = match result {
-                    Ok(written) => written?,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                };
-                lines.push((
-                    Some(target.clone()),
-                    Some(ArchiveReport {
-                        path,
-                        target: target.to_string(),
-                        size: file.size,
-                        kernel_count: file.kernel_count,
-                        changed: true,
-                    }),
-                ));
-                entries.insert(target.to_string(), file);
-            }
+        let written = parallel::try_map(archives, |(target, archive)| {
+            self.archive(module, target, archive, time)
+        })?;
+        for (target, path, file) in written {
+            lines.push((
+                Some(target.clone()),
+                Some(ArchiveReport {
+                    path,
+                    target: target.to_string(),
+                    size: file.size,
+                    kernel_count: file.kernel_count,
+                    changed: true,
+                }),
+            ));
+            entries.insert(target.to_string(), file);
         }
         if entries.is_empty() {
-            return Ok(());
+            return Ok(lines);
         }
         let manifest = Manifest {
             component_name: module.group.clone(),
@@ -209,7 +170,7 @@ impl Work<'_> {
             .and_then(|()| set_time(&file, time))
             .map_err(|e| Error::io(&path, "write", e))?;
         lines.push((None, None));
-        Ok(())
+        Ok(lines)
     }
 
     /// The manifest's entries for archives that were there before.

@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 use kpack_format::TargetId;
 use serde::Serialize;
@@ -15,10 +13,8 @@ use super::sources::Sources;
 use super::targets::{is_for, list, refuse_none_expected};
 use crate::Error;
 use crate::install::{Notice, Progress, Severity};
+use crate::parallel;
 use crate::split::Budget;
-
-/// Artifacts that are split at the same time; what is in flight of all of them together is bounded.
-const MOST_AT_ONCE: usize = 4;
 
 /// Which artifact directories to split, and how.
 #[derive(Debug, Clone)]
@@ -99,6 +95,10 @@ impl BatchReport {
 /// [`Error::Refused`] where there is device code, but for none of the targets that are expected.
 /// Nothing is written then.
 pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
+    parallel::with_jobs(options.each.jobs, || split_all(options, progress))
+}
+
+fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
     let mut report = BatchReport::default();
     let output = &options.each.output_dir;
     let artifacts = parent_dir::find(&options.parent_dir, output, &mut report.notices)?;
@@ -145,34 +145,22 @@ struct First {
 }
 
 impl Run<'_> {
-    /// Does `work` for each artifact, some at a time.
+    /// Does `work` for each artifact. What is in flight of all of them together is bounded.
     fn side_by_side<T: Send>(
         &self,
         artifacts: Vec<Artifact>,
         work: impl Fn(&Options, Sources) -> T + Sync,
     ) -> Vec<(Artifact, T)> {
-        let at_once = artifacts.len().min(MOST_AT_ONCE).min(self.each.jobs.get());
-        let artifacts = Mutex::new(artifacts.into_iter());
-        let done = Mutex::new(Vec::new());
-        let next = || lock(&artifacts).next();
-        let work = || {
-            while let Some(artifact) = next() {
-                let first = artifact.sources.all().next().unwrap_or(Path::new(""));
-                let options = Options {
-                    artifact_dir: first.to_owned(),
-                    artifact_prefix: artifact.prefix.clone(),
-                    ..self.each.clone()
-                };
-                let result = work(&options, artifact.sources.clone());
-                lock(&done).push((artifact, result));
-            }
-        };
-        thread::scope(|scope| {
-            for _ in 0..at_once {
-                scope.spawn(work);
-            }
-        });
-        done.into_inner().unwrap_or_else(PoisonError::into_inner)
+        parallel::map(artifacts, |artifact| {
+            let first = artifact.sources.all().next().unwrap_or(Path::new(""));
+            let options = Options {
+                artifact_dir: first.to_owned(),
+                artifact_prefix: artifact.prefix.clone(),
+                ..self.each.clone()
+            };
+            let result = work(&options, artifact.sources.clone());
+            (artifact, result)
+        })
     }
 
     /// Splits an artifact that has something for a target that is expected.
@@ -203,10 +191,6 @@ impl Run<'_> {
         });
         outcome(options, split)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn outcome(options: &Options, split: Result<Report, Error>) -> Outcome {

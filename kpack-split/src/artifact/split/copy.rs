@@ -6,8 +6,6 @@ use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
 use std::time::SystemTime;
 
 use kpack_format::TargetId;
@@ -42,33 +40,12 @@ pub(super) fn copy(plan: &Plan, stage: &Stage, progress: &dyn Progress) -> Resul
         links: HashMap::new(),
         directories: HashSet::new(),
     };
-    // What is written goes to the disk beside the work: at the end, there is little left to wait for.
-    thread::scope(|scope| {
-        let (written, due) = mpsc::sync_channel(1);
-        // A failure is told once, so it must not be lost here.
-        let syncing = scope.spawn(move || due.iter().try_for_each(|()| stage.sync_content()));
-        let mut since = 0;
-        for item in &plan.items {
-            copier.item(item)?;
-            progress.advance(item.size());
-            since += item.size();
-            if since >= SYNC_AFTER {
-                // Where the disk is busy, more is due next time.
-                let _ = written.try_send(());
-                since = 0;
-            }
-        }
-        drop(written);
-        match syncing.join() {
-            Ok(synced) => synced?,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-        Ok(copier.counts)
-    })
+    for item in &plan.items {
+        copier.item(item)?;
+        progress.advance(item.size());
+    }
+    Ok(copier.counts)
 }
-
-/// So many bytes, and the disk has something to do.
-const SYNC_AFTER: u64 = 64 << 20;
 
 /// An inode of the input.
 type Inode = (u64, u64);

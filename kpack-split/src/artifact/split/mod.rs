@@ -26,6 +26,7 @@ use std::path::Path;
 use super::manifest_txt;
 use crate::Error;
 use crate::install::Progress;
+use crate::parallel;
 use crate::split::Budget;
 
 use contents::Contents;
@@ -45,6 +46,10 @@ pub use report::{ArtifactReport, Report};
 /// that are expected, [`Error::Io`]. Nothing has appeared under its final name then, but where
 /// renaming failed half-way: there is no generic artifact then.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+    parallel::with_jobs(options.jobs, || split_one(options, progress))
+}
+
+fn split_one(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     let input = (
         options.artifact_dir.as_path(),
         options.artifact_prefix.as_str(),

@@ -9,6 +9,7 @@ use kpack_format::archive::Scheme;
 use crate::Error;
 use crate::artifact::databases::Selection;
 use crate::install::{Unexpected, is_name_part};
+use crate::parallel::processors;
 
 /// What to split, and how.
 #[derive(Debug, Clone)]
@@ -32,7 +33,7 @@ pub struct Options {
     pub scheme: Scheme,
     /// The Zstandard level, where it applies.
     pub level: i32,
-    /// How many threads compress.
+    /// How many threads work at a time.
     pub jobs: NonZeroUsize,
 }
 
@@ -67,7 +68,7 @@ impl Options {
             unknown: Unknown::default(),
             scheme: Scheme::ZstdPerKernel,
             level: 3,
-            jobs: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            jobs: processors(),
         }
     }
 

@@ -1,0 +1,214 @@
+//! Threads: as many as a run may have in all, however deep its work is nested, and fewer where the
+//! system gives no more. A crate's pool would start its threads at once, or panic; and build scripts
+//! would compile it.
+
+use std::cell::RefCell;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Builder, Scope};
+
+/// How many threads may be started besides those that are at work. Below zero for a moment, where one
+/// that waited goes on before another has ended.
+type Free = Arc<AtomicIsize>;
+
+/// What holds where no run says how many threads it may have.
+static ALL_PROCESSORS: LazyLock<Free> = LazyLock::new(|| free(processors()));
+
+thread_local! {
+    static OWN: RefCell<Option<Free>> = const { RefCell::new(None) };
+}
+
+/// How many threads work at a time by default.
+pub fn processors() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+fn free(jobs: NonZeroUsize) -> Free {
+    Arc::new(AtomicIsize::new(jobs.get() as isize - 1))
+}
+
+/// Does `work` with `jobs` threads at most, this one among them, and all that `work` calls. Within
+/// work that has such a limit already, that one holds.
+pub fn with_jobs<R>(jobs: NonZeroUsize, work: impl FnOnce() -> R) -> R {
+    match OWN.with_borrow(Option::is_some) {
+        true => work(),
+        false => within(free(jobs), work),
+    }
+}
+
+fn within<R>(free: Free, work: impl FnOnce() -> R) -> R {
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            OWN.set(None);
+        }
+    }
+    OWN.set(Some(free));
+    let _restore = Restore;
+    work()
+}
+
+/// The right to one thread, given back when it is dropped.
+struct Share(Free);
+
+impl Share {
+    fn take(free: &Free) -> Option<Self> {
+        let less = |free: isize| (free > 0).then(|| free - 1);
+        let taken = free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.ok().map(|_| Self(free.clone()))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Does `work` for each of `items`, which are drawn by one thread at a time. This thread works too, so
+/// that all is done where no other can be started.
+pub fn for_each<T: Send>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    let free = OWN.with_borrow(Clone::clone);
+    let queue = Queue {
+        items: Mutex::new(items),
+        work,
+        free: free.unwrap_or_else(|| ALL_PROCESSORS.clone()),
+    };
+    thread::scope(|scope| {
+        queue.work_off(scope);
+        // While this thread waits for its helpers, another may run.
+        queue.free.fetch_add(1, Ordering::Relaxed);
+    });
+    queue.free.fetch_sub(1, Ordering::Relaxed);
+}
+
+struct Queue<I, W> {
+    items: Mutex<I>,
+    work: W,
+    free: Free,
+}
+
+impl<T: Send, I: Iterator<Item = T> + Send, W: Fn(T) + Sync> Queue<I, W> {
+    fn work_off<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        loop {
+            let (item, is_worth_a_thread) = {
+                let mut items = lock(&self.items);
+                (items.next(), items.size_hint().1 != Some(0))
+            };
+            let Some(item) = item else { return };
+            // Each time, since threads that were busy elsewhere may have ended.
+            if is_worth_a_thread && let Some(share) = Share::take(&self.free) {
+                let help = move || within(share.0.clone(), || self.work_off(scope));
+                // Where the system has none to spare, this one goes on alone.
+                let _ = Builder::new().spawn_scoped(scope, help);
+            }
+            (self.work)(item);
+        }
+    }
+}
+
+/// What `work` makes of `items`, in their order.
+pub fn map<T: Send, R: Send>(
+    items: impl IntoIterator<Item = T, IntoIter: Send>,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    let done = Mutex::new(Vec::new());
+    for_each(items.into_iter().enumerate(), |(index, item)| {
+        let result = work(item);
+        lock(&done).push((index, result));
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// As [`map`], but begins nothing more after a failure.
+///
+/// # Errors
+/// Of the failures, the first by the order of `items`.
+pub fn try_map<T: Send, R: Send, E: Send>(
+    items: impl IntoIterator<Item = T, IntoIter: Send>,
+    work: impl Fn(T) -> Result<R, E> + Sync,
+) -> Result<Vec<R>, E> {
+    let failed = AtomicBool::new(false);
+    let items = items.into_iter();
+    let items = items.take_while(|_| !failed.load(Ordering::Relaxed));
+    let results = map(items, |item| {
+        let result = work(item);
+        failed.fetch_or(result.is_err(), Ordering::Relaxed);
+        result
+    });
+    results.into_iter().collect()
+}
+
+/// A thread that panics takes its work along; what the lock guards is whole at any time.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Counts the threads that are at work at a time.
+    #[derive(Default)]
+    struct Meter {
+        now: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    impl Meter {
+        fn work(&self) {
+            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(2));
+            self.now.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn results_keep_their_order_and_nested_work_shares_its_threads() {
+        for jobs in [1, 2, 5] {
+            let meter = Meter::default();
+            let results = with_jobs(NonZeroUsize::new(jobs).unwrap(), || {
+                map(0..10, |outer| {
+                    map(0..10, |inner| {
+                        meter.work();
+                        10 * outer + inner
+                    })
+                })
+            });
+            assert_eq!(results.concat(), (0..100).collect::<Vec<_>>());
+            assert!(meter.most.into_inner() <= jobs + 1);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_elsewhere_helps() {
+        let most = AtomicUsize::new(0);
+        with_jobs(NonZeroUsize::new(2).unwrap(), || {
+            map([1, 40], |items| {
+                let meter = Meter::default();
+                map(0..items, |_| meter.work());
+                most.fetch_max(meter.most.into_inner(), Ordering::SeqCst);
+            })
+        });
+        assert_eq!(most.into_inner(), 2);
+    }
+
+    #[test]
+    fn after_a_failure_nothing_more_begins() {
+        let begun = AtomicUsize::new(0);
+        let result = with_jobs(NonZeroUsize::MIN, || {
+            try_map(0..10, |item| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                if item == 3 { Err(item) } else { Ok(item) }
+            })
+        });
+        assert_eq!((result, begun.into_inner()), (Err(3), 4));
+    }
+}
