@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::digest::{Hasher, Sha256};
+use crate::names::KernelName;
 
 /// The ID of a binary's device code for one target: the same for the same code objects at the same
 /// code object indices. It depends on that target's code alone, so a new host, or another target, does
@@ -28,8 +29,6 @@ pub fn code_id(checksums: &BTreeMap<u32, Sha256>) -> Option<CodeId> {
 /// The code object index of `kernel`, if it is one of `binary`: `lib/libvec.so#2` is index 2 of
 /// `lib/libvec.so`.
 pub(crate) fn index_in(kernel: &str, binary: &str) -> Option<u32> {
-    let index = kernel.strip_prefix(binary)?.strip_prefix('#')?;
-    // A number has one spelling, or two kernels could have one index.
-    let canonical = index == "0" || !index.starts_with(['0', '+']);
-    canonical.then(|| index.parse().ok())?
+    let name = KernelName::parse(kernel);
+    name.index.filter(|_| name.binary == binary)
 }

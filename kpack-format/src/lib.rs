@@ -16,6 +16,7 @@ pub mod digest;
 pub mod manifest;
 pub mod marker;
 mod message_pack;
+pub mod names;
 pub mod offload_bundle;
 pub mod raw_map;
 pub mod target_id;

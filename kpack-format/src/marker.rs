@@ -13,8 +13,6 @@ pub const SECTION_NAME: &str = ".rocm_kpack_ref";
 pub const MAX_SIZE: usize = 64 * 1024;
 /// A marker has at most so many search paths.
 pub const MAX_SEARCH_PATHS: usize = 64;
-/// Stands for the target ID in a search path.
-pub const GFXARCH: &str = "@GFXARCH@";
 
 /// Where a binary's device code is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +21,7 @@ pub struct Marker {
     /// plain-text form does not tell it.
     pub kernel_name: Option<String>,
     /// Archives to look in, relative to the directory of the binary or absolute, with
-    /// [`GFXARCH`] in place of the target ID. In the plain-text form: directories.
+    /// [`GFXARCH`](crate::names::GFXARCH) in place of the target ID. In the plain-text form: directories.
     pub kpack_search_paths: Vec<String>,
     /// Which device code the host binary was built with, by target ID. An archive with other code for
     /// the binary and one of these targets is of another build. A target that is not here is taken as

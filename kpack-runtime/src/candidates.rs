@@ -1,12 +1,11 @@
 //! Where to look: from a marker, a binary and the environment to archives, in order.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use kpack_format::marker::GFXARCH;
+use kpack_format::names::{KernelName, SearchPath, archive_end};
 
 use crate::{Environment, Request, TargetId};
 
@@ -28,11 +27,13 @@ pub(crate) fn targets(isas: &[TargetId]) -> Vec<String> {
 pub(crate) fn kernels(request: &Request<'_>) -> Vec<String> {
     let index = request.co_index;
     match &request.marker.kernel_name {
-        Some(name) if !name.is_empty() => vec![format!("{name}#{index}")],
+        Some(name) if !name.is_empty() => vec![KernelName::new(name, index).to_string()],
         _ => {
             let path = request.binary.to_string_lossy();
             let starts = path.match_indices('/').map(|(slash, _)| slash + 1);
-            starts.map(|s| format!("{}#{index}", &path[s..])).collect()
+            starts
+                .map(|start| KernelName::new(&path[start..], index).to_string())
+                .collect()
         }
     }
 }
@@ -86,10 +87,9 @@ pub(crate) fn archives(patterns: &[PathBuf], targets: &[String]) -> Vec<PathBuf>
         }
     };
     for pattern in patterns {
-        if has_variable(pattern) {
-            targets
-                .iter()
-                .for_each(|target| add(expand(pattern, target)));
+        let path = SearchPath::new(pattern);
+        if path.names_target() {
+            targets.iter().for_each(|target| add(path.expand(target)));
         } else if pattern.is_dir() {
             in_directory(pattern, targets)
                 .into_iter()
@@ -108,45 +108,11 @@ fn in_directory(directory: &Path, targets: &[String]) -> Vec<PathBuf> {
     names.sort();
     let mut archives = Vec::new();
     for target in targets {
-        let end = format!("_{target}.kpack");
+        let end = archive_end(target);
         let of_target = names
             .iter()
             .filter(|name| name.as_bytes().ends_with(end.as_bytes()));
         archives.extend(of_target.map(|name| directory.join(name)));
     }
     archives
-}
-
-pub(crate) fn has_variable(pattern: &Path) -> bool {
-    position(pattern.as_os_str().as_bytes()).is_some()
-}
-
-/// `pattern` with the target in its place.
-pub(crate) fn expand(pattern: &Path, target: &str) -> PathBuf {
-    let mut rest = pattern.as_os_str().as_bytes();
-    let mut path = Vec::with_capacity(rest.len());
-    while let Some(place) = position(rest) {
-        path.extend_from_slice(&rest[..place]);
-        path.extend_from_slice(target.as_bytes());
-        rest = &rest[place + GFXARCH.len()..];
-    }
-    path.extend_from_slice(rest);
-    PathBuf::from(std::ffi::OsString::from_vec(path))
-}
-
-/// A search path split at the first place of the target, if there is one.
-pub(crate) fn split(pattern: &Path) -> Option<(&OsStr, &OsStr)> {
-    let bytes = pattern.as_os_str().as_bytes();
-    let place = position(bytes)?;
-    let behind = &bytes[place + GFXARCH.len()..];
-    Some((
-        OsStr::from_bytes(&bytes[..place]),
-        OsStr::from_bytes(behind),
-    ))
-}
-
-fn position(bytes: &[u8]) -> Option<usize> {
-    bytes
-        .windows(GFXARCH.len())
-        .position(|window| window == GFXARCH.as_bytes())
 }

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kpack_format::names::KernelName;
+
 use crate::archive::Memory;
 use crate::{
     Archive, Attempt, Cache, Error, ErrorCode, Marker, Outcome, Report, TargetId, candidates,
@@ -117,15 +119,14 @@ fn is_of_this_build(marker: &Marker, archive: &Archive, kernel: &str, target: &s
     if !marker.code_ids.contains_key(target) {
         return true;
     }
-    let (binary, _) = kernel.rsplit_once('#').unwrap_or((kernel, ""));
+    let KernelName { binary, .. } = KernelName::parse(kernel);
     marker.accepts(target, archive.code_id(binary, target))
 }
 
 /// The binary that the kernels belong to.
 fn binary_of(kernels: &[String]) -> String {
     let kernel = kernels.first().map_or("", String::as_str);
-    let binary = kernel.rsplit_once('#').map(|(binary, _)| binary);
-    binary.unwrap_or(kernel).to_owned()
+    KernelName::parse(kernel).binary.to_owned()
 }
 
 /// What was found, and which archives could not be looked into.

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::names::{GFXARCH, Pattern, SearchPath};
 
 use crate::lookup::escaped;
 use crate::{Environment, Request, TargetId, candidates, regular_file};
@@ -191,29 +191,22 @@ impl Report {
         if self.places().iter().any(|place| !place.targets.is_empty()) {
             let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
             return format!(
-                "use a build with code for {}, or name its archives in ROCM_KPACK_PATH, with @GFXARCH@ for the target ID",
+                "use a build with code for {}, or name its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID",
                 isas.join(" or ")
             );
         }
-        "install the module's archives where the search paths lead, or name them in ROCM_KPACK_PATH, with @GFXARCH@ for the target ID"
-            .to_owned()
+        format!(
+            "install the module's archives where the search paths lead, or name them in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
+        )
     }
 }
 
 impl Place {
     /// What is where `pattern` leads to; `None` where it names no target.
     fn find(pattern: &Path) -> Option<Self> {
-        let (before, behind) = candidates::split(pattern)?;
         // The name of an archive has its target in it, and nothing below does.
-        if behind.as_bytes().contains(&b'/') {
-            return None;
-        }
-        let before = Path::new(before);
-        let (directory, start) = match before.as_os_str().as_bytes().ends_with(b"/") {
-            true => (before, ""),
-            false => (before.parent()?, before.file_name()?.to_str()?),
-        };
-        let behind = behind.to_str()?;
+        let pattern = SearchPath::new(pattern).split().filter(Pattern::is_file)?;
+        let directory = pattern.directory;
         let directory = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
         let (names, unreadable) = match fs::read_dir(&directory) {
             Ok(entries) => {
@@ -226,17 +219,11 @@ impl Place {
             }
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        let target = |name: &String| -> Option<String> {
-            let target = name.strip_prefix(start)?.strip_suffix(behind)?;
-            let target: TargetId = target.parse().ok()?;
-            Some(target.to_string())
-        };
-        // `<module>_<component>.kpm`, and its parts `<module>_<component>.<part>.kpm`.
+        let target = |name: &String| Some(pattern.target_of(name.as_ref())?.to_string());
+        let group = pattern.group();
         let is_manifest = |name: &&String| {
-            let module = start.strip_suffix('_').filter(|module| !module.is_empty());
-            module
-                .and_then(|module| name.strip_prefix(module)?.strip_suffix(".kpm"))
-                .is_some_and(|part| part.is_empty() || part.starts_with('.'))
+            let group = group.as_ref();
+            group.is_some_and(|group| group.has_manifest(name))
         };
         let read = |name: &String| {
             let path = directory.join(name);

@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use kpack_format::archive::Scheme;
-use kpack_format::marker::GFXARCH;
+use kpack_format::names::Group;
 
 use super::compile::{self, Job};
 use super::compiler::Compiler;
@@ -23,7 +23,7 @@ use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::Error;
 use crate::object_file;
 use crate::store::{
-    StagedFile, check_names, group_name, recover_directory, remove_directory, replace_directory,
+    StagedFile, check_names, recover_directory, remove_directory, replace_directory,
 };
 
 /// The directory in `OUT_DIR` in which each library has one of its own.
@@ -227,8 +227,8 @@ impl<'a> Build<'a> {
                 "its name is no UTF-8, which a marker has to be",
             ));
         };
-        let group = group_name(&self.module, COMPONENT);
-        options.search_paths = vec![format!("{directory}/.kpack/{group}_{GFXARCH}.kpack")];
+        let group = Group::new(&self.module, COMPONENT);
+        options.search_paths = vec![format!("{directory}/.kpack/{}", group.archive_pattern())];
         object_file::split(&options, &())?;
         Ok(())
     }

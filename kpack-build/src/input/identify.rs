@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use kpack_format::names;
 use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 use object::elf;
 
@@ -37,8 +38,7 @@ pub enum FileKind {
 pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
     let mut buffer = [0u8; START];
     let start = first_bytes(file, &mut buffer).map_err(|e| Error::io(path, "read", e))?;
-    let is_manifest = || path.extension().is_some_and(|extension| extension == "kpm");
-    Ok(kind_of(start).or_else(|| is_manifest().then_some(FileKind::Manifest)))
+    Ok(kind_of(start).or_else(|| names::is_manifest(path).then_some(FileKind::Manifest)))
 }
 
 /// How many bytes [`kind_of`] looks at.

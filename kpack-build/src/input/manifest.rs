@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kpack_format::manifest;
+use kpack_format::names::Group;
 
 use crate::Error;
 
@@ -33,26 +34,22 @@ pub(crate) fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest:
 }
 
 /// The parts of a module's manifest in `directory`, `<name>.<part>.kpm`: what single packages have
-/// of the module `name`, where it is in several.
+/// of the module, where it is in several.
 pub fn manifest_parts(
     directory: &Path,
-    name: &str,
+    group: &Group,
 ) -> Result<Vec<(PathBuf, manifest::Manifest)>, Error> {
     let failed = |error| Error::io(directory, "list", error);
     let mut parts = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let file = path.file_name().unwrap_or_default().to_string_lossy();
-        let part = file
-            .strip_prefix(name)
-            .and_then(|rest| rest.strip_prefix('.'))
-            .and_then(|rest| rest.strip_suffix(".kpm"));
-        if part.is_none_or(str::is_empty) || !path.is_file() {
+        if group.part_of(&file).is_none() || !path.is_file() {
             continue;
         }
         match read_manifest(&path) {
             // `vec_lib.x.kpm` is another module's whole manifest where that is called so.
-            Ok(manifest) if manifest.component_name == name => parts.push((path, manifest)),
+            Ok(manifest) if manifest.component_name == **group => parts.push((path, manifest)),
             // Verifying it says why it cannot be read.
             Ok(_) | Err(Error::Refused { .. }) => {}
             Err(error) => return Err(error),

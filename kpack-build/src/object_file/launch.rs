@@ -10,14 +10,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use kpack_format::marker::GFXARCH;
+use kpack_format::names::Group;
 
 use super::arguments::Compilation;
 use super::{Options, examine, split};
 use crate::Error;
 use crate::input::{self, FileKind, elf_error};
 use crate::report::Outcome;
-use crate::store::{group_name, remove_directory};
+use crate::store::remove_directory;
 
 /// Runs a compiler, and splits the objects that it makes. `options` have the module and how code
 /// objects are stored; their output directory and files are not looked at. What else a compiler
@@ -112,11 +112,11 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
             "its name is no UTF-8, which a marker has to be",
         ));
     };
-    let group = group_name(&options.module, &options.component);
+    let group = Group::new(&options.module, &options.component);
     let mut own = options.clone();
     own.output_dir.clone_from(&hidden);
     own.files = vec![object.to_owned()];
-    own.search_paths = vec![format!("{place}/.kpack/{group}_{GFXARCH}.kpack")];
+    own.search_paths = vec![format!("{place}/.kpack/{}", group.archive_pattern())];
     // What a run that was killed left behind.
     remove_directory(&hidden)?;
     let done = split(&own, &()).and_then(|report| {

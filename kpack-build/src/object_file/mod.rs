@@ -38,13 +38,14 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::Manifest;
+use kpack_format::names::Group;
 
 use crate::Error;
 use crate::parallel;
 
 use crate::report::{Progress, Report};
 use crate::split::{Budget, Compression, DeviceCode, compress};
-use crate::store::{Directory, Made, Transaction, Update, group_name, stem_of};
+use crate::store::{Directory, Made, Transaction, Update, stem_of};
 use input::Input;
 
 pub use launch::{launch, launch_watched};
@@ -66,7 +67,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 }
 
 fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
-    let group = group_name(&options.module, &options.component);
+    let group = Group::new(&options.module, &options.component);
     let search_paths = options.search_paths(&group);
     let mut files = Vec::new();
     for path in &options.files {
@@ -109,7 +110,7 @@ const KPACKS: &str = ".kpack";
 /// Archives, manifest and host-only files into the output directory.
 fn apply(
     output: Directory,
-    group: &str,
+    group: &Group,
     files: &[Input],
     archives: BTreeMap<TargetId, ArchiveWriter<File>>,
     report: &mut Report,
@@ -117,7 +118,7 @@ fn apply(
     let names: Vec<String> = files.iter().map(Input::name).collect();
     let mut transaction = Transaction::begin(&output, Path::new(KPACKS), group)?;
     let mut manifest = Manifest {
-        component_name: group.to_owned(),
+        component_name: group.to_string(),
         prefix: String::new(),
         kpack_files: transaction
             .directory()

@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use kpack_format::digest::Hasher;
+use kpack_format::names::KernelName;
 
 use crate::Error;
 use crate::input::hex;
@@ -58,7 +59,7 @@ pub fn is_object(kernel_name: &str) -> bool {
 /// The file name that a kernel of an object begins with, be the object a member of a static library
 /// or not.
 pub(super) fn file_of(kernel: &str) -> Option<&str> {
-    let name = kernel.rsplit_once('#').map_or(kernel, |(name, _)| name);
+    let name = KernelName::parse(kernel).binary;
     let (label, _) = name.rsplit_once('@').filter(|_| is_object(name))?;
     Some(label.split('/').next().unwrap_or(label))
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use kpack_format::archive::Scheme;
-use kpack_format::marker::GFXARCH;
+use kpack_format::names::{GFXARCH, Group, SearchPath};
 
 use crate::Error;
 use crate::parallel::processors;
@@ -62,7 +62,7 @@ impl Options {
         if let Some(path) = self
             .search_paths
             .iter()
-            .find(|path| !path.contains(GFXARCH))
+            .find(|path| !SearchPath::new(path.as_str()).names_target())
         {
             return Err(Error::usage(format!(
                 "search path `{path}`: expected {GFXARCH} in it, where the target ID is to stand"
@@ -85,7 +85,7 @@ impl Options {
     }
 
     /// What the markers are to have.
-    pub(super) fn search_paths(&self, group: &str) -> Vec<String> {
+    pub(super) fn search_paths(&self, group: &Group) -> Vec<String> {
         if !self.search_paths.is_empty() {
             return self.search_paths.clone();
         }
@@ -94,8 +94,8 @@ impl Options {
 }
 
 /// Beside the binary, and in the library directory beside the binary's.
-pub(crate) fn default_search_paths(group: &str) -> Vec<String> {
-    let archive = format!("{group}_{GFXARCH}.kpack");
+pub(crate) fn default_search_paths(group: &Group) -> Vec<String> {
+    let archive = group.archive_pattern();
     vec![
         format!(".kpack/{archive}"),
         format!("../lib/.kpack/{archive}"),

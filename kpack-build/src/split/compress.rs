@@ -9,6 +9,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, Scheme};
 use kpack_format::digest::{Sha256, sha256};
+use kpack_format::names::{Group, KernelName};
 
 use super::DeviceCode;
 use crate::Error;
@@ -24,7 +25,7 @@ const IN_FLIGHT: u64 = 96 << 20;
 /// How code objects are compressed.
 pub struct Compression<'a> {
     /// Module and component.
-    pub group: &'a str,
+    pub group: &'a Group,
     /// How the archives store code objects.
     pub scheme: Scheme,
     /// The level of compression.
@@ -71,7 +72,7 @@ pub fn compress(
                 file,
                 kernels: wrappers
                     .iter()
-                    .map(|index| format!("{name}#{index}"))
+                    .map(|index| KernelName::new(name, *index).to_string())
                     .collect(),
                 target,
                 bytes,

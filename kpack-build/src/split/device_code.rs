@@ -30,7 +30,7 @@ struct LocatedBundle {
     /// File offset.
     offset: u64,
     bundle: Bundle,
-    wrappers: Vec<usize>,
+    wrappers: Vec<u32>,
 }
 
 impl LocatedBundle {
@@ -49,7 +49,7 @@ fn bundles(
     let mut by_offset: BTreeMap<u64, LocatedBundle> = BTreeMap::new();
     let mut reader = BufReader::new(file);
     for wrapper in wrappers {
-        let index = wrapper.co_index as usize;
+        let index = wrapper.co_index;
         if let Some(known) = by_offset.get_mut(&wrapper.bundle_offset) {
             known.wrappers.push(index);
             continue;
@@ -66,7 +66,7 @@ fn bundles(
     Ok(by_offset.into_values().collect())
 }
 
-fn bundle_error(path: &Path, wrapper: usize, offset: u64, error: BundleError) -> Error {
+fn bundle_error(path: &Path, wrapper: u32, offset: u64, error: BundleError) -> Error {
     match error {
         BundleError::Io(error) if error.raw_os_error().is_some() => Error::io(path, "read", error),
         error => Error::refused(
@@ -176,4 +176,4 @@ impl DeviceCode {
 }
 
 /// A code object, with the indices of its wrappers and its target.
-pub(super) type CodeObject<'a> = (&'a [usize], TargetId, Vec<u8>);
+pub(super) type CodeObject<'a> = (&'a [u32], TargetId, Vec<u8>);

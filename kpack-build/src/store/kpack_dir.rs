@@ -10,6 +10,7 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::names::{self, Group};
 
 use super::directory::{Directory, Made};
 use super::staged_file::StagedFile;
@@ -18,32 +19,11 @@ use crate::input;
 use crate::interrupt::Watched;
 use crate::split::archive_error;
 
-/// The name of what an install of `module` and `component` writes: in front of archives' targets,
-/// and of the manifest's extension.
-pub fn group_name(module: &str, component: &str) -> String {
-    format!("{module}_{component}")
-}
-
-/// What the archive of a group for a target is called.
-pub fn archive_name(group: &str, target: &TargetId) -> String {
-    format!("{group}_{target}.kpack")
-}
-
-/// What the manifest of a group is called.
-pub fn manifest_name(group: &str) -> String {
-    format!("{group}.kpm")
-}
-
-/// Whether a file is a manifest, whole or a part, by its name.
-pub fn is_manifest(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "kpm")
-}
-
 /// A module's kpacks in a directory that is locked as long as this lives.
 #[derive(Debug)]
 pub struct KpackDir {
     directory: Arc<Directory>,
-    group: String,
+    group: Group,
 }
 
 /// An archive of the module that is there.
@@ -60,7 +40,7 @@ impl KpackDir {
     pub fn lock(
         root: &Directory,
         relative: &Path,
-        group: String,
+        group: Group,
         made: &mut Made,
     ) -> Result<Self, Error> {
         loop {
@@ -68,10 +48,8 @@ impl KpackDir {
             directory.lock()?;
             // Another run may have removed it, empty, while this one waited.
             if root.below(relative).is_ok_and(|now| now.is(&directory)) {
-                let ours = [".kpack", ".kpm"].map(str::as_bytes);
                 directory.remove_leftovers(&|stem| {
-                    ours.iter()
-                        .any(|ending| stem.as_encoded_bytes().ends_with(ending))
+                    names::is_archive(stem.as_ref()) || names::is_manifest(stem.as_ref())
                 })?;
                 return Ok(Self {
                     directory: Arc::new(directory),
@@ -92,43 +70,36 @@ impl KpackDir {
     }
 
     /// The module and component.
-    pub fn group(&self) -> &str {
+    pub fn group(&self) -> &Group {
         &self.group
     }
 
     /// What the module's archive for a target is called.
     pub fn archive_name(&self, target: &TargetId) -> String {
-        archive_name(&self.group, target)
+        self.group.archive(target)
     }
 
     /// The module's archives, by target.
     pub fn archives(&self) -> Result<BTreeMap<TargetId, Present>, Error> {
         let mut found = BTreeMap::new();
         for name in self.directory.names()? {
-            let Some(target) = self.target_of(&name) else {
+            let target = name.to_str().and_then(|name| self.group.target_of(name));
+            let Some(target) = target else {
                 continue;
             };
             let path = self.path().join(name);
             let archive = input::open_archive(&path)?;
             // `a_b` may be module `a` with component `b…`; the archive knows.
-            if archive.toc().group_name == self.group {
+            if archive.toc().group_name == *self.group {
                 found.insert(target, Present { path, archive });
             }
         }
         Ok(found)
     }
 
-    fn target_of(&self, name: &OsStr) -> Option<TargetId> {
-        let name = name.to_str()?.strip_suffix(".kpack")?;
-        name.strip_prefix(&self.group)?
-            .strip_prefix('_')?
-            .parse()
-            .ok()
-    }
-
     /// The manifest; `None` where there is none.
     pub fn manifest(&self) -> Result<Option<Manifest>, Error> {
-        let path = self.path().join(manifest_name(&self.group));
+        let path = self.path().join(self.group.manifest());
         match input::read_manifest(&path) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::names::Group;
 
 use super::directory::{Directory, Made, lock};
-use super::kpack_dir::{KpackDir, entry, manifest_name, stage_manifest};
+use super::kpack_dir::{KpackDir, entry, stage_manifest};
 use super::merge::Update;
 use super::staged_file::StagedFile;
 use crate::Error;
@@ -33,9 +34,9 @@ pub struct Transaction {
 
 impl Transaction {
     /// Waits for the lock on the directory `relative` in `root`, which is made where it is missing.
-    pub fn begin(root: &Directory, relative: &Path, group: &str) -> Result<Self, Error> {
+    pub fn begin(root: &Directory, relative: &Path, group: &Group) -> Result<Self, Error> {
         let mut made = Made::default();
-        let directory = KpackDir::lock(root, relative, group.to_owned(), &mut made)?;
+        let directory = KpackDir::lock(root, relative, group.clone(), &mut made)?;
         Ok(Self {
             archives: Vec::new(),
             emptied: Vec::new(),
@@ -84,7 +85,7 @@ impl Transaction {
     pub fn manifest(&mut self, manifest: &Manifest) -> Result<(), Error> {
         self.removes_manifest = manifest.kpack_files.is_empty();
         if !self.removes_manifest {
-            let name = manifest_name(self.directory.group());
+            let name = self.directory.group().manifest();
             let directory = self.directory.directory();
             self.manifest = Some(stage_manifest(directory, name.as_ref(), manifest)?);
         }
@@ -128,7 +129,7 @@ impl Transaction {
             staged.commit()?;
         }
         if self.removes_manifest {
-            directory.remove(manifest_name(self.directory.group()).as_ref())?;
+            directory.remove(self.directory.group().manifest().as_ref())?;
         }
         directory.sync()?;
         self.made.sync()?;

@@ -9,6 +9,7 @@ use super::toc::{FORMAT_VERSION, Storage};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Toc, TocEntry};
 use crate::code_id::index_in;
 use crate::digest::{Hasher, Sha256, sha256};
+use crate::names::KernelName;
 use crate::{CodeId, TargetId, code_id};
 
 /// zstd's own default level.
@@ -53,18 +54,15 @@ pub struct Written {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct KernelOrder {
     path: String,
-    index: Option<u64>,
+    index: Option<u32>,
     name: String,
 }
 
 impl KernelOrder {
     fn new(name: &str) -> Self {
-        let (path, index) = match name.rsplit_once('#') {
-            Some((path, index)) => (path, index.parse().ok()),
-            None => (name, None),
-        };
+        let KernelName { binary, index } = KernelName::parse(name);
         Self {
-            path: path.to_owned(),
+            path: binary.to_owned(),
             index,
             name: name.to_owned(),
         }

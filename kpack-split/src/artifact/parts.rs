@@ -2,19 +2,18 @@
 
 use std::path::Path;
 
+use kpack_format::names::{Group, is_manifest};
 use walkdir::WalkDir;
-
-use crate::kpack_dir;
 
 /// Whether the manifest with this name is the part of a group: `rocblas_lib.gfx110X.kpm`.
 pub(crate) fn is_part(manifest: &str, group: &str) -> bool {
-    manifest.ends_with(&kpack_dir::manifest_name(&format!(".{group}")))
+    manifest.ends_with(&Group::from("").fragment(group))
 }
 
 /// The names of the manifests in an artifact directory.
 pub(crate) fn manifest_names(artifact: &Path) -> Vec<String> {
     let files = WalkDir::new(artifact).into_iter().flatten();
-    let files = files.filter(|entry| kpack_dir::is_manifest(entry.path()));
+    let files = files.filter(|entry| is_manifest(entry.path()));
     files
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect()

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveError, Scheme};
+use kpack_format::names::KernelName;
 use serde::Serialize;
 
 use crate::Error;
@@ -72,7 +73,7 @@ pub fn extract(path: &Path, kernel: &str, target: &TargetId) -> Result<Vec<u8>, 
         Err(ArchiveError::NoSuchKernel { .. }) => {
             let toc = archive.toc();
             let mut names: Vec<&str> = toc.kernels.keys().map(String::as_str).collect();
-            names.sort_by_key(|name| split_name(name));
+            names.sort_by_key(|name| KernelName::parse(name));
             let more = names.len().saturating_sub(MOST_NAMES);
             names.truncate(MOST_NAMES);
             let more = match more {
@@ -89,17 +90,6 @@ pub fn extract(path: &Path, kernel: &str, target: &TargetId) -> Result<Vec<u8>, 
             ))
         }
         result => result.map_err(|error| archive_error(path, error)),
-    }
-}
-
-/// `lib/libx.so#10` as (`lib/libx.so`, 10), which sorts by number; a name without index sorts first.
-pub(crate) fn split_name(name: &str) -> (&str, Option<u32>) {
-    match name.rsplit_once('#') {
-        Some((binary, index)) => match index.parse() {
-            Ok(index) => (binary, Some(index)),
-            Err(_) => (name, None),
-        },
-        None => (name, None),
     }
 }
 
@@ -130,7 +120,9 @@ pub(super) fn inspect(path: &Path) -> Result<Archive, Error> {
             });
         }
     }
-    kernels.sort_by(|a, b| (split_name(&a.name), &a.target).cmp(&(split_name(&b.name), &b.target)));
+    kernels.sort_by(|a, b| {
+        (KernelName::parse(&a.name), &a.target).cmp(&(KernelName::parse(&b.name), &b.target))
+    });
     Ok(Archive {
         group_name: toc.group_name,
         target: toc.gfx_arch_family,

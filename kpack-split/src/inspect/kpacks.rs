@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use kpack_format::TargetId;
-use kpack_format::marker::{GFXARCH, Marker};
+use kpack_format::marker::Marker;
+use kpack_format::names::{self, SearchPath};
 use serde::Serialize;
 
 use super::Overlay;
@@ -137,34 +138,22 @@ fn without_dots(path: &Path) -> PathBuf {
 }
 
 /// A search path with the target's place in it.
-struct Pattern {
+struct Pattern<'a> {
     /// Up to the first component with the target in it; several where directories are laid over each
     /// other.
     directories: Vec<PathBuf>,
-    /// That component, before and behind the target.
-    before: String,
-    behind: String,
-    /// The components that follow, which may name the target again.
-    rest: String,
+    path: names::Pattern<'a>,
 }
 
-impl Pattern {
-    fn new(overlay: &Overlay, directory: &Path, search_path: &str) -> Option<Self> {
-        let place = search_path.find(GFXARCH)?;
-        let start = search_path[..place].rfind('/').map_or(0, |slash| slash + 1);
-        let after = &search_path[place + GFXARCH.len()..];
-        let (behind, rest) = match after.find('/') {
-            Some(slash) => (&after[..slash], &after[slash + 1..]),
-            None => (after, ""),
-        };
-        let directory = directory.join(&search_path[..start]);
+impl<'a> Pattern<'a> {
+    fn new(overlay: &Overlay, directory: &Path, search_path: &'a str) -> Option<Self> {
+        let path = SearchPath::new(search_path).split()?;
+        let directory = directory.join(path.directory);
         // Without the `..` of the search path.
         let directory = fs::canonicalize(&directory).unwrap_or_else(|_| without_dots(&directory));
         Some(Self {
             directories: overlay.places(&directory),
-            before: search_path[start..place].to_owned(),
-            behind: behind.to_owned(),
-            rest: rest.to_owned(),
+            path,
         })
     }
 
@@ -175,18 +164,7 @@ impl Pattern {
     }
 
     fn path_of(&self, directory: &Path, target: &TargetId) -> PathBuf {
-        let target = target.to_string();
-        let name = format!(
-            "{}{target}{}",
-            self.before,
-            self.behind.replace(GFXARCH, &target)
-        );
-        let path = directory.join(name);
-        if self.rest.is_empty() {
-            path
-        } else {
-            path.join(self.rest.replace(GFXARCH, &target))
-        }
+        directory.join(self.path.tail.expand(&target.to_string()))
     }
 
     /// Every archive that is there.
@@ -210,15 +188,9 @@ impl Pattern {
         };
         for entry in entries {
             let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
-            let name = entry.file_name();
-            // Another module's name can have this one's as its start; what is between has to be
-            // a target ID.
-            let target = name
-                .to_str()
-                .and_then(|name| name.strip_prefix(&self.before))
-                .and_then(|name| name.strip_suffix(&self.behind))
-                .and_then(|target| target.parse::<TargetId>().ok());
-            let Some(target) = target else { continue };
+            let Some(target) = self.path.target_of(&entry.file_name()) else {
+                continue;
+            };
             let path = self.path_of(directory, &target);
             if let Ok(metadata) = fs::metadata(&path)
                 && metadata.is_file()
@@ -235,12 +207,9 @@ impl Pattern {
     /// here, as the whole one also lists what is in packages that are not. A manifest that cannot be
     /// read lists nothing here; verifying it says why.
     fn manifest_targets(&self) -> Result<Option<Known>, Error> {
-        let Some(name) = self.before.strip_suffix('_') else {
+        let Some(group) = self.path.group() else {
             return Ok(None);
         };
-        if !self.rest.is_empty() || name.is_empty() {
-            return Ok(None);
-        }
         let mut known = Known::default();
         let mut wholes = Vec::new();
         for directory in self
@@ -248,11 +217,11 @@ impl Pattern {
             .iter()
             .filter(|directory| directory.is_dir())
         {
-            for (path, part) in super::manifest_parts(directory, name)? {
+            for (path, part) in super::manifest_parts(directory, &group)? {
                 known.promised.extend(targets(&part));
                 known.manifests.push(path);
             }
-            let whole = directory.join(format!("{name}.kpm"));
+            let whole = directory.join(group.manifest());
             if !whole.is_file() {
                 continue;
             }

@@ -6,9 +6,10 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use kpack_format::names::KernelName;
 use serde::Serialize;
 
-use super::{Bundle, Content, Kpack, Kpacks, archive, find_kpacks, read_markers, unlinked};
+use super::{Bundle, Content, Kpack, Kpacks, find_kpacks, read_markers, unlinked};
 use crate::Error;
 use crate::elf::{self, DeviceCode, ElfError, Image};
 use crate::input::{elf_error, open_archive, open_bundle};
@@ -250,7 +251,7 @@ fn count_code_objects(kpack: &Kpack, kernel_name: Option<&str>) -> usize {
     };
     let kernels = archive.toc().kernels.iter();
     let own = kernels.filter(|(name, targets)| {
-        Some(archive::split_name(name).0) == kernel_name && targets.contains_key(&kpack.target)
+        Some(KernelName::parse(name).binary) == kernel_name && targets.contains_key(&kpack.target)
     });
     own.count()
 }

@@ -32,7 +32,7 @@ pub(crate) use crate::input::{
     check_code_object, digest, elf_error, manifest_parts, open, open_archive, open_bundle,
     read_manifest,
 };
-pub(crate) use archive::{is_for, split_name};
+pub(crate) use archive::is_for;
 pub(crate) use kpacks::find_kpacks_in;
 pub(crate) use linked::{no_device_code, prefix_of};
 pub(crate) use markers::{Marked, markers_of, read_markers};

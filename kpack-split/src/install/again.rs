@@ -5,11 +5,11 @@ use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
+use kpack_format::names::Group;
 
 use crate::Error;
 use crate::elf::{DeviceCode, Image};
 use crate::inspect::{self, elf_error, find_kpacks, read_markers};
-use crate::kpack_dir;
 
 use super::locate::KpackPath;
 
@@ -23,7 +23,7 @@ pub(super) fn targets(
     path: &Path,
     expected: &Marker,
     kpacks: &KpackPath,
-    group: &str,
+    group: &Group,
 ) -> Result<Option<BTreeSet<TargetId>>, Error> {
     let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
     let DeviceCode::Split(split) = image.device_code().map_err(|e| elf_error(path, e))? else {
@@ -48,7 +48,7 @@ pub(super) fn targets(
         }
         names.extend(find_kpacks(path, marker)?.targets().map(str::to_owned));
     }
-    let manifest = inspect::read_manifest(&kpacks.path.join(kpack_dir::manifest_name(group)));
+    let manifest = inspect::read_manifest(&kpacks.path.join(group.manifest()));
     names.extend(manifest.into_iter().flat_map(|m| m.kpack_files.into_keys()));
     Ok(Some(
         names.iter().filter_map(|name| name.parse().ok()).collect(),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::names::{Group, KernelName};
 
 use super::host::{Content, Edits};
 use super::locate::KpackPath;
@@ -24,7 +25,7 @@ pub(super) struct Run<'a> {
     /// The prefix.
     pub(super) root: &'a Directory,
     pub(super) kpacks: &'a KpackPath,
-    pub(super) group: &'a str,
+    pub(super) group: &'a Group,
     pub(super) wanted: &'a BTreeSet<TargetId>,
     pub(super) fat: &'a [&'a Binary],
 }
@@ -118,7 +119,7 @@ impl Run<'_> {
 
     /// Whether a kernel is of one of the binaries that are split here.
     fn is_replaced(&self, kernel: &str) -> bool {
-        let binary = kernel.rsplit_once('#').map_or(kernel, |(binary, _)| binary);
+        let binary = KernelName::parse(kernel).binary;
         self.fat.iter().any(|fat| fat.located.name == binary)
     }
 
@@ -134,7 +135,7 @@ impl Run<'_> {
             Err(error) => return Err(error),
         };
         Ok(Manifest {
-            component_name: self.group.to_owned(),
+            component_name: self.group.to_string(),
             prefix: self.kpacks.manifest_prefix.clone(),
             kpack_files: old.map(|old| old.kpack_files).unwrap_or_default(),
         })

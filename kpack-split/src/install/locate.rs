@@ -2,7 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use kpack_format::marker::{GFXARCH, Marker};
+use kpack_format::marker::Marker;
+use kpack_format::names::Group;
 
 use crate::Error;
 use crate::store::Directory;
@@ -141,7 +142,7 @@ impl KpackPath {
     }
 
     /// The marker of `binary`, whose archives are of `group`.
-    pub(crate) fn marker(&self, binary: &Located, group: &str) -> Marker {
+    pub(crate) fn marker(&self, binary: &Located, group: &Group) -> Marker {
         let directory: Vec<&str> = binary.name.split('/').collect();
         let directory = &directory[..directory.len() - 1];
         let kpacks: Vec<&str> = self.name.split('/').collect();
@@ -152,7 +153,7 @@ impl KpackPath {
             .count();
         let mut path = vec![".."; directory.len() - shared];
         path.extend(&kpacks[shared..]);
-        let archive = format!("{group}_{GFXARCH}.kpack");
+        let archive = group.archive_pattern();
         path.push(&archive);
         Marker {
             kernel_name: Some(binary.name.clone()),

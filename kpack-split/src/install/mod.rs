@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
+use kpack_format::names::Group;
 
 use crate::Error;
 use crate::elf::Plan;
@@ -74,7 +75,7 @@ const ATTEMPTS: usize = 3;
 fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     let prefix = Prefix::new(&options.prefix)?;
     let kpacks = prefix.kpack_dir(&options.kpack_dir)?;
-    let group = kpack_dir::group_name(&options.module, &options.component);
+    let group = Group::new(&options.module, &options.component);
     let mut report = Report::default();
 
     let binaries = binaries(&prefix, options, &mut report)?;
@@ -208,7 +209,7 @@ type SplitAlready<'a> = Option<(&'a Path, BTreeSet<TargetId>)>;
 fn split_already<'a>(
     binaries: &'a [Binary],
     kpacks: &KpackPath,
-    group: &str,
+    group: &Group,
     options: &Options,
 ) -> Result<SplitAlready<'a>, Error> {
     let mut known: SplitAlready<'a> = None;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
+use kpack_format::names::Group;
 use kpack_format::{CodeId, TargetId};
 
 use super::Binary;
@@ -32,7 +33,7 @@ impl Plans {
     pub(super) fn new(
         fat: &[&Binary],
         kpacks: &KpackPath,
-        group: &str,
+        group: &Group,
         wanted: &BTreeSet<TargetId>,
     ) -> Result<Self, Error> {
         let mut new = Self::default();
@@ -58,7 +59,7 @@ impl Plans {
         &mut self,
         fat: &[&Binary],
         kpacks: &KpackPath,
-        group: &str,
+        group: &Group,
         archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
     ) -> Result<(), Error> {
         for binary in fat {
@@ -80,7 +81,7 @@ impl Plans {
 fn marker(
     binary: &Binary,
     kpacks: &KpackPath,
-    group: &str,
+    group: &Group,
     code_ids: BTreeMap<String, CodeId>,
 ) -> Marker {
     Marker {

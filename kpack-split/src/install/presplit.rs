@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::archive::{Archive, ArchiveWriter};
 use kpack_format::marker::{Marker, SECTION_NAME};
+use kpack_format::names::{Group, KernelName};
 
 use crate::Error;
 use crate::elf::{DeviceCode, Image, SplitBinary};
@@ -42,13 +43,13 @@ struct Wrapper {
     /// What its kernel is called where it was built.
     kernel: String,
     /// Module and component, by the archives that it is in.
-    group: String,
+    group: Group,
 }
 
 /// An archive where the binary was built.
 struct Source {
     path: PathBuf,
-    group: String,
+    group: Group,
     target: TargetId,
     archive: Archive<BufReader<File>>,
 }
@@ -58,7 +59,7 @@ pub(crate) type Fill<'a> = dyn FnOnce(&mut ArchiveWriter<File>) -> Result<(), Er
 
 /// Lets the archive of a group and target be filled.
 pub(crate) type Destination<'a> =
-    dyn FnMut(&str, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
+    dyn FnMut(&Group, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
 
 impl Presplit {
     /// Reads the binary at `path`; `None` for one whose markers are all relative, or that no object
@@ -124,7 +125,7 @@ impl Presplit {
                     position,
                     offset,
                     marker: (wrapper.marker_offset, room),
-                    kernel: format!("{name}#{index}"),
+                    kernel: KernelName::new(&name, index).to_string(),
                     group: module.clone(),
                 };
                 presplit.is_there(&wrapper, &group.marker)?;
@@ -136,7 +137,7 @@ impl Presplit {
     }
 
     /// Opens the archives that a marker leads to, and tells their module and component.
-    fn open_archives(&mut self, marker: &Marker) -> Result<String, Error> {
+    fn open_archives(&mut self, marker: &Marker) -> Result<Group, Error> {
         let missing = |reason: String| {
             let paths = marker.kpack_search_paths.join("`, `");
             Error::refused(
@@ -164,7 +165,7 @@ impl Presplit {
                 continue;
             }
             let archive = inspect::open_archive(&kpack.path)?;
-            let name = archive.toc().group_name.clone();
+            let name = Group::from(archive.toc().group_name.as_str());
             group = group.or_else(|| Some(name.clone()));
             let target = kpack.target.parse();
             self.archives.push(Source {
@@ -246,7 +247,7 @@ impl Presplit {
         for source in self.archives.iter().filter(|source| wanted(&source.target)) {
             let names = |kernel: &str| {
                 let own = wrappers.iter().filter(|wrapper| wrapper.kernel == kernel);
-                own.map(|wrapper| format!("{name}#{}", wrapper.position))
+                own.map(|wrapper| KernelName::new(name, wrapper.position).to_string())
                     .collect()
             };
             let mut archive = inspect::open_archive(&source.path)?;
@@ -266,7 +267,7 @@ impl Presplit {
     /// [`Error::Refused`] where a marker is longer than what there is room for.
     pub(crate) fn edits(
         &self,
-        marker_of: &dyn Fn(&str) -> Marker,
+        marker_of: &dyn Fn(&Group) -> Marker,
     ) -> Result<Vec<(u64, Vec<u8>)>, Error> {
         let mut edits = Vec::new();
         for wrapper in &self.wrappers {

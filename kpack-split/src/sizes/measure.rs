@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use kpack_format::marker::GFXARCH;
+use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 use walkdir::WalkDir;
 
 use super::{Key, Size};
@@ -17,7 +17,6 @@ use crate::artifact::mark;
 use crate::artifact::shared::shared;
 use crate::elf::{DeviceCode, FatBinary, Image};
 use crate::inspect;
-use crate::kpack_dir;
 use crate::leftover::is_leftover;
 
 /// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
@@ -161,7 +160,7 @@ impl Tree {
                 Ok(())
             }
             Class::Host => {
-                let is_manifest = kpack_dir::is_manifest(&entry.path);
+                let is_manifest = is_manifest(&entry.path);
                 let what = match is_manifest {
                     true => "kpack manifests",
                     false if shared(&entry.path).is_some() => "files for all targets",
@@ -170,7 +169,7 @@ impl Tree {
                 let module = match (module, is_manifest) {
                     (Some(module), _) => module.to_owned(),
                     (None, true) => inspect::read_manifest(path)
-                        .map(|manifest| module_of(&manifest.component_name))
+                        .map(|manifest| Group::from(manifest.component_name).module().to_owned())
                         .unwrap_or_default(),
                     (None, false) => String::new(),
                 };
@@ -229,9 +228,8 @@ impl Tree {
                 let first = markers.and_then(|markers| markers.into_iter().next());
                 let paths = first.map(|first| first.marker.kpack_search_paths);
                 paths.and_then(|paths| {
-                    let file = paths.first()?.rsplit('/').next()?;
-                    let group = file.split(GFXARCH).next()?.trim_end_matches('_');
-                    Some(module_of(group))
+                    let group = SearchPath::new(paths.first()?).split()?.group()?;
+                    Some(group.module().to_owned())
                 })
             }
             _ => None,
@@ -254,7 +252,7 @@ impl Tree {
         let toc = archive.toc().clone();
         let module = match module {
             Some(module) => module.to_owned(),
-            None => module_of(&toc.group_name),
+            None => Group::from(toc.group_name.as_str()).module().to_owned(),
         };
         let key = |target: &str, what: &str, is_file| Key {
             module: module.clone(),
@@ -265,7 +263,7 @@ impl Tree {
         let mut counted = BTreeSet::new();
         let mut used = 0;
         for (kernel, targets) in &toc.kernels {
-            let (binary, _) = inspect::split_name(kernel);
+            let binary = KernelName::parse(kernel).binary;
             for (target, entry) in targets {
                 let mut stored = 0;
                 if counted.insert(entry.ordinal) {
@@ -280,12 +278,6 @@ impl Tree {
         self.add_code(index, size.saturating_sub(used), 0);
         Ok(())
     }
-}
-
-/// `rocblas` of `rocblas_lib`.
-fn module_of(group: &str) -> String {
-    let module = group.rsplit_once('_').map_or(group, |(module, _)| module);
-    module.to_owned()
 }
 
 /// What the bundles of a fat binary store for each target.

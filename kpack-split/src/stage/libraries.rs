@@ -10,6 +10,7 @@ use super::messages::{Binary, Built};
 use crate::Error;
 use crate::inspect;
 use kpack_build::shared::hip::INCLUDE_DIRECTORIES;
+use kpack_format::names::{Group, is_manifest};
 
 /// A library with kernels.
 #[derive(Debug)]
@@ -71,26 +72,21 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-fn has_extension(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|found| found == extension)
-}
-
 /// Refuses two packages whose archives would have the same names.
 pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
-    let mut owners: BTreeMap<String, &Library> = BTreeMap::new();
+    let mut owners: BTreeMap<Group, &Library> = BTreeMap::new();
     for library in libraries {
         for manifest in list(&library.directory.join(".kpack"))? {
-            if !has_extension(&manifest, "kpm") {
+            if !is_manifest(&manifest) {
                 continue;
             }
-            let group = inspect::read_manifest(&manifest)?.component_name;
+            let group = inspect::read_manifest(&manifest)?.component_name.into();
             match owners.entry(group) {
                 Entry::Vacant(new) => {
                     new.insert(library);
                 }
                 Entry::Occupied(known) if known.get().package != library.package => {
-                    let group = known.key();
-                    let module = group.rsplit_once('_').map_or(group.as_str(), |(m, _)| m);
+                    let module = known.key().module();
                     return Err(Error::refused(
                         &manifest,
                         format!(
@@ -113,7 +109,7 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
     let mut owners: BTreeMap<PathBuf, (&Library, PathBuf)> = BTreeMap::new();
     for library in libraries {
         for path in list(&library.directory)? {
-            if !has_extension(&path, "so") {
+            if path.extension().is_none_or(|found| found != "so") {
                 continue;
             }
             let name = PathBuf::from(path.file_name().unwrap_or_default());

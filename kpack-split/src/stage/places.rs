@@ -13,6 +13,7 @@ use crate::Error;
 use crate::input::{archive_error, open_archive};
 use crate::report::Report;
 use kpack_build::shared::hip::workspaces;
+use kpack_format::names::is_archive;
 
 /// What Cargo puts into a target directory.
 const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
@@ -80,9 +81,9 @@ impl Places {
             }
             let name = file.path().strip_prefix(&output.hidden);
             let shown = output.path.join(name.unwrap_or(file.path()));
-            let found = match file.path().extension() {
-                Some(extension) if extension == "kpack" => self.in_archive(file.path())?,
-                _ => self.in_file(file.path())?,
+            let found = match is_archive(file.path()) {
+                true => self.in_archive(file.path())?,
+                false => self.in_file(file.path())?,
             };
             if let Some(text) = found {
                 if !options.allow_build_paths {

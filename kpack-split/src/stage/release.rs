@@ -8,7 +8,8 @@ use std::path::Path;
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Scheme};
 use kpack_format::manifest::Manifest;
-use kpack_format::marker::{GFXARCH, Marker};
+use kpack_format::marker::Marker;
+use kpack_format::names::Group;
 
 use super::messages::Binary;
 use super::output_dir::OutputDir;
@@ -23,7 +24,7 @@ use crate::store::{Directory, StagedFile, Transaction, Update, make_directories,
 const KPACK_DIR: &str = "lib/.kpack";
 
 /// Archives in the making, by module with component, and target.
-type Archives = BTreeMap<(String, TargetId), ArchiveWriter<File>>;
+type Archives = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
 
 /// A release in the making.
 pub(super) struct Release<'a> {
@@ -94,7 +95,7 @@ impl<'a> Release<'a> {
         let hidden = &self.output.hidden;
         let archives = &mut self.archives;
         presplit.collect(name, &|_| true, &mut |group, target, fill| {
-            let archive = match archives.entry((group.to_owned(), target.clone())) {
+            let archive = match archives.entry((group.clone(), target.clone())) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
                     let spool = scratch_file(hidden)?;
@@ -105,7 +106,7 @@ impl<'a> Release<'a> {
             fill(archive)
         })?;
         let archives = &self.archives;
-        let marker_of = |group: &str| {
+        let marker_of = |group: &Group| {
             let own = archives.iter().filter(|((of, _), _)| of == group);
             let own = own.map(|((_, target), archive)| (target, archive));
             Marker {
@@ -134,7 +135,7 @@ impl<'a> Release<'a> {
             archives,
             mut report,
         } = self;
-        let mut groups: BTreeMap<String, BTreeMap<TargetId, ArchiveWriter<File>>> = BTreeMap::new();
+        let mut groups: BTreeMap<Group, BTreeMap<TargetId, ArchiveWriter<File>>> = BTreeMap::new();
         for ((group, target), archive) in archives {
             groups.entry(group).or_default().insert(target, archive);
         }
@@ -152,7 +153,7 @@ impl<'a> Release<'a> {
         for (group, archives) in groups {
             let mut transaction = Transaction::begin(&root, Path::new(KPACK_DIR), &group)?;
             let mut manifest = Manifest {
-                component_name: group,
+                component_name: group.into(),
                 prefix: "lib".to_owned(),
                 kpack_files: BTreeMap::new(),
             };
@@ -175,14 +176,14 @@ impl<'a> Release<'a> {
 }
 
 /// The marker of a staged binary for the kernels of one module.
-fn marker(name: &str, directory: &str, group: &str) -> Marker {
+fn marker(name: &str, directory: &str, group: &Group) -> Marker {
     let kpacks = match directory {
         "lib" => ".kpack",
         _ => "../lib/.kpack",
     };
     Marker {
         kernel_name: Some(name.to_owned()),
-        kpack_search_paths: vec![format!("{kpacks}/{group}_{GFXARCH}.kpack")],
+        kpack_search_paths: vec![format!("{kpacks}/{}", group.archive_pattern())],
         ..Marker::default()
     }
 }

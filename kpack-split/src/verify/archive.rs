@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kpack_format::TargetId;
+use kpack_format::names::Group;
 
 use super::{Report, Subject};
 use crate::Error;
@@ -25,7 +26,7 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
     };
     let toc = archive.toc().clone();
 
-    let expected = format!("{}_{}.kpack", toc.group_name, toc.gfx_arch_family);
+    let expected = Group::from(toc.group_name.as_str()).archive(&toc.gfx_arch_family);
     if path
         .file_name()
         .is_none_or(|name| name != expected.as_str())

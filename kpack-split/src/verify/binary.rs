@@ -6,7 +6,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
-use kpack_format::marker::{GFXARCH, Marker};
+use kpack_format::marker::Marker;
+use kpack_format::names::{GFXARCH, SearchPath};
 
 use super::archive::counted;
 use super::{Context, Outcome, Report, Subject, resolution};
@@ -211,7 +212,7 @@ fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &m
     }
     let directory = Path::new(kernel_name).parent().unwrap_or(Path::new(""));
     for search_path in &marker.kpack_search_paths {
-        if !search_path.contains(GFXARCH) {
+        if !SearchPath::new(search_path).names_target() {
             let text = format!("search path `{search_path}` does not name the target ({GFXARCH})");
             report.fault(Subject::Marker, path, text);
         } else if Path::new(search_path).is_absolute() {

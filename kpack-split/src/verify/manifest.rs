@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path};
 
-use kpack_format::TargetId;
 use kpack_format::manifest::Manifest;
+use kpack_format::names::Group;
 
 use super::archive::counted;
 use super::{Context, Outcome, Report, Subject};
@@ -29,27 +29,26 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
         _ => Path::new("."),
     };
     let directories = context.artifacts.places(directory);
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let name = manifest.component_name.as_str();
-    let part = stem
-        .strip_prefix(name)
-        .and_then(|rest| rest.strip_prefix('.'));
+    let group = Group::from(name);
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = group.part_of(&file_name);
     let mut fault = |text: String| report.fault(Subject::Manifest, path, text);
-    if stem != name && part.is_none_or(str::is_empty) {
+    if !group.has_manifest(&file_name) {
         fault(format!("its `component_name` is `{name}`"));
     }
     // What the packages that are here have of the module, where it is in several.
     let mut here = BTreeSet::new();
     if part.is_some() {
         for directory in &directories {
-            let whole = directory.join(format!("{name}.kpm"));
+            let whole = directory.join(group.manifest());
             for reason in differs_from_whole(&whole, &manifest)? {
                 fault(reason);
             }
         }
     } else {
         for directory in directories.iter().filter(|directory| directory.is_dir()) {
-            for (_, part) in manifest_parts(directory, name)? {
+            for (_, part) in manifest_parts(directory, &group)? {
                 here.extend(part.kpack_files.into_keys());
             }
         }
@@ -126,18 +125,14 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
         .iter()
         .map(|(t, f)| (f.filename.as_str(), t.as_str()))
         .collect();
-    let start = format!("{}_", manifest.component_name);
     // A part lists what one package has, the whole one everything.
     for directory in directories.iter().filter(|d| part.is_none() && d.is_dir()) {
         for entry in fs::read_dir(directory).map_err(|e| Error::io(directory, "list", e))? {
             let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
             let file = entry.file_name();
             let Some(file) = file.to_str() else { continue };
-            let target = file
-                .strip_prefix(&start)
-                .and_then(|rest| rest.strip_suffix(".kpack"));
             // Others belong to a module whose name starts like this one's.
-            let target = target.and_then(|target| target.parse::<TargetId>().ok());
+            let target = group.target_of(file);
             let ours = target.is_some_and(|target| is_for(&entry.path(), &target));
             if ours && !listed.contains_key(file) {
                 fault(format!("does not list `{file}`, which is beside it"));

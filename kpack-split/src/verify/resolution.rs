@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kpack_format::marker::Marker;
+use kpack_format::names::KernelName;
 
 use super::archive::{agrees, counted};
 use super::resolver::{Place, Resolver};
@@ -148,10 +149,8 @@ impl Resolution<'_> {
                 .and_then(|bytes| agrees(&bytes, target));
             if let Err(reason) = result {
                 let archive = self.resolver.path(place).display();
-                let text = format!(
-                    "`{}#{index}` for {target} in `{archive}`: {reason}",
-                    self.kernel_name
-                );
+                let kernel = KernelName::new(self.kernel_name, *index);
+                let text = format!("`{kernel}` for {target} in `{archive}`: {reason}");
                 report.fault(Subject::Resolution, self.path, text);
             }
         }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use kpack_format::CodeId;
 use kpack_format::archive::{Archive, ArchiveError};
 use kpack_format::marker::Marker;
+use kpack_format::names::KernelName;
 
 use crate::Error;
-use crate::inspect::{Kpacks, Overlay, find_kpacks_in, open_archive, split_name};
+use crate::inspect::{Kpacks, Overlay, find_kpacks_in, open_archive};
 
 /// The archives of a split binary, open.
 pub(super) struct Resolver {
@@ -127,7 +128,9 @@ impl Resolver {
     pub(super) fn binaries(&self) -> impl Iterator<Item = (&Path, BTreeSet<&str>)> {
         self.archives.iter().map(|opened| {
             let kernels = opened.archive.toc().kernels.keys();
-            let binaries = kernels.map(|kernel| split_name(kernel).0).collect();
+            let binaries = kernels
+                .map(|kernel| KernelName::parse(kernel).binary)
+                .collect();
             (opened.path.as_path(), binaries)
         })
     }
@@ -153,7 +156,10 @@ impl Resolver {
         let mut found = BTreeSet::new();
         for opened in &self.archives {
             for (name, targets) in &opened.archive.toc().kernels {
-                if let (binary, Some(index)) = split_name(name)
+                if let KernelName {
+                    binary,
+                    index: Some(index),
+                } = KernelName::parse(name)
                     && binary == self.kernel_name
                 {
                     found.extend(targets.keys().map(|target| (index, target.clone())));
@@ -164,6 +170,6 @@ impl Resolver {
     }
 
     fn kernel(&self, index: u32) -> String {
-        format!("{}#{index}", self.kernel_name)
+        KernelName::new(&self.kernel_name, index).to_string()
     }
 }

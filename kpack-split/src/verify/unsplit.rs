@@ -16,6 +16,7 @@ use crate::artifact::parts;
 use crate::artifact::shared::{Entries, shared};
 use crate::artifact::split::artifact_prefix;
 use crate::kpack_dir;
+use kpack_format::names::{is_archive, is_manifest};
 
 /// Compares the tree at `path` with `unsplit`: an install prefix with one, an artifact directory, or
 /// a directory of artifact directories, with what was split from it.
@@ -287,8 +288,7 @@ impl Pair {
                 Err(error) => return Err(error),
             };
             for entry in content.entries {
-                let made =
-                    |path: &Path| path.extension().is_some_and(|e| e == "kpack" || e == "kpm");
+                let made = |path: &Path| is_archive(path) || is_manifest(path);
                 // Others' targets may be here, too.
                 let asked_for = match &entry.class {
                     Class::Target { target, .. } => context.options.wants(&target.to_string()),

@@ -21,9 +21,9 @@ pub struct Configuration {
     /// The shard whose host files are taken.
     pub primary_shard: String,
     /// The groups of every component that has no override.
-    pub groups: Vec<Group>,
+    pub groups: Vec<TargetGroup>,
     /// The groups of single components.
-    pub overrides: BTreeMap<String, Vec<Group>>,
+    pub overrides: BTreeMap<String, Vec<TargetGroup>>,
     /// What is an error.
     pub validation: Validation,
     path: PathBuf,
@@ -32,7 +32,7 @@ pub struct Configuration {
 
 /// Targets that go into one package.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct TargetGroup {
     /// The name in the artifact's name: `gfx110X` in `blas_lib_gfx110X`.
     pub name: String,
     /// The name for people; the same as `name` where the configuration has none.
@@ -124,7 +124,7 @@ impl Configuration {
     }
 
     /// The groups of a component.
-    pub fn groups_of(&self, component: &str) -> &[Group] {
+    pub fn groups_of(&self, component: &str) -> &[TargetGroup] {
         self.overrides.get(component).unwrap_or(&self.groups)
     }
 
@@ -133,7 +133,7 @@ impl Configuration {
         Error::refused(&self.path, located(place(&self.text, keys), reason))
     }
 
-    fn checked(&self, at: &[&str], wire: Map<WireGroup>) -> Result<Vec<Group>, Error> {
+    fn checked(&self, at: &[&str], wire: Map<WireGroup>) -> Result<Vec<TargetGroup>, Error> {
         if wire.0.is_empty() {
             return Err(self.refuse(at, "expected at least one group"));
         }
@@ -170,7 +170,7 @@ impl Configuration {
                 }
                 architectures.push(target);
             }
-            groups.push(Group {
+            groups.push(TargetGroup {
                 display_name: group.display_name.unwrap_or_else(|| name.clone()),
                 name,
                 architectures,
@@ -179,11 +179,11 @@ impl Configuration {
         Ok(groups)
     }
 
-    fn chosen(&self, at: &[&str], names: &[String]) -> Result<Vec<Group>, Error> {
+    fn chosen(&self, at: &[&str], names: &[String]) -> Result<Vec<TargetGroup>, Error> {
         if names.is_empty() {
             return Err(self.refuse(at, "expected at least one group"));
         }
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<TargetGroup> = Vec::new();
         for (index, name) in names.iter().enumerate() {
             let index = index.to_string();
             let at = [at, &[&index]].concat();

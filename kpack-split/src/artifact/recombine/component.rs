@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::code_object::processors;
+use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
 use super::manifests;
@@ -17,9 +18,8 @@ use crate::artifact::classify::Node;
 use crate::artifact::databases::Selection;
 use crate::artifact::mark;
 use crate::artifact::names;
-use crate::artifact::packaging::Group;
+use crate::artifact::packaging::TargetGroup;
 use crate::artifact::target_name::{agrees, matches_processor};
-use crate::kpack_dir;
 
 /// How many differences between two trees are listed one by one.
 const MOST_DIFFERENCES: usize = 20;
@@ -157,7 +157,7 @@ impl<'a> Component<'a> {
     }
 
     /// The targets that no shard has, and those that no group takes.
-    fn compare_targets(&mut self, groups: &[Group]) {
+    fn compare_targets(&mut self, groups: &[TargetGroup]) {
         let there: BTreeSet<&TargetId> = self
             .shards()
             .flat_map(|(_, artifacts)| artifacts.targets.keys())
@@ -233,10 +233,10 @@ impl<'a> Component<'a> {
             .shards()
             .filter_map(|(_, artifacts)| artifacts.generic.as_ref());
         let mut files = generics.flat_map(WalkDir::new).flatten();
-        files.any(|file| kpack_dir::is_manifest(file.path()))
+        files.any(|file| is_manifest(file.path()))
     }
 
-    pub(super) fn artifact(&self, group: Option<&Group>, prefixes: &[String]) -> Artifact {
+    pub(super) fn artifact(&self, group: Option<&TargetGroup>, prefixes: &[String]) -> Artifact {
         let suffix = group.map_or(names::GENERIC, |group| &group.name);
         Artifact {
             name: self.artifact_name(suffix),

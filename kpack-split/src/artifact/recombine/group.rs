@@ -13,7 +13,7 @@ use super::tree::{Item, Tree};
 use super::{Artifact, Finding, Severity};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
-use crate::artifact::packaging::Group;
+use crate::artifact::packaging::TargetGroup;
 use crate::artifact::target_name::either_agrees;
 
 /// What there is for a target.
@@ -25,7 +25,7 @@ struct Target<'a> {
 impl<'a> Component<'a> {
     /// The artifact of a group, from those of its targets; `None` where no shard has any. Also all
     /// that is in it.
-    pub(super) fn group(&mut self, group: &Group) -> Result<Option<(Artifact, Tree)>, Error> {
+    pub(super) fn group(&mut self, group: &TargetGroup) -> Result<Option<(Artifact, Tree)>, Error> {
         let mut artifact = self.artifact(Some(group), &[]);
         let mut all = Tree {
             shard: String::new(),

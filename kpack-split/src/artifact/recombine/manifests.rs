@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::names::{Group, archive_end};
 
 use super::Severity;
 use super::tree::{Item, Tree};
@@ -43,10 +44,10 @@ impl Module {
         targets: &BTreeSet<TargetId>,
     ) -> Option<(PathBuf, Manifest)> {
         let mut manifest = self.manifest.clone();
-        let name = &manifest.component_name;
+        let module = Group::from(manifest.component_name.as_str());
         let name = match group {
-            Some(group) => format!("{name}.{group}.kpm"),
-            None => format!("{name}.kpm"),
+            Some(group) => module.fragment(group),
+            None => module.manifest(),
         };
         if group.is_some() {
             let targets: BTreeSet<String> = targets.iter().map(TargetId::to_string).collect();
@@ -141,14 +142,15 @@ impl Merge {
         let parsed = toc.gfx_arch_family.parse();
         let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let expected = kpack_dir::archive_name(&toc.group_name, &target);
+        let group = Group::from(toc.group_name.as_str());
+        let expected = group.archive(&target);
         if name != expected {
             return Err(refuse(format!(
                 "by what is in it, its name is `{expected}`"
             )));
         }
-        let manifest = parent(path).join(kpack_dir::manifest_name(&toc.group_name));
-        let Some(file) = self.entry(&manifest, &target, &toc.group_name, item)? else {
+        let manifest = parent(path).join(group.manifest());
+        let Some(file) = self.entry(&manifest, &target, &group, item)? else {
             return Ok(());
         };
         let expected = installed_prefix(&parent(path), item);
@@ -164,7 +166,7 @@ impl Merge {
             directory: parent(path),
             like: parent(&item.from),
             manifest: Manifest {
-                component_name: toc.group_name.clone(),
+                component_name: group.to_string(),
                 prefix: expected.clone(),
                 kpack_files: BTreeMap::new(),
             },
@@ -186,7 +188,7 @@ impl Merge {
         &mut self,
         manifest: &Path,
         target: &TargetId,
-        group: &str,
+        group: &Group,
         item: &Item,
     ) -> Result<Option<KpackFile>, Error> {
         let Some(targets) = self.listed.get(manifest) else {
@@ -197,7 +199,7 @@ impl Merge {
                 path: item.from.clone(),
                 archive: inspect::open_archive(&item.from)?,
             };
-            let name = kpack_dir::archive_name(group, target);
+            let name = group.archive(target);
             return kpack_dir::entry_of(target, name, &present, None).map(Some);
         };
         let mut reason = format!(
@@ -231,7 +233,7 @@ impl Merge {
             let there = |target| there.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
             // Of a target that no group takes, that was said already, and so was what a kpack is not.
             let said = |target: &str| {
-                let end = format!("_{target}.kpack");
+                let end = archive_end(target);
                 let mut said = self.findings.iter();
                 said.any(|(severity, path, _)| {
                     *severity == Severity::Error && path.to_string_lossy().ends_with(&end)

@@ -9,7 +9,7 @@ use crate::artifact::classify::{Class, KPACK, Node, classify};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
 use crate::artifact::shared::{Shared, Whole, shared, whole};
-use crate::kpack_dir;
+use kpack_format::names::is_manifest;
 
 /// An artifact directory, read.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Item {
 
     /// Whether it is a manifest of kpacks.
     pub(super) fn is_manifest(&self) -> bool {
-        matches!(self.node, Node::File { .. }) && kpack_dir::is_manifest(&self.from)
+        matches!(self.node, Node::File { .. }) && is_manifest(&self.from)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::names::KernelName;
 
 use super::Options;
 use super::copy::{self, Counts, create, create_directories, set_time};
@@ -159,12 +160,12 @@ impl Work<'_> {
             return Ok(lines);
         }
         let manifest = Manifest {
-            component_name: module.group.clone(),
+            component_name: module.group.to_string(),
             prefix: module.kpacks.manifest_prefix.clone(),
             kpack_files: entries,
         };
         let directory = self.kpack_dir(module, None)?;
-        let path = directory.join(kpack_dir::manifest_name(&module.group));
+        let path = directory.join(module.group.manifest());
         let mut file = create(&path)?;
         file.write_all(&manifest.to_bytes())
             .and_then(|()| set_time(&file, time))
@@ -190,7 +191,7 @@ impl Work<'_> {
                 path: path.clone(),
                 archive: inspect::open_archive(path)?,
             };
-            let name = kpack_dir::archive_name(&module.group, target);
+            let name = module.group.archive(target);
             let entry = kpack_dir::entry_of(target, name, &present, entries.get(&key))?;
             entries.insert(key, entry);
         }
@@ -207,7 +208,7 @@ impl Work<'_> {
     ) -> Result<(TargetId, PathBuf, KpackFile), Error> {
         if let Some(path) = module.present.get(&target) {
             let replaced = |kernel: &str| {
-                let name = kernel.rsplit_once('#').map_or(kernel, |(name, _)| name);
+                let name = KernelName::parse(kernel).binary;
                 module.binaries.iter().any(|binary| binary.name == name)
             };
             let mut present: kpack_format::archive::Archive<BufReader<File>> =
@@ -216,7 +217,7 @@ impl Work<'_> {
             merged.map_err(|error| split::archive_error(path, error))?;
         }
         let directory = self.kpack_dir(module, Some(&target))?;
-        let name = kpack_dir::archive_name(&module.group, &target);
+        let name = module.group.archive(&target);
         let path = directory.join(&name);
         let file = create(&path)?;
         let mut out = BufWriter::with_capacity(1 << 20, &file);

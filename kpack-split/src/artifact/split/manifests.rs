@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::manifest::Manifest;
+use kpack_format::names::is_manifest;
 
 use super::modules::Module;
 use super::report::Report;
@@ -12,7 +13,6 @@ use super::targets::Targets;
 use crate::Error;
 use crate::artifact::classify::Node;
 use crate::inspect;
-use crate::kpack_dir;
 
 /// A manifest of the input.
 pub(super) struct Listed {
@@ -66,7 +66,7 @@ pub(super) fn read(reads: &[Read], report: &mut Report) -> Result<Vec<Listed>, E
     for read in reads.iter().filter(|read| read.owner != Owner::Generic) {
         for entry in &read.classification.entries {
             let is_file = matches!(entry.node, Node::File { .. });
-            if !is_file || !kpack_dir::is_manifest(&entry.path) {
+            if !is_file || !is_manifest(&entry.path) {
                 continue;
             }
             let from = read.root.join(&entry.path);

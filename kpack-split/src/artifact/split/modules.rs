@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
+use kpack_format::names::Group;
 
 use super::Options;
 use super::sources::Read;
@@ -15,14 +16,13 @@ use crate::artifact::manifest_txt;
 use crate::elf;
 use crate::install::is_name_part;
 use crate::install::locate::{KpackPath, Located, Prefix};
-use crate::kpack_dir;
 use crate::split::{self, FatFile, Input};
 
 /// The fat binaries of a prefix.
 pub(super) struct Module {
     pub(super) prefix: String,
     /// Module and component.
-    pub(super) group: String,
+    pub(super) group: Group,
     pub(super) kpacks: KpackPath,
     pub(super) binaries: Vec<FatBinary>,
     /// Archives of binaries of the module that were split before.
@@ -81,7 +81,7 @@ pub(super) fn module(
             ),
         ));
     }
-    let group = kpack_dir::group_name(&name, component);
+    let group = Group::new(&name, component);
     let prefix = Prefix::new(&read.root)?;
     let kpacks = prefix.kpack_dir(Path::new("lib/.kpack"))?;
 
@@ -119,15 +119,12 @@ pub(super) fn module(
     let mut present = BTreeMap::new();
     for entry in &read.classification.entries {
         if let Class::Target { target, .. } = &entry.class
-            && entry.path == directory.join(kpack_dir::archive_name(&group, target))
+            && entry.path == directory.join(group.archive(target))
         {
             present.insert(target.clone(), read.root.join(&entry.path));
         }
     }
-    let manifest = read
-        .root
-        .join(directory)
-        .join(kpack_dir::manifest_name(&group));
+    let manifest = read.root.join(directory).join(group.manifest());
     Ok(Some(Module {
         prefix: read.prefix.clone(),
         group,
@@ -139,7 +136,7 @@ pub(super) fn module(
 }
 
 /// The marker of a binary with these names: archives are looked for from each one's directory.
-fn marker(kpacks: &KpackPath, group: &str, names: &[Located]) -> Marker {
+fn marker(kpacks: &KpackPath, group: &Group, names: &[Located]) -> Marker {
     let mut paths: Vec<String> = Vec::new();
     for name in names {
         for path in kpacks.marker(name, group).kpack_search_paths {

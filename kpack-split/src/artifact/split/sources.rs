@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use kpack_format::names::is_manifest;
 
 use super::Options;
 use super::report::Report;
@@ -14,7 +15,6 @@ use crate::artifact::classify::{self, Class, Classification, Node};
 use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, Kind};
-use crate::kpack_dir;
 
 /// What is below a prefix, or in none.
 pub(super) struct Read {
@@ -200,7 +200,7 @@ fn host_file(path: &Path) -> Result<Option<PathBuf>, Error> {
         let host = entries.into_iter().find(|entry| {
             matches!(entry.class, Class::Host | Class::Fat | Class::Split)
                 && !matches!(entry.node, Node::Directory { .. })
-                && !kpack_dir::is_manifest(&entry.path)
+                && !is_manifest(&entry.path)
         });
         if let Some(host) = host {
             return Ok(Some(root.join(host.path)));

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kpack_format::TargetId;
+use kpack_format::names::is_manifest;
 
 use super::installed::Installed;
 use super::{Artifact, Artifacts, Role};
@@ -14,7 +15,6 @@ use crate::artifact::mark;
 use crate::artifact::pairs::named_beside;
 use crate::artifact::shared::shared;
 use crate::artifact::target_name::either_agrees;
-use crate::kpack_dir;
 use crate::verify::archive::counted;
 use crate::verify::{Outcome, Report, Subject};
 
@@ -107,7 +107,7 @@ impl Artifact {
     fn belongs(&self, directory: &Path, entry: &Entry, all: &Artifacts, report: &mut Report) {
         let path = directory.join(&entry.path);
         let is_directory = matches!(entry.node, Node::Directory { .. });
-        let is_manifest = kpack_dir::is_manifest(&entry.path);
+        let is_manifest = is_manifest(&entry.path);
         match (&self.role, &entry.class) {
             // Split leaves an empty one where it is.
             (Role::Generic, Class::Target { .. }) if is_directory => {}

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::manifest::Manifest;
+use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
 use super::Set;
@@ -15,7 +16,6 @@ use crate::artifact::manifest_txt;
 use crate::artifact::names;
 use crate::artifact::shared::{Entries, Shared, shared};
 use crate::artifact::target_name::either_agrees;
-use crate::kpack_dir;
 use crate::verify::{Options, Report, Subject};
 
 /// A target that a manifest lists.
@@ -48,7 +48,7 @@ impl Set {
             let mut for_all = Vec::new();
             for file in files {
                 let path = within(file.path());
-                if kpack_dir::is_manifest(&path) {
+                if is_manifest(&path) {
                     listed.extend(read_listed(file.path(), &path, options)?);
                 } else if let Some(kind @ (Shared::Bundle | Shared::ByTarget)) = shared(&path) {
                     for_all.push((path, kind));

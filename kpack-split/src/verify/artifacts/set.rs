@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use kpack_format::names::{KernelName, is_archive};
 use walkdir::WalkDir;
 
 use super::Set;
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::names;
-use crate::inspect::{open_archive, split_name};
+use crate::inspect::open_archive;
 use crate::object_file::is_object;
 use crate::verify::{Report, Subject};
 
@@ -33,10 +34,7 @@ impl Set {
                 if manifest_txt::is_of_artifact(within) {
                     continue;
                 }
-                if within
-                    .extension()
-                    .is_some_and(|extension| extension == "kpack")
-                {
+                if is_archive(within) {
                     archives.insert(entry.path().to_owned());
                 }
                 files.insert(within.to_owned());
@@ -85,7 +83,9 @@ impl Set {
         };
         // The archive is somewhere in the prefix that its kernels are named in.
         let kernels = archive.toc().kernels.keys();
-        let binaries: BTreeSet<&str> = kernels.map(|kernel| split_name(kernel).0).collect();
+        let binaries: BTreeSet<&str> = kernels
+            .map(|kernel| KernelName::parse(kernel).binary)
+            .collect();
         for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
             let there = within
                 .ancestors()

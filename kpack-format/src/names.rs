@@ -1,0 +1,327 @@
+//! What archives, manifests and kernels are called, and how search paths lead to archives. Nothing
+//! else forms or reads these names.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::ops::Deref;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::TargetId;
+
+/// Stands for the target ID in a search path.
+pub const GFXARCH: &str = "@GFXARCH@";
+
+/// A module and one of its components, `rocblas_lib`: its archives and manifests are called so.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group(String);
+
+impl Group {
+    /// The group of a module's component.
+    pub fn new(module: &str, component: &str) -> Self {
+        Self(format!("{module}_{component}"))
+    }
+
+    /// Its module, as far as the name tells: a component has no `_` in most.
+    pub fn module(&self) -> &str {
+        self.rsplit_once('_').map_or(self, |(module, _)| module)
+    }
+
+    /// `rocblas_lib_gfx942.kpack`.
+    pub fn archive(&self, target: impl fmt::Display) -> String {
+        format!("{self}{}", archive_end(target))
+    }
+
+    /// `rocblas_lib_@GFXARCH@.kpack`: its archives in a search path.
+    pub fn archive_pattern(&self) -> String {
+        self.archive(GFXARCH)
+    }
+
+    /// The target of an archive of this group, by the archive's name. `a_b_c.kpack` may be module
+    /// `a`'s for target `b_c`, or module `a_b`'s for `c`: the archive knows.
+    pub fn target_of(&self, file_name: &str) -> Option<TargetId> {
+        let rest = file_name.strip_prefix(self.as_ref())?.strip_prefix('_')?;
+        rest.strip_suffix(".kpack")?.parse().ok()
+    }
+
+    /// `rocblas_lib.kpm`.
+    pub fn manifest(&self) -> String {
+        format!("{self}.kpm")
+    }
+
+    /// `rocblas_lib.gfx110X.kpm`: the manifest of what one package has of the group.
+    pub fn fragment(&self, part: &str) -> String {
+        format!("{self}.{part}.kpm")
+    }
+
+    /// The part of a fragment of this group's manifest, by the fragment's name.
+    pub fn part_of<'a>(&self, file_name: &'a str) -> Option<&'a str> {
+        let rest = file_name.strip_prefix(self.as_ref())?.strip_prefix('.')?;
+        rest.strip_suffix(".kpm").filter(|part| !part.is_empty())
+    }
+
+    /// Whether a file is this group's manifest or a fragment of it, by its name.
+    pub fn has_manifest(&self, file_name: &str) -> bool {
+        file_name == self.manifest() || self.part_of(file_name).is_some()
+    }
+}
+
+impl Deref for Group {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Group {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Group {
+    fn from(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+}
+
+impl From<String> for Group {
+    fn from(name: String) -> Self {
+        Self(name)
+    }
+}
+
+impl From<Group> for String {
+    fn from(group: Group) -> Self {
+        group.0
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+/// Whether a file is a manifest or a fragment of one, by its name.
+pub fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "kpm")
+}
+
+/// Whether a file is an archive, by its name.
+pub fn is_archive(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == "kpack")
+}
+
+/// What the names of all archives for a target end with.
+pub fn archive_end(target: impl fmt::Display) -> String {
+    format!("_{target}.kpack")
+}
+
+/// A kernel's name: `lib/libvec.so#2`. Ordered by the binary, then by the index as a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelName<'a> {
+    /// The path of its binary in the install prefix.
+    pub binary: &'a str,
+    /// The code object index; `None` in a name that does not end with one.
+    pub index: Option<u32>,
+}
+
+impl<'a> KernelName<'a> {
+    /// The name of a binary's code object.
+    pub fn new(binary: &'a str, index: u32) -> Self {
+        Self {
+            binary,
+            index: Some(index),
+        }
+    }
+
+    /// Reads a name. An index has one spelling, or two names could have the same one.
+    pub fn parse(name: &'a str) -> Self {
+        let split = name.rsplit_once('#').and_then(|(binary, index)| {
+            let canonical = index == "0" || !index.starts_with(['0', '+']);
+            canonical.then_some(Self::new(binary, index.parse().ok()?))
+        });
+        split.unwrap_or(Self {
+            binary: name,
+            index: None,
+        })
+    }
+}
+
+impl fmt::Display for KernelName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(f, "{}#{index}", self.binary),
+            None => f.write_str(self.binary),
+        }
+    }
+}
+
+/// A path to archives, with [`GFXARCH`] in place of the target ID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchPath<'a>(&'a Path);
+
+impl<'a> SearchPath<'a> {
+    /// A path of a marker, or of the environment.
+    pub fn new(path: &'a (impl AsRef<Path> + ?Sized)) -> Self {
+        Self(path.as_ref())
+    }
+
+    /// Whether it names the target.
+    pub fn names_target(self) -> bool {
+        position(self.bytes()).is_some()
+    }
+
+    /// The path for a target.
+    pub fn expand(self, target: &str) -> PathBuf {
+        let mut rest = self.bytes();
+        let mut path = Vec::with_capacity(rest.len());
+        while let Some(place) = position(rest) {
+            path.extend_from_slice(&rest[..place]);
+            path.extend_from_slice(target.as_bytes());
+            rest = &rest[place + GFXARCH.len()..];
+        }
+        path.extend_from_slice(rest);
+        OsString::from_vec(path).into()
+    }
+
+    /// Takes it apart where it first names the target; `None` where it does not.
+    pub fn split(self) -> Option<Pattern<'a>> {
+        let bytes = self.bytes();
+        let place = position(bytes)?;
+        let slash = |byte: &u8| *byte == b'/';
+        let start = bytes[..place]
+            .iter()
+            .rposition(slash)
+            .map_or(0, |at| at + 1);
+        let behind = &bytes[place + GFXARCH.len()..];
+        let end = behind.iter().position(slash).unwrap_or(behind.len());
+        Some(Pattern {
+            // Without its `/`, but for the root.
+            directory: path(&bytes[..start - usize::from(start > 1)]),
+            tail: Self(path(&bytes[start..])),
+            start: OsStr::from_bytes(&bytes[start..place]),
+            end: OsStr::from_bytes(&behind[..end]),
+            is_file: end == behind.len(),
+        })
+    }
+
+    fn bytes(self) -> &'a [u8] {
+        self.0.as_os_str().as_bytes()
+    }
+}
+
+/// A search path, taken apart at the first component that names the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pattern<'a> {
+    /// What is in front of that component.
+    pub directory: &'a Path,
+    /// The component, and what follows it.
+    pub tail: SearchPath<'a>,
+    start: &'a OsStr,
+    end: &'a OsStr,
+    is_file: bool,
+}
+
+impl Pattern<'_> {
+    /// Whether the component is the last one: the archives are directly in the directory.
+    pub fn is_file(&self) -> bool {
+        self.is_file
+    }
+
+    /// The target that a file or directory of that component's form is for.
+    pub fn target_of(&self, file_name: &OsStr) -> Option<TargetId> {
+        let name = file_name.to_str()?.strip_prefix(self.start.to_str()?)?;
+        name.strip_suffix(self.end.to_str()?)?.parse().ok()
+    }
+
+    /// Whose archives these are, as far as their names tell.
+    pub fn group(&self) -> Option<Group> {
+        let name = self.start.to_str()?.strip_suffix('_')?;
+        (self.is_file && !name.is_empty()).then(|| Group::from(name))
+    }
+}
+
+fn path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+fn position(bytes: &[u8]) -> Option<usize> {
+    bytes
+        .windows(GFXARCH.len())
+        .position(|window| window == GFXARCH.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_names_its_archives_and_manifests_and_knows_them_again() {
+        let group = Group::new("rocblas", "lib");
+        let target: TargetId = "gfx90a:xnack+".parse().unwrap();
+        assert_eq!(group.module(), "rocblas");
+        assert_eq!(group.archive(&target), "rocblas_lib_gfx90a:xnack+.kpack");
+        assert_eq!(group.target_of(&group.archive(&target)), Some(target));
+        assert_eq!(group.archive_pattern(), "rocblas_lib_@GFXARCH@.kpack");
+        assert_eq!(group.manifest(), "rocblas_lib.kpm");
+        assert_eq!(group.part_of(&group.fragment("gfx110X")), Some("gfx110X"));
+        assert_eq!(group.target_of("rocblas_library_gfx942.kpack"), None);
+        for (name, own) in [
+            ("rocblas_lib.kpm", true),
+            ("rocblas_lib.dcgpu.kpm", true),
+            ("rocblas_lib..kpm", false),
+            ("rocblas_library.kpm", false),
+        ] {
+            assert_eq!(group.has_manifest(name), own, "{name}");
+        }
+    }
+
+    #[test]
+    fn kernels_are_ordered_by_number_and_an_index_has_one_spelling() {
+        let mut names = ["b.so#2", "a.so#10", "a.so#9", "a.so"].map(KernelName::parse);
+        names.sort();
+        assert_eq!(
+            names.map(|name| name.to_string()),
+            ["a.so", "a.so#9", "a.so#10", "b.so#2"]
+        );
+        assert_eq!(KernelName::parse("a#b.so#3"), KernelName::new("a#b.so", 3));
+        for odd in ["a.so#", "a.so#+1", "a.so#01", "a.so#x", "a.so#4294967296"] {
+            assert_eq!(KernelName::parse(odd).index, None, "{odd}");
+            assert_eq!(KernelName::parse(odd).to_string(), odd);
+        }
+    }
+
+    #[test]
+    fn a_search_path_is_taken_apart_where_it_names_the_target() {
+        let path = SearchPath::new("../lib/.kpack/vec_lib_@GFXARCH@.kpack");
+        let pattern = path.split().unwrap();
+        assert_eq!(pattern.directory.as_os_str(), "../lib/.kpack");
+        assert_eq!(pattern.group(), Some(Group::new("vec", "lib")));
+        assert_eq!(
+            pattern.tail.expand("gfx942"),
+            Path::new("vec_lib_gfx942.kpack")
+        );
+        let target = pattern.target_of(OsStr::new("vec_lib_gfx942.kpack"));
+        assert_eq!(target, "gfx942".parse().ok());
+        assert_eq!(pattern.target_of(OsStr::new("vec_lib.kpm")), None);
+
+        let root = SearchPath::new("/@GFXARCH@.kpack").split().unwrap();
+        assert_eq!(root.directory.as_os_str(), "/");
+        let bare = SearchPath::new("@GFXARCH@.kpack").split().unwrap();
+        assert_eq!(bare.directory.as_os_str(), "");
+
+        let directories = SearchPath::new("k/@GFXARCH@/@GFXARCH@.kpack");
+        let pattern = directories.split().unwrap();
+        assert!(!pattern.is_file());
+        assert_eq!(pattern.group(), None);
+        assert_eq!(
+            directories.expand("gfx942"),
+            Path::new("k/gfx942/gfx942.kpack")
+        );
+        assert_eq!(SearchPath::new("k/GFXARCH.kpack").split(), None);
+    }
+}
