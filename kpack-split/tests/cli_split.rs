@@ -137,7 +137,7 @@ fn a_batch_with_a_failure() {
     assert_eq!(output.status.code(), Some(3));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["outcome"], "failed");
-    assert_eq!(report["error"], "of 2 artifacts, 1 failed: fft_lib");
+    assert_eq!(report["error"], "1 of 2 artifacts failed: fft_lib");
     assert_eq!(report["artifacts"][0]["outcome"], "split");
     assert_eq!(report["artifacts"][0]["device_code"], true);
     assert_eq!(report["artifacts"][1]["outcome"], "failed");

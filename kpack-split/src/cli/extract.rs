@@ -12,7 +12,7 @@ use crate::Error;
 use crate::inspect;
 use crate::store::StagedFile;
 
-/// Take a code object out of an archive
+/// Extract a code object from an archive
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     /// GPU target
     #[arg(long, value_name = "TARGET")]
     arch: TargetId,
-    /// File to write; `-` for standard output
+    /// File to write; `-` is standard output
     #[arg(long, short, value_name = "OUT")]
     output: PathBuf,
 }

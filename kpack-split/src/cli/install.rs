@@ -13,29 +13,29 @@ use super::progress::{Bar, DEVICE_CODE};
 use crate::Error;
 use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Unexpected};
 
-/// Split installed binaries: device code into archives, a marker in its place
+/// Split installed binaries: move device code into archives, and leave a marker
 ///
-/// Executables and shared objects that are named are replaced by host binaries without device code;
-/// the device code goes into PREFIX/KPACK_DIR/MODULE_COMPONENT_TARGET.kpack, one file for each GPU
-/// target. What has no device code, or is split already, is left alone, so that running this again
-/// changes nothing. Everything is checked before the first file changes.
+/// Replaces each FILE, an executable or shared object, by a host binary without device code. The device
+/// code goes into PREFIX/KPACK_DIR/MODULE_COMPONENT_TARGET.kpack, one archive for each GPU target. Files
+/// without device code and split files stay unchanged, so a second run changes nothing. kpack checks
+/// everything before it changes the first file.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
   Split two binaries of an install tree:
     kpack install --prefix /opt/rocm --module rocblas lib/librocblas.so.5.2 bin/rocblas-bench
-  Keep two targets, and refuse anything else:
+  Keep two targets, and reject all others:
     kpack install --prefix stage --module vec \\
         --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
-  The same in halves, for packages of their own; the build tree's library is not changed:
+  Write host part and one target's part separately, for packages of their own:
     kpack install --prefix host --module vec --only host lib/libvec.so
     kpack install --prefix gfx1100 --module vec --only device --arch gfx1100 \\
         --source build/libvec.so lib/libvec.so
 
 Exit codes:
-  0  fine
+  0  success
   2  wrong usage
-  3  an input was refused: damaged, or not what it has to be
+  3  an input was rejected (damaged or unsupported)
   4  reading or writing failed"))]
 pub(super) struct Arguments {
     /// Install prefix: the directory that the binaries are in
@@ -50,46 +50,45 @@ pub(super) struct Arguments {
     /// Directory of the archives, relative to the prefix
     #[arg(long, value_name = "REL", default_value = "lib/.kpack")]
     kpack_dir: PathBuf,
-    /// A GPU target that is expected, such as gfx90a:xnack+; one that is missing is an error. Can
-    /// be repeated. Without it, every target that is there is kept
+    /// Expected GPU target, such as gfx90a:xnack+. Can be repeated. If no file has code for it, that is
+    /// an error. Default: keep every target
     #[arg(long, value_name = "TARGET", value_delimiter = ',')]
     arch: Vec<TargetId>,
-    /// What becomes of device code for other targets than the expected ones
+    /// How to treat device code for targets that --arch does not list
     #[arg(long, value_enum, default_value_t = UnexpectedArgument::Drop)]
     unexpected: UnexpectedArgument,
-    /// Do one half: `host` strips and marks the binaries and writes the manifest, `device` writes
-    /// archives. Both together give the same bytes as one plain run
+    /// Write one half only. Both halves together have the same bytes as one plain run
     #[arg(long, value_enum)]
     only: Option<OnlyArgument>,
-    /// Unsplit binary to take the device code from, for `--only device`; it is never changed. One
-    /// for each FILE, in the same order
+    /// For `--only device`: the unsplit binary to read the device code from. Give one for each FILE, in
+    /// the same order
     #[arg(long, value_name = "FILE")]
     source: Vec<PathBuf>,
-    /// How code objects are stored
+    /// How to store code objects
     #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
     compression: CompressionArgument,
     /// Zstandard level: 1 is fastest, 22 is smallest
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
-    /// How many threads work at a time; by default, as many as there are processors
+    /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
-    /// Print errors and warnings only
+    /// Print only errors and warnings
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
-    /// Binaries: paths relative to the prefix, or else to the working directory
+    /// Binaries; paths are relative to the prefix, or else to the working directory
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum UnexpectedArgument {
-    /// Leave it out, with a warning
+    /// Skip it, with a warning
     Drop,
-    /// Refuse the binary
+    /// Reject the binary
     Error,
     /// Keep it
     Keep,
@@ -97,17 +96,17 @@ enum UnexpectedArgument {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum OnlyArgument {
-    /// Host binaries and the manifest
+    /// The host binaries and the manifest
     Host,
-    /// Archives
+    /// The archives
     Device,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum CompressionArgument {
-    /// A Zstandard frame for each code object
+    /// Compress each code object with Zstandard
     Zstd,
-    /// As they are
+    /// Do not compress
     None,
 }
 
@@ -183,7 +182,7 @@ fn summary(report: &Report) -> Text {
                 size_after,
             } => {
                 let sizes = if size_before == size_after {
-                    "device code taken".to_owned()
+                    "device code archived".to_owned()
                 } else {
                     format!("{} -> {}", size(*size_before), size(*size_after))
                 };
@@ -196,14 +195,14 @@ fn summary(report: &Report) -> Text {
             }
             Outcome::Placed { wrappers, targets } => {
                 text.line(format_args!(
-                    "{}: split before the link, archives placed ({}, {})",
+                    "{}: split before the link, device code moved into the prefix ({}, {})",
                     file.path,
                     count(*wrappers as u64, "wrapper"),
                     count(targets.len() as u64, "target")
                 ));
             }
-            Outcome::AlreadySplit => text.line(format_args!("{}: split already", file.path)),
-            Outcome::LeftAlone { .. } => text.line(format_args!("{}: left alone", file.path)),
+            Outcome::AlreadySplit => text.line(format_args!("{}: already split", file.path)),
+            Outcome::LeftAlone { .. } => text.line(format_args!("{}: unchanged", file.path)),
         }
     }
     let rows = report.archives.iter().map(|archive| {
@@ -224,10 +223,7 @@ fn summary(report: &Report) -> Text {
         text.table(2, &["archive", ">size", ">kernels", "state"], rows);
     }
     for path in &report.removed {
-        text.line(format_args!(
-            "{}: removed, it held nothing any more",
-            path.display()
-        ));
+        text.line(format_args!("{}: removed (empty)", path.display()));
     }
     text
 }

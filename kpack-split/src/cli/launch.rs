@@ -17,11 +17,11 @@ use crate::object_file::{self, Options};
 
 /// Run a compiler, and split the object that it writes
 ///
-/// A compiler launcher, as CMake has them; other launchers such as ccache come behind it. The object
-/// is replaced by one without device code, and the device code goes into archives in OBJECT.kpack
-/// beside it. What is linked of such objects runs where it is built, and `kpack install` puts its
-/// device code into the prefix. Whatever else the compiler writes passes through: objects without
-/// device code, precompiled headers, assembly. If it fails, what it made before stays.
+/// A compiler launcher for CMake and other build systems; other launchers, such as ccache, go after it.
+/// The object is replaced by one without device code, and the device code goes into archives in
+/// OBJECT.kpack beside it. A program that is linked from such objects runs where it is built, and
+/// `kpack install` moves its device code into the prefix. Other output passes through: objects without
+/// device code, precompiled headers, assembly. If the compiler fails, its earlier output stays.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -30,9 +30,9 @@ Examples:
 
 Exit codes:
   the compiler's own, if it fails; otherwise
-  0  fine
+  0  success
   2  wrong usage
-  3  the object was refused, or the compiler cannot be run
+  3  the object was rejected, or the compiler cannot be run
   4  reading or writing failed")]
 pub(super) struct Arguments {
     /// Module that the object belongs to
@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     /// Component of the module
     #[arg(long, value_name = "NAME", default_value = "lib")]
     component: String,
-    /// How code objects are stored
+    /// How to store code objects
     #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
     compression: CompressionArgument,
     /// Zstandard level: 1 is fastest, 22 is smallest
@@ -59,7 +59,7 @@ const NONE: u32 = 0;
 /// write the object. Those of a terminal reach both, and `nohup` may have one ignored.
 fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
     let mut signals = Signals::new([SIGTERM])
-        .map_err(|e| Error::Compiler(format!("signals cannot be watched: {e}")))?;
+        .map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
     let watch = move || {
         for signal in &mut signals {
             let running = i32::try_from(compiler.load(Ordering::SeqCst)).ok();
@@ -73,7 +73,7 @@ fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
         }
     };
     let started = std::thread::Builder::new().spawn(watch);
-    started.map_err(|e| Error::Compiler(format!("signals cannot be watched: {e}")))?;
+    started.map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
     Ok(())
 }
 

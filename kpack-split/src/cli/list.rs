@@ -11,8 +11,8 @@ use crate::inspect::{self, Content};
 
 /// List the kernels of an archive
 ///
-/// A kernel is named after its binary's path in the install prefix and the index of its wrapper
-/// there: lib/libvec.so#0. An identical code object is stored once, however many kernels share it.
+/// A kernel is named after the path of its binary in the install prefix and the index of its wrapper:
+/// lib/libvec.so#0. Kernels with identical code objects share one stored copy.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Archive
@@ -27,7 +27,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let Content::Archive(archive) = inspect::inspect(&arguments.file)?.content else {
         return Err(Error::refused(
             &arguments.file,
-            "expected a .kpack archive; `kpack show` tells what it is",
+            "not a .kpack archive; run `kpack show` to see what it is",
         ));
     };
     if arguments.json {

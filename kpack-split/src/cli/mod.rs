@@ -26,17 +26,17 @@ use crate::Error;
 /// What every command's help ends with.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  fine
+  0  success
   1  verification failed
   2  wrong usage
-  3  an input was refused: damaged, or not what it has to be
+  3  an input was rejected (damaged or unsupported)
   4  reading or writing failed";
 
 /// Takes the GPU code out of ROCm/HIP binaries, into one archive for each GPU target
 ///
-/// `kpack install` splits the installed binaries of a module: their device code goes into one
-/// archive for each GPU target (lib/.kpack/MODULE_lib_gfx1100.kpack), and a marker that says where
-/// is left in its place. The other commands show, take out and verify what is there.
+/// `kpack install` splits installed binaries. It moves their device code into one archive for each
+/// GPU target (lib/.kpack/MODULE_lib_gfx1100.kpack) and leaves a marker that says where to look. The
+/// other commands split what builds make, merge the results, and show and verify them.
 #[derive(Debug, Parser)]
 #[command(name = "kpack", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 struct Cli {
@@ -82,7 +82,9 @@ pub fn main() -> ExitCode {
     if !reads_only && let Err(error) = signals::watch() {
         output::complain(
             "warning",
-            format_args!("signals cannot be watched: {error}"),
+            format_args!(
+                "cannot watch signals: {error}; an interrupted run may leave hidden files"
+            ),
         );
     }
     let result = match &cli.command {

@@ -13,25 +13,24 @@ use crate::object_file::{self, Options};
 
 /// Split objects and static libraries before they are linked
 ///
-/// Each FILE is written without its device code, under its own name, into the output directory; the
-/// device code goes into archives in .kpack in that directory, one for each GPU target. What is linked
-/// of these objects is a host binary with markers: no linker sees device code, and nothing has to be
-/// split afterwards. A file without device code is copied, so that the directory has everything
-/// to link.
+/// Writes each FILE without its device code, under its own name, into the output directory. The device
+/// code goes into archives in .kpack in that directory, one for each GPU target. What is linked from these
+/// objects is a host binary with markers: no linker sees device code, and nothing is left to split. Files
+/// without device code are copied, so the directory has everything to link.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   Split two objects, and link them:
     kpack object --module vec --output-dir host add.o multiply.o
     c++ -shared -o host/libvec.so host/add.o host/multiply.o -lamdhip64
-  Split a static library whose users keep the archives elsewhere:
+  Split a static library, and keep the archives in another place:
     kpack object --module vec --output-dir host libvec.a \\
         --search-path /opt/vec/lib/.kpack/vec_lib_@GFXARCH@.kpack
 
 Exit codes:
-  0  fine
+  0  success
   2  wrong usage
-  3  an input was refused: damaged, or not what it has to be
+  3  an input was rejected (damaged or unsupported)
   4  reading or writing failed")]
 pub(super) struct Arguments {
     /// Module that the objects belong to, the first part of the archives' names
@@ -40,27 +39,27 @@ pub(super) struct Arguments {
     /// Component of the module, the second part of the archives' names
     #[arg(long, value_name = "NAME", default_value = "lib")]
     component: String,
-    /// Directory of the host-only objects; the archives go into .kpack in it
+    /// Directory for the host-only objects; archives go into .kpack in it
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
-    /// Where a linked binary looks for archives: absolute, or relative to its directory, with
-    /// @GFXARCH@ for the GPU target. Can be repeated. Without it, in .kpack/ beside itself, then in
+    /// Where a linked binary looks for archives: absolute, or relative to its directory; @GFXARCH@
+    /// stands for the GPU target. Can be repeated. Default: .kpack/ beside the binary, then
     /// ../lib/.kpack/
     #[arg(long, value_name = "PATTERN")]
     search_path: Vec<String>,
-    /// How code objects are stored
+    /// How to store code objects
     #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
     compression: CompressionArgument,
     /// Zstandard level: 1 is fastest, 22 is smallest
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
-    /// How many threads work at a time; by default, as many as there are processors
+    /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
-    /// Print errors and warnings only
+    /// Print only errors and warnings
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
     /// Objects (.o) and static libraries (.a)

@@ -14,11 +14,12 @@ use crate::Error;
 use crate::artifact::packaging::Configuration;
 use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, plan};
 
-/// Combine the split artifacts of several shards: one generic artifact, one for each group of targets
+/// Merge the split artifacts of several shards: a generic artifact, and one for each group of targets
 ///
-/// Each shard is a directory with the output of `kpack split`. Host files come from the primary
-/// shard, or the first one that has the component; the other shards' have to be the same. Device code comes from whichever shard has the
-/// target. The shards are only read, and nothing is written where something is wrong with them.
+/// A shard is a directory with the output of `kpack split`. Host files come from the primary shard, or
+/// from the first one that has the component; they must be equal in all shards. Device code comes from
+/// whichever shard has the target. kpack only reads the shards, and writes nothing if anything is wrong
+/// with them.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Configuration (JSON):
@@ -37,33 +38,33 @@ Configuration (JSON):
   }
 
 Exit codes:
-  0  fine
+  0  success
   2  wrong usage
-  3  an input was refused: damaged, or shards that do not go together
+  3  an input was rejected (damaged or unsupported), or the shards do not fit together
   4  reading or writing failed"))]
 pub(super) struct Arguments {
-    /// Directory with a directory for each shard
+    /// Directory with one subdirectory for each shard
     #[arg(long, value_name = "DIR")]
     input_shards_dir: PathBuf,
-    /// Configuration: which targets go into which artifacts
+    /// Configuration: which targets go into which artifact
     #[arg(long, value_name = "FILE.json")]
     config: PathBuf,
-    /// Where the artifacts go; one that is there is replaced
+    /// Directory for the artifacts; existing ones are replaced
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
-    /// Component to recombine, such as blas_lib. Can be repeated; without it, all
+    /// Component to recombine, such as blas_lib. Can be repeated. Default: all
     #[arg(long, value_name = "NAME")]
     component: Vec<String>,
-    /// How many artifacts are read and written at once; by default, as many as there are processors
+    /// Number of artifacts to read and write at once. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Say what would be written, and write nothing
+    /// Print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print the plan, and whether it was carried out, as JSON
+    /// Print the plan and its outcome as JSON
     #[arg(long)]
     json: bool,
-    /// Print errors and warnings only
+    /// Print only errors and warnings
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
 }

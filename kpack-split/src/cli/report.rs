@@ -13,33 +13,32 @@ use crate::sizes::{self, Depth, Row, Sizes};
 
 /// Report where the bytes are: by module, target and binary, before and after a split
 ///
-/// Trees of any kind are read: install prefixes, artifact directories, and directories of such. Of
-/// the binaries that are fat still, each bundle is counted for its targets. Without --before, what
-/// the code objects in the archives take when they are unpacked stands in its place.
+/// Reads install prefixes, artifact directories, and directories of them. Each bundle of a fat binary
+/// counts for its targets. Without --before, the sizes of the unpacked code objects take its place.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
-  What packages a build gives, and what its artifacts were:
+  Compare packages with the artifacts that they were made from:
     kpack report recombined --before artifacts
-  A page with a treemap:
+  Write a page with a treemap:
     kpack report /opt/rocm --html sizes.html
 
 Exit codes:
-  0  fine
+  0  success
   2  wrong usage
-  3  an input was refused: damaged, or not what it has to be
+  3  an input was rejected (damaged or unsupported)
   4  reading or writing failed"))]
 pub(super) struct Arguments {
-    /// Directories
+    /// Directories to measure
     #[arg(value_name = "DIR", required = true)]
     paths: Vec<PathBuf>,
-    /// The unsplit trees to compare with. Can be repeated
+    /// Unsplit tree to compare with. Can be repeated
     #[arg(long, value_name = "DIR")]
     before: Vec<PathBuf>,
-    /// Up to where the table tells rows apart
+    /// Level of detail of the table
     #[arg(long, value_enum, default_value_t = DepthArgument::Binary)]
     by: DepthArgument,
-    /// Write a page with a table and treemaps to FILE, which needs no other file
+    /// Write a self-contained page with a table and treemaps to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Title of the page

@@ -14,8 +14,9 @@ use crate::object_file::is_object;
 
 /// Show what a file is
 ///
-/// A fat binary with its wrappers, bundles and targets; a split binary with its marker and its
-/// archives; an archive; a manifest; an offload bundle; a code object; an object or static library.
+/// Prints the wrappers, bundles and targets of a fat binary, and the marker and archives of a split
+/// binary. Also describes archives, manifests, offload bundles, code objects, objects and static
+/// libraries.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// File
@@ -91,7 +92,7 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
         match fat.split_before {
             0 => count(fat.wrappers.len() as u64, "wrapper"),
             more => format!(
-                "{}, and {more} more of objects that were split before the link",
+                "{}, and {more} in objects that were split before the link",
                 count(fat.wrappers.len() as u64, "wrapper")
             ),
         },
@@ -111,12 +112,12 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
 fn split_binary(split: &SplitBinary, text: &mut Text) {
     text.line(count(split.wrappers.len() as u64, "wrapper"));
     match &split.kernel_name {
-        Some(name) => text.line(format_args!("kernels: {name}#0 and on")),
+        Some(name) => text.line(format_args!("kernels: {name}#0 onwards")),
         None if split.objects.is_empty() => {
-            text.line("kernels: the marker is of the old form, which names none");
+            text.line("kernels: unnamed (early form of the marker)");
         }
         None => {
-            text.line("kernels: of objects that were split before the link");
+            text.line("kernels of objects that were split before the link:");
             let rows = split.objects.iter().map(|object| {
                 let name = object.kernel_name.clone();
                 let wrappers = object.wrappers.iter().map(usize::to_string);
@@ -126,13 +127,13 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
         }
     }
     for path in &split.kpack_search_paths {
-        text.line(format_args!("looks in: {path}"));
+        text.line(format_args!("searches: {path}"));
     }
     let of_object = split.kernel_name.as_deref().is_none_or(is_object);
     match &split.prefix {
         Some(prefix) => text.line(format_args!("install prefix: {}", prefix.display())),
         None if of_object => {}
-        None => text.line("install prefix: unknown; the file is not where it was installed"),
+        None => text.line("install prefix: unknown (the file is not where it was installed)"),
     }
     let rows = split
         .kpacks
@@ -148,7 +149,7 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
             ]
         });
     if split.kpacks.files.is_empty() {
-        return text.line("no archive is there");
+        return text.line("no archives found");
     }
     text.table(2, &["target", "archive", ">size", ">code objects"], rows);
 }
@@ -204,7 +205,7 @@ fn manifest_text(manifest: &Manifest, text: &mut Text) {
             kpack.filename.clone(),
             size(kpack.size),
             kpack.kernel_count.to_string(),
-            if kpack.present { "there" } else { "missing" }.to_owned(),
+            if kpack.present { "present" } else { "missing" }.to_owned(),
         ]
     });
     text.line(format_args!(

@@ -19,29 +19,30 @@ use crate::artifact::split::{
 use crate::install::{Notice, Severity, Unexpected};
 use kpack_build::shared::shown;
 
-/// Split artifact directories: a generic artifact for the host, and one for each GPU target
+/// Split artifact directories into a generic artifact and one for each GPU target
 ///
-/// DIR lists its prefixes in artifact_manifest.txt. Fat binaries are split as `kpack install` does
-/// it, one archive for each module and target; files of kernel databases (rocBLAS, hipBLASLt,
-/// hipSPARSELt, MIOpen, AOTriton, hipKernelProvider) are moved to the artifact of their target.
-/// Generic and any targets, laid over each other, are a working installation. The input is only
-/// read, and an artifact appears under its name when it is complete, the generic one last.
+/// An artifact directory lists its prefixes in artifact_manifest.txt. kpack splits fat binaries as
+/// `kpack install` does, into one archive for each module and target. Files of kernel databases
+/// (rocBLAS, hipBLASLt, hipSPARSELt, MIOpen, AOTriton, hipKernelProvider) move to the artifact of their
+/// target. The generic artifact and any of the others, copied into one directory, are a working
+/// installation. kpack only reads the input. An artifact gets its name when it is complete, the generic
+/// one last.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
-  Split a build's artifact into out/blas_lib_generic, out/blas_lib_gfx1100, …:
+  Split one artifact into out/blas_lib_generic, out/blas_lib_gfx1100, …:
     kpack split --artifact-dir artifacts/blas_lib --artifact-prefix blas_lib --output-dir out
-  Keep two targets, and refuse what looks architecture-specific in no known place:
+  Keep two targets, and reject unlisted files that look architecture-specific:
     kpack split --artifact-dir artifacts/blas_lib --artifact-prefix blas_lib --output-dir out \\
         --gpu-targets gfx1100 gfx942 --unknown error
-  All artifacts of a build; the names of their directories are the prefixes:
+  Split all artifacts of a build, named after their directories:
     kpack split --batch-artifact-parent-dir artifacts --output-dir out --json
 
 Exit codes:
-  0  fine
+  0  success
   2  wrong usage
-  3  an input was refused: damaged, contradicting itself, not what it has to be, or with device
-     code for none of the expected targets; of a batch, the other artifacts were split
+  3  an input was rejected (damaged, unsupported, contradictory, or without code for the expected
+     targets); the other artifacts of a batch were split
   4  reading or writing failed"))]
 pub(super) struct Arguments {
     /// Artifact directory
@@ -53,43 +54,42 @@ pub(super) struct Arguments {
     )]
     #[arg(required_unless_present = "batch_artifact_parent_dir")]
     artifact_dir: Option<PathBuf>,
-    /// Name and component of the artifact, such as blas_lib; what the output is named after
+    /// Name and component of the artifact, such as blas_lib; the output is named after it
     #[arg(long, alias = "component-name", value_name = "NAME_COMPONENT")]
     artifact_prefix: Option<String>,
-    /// Directory of artifact directories, to split all of them
+    /// Directory of artifact directories; all of them are split
     #[arg(long, value_name = "DIR", conflicts_with_all = ["artifact_dir", "artifact_prefix"])]
     batch_artifact_parent_dir: Option<PathBuf>,
     /// Directory for the split artifacts
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
-    /// Kernel databases whose files are moved to their targets: `auto` for all that are known,
-    /// `none`, or names
+    /// Kernel databases whose files move to their targets: `auto` (all known ones), `none`, or names
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "auto")]
     split_databases: Vec<String>,
-    /// GPU targets that are expected, such as gfx90a:xnack+. Without it, every target that is there.
-    /// Where none of them is there, in a batch nowhere in it, nothing is split
+    /// Expected GPU targets, such as gfx90a:xnack+. Nothing is split if the artifact, or the whole
+    /// batch, has device code for none of them. Default: keep every target
     #[arg(long, value_name = "TARGET", num_args = 1.., value_delimiter = ',')]
     gpu_targets: Vec<TargetId>,
-    /// What becomes of code for other targets than the expected ones
+    /// How to treat code for targets that --gpu-targets does not list
     #[arg(long, value_enum, default_value_t = UnexpectedArgument::Drop)]
     unexpected: UnexpectedArgument,
-    /// What becomes of what looks architecture-specific (a gfx name, an AMDGPU code object) and is
-    /// in no known place
+    /// How to treat files outside of kernel databases that look architecture-specific (a gfx name, an
+    /// AMDGPU code object)
     #[arg(long, value_enum, default_value_t = UnknownArgument::Report)]
     unknown: UnknownArgument,
-    /// How code objects are stored
+    /// How to store code objects
     #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
     compression: CompressionArgument,
     /// Zstandard level: 1 is fastest, 22 is smallest
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
-    /// How many threads work at a time; by default, as many as there are processors
+    /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Print the summary, or why there is none, as JSON
+    /// Print the summary, or the error, as JSON
     #[arg(long)]
     json: bool,
-    /// Print errors and warnings only
+    /// Print only errors and warnings
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
     /// Accepted for older scripts; output is written beside its final place
@@ -102,9 +102,9 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum UnexpectedArgument {
-    /// Leave it out, with a warning
+    /// Skip it, with a warning
     Drop,
-    /// Refuse the artifact
+    /// Reject the artifact
     Error,
     /// Keep it
     Keep,
@@ -112,11 +112,11 @@ enum UnexpectedArgument {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum UnknownArgument {
-    /// Leave it in the generic artifact, with a warning
+    /// Keep them in the generic artifact, with a warning
     Report,
-    /// Move device code and data files of one target to it; all else stays
+    /// Move device code and data files of one target to its artifact; keep all others generic
     Move,
-    /// Refuse the artifact
+    /// Reject the artifact
     Error,
 }
 
@@ -182,7 +182,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         ),
     ] {
         if given && !arguments.quiet {
-            output::complain("note", format_args!("{option} is not needed, and ignored"));
+            output::complain("note", format_args!("ignoring {option}: it is not needed"));
         }
     }
     Ok(options)
@@ -198,7 +198,7 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
         if !DATABASES.iter().any(|database| database.name == name) {
             let known: Vec<&str> = DATABASES.iter().map(|database| database.name).collect();
             return Err(Error::usage(format!(
-                "kernel database `{name}`: expected `auto` or `none` alone, or names of {}",
+                "unknown kernel database `{name}` (expected `auto` or `none` alone, or any of {})",
                 known.join(", ")
             )));
         }
@@ -223,11 +223,8 @@ fn print_notices(notices: &[Notice], quiet: bool) {
         }
         let more = of_kind().count().saturating_sub(MOST_NOTICES);
         if more > 0 {
-            let what = count(more as u64, kind);
-            output::complain(
-                kind,
-                format_args!("and {what} more; --json has all of them"),
-            );
+            let what = count(more as u64, &format!("more {kind}"));
+            output::complain(kind, format_args!("{what}; --json lists all of them"));
         }
     }
 }
@@ -297,8 +294,10 @@ fn print_batch(
         let failed = format!("{} failed: {}", failures.len(), names.join(", "));
         total += &format!(", {failed}");
         error = Some(format!(
-            "of {}, {failed}",
-            count(report.artifacts.len() as u64, "artifact")
+            "{} of {} failed: {}",
+            failures.len(),
+            count(report.artifacts.len() as u64, "artifact"),
+            names.join(", ")
         ));
     }
     text.line(total);
@@ -339,8 +338,8 @@ fn add_summary(text: &mut Text, report: &Report) {
     }
     match report.already_split {
         0 => {}
-        1 => words.push("1 binary split before".to_owned()),
-        binaries => words.push(format!("{binaries} binaries split before")),
+        1 => words.push("1 binary already split".to_owned()),
+        binaries => words.push(format!("{binaries} binaries already split")),
     }
     match report.left_generic {
         0 => {}
@@ -348,7 +347,7 @@ fn add_summary(text: &mut Text, report: &Report) {
         files => words.push(format!("{files} files with device code stay generic")),
     }
     if !report.device_code {
-        words.push("no device code: a generic artifact only".to_owned());
+        words.push("no device code, so only a generic artifact".to_owned());
     }
     let has_targets = report
         .artifacts
@@ -357,7 +356,7 @@ fn add_summary(text: &mut Text, report: &Report) {
     let all = if has_targets { "" } else { "all " };
     if !report.left_out.is_empty() {
         let targets = report.left_out.join(", ");
-        words.push(format!("{all}device code left out: {targets}"));
+        words.push(format!("skipped {all}device code for {targets}"));
     }
     if !words.is_empty() {
         line += &format!(" ({})", words.join("; "));

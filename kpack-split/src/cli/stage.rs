@@ -11,13 +11,13 @@ use super::install::print;
 use crate::Error;
 use crate::stage::{self, Options};
 
-/// Stage Rust programs with HIP kernels: a directory that can be moved
+/// Stage Rust programs with HIP kernels in a directory that can be moved
 ///
-/// Reads what Cargo printed about a build, and lays out its programs (bin/), shared libraries (lib/),
-/// and the device code of all packages in them: one archive for each module and GPU target
-/// (lib/.kpack/). What is staged finds its device code by relative paths. Files with a path of the
-/// build are refused: of the packages, their workspace, Cargo's target directory, or directories for
-/// headers; code objects, too.
+/// Reads what Cargo printed about a build. Lays out its programs (bin/), its shared libraries (lib/) and
+/// the device code of all packages in them, in one archive for each module and GPU target (lib/.kpack/).
+/// Staged programs find their device code by relative paths. Files and code objects that contain a path
+/// of the build are rejected: of a package, its workspace, Cargo's target directory, or a directory for
+/// headers.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,24 +29,24 @@ Examples:
         kpack stage --output-dir dist --messages build.json
 
 Exit codes:
-  0  fine
+  0  success
   2  wrong usage
-  3  an input was refused: damaged, or not what it has to be
+  3  an input was rejected (damaged or unsupported)
   4  reading or writing failed")]
 pub(super) struct Arguments {
-    /// Directory to make; one that was staged before is replaced, unless it has anything else
+    /// Directory to create. One that was staged before is replaced, unless something was added to it
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
-    /// File with Cargo's messages; otherwise standard input
+    /// File with Cargo's messages. Default: standard input
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
-    /// Stage files that have paths of this machine, with a warning
+    /// Only warn about files that contain paths of this machine
     #[arg(long)]
     allow_build_paths: bool,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
-    /// Print errors and warnings only
+    /// Print only errors and warnings
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
 }

@@ -12,32 +12,30 @@ use super::output::{self, Text, count};
 use crate::Error;
 use crate::verify::{self, Options, Outcome};
 
-/// Verify binaries, archives, manifests, a whole prefix, or artifact directories
+/// Verify binaries, archives, manifests, install prefixes or artifact directories
 ///
-/// A split binary must find each of its code objects in every archive that the manifest promises;
-/// an archive's code objects must decompress and have their checksums; a manifest's archives must
-/// be there and be what it says. An artifact directory (with an artifact_manifest.txt) must have what
-/// belongs into it and nothing else; artifacts of one component beside it are laid over it. With the
-/// unsplit original, every code object is compared byte for byte, and the rest of the host binary
-/// with it; with an unsplit directory, each of its files must also be there once.
+/// Checks that archives are undamaged, that manifests list what exists, and that each split binary finds
+/// its code objects for every target that the manifest lists. An artifact directory (with an
+/// artifact_manifest.txt) must have what belongs into it and nothing else; all artifacts of a component
+/// are checked together. --against also compares every code object and the host code with the unsplit
+/// original, byte for byte.
 #[derive(Debug, Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub(super) struct Arguments {
-    /// Unsplit original to compare the only PATH with: a binary, an install prefix, an artifact
-    /// directory, or a directory of such
+    /// Unsplit original to compare a single PATH with: a binary, an install prefix, an artifact
+    /// directory, or a directory of artifact directories
     #[arg(long, value_name = "ORIGINAL")]
     against: Option<PathBuf>,
-    /// A GPU target that has to be there, with code for each binary; others may be missing. Can be
-    /// repeated
+    /// GPU target that must have code for each binary; other targets may be missing. Can be repeated
     #[arg(long, value_name = "TARGET", value_delimiter = ',')]
     arch: Vec<TargetId>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
-    /// Print faults only
+    /// Print only faults
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
-    /// Binaries, archives, manifests, or directories with such or with artifacts in them
+    /// Binaries, archives, manifests, or directories that contain them
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 }
