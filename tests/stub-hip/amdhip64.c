@@ -153,7 +153,7 @@ static void report_fat(const struct module *module) {
     end(file);
 }
 
-/* ---- split: the marker is a MessagePack map of strings and arrays of strings ---- */
+/* ---- split: the marker is a MessagePack map ---- */
 
 static uint64_t big_endian(const unsigned char **at, int size) {
     uint64_t value = 0;
@@ -205,6 +205,15 @@ static struct marker read_marker(const unsigned char *at) {
             marker.search_paths = allocate((marker.path_count + 1) * sizeof(char *));
             for (size_t i = 0; i < marker.path_count; i++)
                 marker.search_paths[i] = read_string(&at);
+        } else if (!strcmp(key, "code_ids")) {
+            /* The loader compares them: target IDs, each with the 8 bytes of an ID. */
+            uint64_t targets = header(&at, "map", 0x80, 0x0f, 0xde);
+            while (targets-- > 0) {
+                free(read_string(&at));
+                if (at[0] != 0xc4 || at[1] != 8)
+                    die("a code ID in the marker is not 8 bytes");
+                at += 10;
+            }
         } else {
             die("unknown key `%s` in the marker", key);
         }

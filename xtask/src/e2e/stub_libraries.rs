@@ -31,7 +31,8 @@ type Symbol = (String, String);
 /// is needed.
 const REGISTER: &str = "__hipRegisterFatBinary";
 
-/// Builds stand-ins for what `library` needs and the C compiler does not find, into `prefix`.
+/// Builds stand-ins for the HIP runtime, and for what else `library` needs and the C compiler does not
+/// find, into `prefix`.
 ///
 /// # Errors
 /// A library that cannot be read, a compiler that fails.
@@ -42,8 +43,10 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) 
     // A symbol without a version can come from any of them.
     let mut of_any = needs.symbols.get(&None);
     for name in &needs.libraries {
+        // The real HIP runtime may be installed.
+        let is_runtime = name.starts_with("libamdhip64.so");
         let found = process::output(cmd!(shell, "cc -print-file-name={name}"))?;
-        if Path::new(found.trim()).is_absolute() {
+        if Path::new(found.trim()).is_absolute() && !is_runtime {
             continue;
         }
         let of_this = needs.symbols.get(&Some(name.clone()));
