@@ -80,6 +80,11 @@ const TOOLS: &[Tool] = &[
         package: "libamdhip64-dev",
         purpose: "ROCm's headers and HIP runtime",
     },
+    Tool {
+        needed: Needed::File(&["/usr/include/rocrand/rocrand_kernel.h"]),
+        package: "librocrand-dev",
+        purpose: "device functions of a real library",
+    },
     program("file", "file", "CPack's DEB generator"),
     program("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
     program("rpmbuild", "rpm", "CPack's RPM generator"),

@@ -29,6 +29,8 @@ struct Arguments {
 enum Task {
     /// Build a real HIP project, install, split, strip and run it, and compare everything.
     E2e(e2e::Options),
+    /// Build a library with Debian's ROCm, split, package, install and load it.
+    Real(e2e::real::Options),
     /// Run all tests of the workspace.
     Test {
         /// First install the tools that the tests run, with apt-get; then none may be missing.
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     match Arguments::parse().task {
         Task::E2e(options) => e2e::run(&options),
+        Task::Real(options) => e2e::real::run(&options),
         Task::Test { bootstrap, rest } => test::run(bootstrap, &rest),
         Task::Corpus { sizes: false } => corpus::run(),
         Task::Corpus { sizes: true } => corpus_sizes::run(),

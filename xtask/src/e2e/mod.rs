@@ -10,6 +10,7 @@ mod hip_project;
 mod lint;
 mod project;
 mod readme;
+pub(crate) mod real;
 mod real_libraries;
 mod reference;
 mod runtime;

@@ -1,0 +1,3 @@
+#include "generate.h"
+
+GENERATOR(xorwow)

@@ -1,0 +1,123 @@
+//! A directory that packages are installed in, as in the root of a machine.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// What the maintainer scripts of packages run.
+const PROGRAMS: [&str; 3] = ["/bin/sh", "/bin/rm", "/sbin/ldconfig"];
+
+/// A root with as much of a system as maintainer scripts need. dpkg and rpm run these in it
+/// (`chroot`), which only root may.
+#[derive(Debug)]
+pub struct PackageRoot {
+    path: PathBuf,
+}
+
+impl PackageRoot {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// For others than root; a directory that cannot be written.
+    pub fn new(path: &Path) -> Result<Self> {
+        ensure!(
+            is_root()?,
+            "only root may install packages into a root of their own"
+        );
+        let root = Self {
+            path: path.to_owned(),
+        };
+        let dpkg = ["info", "updates", "triggers"].map(|name| format!("var/lib/dpkg/{name}"));
+        let others = [
+            "etc/ld.so.conf.d",
+            "tmp",
+            "var/cache/ldconfig",
+            "var/lib/rpm",
+        ];
+        for directory in dpkg.iter().map(String::as_str).chain(others) {
+            fs::create_dir_all(root.file(directory))?;
+        }
+        fs::write(root.file("var/lib/dpkg/status"), "")?;
+        let included = "include /etc/ld.so.conf.d/*.conf\n";
+        fs::write(root.file("etc/ld.so.conf"), included)?;
+        for program in PROGRAMS {
+            root.copy(program)?;
+            // Statically linked programs have no libraries to list.
+            let listed = Command::new("ldd").arg(program).output()?;
+            for word in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
+                if word.starts_with('/') {
+                    root.copy(word)?;
+                }
+            }
+        }
+        Ok(root)
+    }
+
+    /// A file in it.
+    pub fn file(&self, path: &str) -> PathBuf {
+        self.path.join(path.trim_start_matches('/'))
+    }
+
+    fn copy(&self, file: &str) -> Result<()> {
+        let to = self.file(file);
+        fs::create_dir_all(to.parent().context("a file has a directory")?)?;
+        fs::copy(file, &to).with_context(|| file.to_owned())?;
+        fs::set_permissions(&to, Permissions::from_mode(0o755))?;
+        Ok(())
+    }
+
+    /// Runs dpkg: `-i` packages, `-r` names. Packages of the system are not there to depend on.
+    ///
+    /// # Errors
+    /// What dpkg says.
+    pub fn dpkg<P: AsRef<Path>>(&self, action: &str, what: &[P]) -> Result<()> {
+        let mut dpkg = Command::new("dpkg");
+        dpkg.arg("--force-depends").arg("--root").arg(&self.path);
+        run(dpkg.arg(action).args(what.iter().map(P::as_ref)))?;
+        Ok(())
+    }
+
+    /// Runs rpm, likewise.
+    ///
+    /// # Errors
+    /// What rpm says.
+    pub fn rpm<P: AsRef<Path>>(&self, action: &str, what: &[P]) -> Result<()> {
+        let mut rpm = Command::new("rpm");
+        rpm.arg("--root").arg(&self.path);
+        rpm.args(["--dbpath", "/var/lib/rpm", "--nodeps"]);
+        run(rpm.arg(action).args(what.iter().map(P::as_ref)))?;
+        Ok(())
+    }
+
+    /// The libraries that the dynamic linker of this root finds, as ldconfig lists them.
+    ///
+    /// # Errors
+    /// What ldconfig says.
+    pub fn libraries(&self) -> Result<String> {
+        let mut ldconfig = Command::new("/sbin/ldconfig");
+        run(ldconfig.arg("-r").arg(&self.path).arg("-p"))
+    }
+}
+
+/// Whether this process is root's.
+///
+/// # Errors
+/// Without `/proc`.
+pub fn is_root() -> Result<bool> {
+    Ok(fs::metadata("/proc/self")?.uid() == 0)
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({})\n{stdout}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(stdout)
+}

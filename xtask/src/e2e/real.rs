@@ -1,0 +1,328 @@
+//! `cargo xtask real`: a library built with a distribution's own ROCm, with and without kpack;
+//! packaged, installed and removed; and its device code as the real HIP runtime loads it.
+//!
+//! The project is `tests/real`: hipcc compiles the device functions of rocRAND, rocm-cmake installs and
+//! packages. No GPU is needed: the real `libamdhip64` runs over a stub of the HSA runtime, which reports
+//! each code object that it is given. Debian's `libamdhip64` (5.2) is older than markers, so it loads the
+//! unsplit library; the split one is loaded by kpack's loader, through the stub HIP runtime, and has to
+//! give the same code objects.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use kpack_tests::package_root::{PackageRoot, is_root};
+use xshell::{Shell, cmd};
+
+use super::reference::CodeObject;
+use super::runtime::{Kind, Program};
+use super::stub_libraries;
+use super::table::Table;
+use crate::{bootstrap, dist, process, repository};
+
+/// What to do besides.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// First install the tools that are missing, with apt-get (as root, or through sudo).
+    #[arg(long)]
+    bootstrap: bool,
+}
+
+/// What must be there, and the Debian package that has it.
+const NEEDED: [(&str, &str); 6] = [
+    ("/usr/bin/hipcc", "hipcc"),
+    ("/usr/bin/rpmbuild", "rpm"),
+    ("/usr/include/hip/hip_runtime.h", "libamdhip64-dev"),
+    ("/usr/include/hsa/hsa.h", "libhsa-runtime-dev"),
+    ("/usr/include/rocrand/rocrand_kernel.h", "librocrand-dev"),
+    ("/usr/share/rocm/cmake/ROCMConfig.cmake", "rocm-cmake"),
+];
+
+/// A target of the project, and the ISA of a GPU that its code runs on.
+const TARGETS: [(&str, &str); 2] = [
+    ("gfx1030", "gfx1030"),
+    ("gfx90a:xnack+", "gfx90a:sramecc+:xnack+"),
+];
+/// What the project builds, in a prefix.
+const LIBRARY: &str = "lib/librandom.so.1.2.3";
+const WRAPPERS: usize = 3;
+
+/// Runs it all and prints a table of what was checked; where something is missing, it says what.
+///
+/// # Errors
+/// Anything that did not hold.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.bootstrap {
+        bootstrap::install_missing()?;
+    }
+    let missing = NEEDED.iter().find(|(file, _)| !Path::new(file).exists());
+    if let Some((file, package)) = missing {
+        ensure!(
+            !options.bootstrap,
+            "{file} is missing (Debian package {package})"
+        );
+        println!(
+            "Nothing was checked: {file} is missing (Debian package {package}); \
+             `cargo xtask real --bootstrap` installs it."
+        );
+        return Ok(());
+    }
+    let shell = repository::shell()?;
+    let work = repository::target_directory().join("real");
+    let _ = fs::remove_dir_all(&work);
+    fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
+    let kpack = work.join("kpack");
+    dist::fill(&kpack, Path::new("lib"), &dist::Built::new(&shell)?)?;
+    let real = Real {
+        shell: &shell,
+        kpack: &kpack,
+        work: &work,
+    };
+    let mut table = Table::default();
+    real.build_hsa()?;
+    real.build()?;
+    table.add("tests/real, built by hipcc", real.installed());
+    table.add("the real runtime and the split library", real.markers());
+    for generator in ["DEB", "RPM"] {
+        let what = format!("{generator} packages of rocm-cmake");
+        match is_root()? {
+            true => table.add(what, real.packages(generator)),
+            false => table.not_checked(what, "only root may install packages"),
+        }
+    }
+    table.add("rocRAND as Debian built it", real.rocrand());
+    table.finish()
+}
+
+struct Real<'a> {
+    shell: &'a Shell,
+    /// The prefix with the helper and the CMake package.
+    kpack: &'a Path,
+    work: &'a Path,
+}
+
+impl Real<'_> {
+    /// The stub of the HSA runtime, and a program that loads libraries.
+    fn build_hsa(&self) -> Result<()> {
+        process::step("Building a stub HSA runtime for the real HIP runtime");
+        let source = repository::root().join("tests/real");
+        let directory = self.work.join("hsa");
+        fs::create_dir_all(&directory)?;
+        let (code, map) = (source.join("hsa.c"), source.join("hsa.map"));
+        let library = directory.join("libhsa-runtime64.so.1");
+        process::output(cmd!(
+            self.shell,
+            "cc -std=gnu11 -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-soname,libhsa-runtime64.so.1 -Wl,--version-script={map} -o {library} {code}"
+        ))?;
+        let (code, program) = (source.join("load.c"), directory.join("load"));
+        process::output(cmd!(
+            self.shell,
+            "cc -Wall -Wextra -Werror -O2 -o {program} {code} -ldl"
+        ))?;
+        Ok(())
+    }
+
+    /// Builds the project once, and installs it without kpack and then with it.
+    fn build(&self) -> Result<()> {
+        process::step("Building tests/real with hipcc, and installing it without and with kpack");
+        let source = repository::root().join("tests/real");
+        let (build, kpack) = (self.work.join("build"), self.kpack);
+        for (prefix, with) in [("fat", "OFF"), ("split", "ON")] {
+            let prefix = self.work.join(prefix);
+            process::output(cmd!(
+                self.shell,
+                "cmake -S {source} -B {build} -G Ninja -Wno-dev -DCMAKE_CXX_COMPILER=hipcc -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH={kpack} -DCMAKE_INSTALL_PREFIX=/opt/rocm -DUSE_KPACK={with}"
+            ))?;
+            process::output(cmd!(self.shell, "cmake --build {build}"))?;
+            process::output(cmd!(
+                self.shell,
+                "cmake --install {build} --prefix {prefix}"
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn installed(&self) -> Result<String> {
+        let (fat, split) = (self.work.join("fat"), self.work.join("split"));
+        let (binary, original) = (split.join(LIBRARY), fat.join(LIBRARY));
+        let helper = self.kpack.join("bin/kpack");
+        process::output(cmd!(
+            self.shell,
+            "{helper} verify {binary} --against {original}"
+        ))?;
+        let same = self.same_code(&original, &split, LIBRARY, &TARGETS)?;
+        ensure!(
+            same == WRAPPERS * TARGETS.len(),
+            "{same} code objects were loaded; expected {WRAPPERS} for each target"
+        );
+        Ok(format!(
+            "{same} code objects: what the real runtime takes from the unsplit library, the loader takes from the archives"
+        ))
+    }
+
+    /// That a runtime which is older than markers loads the library, and finds nothing in it.
+    fn markers(&self) -> Result<String> {
+        let library = self.work.join("split").join(LIBRARY);
+        let loaded = self.by_real_runtime(&library, TARGETS[0].1, false)?;
+        ensure!(loaded.is_empty(), "it loaded {loaded:?}");
+        Ok("it is loaded; its kernels need a runtime that knows markers".to_owned())
+    }
+
+    /// All packages are installed and one GPU's removed, in a root of its own.
+    fn packages(&self, generator: &str) -> Result<String> {
+        process::step(&format!(
+            "Packing {generator} packages, and installing them"
+        ));
+        let build = self.work.join("build");
+        {
+            let _directory = self.shell.push_dir(&build);
+            process::output(cmd!(self.shell, "cpack -G {generator}"))?;
+        }
+        let extension = generator.to_lowercase();
+        let packages = files(&build, &extension)?;
+        let root = PackageRoot::new(&self.work.join(format!("root-{extension}")))?;
+        let [(removed, _), (kept, agent)] = TARGETS;
+        let name = format!("random-runtime-{removed}");
+        match generator {
+            "DEB" => root.dpkg("-i", &packages)?,
+            _ => root.rpm("-i", &packages)?,
+        }
+        let prefix = root.file("opt/rocm");
+        let original = self.work.join("fat").join(LIBRARY);
+        self.same_code(&original, &prefix, LIBRARY, &TARGETS)?;
+        match generator {
+            "DEB" => root.dpkg("-r", &[&name])?,
+            _ => root.rpm("-e", &[&name])?,
+        }
+        let archive = format!("opt/rocm/lib/.kpack/random_runtime_{removed}.kpack");
+        ensure!(!root.file(&archive).exists(), "{archive} is still there");
+        self.same_code(&original, &prefix, LIBRARY, &[(kept, agent)])?;
+        let libraries = root.libraries()?;
+        ensure!(
+            libraries.contains("/opt/rocm/lib/librandom.so.1"),
+            "without {name} the dynamic linker finds only\n{libraries}"
+        );
+        let helper = self.kpack.join("bin/kpack");
+        process::output(cmd!(self.shell, "{helper} verify {prefix} --arch {kept}"))?;
+        Ok(format!(
+            "{} installed, {name} removed: {kept} still loads",
+            packages.len()
+        ))
+    }
+
+    /// The library of Debian's package, which its own build made.
+    fn rocrand(&self) -> Result<String> {
+        process::step("Splitting rocRAND as Debian built it");
+        let directory = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+        let installed = directory.join("librocrand.so.1").canonicalize()?;
+        let name = installed.file_name().context("a library has a name")?;
+        let file = format!("lib/{}", name.display());
+        let split = self.work.join("rocrand");
+        fs::create_dir_all(split.join("lib"))?;
+        fs::copy(&installed, split.join(&file))?;
+        let helper = self.kpack.join("bin/kpack");
+        process::output(cmd!(
+            self.shell,
+            "{helper} install --prefix {split} --module rocrand {file}"
+        ))?;
+        let agents = [("gfx1030", "gfx1030"), ("gfx90a", "gfx90a:sramecc+:xnack-")];
+        let same = self.same_code(&installed, &split, &file, &agents)?;
+        Ok(format!("{same} code objects, likewise"))
+    }
+
+    /// Compares what the real runtime takes from a fat library with what the loader takes from the
+    /// archives of a split one, and returns how many code objects that were.
+    fn same_code(
+        &self,
+        fat: &Path,
+        split: &Path,
+        file: &str,
+        targets: &[(&str, &str)],
+    ) -> Result<usize> {
+        let mut count = 0;
+        for (_, agent) in targets {
+            let expected = self.by_real_runtime(fat, agent, true)?;
+            ensure!(
+                !expected.is_empty(),
+                "the real runtime loaded nothing for {agent} from {}",
+                fat.display()
+            );
+            let found = self.by_loader(split, file, agent)?;
+            ensure!(
+                expected == found,
+                "for {agent} the real runtime loads {expected:?}, and the loader {found:?}"
+            );
+            count += found.len();
+        }
+        Ok(count)
+    }
+
+    /// The code objects that the real runtime loads from a library: with `all`, whatever is for that
+    /// GPU; otherwise what it loads when nobody asks for a kernel.
+    fn by_real_runtime(&self, library: &Path, agent: &str, all: bool) -> Result<Vec<String>> {
+        let directory = self.work.join("hsa");
+        let report = directory.join("report.txt");
+        fs::write(&report, "")?;
+        let program = directory.join("load");
+        let (initialise, deferred) = match all {
+            true => (Some("initialise"), "0"),
+            false => (None, "1"),
+        };
+        process::output(
+            cmd!(self.shell, "{program} {library} {initialise...}")
+                .env("LD_LIBRARY_PATH", &directory)
+                .env("HIP_ENABLE_DEFERRED_LOADING", deferred)
+                .env("STUB_HSA_ISA", format!("amdgcn-amd-amdhsa--{agent}"))
+                .env("STUB_HSA_REPORT", &report),
+        )?;
+        let mut loaded = Vec::new();
+        for line in fs::read_to_string(&report)?.lines() {
+            match line.split('\t').collect::<Vec<_>>().as_slice() {
+                ["code object", size, digest] => {
+                    loaded.push(format!("{:?}", CodeObject::reported(size, digest)?));
+                }
+                ["symbol", _] => {}
+                _ => bail!("the stub HSA runtime reported an unknown line: {line}"),
+            }
+        }
+        loaded.sort();
+        Ok(loaded)
+    }
+
+    /// The code objects that the loader finds for a split library, with the stub HIP runtime.
+    fn by_loader(&self, prefix: &Path, file: &str, agent: &str) -> Result<Vec<String>> {
+        let stubs = self.work.join("stubs");
+        let library = prefix.join(file);
+        let runtime = stub_libraries::build(self.shell, &library, &stubs, self.kpack)?;
+        let program = Program {
+            executable: self.work.join("hsa/load"),
+            libraries: vec![file.into()],
+        };
+        let scratch = self.work.join("scratch");
+        let seen = runtime.run(self.shell, prefix, &program, agent, &scratch)?;
+        let mut loaded = Vec::new();
+        for event in &seen.events {
+            match &event.kind {
+                Kind::Loaded(code_object) => loaded.push(format!("{code_object:?}")),
+                Kind::Fat { .. } => bail!("{} has a fat wrapper", library.display()),
+                Kind::Missing(error) => bail!("the loader's error is {error}"),
+                _ => {}
+            }
+        }
+        loaded.sort();
+        Ok(loaded)
+    }
+}
+
+/// The files of a directory with an extension.
+fn files(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|found| found == extension) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
