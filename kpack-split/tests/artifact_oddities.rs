@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -273,4 +273,32 @@ fn device_code_in_a_windows_binary_is_named() {
         report.device_code && report.left_generic == 2,
         "{report:#?}"
     );
+}
+
+#[test]
+fn directories_are_as_old_as_the_input_has_them() {
+    let input = artifact();
+    let outputs = [Tree::new(), Tree::new()];
+    for output in &outputs {
+        run(&options(&input, output));
+    }
+    for name in ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"] {
+        let [one, other] = outputs
+            .each_ref()
+            .map(|output| output.directory_times(name));
+        assert!(one.keys().any(|path| path.ends_with(".kpack")), "{one:?}");
+        assert_eq!(one, other);
+    }
+}
+
+#[test]
+fn holes_of_files_that_are_copied_stay_holes() {
+    let (input, output) = (artifact(), Tree::new());
+    let sparse = fs::File::create(input.path(&format!("{ROCBLAS}/lib/sparse"))).unwrap();
+    sparse.set_len(256 << 20).unwrap();
+    run(&options(&input, &output));
+    let copy = output.path(&format!("blas_lib_generic/{ROCBLAS}/lib/sparse"));
+    let copy = fs::metadata(copy).unwrap();
+    assert_eq!(copy.len(), 256 << 20);
+    assert!(copy.blocks() * 512 < 1 << 20, "{} blocks", copy.blocks());
 }

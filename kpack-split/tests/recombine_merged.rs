@@ -403,3 +403,17 @@ fn what_is_no_such_table_is_a_host_file() {
     let lenient = with_validation("verify_generic_artifacts_match", false);
     assert_said(&planned(&tree, &lenient), Severity::Warning, &parts);
 }
+
+#[test]
+fn directories_are_as_old_as_the_shards_have_them() {
+    let tree = three_shards();
+    apply(&tree, CONFIGURATION);
+    fs::rename(tree.path("out"), tree.path("first")).unwrap();
+    apply(&tree, CONFIGURATION);
+    for entry in fs::read_dir(tree.path("out")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let [first, second] =
+            ["first", "out"].map(|out| tree.directory_times(&format!("{out}/{name}")));
+        assert_eq!(first, second, "{name}");
+    }
+}

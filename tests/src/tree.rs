@@ -90,6 +90,20 @@ impl Tree {
         (self.snapshot(), times.collect())
     }
 
+    /// Every directory below `relative`, and itself, with its time of change.
+    pub fn directory_times(&self, relative: &str) -> BTreeMap<PathBuf, (i64, i64)> {
+        let root = self.path(relative);
+        let entries = WalkDir::new(&root).into_iter().map(Result::unwrap);
+        entries
+            .filter(|entry| entry.file_type().is_dir())
+            .map(|entry| {
+                let metadata = entry.metadata().unwrap();
+                let within = entry.path().strip_prefix(&root).unwrap();
+                (within.to_owned(), (metadata.mtime(), metadata.mtime_nsec()))
+            })
+            .collect()
+    }
+
     fn entries(&self) -> BTreeMap<String, PathBuf> {
         WalkDir::new(self.root())
             .into_iter()

@@ -195,6 +195,12 @@ impl Directory {
         Ok(names)
     }
 
+    /// Makes everything durable that was written to its file system.
+    pub fn sync_file_system(&self) -> Result<(), Error> {
+        let synced = rustix::fs::syncfs(&self.file);
+        synced.map_err(|e| Error::io(&self.path, "write", e.into()))
+    }
+
     /// Makes what was renamed and removed in it durable. Not every file system can.
     pub fn sync(&self) -> Result<(), Error> {
         match self.file.sync_all() {

@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use filetime::FileTime;
+use walkdir::WalkDir;
 
 use super::mark;
 use crate::Error;
+use crate::inspect;
+use crate::store::{Renames, copy_range, make_directories};
 
 /// An artifact directory in the making: `.<name>.tmp` beside its final place. Dropped before it is
 /// committed, it is removed.
@@ -35,7 +38,7 @@ impl StagedTree {
     pub(crate) fn begin(parent: &Path, name: &str) -> Result<Self, Error> {
         let hidden = parent.join(format!(".{name}.tmp"));
         remove_tree(&hidden)?;
-        fs::create_dir_all(&hidden).map_err(|e| Error::io(&hidden, "create directory", e))?;
+        make_directories(&hidden)?;
         Ok(Self {
             hidden,
             path: parent.join(name),
@@ -51,7 +54,7 @@ impl StagedTree {
     /// Directories above it that are missing are made, too.
     pub(crate) fn directory(&mut self, relative: &Path, metadata: Metadata) -> Result<(), Error> {
         let path = self.hidden.join(relative);
-        fs::create_dir_all(&path).map_err(|e| Error::io(&path, "create directory", e))?;
+        make_directories(&path)?;
         self.directories.entry(path).or_insert(metadata);
         Ok(())
     }
@@ -62,8 +65,7 @@ impl StagedTree {
     pub(crate) fn copy(&mut self, from: &Path, relative: &Path) -> Result<(), Error> {
         let to = self.hidden.join(relative);
         if let Some(directory) = to.parent() {
-            fs::create_dir_all(directory)
-                .map_err(|e| Error::io(directory, "create directory", e))?;
+            make_directories(directory)?;
         }
         let metadata = from
             .symlink_metadata()
@@ -75,11 +77,10 @@ impl StagedTree {
         if let Some(first) = self.linked.get(&inode) {
             return fs::hard_link(first, &to).map_err(|e| Error::io(&to, "create", e));
         }
-        // Copies on write where the file system can (copy_file_range).
-        fs::copy(from, &to).map_err(|error| match source_is_readable(from) {
-            Ok(()) => Error::io(&to, "write", error),
-            Err(error) => Error::io(from, "read", error),
-        })?;
+        let input = inspect::open(from)?;
+        let output = File::create_new(&to).map_err(|e| Error::io(&to, "create", e))?;
+        copy_range(&input, &output, 0..metadata.len(), 0)
+            .map_err(|e| Error::io(&to, "write", e))?;
         keep(&to, &metadata)?;
         let modified = metadata
             .modified()
@@ -95,8 +96,7 @@ impl StagedTree {
     pub(crate) fn write(&mut self, relative: &Path, bytes: &[u8]) -> Result<(), Error> {
         let path = self.hidden.join(relative);
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)
-                .map_err(|e| Error::io(directory, "create directory", e))?;
+            make_directories(directory)?;
         }
         fs::write(&path, bytes).map_err(|e| Error::io(&path, "write", e))?;
         self.written.push(path);
@@ -118,19 +118,32 @@ impl StagedTree {
 
     /// Sets what is left to set; nothing is written any more.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
-        if self.newest > SystemTime::UNIX_EPOCH {
-            let times = FileTimes::new()
-                .set_accessed(self.newest)
-                .set_modified(self.newest);
-            for path in &self.written {
-                File::open(path)
-                    .and_then(|file| file.set_times(times))
-                    .map_err(|e| Error::io(path, "set the times of", e))?;
+        let times = FileTimes::new()
+            .set_accessed(self.newest)
+            .set_modified(self.newest);
+        let set = |path: &Path, mode: u32| {
+            let file = File::open(path)?;
+            file.set_permissions(Permissions::from_mode(mode))?;
+            // Where nothing was copied, there is no time to go by.
+            match self.newest > SystemTime::UNIX_EPOCH {
+                true => file.set_times(times),
+                false => Ok(()),
             }
+        };
+        for path in &self.written {
+            set(path, 0o644).map_err(|e| Error::io(path, "set the times of", e))?;
         }
         // The deepest first: what is set in one changes the times of the one above.
-        for (path, metadata) in std::mem::take(&mut self.directories).iter().rev() {
-            keep(path, metadata)?;
+        for entry in WalkDir::new(&self.hidden).contents_first(true) {
+            let entry = entry.map_err(|e| Error::io(&self.hidden, "list", e.into()))?;
+            let path = entry.path();
+            match self.directories.get(path) {
+                Some(metadata) => keep(path, metadata)?,
+                None if entry.file_type().is_dir() => {
+                    set(path, 0o755).map_err(|e| Error::io(path, "set the times of", e))?;
+                }
+                None => {}
+            }
         }
         Ok(())
     }
@@ -141,20 +154,18 @@ impl StagedTree {
     }
 
     /// Puts what has its final name aside.
-    pub(crate) fn make_way(&self) -> Result<(), Error> {
+    pub(crate) fn make_way(&self, renames: &mut Renames) -> Result<(), Error> {
         remove_tree(&self.old())?;
-        match fs::rename(&self.path, self.old()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::io(&self.path, "replace", error))
-            }
-            _ => Ok(()),
-        }
+        renames.set_aside(&self.path, &self.old())
     }
 
-    /// Gives it its final name, which is free, and removes what was put aside.
-    pub(crate) fn commit(mut self) -> Result<(), Error> {
-        fs::rename(&self.hidden, &self.path)
-            .map_err(|error| Error::io(&self.path, "create", error))?;
+    /// Gives it its final name, which is free.
+    pub(crate) fn commit(&self, renames: &mut Renames) -> Result<(), Error> {
+        renames.rename(&self.hidden, &self.path)
+    }
+
+    /// It has its final name; removes what was put aside.
+    pub(crate) fn done(mut self) -> Result<(), Error> {
         self.done = true;
         remove_tree(&self.old())
     }
@@ -200,16 +211,12 @@ fn keep(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     file.set_times(times.map_err(failed)?).map_err(failed)
 }
 
-fn source_is_readable(path: &Path) -> io::Result<()> {
-    File::open(path).map(drop)
-}
-
 /// Removes a directory that may be missing, with directories in it that may not be written to; or
 /// a file.
 pub(super) fn remove_tree(path: &Path) -> Result<(), Error> {
     let removed = match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            for entry in walkdir::WalkDir::new(path).into_iter().flatten() {
+            for entry in WalkDir::new(path).into_iter().flatten() {
                 if entry.file_type().is_dir() {
                     let _ = fs::set_permissions(entry.path(), Permissions::from_mode(0o700));
                 }

@@ -1,6 +1,5 @@
 //! The plan, written.
 
-use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +10,7 @@ use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::artifact::staged_tree::StagedTree;
-use crate::store::Directory;
+use crate::store::{Directory, Made, Renames};
 
 impl Plan {
     /// Writes the artifacts. `on_bytes` is called with the size of each file that was copied.
@@ -21,8 +20,8 @@ impl Plan {
     /// its component are, and whole. The output directory is locked meanwhile.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the plan has errors; [`Error::Io`]. No artifact was written then,
-    /// but where renaming failed half-way: each that has its final name is whole.
+    /// [`Error::Refused`] where the plan has errors; [`Error::Io`]. What was there before is there
+    /// then.
     pub fn apply(&self, options: &Options, on_bytes: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {
         if self.errors() > 0 {
             let text = format!(
@@ -32,9 +31,9 @@ impl Plan {
             return Err(Error::refused(&options.shards_dir, text));
         }
         let output = &options.output_dir;
-        fs::create_dir_all(output).map_err(|e| Error::io(output, "create directory", e))?;
-        let lock = File::open(output).map_err(|e| Error::io(output, "open", e))?;
-        lock.lock().map_err(|e| Error::io(output, "lock", e))?;
+        let mut made = Made::default();
+        let directory = Directory::make(output, &mut made)?;
+        directory.lock()?;
 
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
@@ -60,23 +59,26 @@ impl Plan {
         let staged = staged.into_inner().unwrap_or_default();
         let staged: Vec<(bool, StagedTree)> = staged.into_iter().collect::<Result<_, _>>()?;
         // The data first: a name must not survive a power failure that its content does not.
-        rustix::fs::syncfs(&lock).map_err(|e| Error::io(output, "write", e.into()))?;
+        directory.sync_file_system()?;
         // The generic ones go first and come last: where one is, all of its component is there.
         let (generic, groups): (Vec<_>, Vec<_>) = staged.into_iter().partition(|(g, _)| *g);
         for (_, tree) in generic.iter().chain(&groups) {
             tree.check()?;
         }
+        let mut renames = Renames::default();
         for (_, tree) in generic.iter().chain(&groups) {
-            tree.make_way()?;
+            tree.make_way(&mut renames)?;
         }
-        Directory::open(output)?.sync()?;
-        for trees in [groups, generic] {
+        directory.sync()?;
+        for trees in [&groups, &generic] {
             for (_, tree) in trees {
-                tree.commit()?;
+                tree.commit(&mut renames)?;
             }
-            Directory::open(output)?.sync()?;
+            directory.sync()?;
         }
-        Ok(())
+        renames.keep();
+        let mut trees = groups.into_iter().chain(generic);
+        trees.try_for_each(|(_, tree)| tree.done())
     }
 }
 

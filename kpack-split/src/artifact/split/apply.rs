@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use kpack_format::TargetId;
@@ -12,7 +13,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
 
 use super::Options;
-use super::copy::{self, Counts, create, create_directories, set_time};
+use super::copy::{self, Counts, set_time};
 use super::manifests;
 use super::modules::Module;
 use super::plan::Plan;
@@ -26,6 +27,7 @@ use crate::install::{ArchiveReport, Progress};
 use crate::kpack_dir;
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode};
+use crate::store::{Directory, StagedFile, make_directories, stage_archive, stage_manifest};
 
 /// Writes the split artifacts.
 pub(super) fn apply(
@@ -49,18 +51,11 @@ pub(super) fn apply(
         budget,
         progress,
     };
-    match work.write(report) {
-        Ok(targets) => {
-            let targets: Vec<_> = targets.iter().collect();
-            match plan.generic {
-                Some(_) => stage.commit(&targets),
-                None => stage.commit_beside(&targets),
-            }
-        }
-        Err(error) => {
-            stage.discard();
-            Err(error)
-        }
+    let targets = work.write(report)?;
+    let targets: Vec<_> = targets.iter().collect();
+    match plan.generic {
+        Some(_) => stage.commit(&targets),
+        None => stage.commit_beside(&targets),
     }
 }
 
@@ -79,11 +74,11 @@ impl Work<'_> {
         let mut targets: Vec<&TargetId> = self.plan.targets.0.iter().collect();
         self.stage.check(&targets, self.plan, report)?;
         for prefix in self.plan.generic.iter().flatten() {
-            create_directories(&self.stage.artifact(None).join(prefix))?;
+            make_directories(&self.stage.artifact(None).join(prefix))?;
         }
         if self.plan.generic.is_some() {
             // There may be no prefix in it.
-            create_directories(&self.stage.artifact(None))?;
+            make_directories(&self.stage.artifact(None))?;
         }
         let (mut counts, archives) = self.write_files()?;
         for (target, line) in archives {
@@ -165,11 +160,9 @@ impl Work<'_> {
             kpack_files: entries,
         };
         let directory = self.kpack_dir(module, None)?;
-        let path = directory.join(module.group.manifest());
-        let mut file = create(&path)?;
-        file.write_all(&manifest.to_bytes())
-            .and_then(|()| set_time(&file, time))
-            .map_err(|e| Error::io(&path, "write", e))?;
+        let name = module.group.manifest();
+        let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
+        finish(staged, time)?;
         lines.push((None, None));
         Ok(lines)
     }
@@ -218,14 +211,8 @@ impl Work<'_> {
         }
         let directory = self.kpack_dir(module, Some(&target))?;
         let name = module.group.archive(&target);
-        let path = directory.join(&name);
-        let file = create(&path)?;
-        let mut out = BufWriter::with_capacity(1 << 20, &file);
-        let written = archive.finish(&mut out);
-        let written = written.map_err(|error| split::archive_error(&path, error))?;
-        out.flush()
-            .and_then(|()| set_time(&file, time))
-            .map_err(|e| Error::io(&path, "write", e))?;
+        let (staged, written) = stage_archive(&directory, name.as_ref(), archive)?;
+        finish(staged, time)?;
         let final_path = self.stage.output(Some(&target)).join(&module.prefix);
         let final_path = final_path.join(&module.kpacks.name).join(&name);
         let entry = kpack_dir::entry(&target, name, &written);
@@ -233,11 +220,15 @@ impl Work<'_> {
     }
 
     /// The module's kpack directory in an artifact.
-    fn kpack_dir(&self, module: &Module, target: Option<&TargetId>) -> Result<PathBuf, Error> {
+    fn kpack_dir(
+        &self,
+        module: &Module,
+        target: Option<&TargetId>,
+    ) -> Result<Arc<Directory>, Error> {
         let artifact = self.stage.artifact(target);
         let path = artifact.join(&module.prefix).join(&module.kpacks.name);
-        create_directories(&path)?;
-        Ok(path)
+        make_directories(&path)?;
+        Directory::open(&path).map(Arc::new)
     }
 
     /// Lists the prefixes of each artifact, marks it, and makes directories what they are in the input.
@@ -252,10 +243,11 @@ impl Work<'_> {
             let mark = mark::to_bytes(&self.options.databases);
             for (name, bytes) in [(manifest_txt::FILE_NAME, text), (mark::FILE_NAME, mark)] {
                 let path = artifact.join(name);
-                let mut file = create(&path)?;
-                file.write_all(&bytes)
-                    .and_then(|()| set_time(&file, time))
-                    .map_err(|e| Error::io(&path, "write", e))?;
+                let (staged, ()) = StagedFile::write(&path, |staged| {
+                    let written = staged.file().write_all(&bytes);
+                    written.map_err(|e| Error::io(&path, "write", e))
+                })?;
+                finish(staged, time)?;
                 count.files += 1;
                 count.size += bytes.len() as u64;
             }
@@ -276,6 +268,13 @@ impl Work<'_> {
 
 /// An archive that was written for a target, or, without either, the manifest.
 type Line = (Option<TargetId>, Option<ArchiveReport>);
+
+/// Gives a file its name and its time.
+fn finish(staged: StagedFile, time: SystemTime) -> Result<(), Error> {
+    let set = set_time(staged.file(), time);
+    set.map_err(|e| Error::io(staged.path(), "set the time of", e))?;
+    staged.commit().map(drop)
+}
 
 /// When the newest of a module's binaries changed. What is made of them is as old as they are, so
 /// that the same input gives the same artifacts.

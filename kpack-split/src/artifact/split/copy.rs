@@ -19,6 +19,7 @@ use crate::artifact::staged_tree::copy_symlink;
 use crate::elf::ElfError;
 use crate::inspect;
 use crate::install::Progress;
+use crate::store::{copy_range, make_directories};
 
 /// How many files an artifact has, and their size.
 #[derive(Default, Clone, Copy)]
@@ -65,7 +66,7 @@ impl Copier<'_> {
     fn item(&mut self, item: &Item) -> Result<(), Error> {
         let to = self.stage.artifact(item.target.as_ref()).join(&item.path);
         match item.node {
-            Node::Directory { empty: true } => return create_directories(&to),
+            Node::Directory { empty: true } => return make_directories(&to),
             // It is made for what is in it.
             Node::Directory { empty: false } => return Ok(()),
             _ => {}
@@ -73,7 +74,7 @@ impl Copier<'_> {
         if let Some(parent) = to.parent()
             && !self.directories.contains(parent)
         {
-            create_directories(parent)?;
+            make_directories(parent)?;
             self.directories.insert(parent.to_owned());
         }
         let size = match item.node {
@@ -130,7 +131,10 @@ impl Copier<'_> {
                 bytes.len() as u64
             }
             None => {
-                io::copy(&mut &input, &mut &output).map_err(|e| Error::io(&item.from, "copy", e))?
+                let size = metadata.len();
+                let copied = copy_range(&input, &output, 0..size, 0);
+                copied.map_err(|e| Error::io(&item.from, "copy", e))?;
+                size
             }
             Some(fat) => {
                 let applied = fat.plan.apply(&input, &output);
@@ -147,14 +151,10 @@ impl Copier<'_> {
 }
 
 /// Creates a file that is not there.
-pub(super) fn create(path: &Path) -> Result<File, Error> {
+fn create(path: &Path) -> Result<File, Error> {
     let mut options = File::options();
     options.read(true).write(true).create_new(true);
     options.open(path).map_err(|e| Error::io(path, "create", e))
-}
-
-pub(super) fn create_directories(path: &Path) -> Result<(), Error> {
-    fs::create_dir_all(path).map_err(|e| Error::io(path, "create directory", e))
 }
 
 /// Mode and time of change.
@@ -168,7 +168,8 @@ pub(super) fn set_time(file: &File, time: SystemTime) -> io::Result<()> {
     file.set_times(FileTimes::new().set_modified(time))
 }
 
-/// Gives the directories of an artifact the modes and times that they have in the input.
+/// Gives the directories of an artifact the modes and times that they have in the input. One that is
+/// not there is as old as the newest of what is in it, so that the same input gives the same.
 pub(super) fn directories(artifact: &Path, input: &Path) -> Result<(), Error> {
     for entry in WalkDir::new(artifact).contents_first(true) {
         let entry = entry.map_err(|error| walk_error(artifact, error))?;
@@ -176,11 +177,12 @@ pub(super) fn directories(artifact: &Path, input: &Path) -> Result<(), Error> {
             continue;
         }
         let relative = entry.path().strip_prefix(artifact).unwrap_or(entry.path());
-        let Ok(metadata) = input.join(relative).metadata() else {
-            continue;
-        };
+        let metadata = input.join(relative).metadata();
         let set = || {
             let directory = File::open(entry.path())?;
+            let Ok(metadata) = metadata else {
+                return set_time(&directory, newest_in(entry.path())?);
+            };
             set_time(&directory, metadata.modified()?)?;
             // The artifact itself has to be renamed, which needs the right to write.
             let owner = if entry.depth() == 0 { 0o200 } else { 0 };
@@ -189,4 +191,13 @@ pub(super) fn directories(artifact: &Path, input: &Path) -> Result<(), Error> {
         set().map_err(|e| Error::io(entry.path(), "set the mode of", e))?;
     }
     Ok(())
+}
+
+/// When the newest entry of a directory changed.
+fn newest_in(directory: &Path) -> io::Result<SystemTime> {
+    let mut newest = SystemTime::UNIX_EPOCH;
+    for entry in fs::read_dir(directory)? {
+        newest = newest.max(entry?.metadata()?.modified()?);
+    }
+    Ok(newest)
 }

@@ -1,12 +1,10 @@
 //! Artifacts under hidden names, in the output directory, and how they get their final ones.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use walkdir::WalkDir;
 
 use super::Options;
@@ -18,7 +16,7 @@ use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::artifact::names::{self, GENERIC, Kind};
 use crate::artifact::staged_tree::remove_tree;
-use crate::store::Directory;
+use crate::store::{Directory, Made, Renames};
 
 /// The name of a split artifact.
 pub(super) fn artifact_name(prefix: &str, target: Option<&TargetId>) -> String {
@@ -38,7 +36,9 @@ pub(super) struct Stage {
     path: PathBuf,
     output: PathBuf,
     prefix: String,
-    lock: File,
+    lock: Directory,
+    /// It, and the output directory, as far as they were made; without output they go again.
+    _made: Made,
 }
 
 impl Stage {
@@ -46,19 +46,17 @@ impl Stage {
     pub(super) fn lock(options: &Options) -> Result<Self, Error> {
         let output = options.output_dir.clone();
         let path = output.join(hidden_name(&options.artifact_prefix));
+        let mut made = Made::default();
         let lock = loop {
             // What is in it is removed.
             if path.is_symlink() {
                 let reason = "it is in the way: a symbolic link, where artifacts are to be written";
                 return Err(Error::refused(&path, reason));
             }
-            fs::create_dir_all(&path).map_err(|e| Error::io(&path, "create directory", e))?;
-            let lock = File::open(&path).map_err(|e| Error::io(&path, "open", e))?;
-            lock.lock().map_err(|e| Error::io(&path, "lock", e))?;
+            let lock = Directory::make(&path, &mut made)?;
+            lock.lock()?;
             // Another run may have removed it when it was done, while this one waited.
-            let own = lock.metadata().map_err(|e| Error::io(&path, "read", e))?;
-            let there = path.metadata();
-            if there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())) {
+            if Directory::open(&path).is_ok_and(|now| now.is(&lock)) {
                 break lock;
             }
         };
@@ -67,8 +65,9 @@ impl Stage {
             output,
             prefix: options.artifact_prefix.clone(),
             lock,
+            _made: made,
         };
-        stage.empty()?;
+        stage.empty(&|_| true)?;
         Ok(stage)
     }
 
@@ -133,77 +132,70 @@ impl Stage {
 
     /// Gives the artifacts their final names, the generic one last. What was there before goes
     /// first the same way: as long as there is a generic artifact, it is whole, and all others are.
-    /// That holds over a power failure, too.
+    /// That holds over a power failure, too. Where it fails, what was there before has its names
+    /// again.
     pub(super) fn commit(self, targets: &[&TargetId]) -> Result<(), Error> {
         self.sync_content()?;
-        self.set_aside(None)?;
-        Directory::open(&self.output)?.sync()?;
-        for target in targets {
-            self.set_aside(Some(target))?;
-            self.rename(Some(target))?;
+        let output = Directory::open(&self.output)?;
+        let mut renames = Renames::default();
+        renames.set_aside(&self.output(None), &self.aside(None))?;
+        output.sync()?;
+        for target in targets.iter().map(|target| Some(*target)) {
+            renames.set_aside(&self.output(target), &self.aside(target))?;
+            renames.rename(&self.artifact(target), &self.output(target))?;
         }
-        Directory::open(&self.output)?.sync()?;
-        self.rename(None)?;
-        Directory::open(&self.output)?.sync()?;
-        self.empty()?;
-        fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
+        output.sync()?;
+        renames.rename(&self.artifact(None), &self.output(None))?;
+        output.sync()?;
+        renames.keep();
+        self.empty(&|_| true)
     }
 
-    /// The same beside a generic artifact that stays: each replaces what was there at once, where
-    /// the file system can exchange two names.
+    /// The same beside a generic artifact that stays.
     pub(super) fn commit_beside(self, targets: &[&TargetId]) -> Result<(), Error> {
         self.sync_content()?;
-        for target in targets {
-            let (new, output) = (self.artifact(Some(target)), self.output(Some(target)));
-            if renameat_with(CWD, &new, CWD, &output, RenameFlags::EXCHANGE).is_err() {
-                self.set_aside(Some(target))?;
-                self.rename(Some(target))?;
-            }
+        let mut renames = Renames::default();
+        for target in targets.iter().map(|target| Some(*target)) {
+            let (new, output) = (self.artifact(target), self.output(target));
+            renames.replace(&new, &output, &self.aside(target))?;
         }
         Directory::open(&self.output)?.sync()?;
-        self.empty()?;
-        fs::remove_dir(&self.path).map_err(|e| Error::io(&self.path, "remove", e))
+        renames.keep();
+        self.empty(&|_| true)
     }
 
     /// Makes what was written durable: a name must not survive a power failure that its content does
     /// not.
     pub(super) fn sync_content(&self) -> Result<(), Error> {
-        rustix::fs::syncfs(&self.lock).map_err(|e| Error::io(&self.path, "write", e.into()))
+        self.lock.sync_file_system()
     }
 
-    fn rename(&self, target: Option<&TargetId>) -> Result<(), Error> {
-        let output = self.output(target);
-        fs::rename(self.artifact(target), &output).map_err(|e| Error::io(&output, "replace", e))
+    /// Where what an artifact replaces is meanwhile.
+    fn aside(&self, target: Option<&TargetId>) -> PathBuf {
+        let name = artifact_name(&self.prefix, target);
+        self.path.join(format!("{OLD}{name}"))
     }
 
-    fn set_aside(&self, target: Option<&TargetId>) -> Result<(), Error> {
-        let output = self.output(target);
-        let aside = self
-            .path
-            .join(format!("old.{}", artifact_name(&self.prefix, target)));
-        match fs::rename(&output, aside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::io(&output, "replace", error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn empty(&self) -> Result<(), Error> {
-        let entries = fs::read_dir(&self.path).map_err(|e| Error::io(&self.path, "list", e))?;
-        for entry in entries {
-            let path = entry.map_err(|e| Error::io(&self.path, "list", e))?.path();
-            remove_tree(&path)?;
+    /// Removes what is in it and has one of the names that `which` tells.
+    fn empty(&self, which: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
+        for name in self.lock.names()?.iter().filter(|name| which(name)) {
+            remove_tree(&self.path.join(name))?;
         }
         Ok(())
     }
+}
 
-    /// Gives up: removes everything that was written.
-    pub(super) fn discard(self) {
-        let _ = self.empty();
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // What was replaced is still here where it could not get its name back.
+        let is_new = |name: &OsStr| !name.as_encoded_bytes().starts_with(OLD.as_bytes());
+        let _ = self.empty(&is_new);
         let _ = fs::remove_dir(&self.path);
     }
 }
+
+/// What the names of replaced artifacts begin with.
+const OLD: &str = "old.";
 
 /// Whether there are files in an artifact besides its list of prefixes, and below directories.
 fn has_more_than_list(artifact: &Path) -> bool {
@@ -216,6 +208,8 @@ fn has_more_than_list(artifact: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
 
     /// Puts an artifact into the stage.
@@ -223,6 +217,12 @@ mod tests {
         let artifact = stage.artifact(target);
         fs::create_dir(&artifact).unwrap();
         fs::write(artifact.join(mark::FILE_NAME), "").unwrap();
+    }
+
+    fn names(directory: &Path) -> Vec<OsString> {
+        let mut names = Directory::open(directory).unwrap().names().unwrap();
+        names.sort();
+        names
     }
 
     #[test]
@@ -245,7 +245,8 @@ mod tests {
         fs::create_dir_all(stage.path().join("old.blas_lib_gfx942/lib")).unwrap();
         drop(stage);
 
-        // The second target's artifact cannot be renamed: it is not there.
+        // The second target's artifact cannot be renamed: it is not there. Everything is as before.
+        fs::write(generic.join("version"), "1").unwrap();
         let stage = Stage::lock(&options).unwrap();
         write(&stage, None);
         write(&stage, Some(&one));
@@ -253,20 +254,19 @@ mod tests {
             stage.commit(&[&one, &other]),
             Err(Error::Io { .. })
         ));
-        assert!(!generic.exists());
+        assert_eq!(fs::read(generic.join("version")).unwrap(), b"1");
+        assert_eq!(
+            names(output.path()),
+            ["blas_lib_generic", "blas_lib_gfx1100"]
+        );
 
         let stage = Stage::lock(&options).unwrap();
         for target in [None, Some(&one), Some(&other)] {
             write(&stage, target);
         }
         stage.commit(&[&one, &other]).unwrap();
-        let mut names: Vec<_> = fs::read_dir(output.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        names.sort();
         assert_eq!(
-            names,
+            names(output.path()),
             ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"]
         );
     }
