@@ -7,11 +7,11 @@ mod shards;
 use std::fs;
 
 use kpack_format::manifest::Manifest;
-use kpack_split::artifact::recombine::Severity;
+use kpack_split::artifact::recombine::{self, Severity};
 use kpack_split::artifact::split::{Options, split};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
-use planned::{CONFIGURATION, assert_said, options, planned, said};
+use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{PREFIX, three_shards, write};
 
 const LINUX_C: &str = "shards/linux-c/blas_lib_";
@@ -78,4 +78,50 @@ fn an_archive_of_an_earlier_split_is_refused() {
     fs::remove_dir_all(tree.path("shards/linux-c/blas_lib_gfx942")).unwrap();
     let parts = ["linux-b/blas_lib_gfx942", "an earlier split"];
     assert_refused(&tree, &parts);
+}
+
+/// What recombining the shards of `from` gives, as files with their bytes.
+fn recombined(tree: &Tree, from: &str, configuration: &str) -> Vec<(String, Vec<u8>)> {
+    let output = tree.path(&format!("{from}-out"));
+    let options = recombine::Options {
+        shards_dir: tree.path(from),
+        output_dir: output.clone(),
+        ..options(tree, configuration)
+    };
+    let plan = recombine::plan(&options, &|_, _| {}).unwrap();
+    assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
+    plan.apply(&options, &|_| {}).unwrap();
+    let start = format!("{from}-out/");
+    let files = tree.snapshot().into_iter();
+    files
+        .filter_map(|(name, (_, bytes))| Some((name.strip_prefix(&start)?.to_owned(), bytes)))
+        .collect()
+}
+
+#[test]
+fn what_was_recombined_is_recombined_with_more() {
+    let tree = three_shards();
+    let whole = recombined(&tree, "shards", CONFIGURATION);
+    // First the shards a and b, and then what they make with c.
+    let lenient = with_validation("error_on_missing_architecture", false);
+    for shard in ["linux-a", "linux-b"] {
+        let from = tree.path(&format!("shards/{shard}"));
+        fs::create_dir_all(tree.path("first")).unwrap();
+        fs::rename(from, tree.path(&format!("first/{shard}"))).unwrap();
+    }
+    recombined(&tree, "first", &lenient);
+    fs::rename(tree.path("first-out"), tree.path("shards/linux-a")).unwrap();
+    fs::remove_dir_all(tree.path("shards-out")).unwrap();
+    assert_eq!(recombined(&tree, "shards", CONFIGURATION), whole);
+}
+
+#[test]
+fn what_is_not_split_is_no_groups_artifact() {
+    let tree = three_shards();
+    let unsplit = tree.path("shards/linux-a/blas_lib_gfx110X");
+    fs::rename(tree.path("in/linux-a/blas_lib"), unsplit).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["blas_lib_gfx110X", "left out: it is no split artifact"];
+    assert_said(&plan, Severity::Warning, &parts);
+    assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
 }

@@ -8,7 +8,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use kpack_split::artifact::recombine::{Severity, plan};
+use kpack_split::artifact::split::{Options, split};
 use kpack_split::verify::{self, Outcome, verify};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{DATABASE, PREFIX, three_shards, write};
@@ -251,4 +253,69 @@ fn a_target_that_nobody_knows() {
             .iter()
             .any(|line| line.contains("gfx12xx is no"))
     );
+}
+
+/// Adds a component without device code to each shard.
+fn second_component(tree: &Tree, file: &str, bytes: &[u8]) {
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        let artifact = tree.path(&format!("shards/{shard}/more_lib_generic"));
+        write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
+        write(&artifact.join(PREFIX).join(file), bytes);
+    }
+}
+
+#[test]
+fn a_path_that_two_components_install() {
+    let file = "lib/rocblas/library/TensileLibrary_fallback.dat";
+    let tree = three_shards();
+    let original = format!("shards/linux-a/blas_lib_generic/{PREFIX}/{file}");
+    let original = fs::read(tree.path(&original)).unwrap();
+    // Packages of both own it, but nothing is lost.
+    second_component(&tree, file, &original);
+    let text = "blas_lib_generic of another component has the same file";
+    let parts = ["more_lib_generic", file, text];
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(&plan, Severity::Warning, &parts);
+    assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
+    assert_eq!(faults(&tree, "shards"), [""; 0]);
+
+    second_component(&tree, file, b"other");
+    let text = "not the same as that of blas_lib_generic, another component";
+    let parts = ["more_lib_generic", file, text];
+    assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
+    let found = faults(&tree, "shards");
+    let text = format!("of another component, and both are installed as {file}");
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        // Not the same as that in its own shard.
+        let of = |fault: &&String| fault.matches(shard).count() == 2 && fault.contains(&text);
+        assert_eq!(found.iter().filter(of).count(), 1, "{found:#?}");
+    }
+}
+
+/// One module in two artifacts: archives of both have one name.
+#[test]
+fn archives_that_two_components_install() {
+    let tree = three_shards();
+    let artifact = tree.path("in/linux-a/more_lib");
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "more")]);
+    let path = artifact.join(PREFIX).join("lib/libmore.so");
+    library.build(&path).unwrap();
+    write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
+    split(
+        &Options::new(artifact, tree.path("shards/linux-a"), "more_lib"),
+        &(),
+    )
+    .unwrap();
+    let archive = "lib/.kpack/rocblas_lib_gfx1100.kpack";
+    let configuration = with_validation("error_on_missing_architecture", false);
+    let plan = planned(&tree, &configuration);
+    let parts = ["more_lib_gfx110X", archive, "not the same as that of"];
+    assert_said(&plan, Severity::Error, &parts);
+    let found = faults(&tree, "shards/linux-a");
+    let is_found = |fault: &String| {
+        fault.contains(archive)
+            && fault.contains("is not the same as")
+            && fault.contains("more_lib")
+    };
+    assert!(found.iter().any(is_found), "{found:#?}");
 }

@@ -205,13 +205,13 @@ fn files_of_another_target_and_of_the_host_in_a_target_artifact() {
         &report,
         &[
             "Kernels_gfx1100.hsaco",
-            "is of gfx1100, in the artifact of gfx942",
+            "is of gfx1100, in an artifact for gfx942",
         ],
     );
     assert_found(&report, &["Other_gfx942.hsaco", "says gfx942", "gfx1100"]);
     assert_found(
         &report,
-        &["host.so", "is for the host, in an artifact of targets"],
+        &["host.so", "is for the host, in an artifact for gfx942"],
     );
 }
 
@@ -278,7 +278,7 @@ fn a_group_that_is_called_after_its_processor() {
     // With an artifact for that target alone, it is in the wrong one.
     write(&path(one).join("artifact_manifest.txt"), b"");
     let report = check(&tree, &format!("shards/linux-a/{group}"), None, &[]);
-    assert_found(&report, &["is of gfx90a:xnack+, in the artifact of gfx90a"]);
+    assert_found(&report, &["is of gfx90a:xnack+, in an artifact for gfx90a"]);
 }
 
 #[test]
@@ -539,7 +539,7 @@ fn device_code_in_no_known_place() {
         &report,
         &[
             "share/gfx1100.bin",
-            "is of gfx942, in the artifact of gfx1100: it is an AMDGPU code object",
+            "is of gfx942, in an artifact for gfx1100: it is an AMDGPU code object",
         ],
     );
     fs::remove_file(tree.path(&at("gfx1100", "share/gfx1100.bin"))).unwrap();

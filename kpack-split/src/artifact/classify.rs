@@ -169,7 +169,7 @@ pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error>
 /// How many entries are one piece of work for a thread.
 const AT_ONCE: usize = 32;
 
-fn classify_found(
+pub(super) fn classify_found(
     prefix: &Path,
     databases: &Selection,
     found: &[DirEntry],

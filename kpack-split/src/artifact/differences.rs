@@ -6,8 +6,7 @@ use std::path::Path;
 
 use object::elf;
 
-use super::code_ids;
-use super::layout::{LEAST_TEXT, UNIT_IDS, layout_only, text_in, texts, unit_ids};
+use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, text_in, texts, unit_ids};
 use crate::Error;
 use crate::elf::{Dynamic, Image};
 use crate::inspect;
@@ -43,14 +42,15 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     );
     let mut shown = at;
     if let (Ok(a), Ok(b)) = images {
-        if code_ids::differ_only(one, &a, other, &b)? {
-            return Ok(None);
-        }
-        if let Some(text) = layout_only(&a, &b) {
-            return Ok(Some(Difference {
-                text,
-                layout_only: true,
-            }));
+        match layout::compare((one, &a), (other, &b))? {
+            Same::Yes => return Ok(None),
+            Same::But(text) => {
+                return Ok(Some(Difference {
+                    text,
+                    layout_only: true,
+                }));
+            }
+            Same::No => {}
         }
         shown = sections(&a, &b, &mut parts).unwrap_or(at);
         if unit_ids(&a) != unit_ids(&b) {
@@ -212,6 +212,11 @@ fn kind_of_text(a: &str, b: &str) -> &'static str {
     } else {
         "text"
     }
+}
+
+/// Whether two files have the same bytes.
+pub(crate) fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
+    Ok(size(one)? == size(other)? && first_difference(one, other)?.is_none())
 }
 
 /// Offset of the first byte that differs, or where the shorter one ends.

@@ -2,51 +2,98 @@
 //! build ID, addresses, because their device code had another size, and IDs of compilation units.
 
 use std::fs::File;
+use std::path::Path;
 
 use kpack_format::marker;
 use object::{LittleEndian as LE, elf};
 
 use super::moved::Moves;
+use crate::Error;
 use crate::elf::{
-    Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION, is_address, pods,
+    DeviceCode, Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION,
+    is_address, pods,
 };
+
+use crate::inspect::{Marked, elf_error, read_markers};
 
 /// The least printable bytes in a row that are called text.
 pub(super) const LEAST_TEXT: usize = 6;
 
-/// What to say of two files that differ in no more; `None` where they do.
+/// What a comparison of two binaries gives.
+pub(super) enum Same {
+    /// They are, but for IDs of device code in their markers: each shard's name the targets that it
+    /// built.
+    Yes,
+    /// They are, but for what this says of them.
+    But(String),
+    /// They are not, or cannot be compared.
+    No,
+}
+
+/// Compares two host binaries.
 ///
-/// They have the same sections, symbols, relocations and dynamic entries, and the same bytes in all
-/// sections. Where sections have moved, an address in one file stands for the one that it has moved to
-/// in the other: code, data and debug information are compared all the same.
-pub(super) fn layout_only(one: &Image<File>, other: &Image<File>) -> Option<String> {
-    // What cannot be read cannot be compared.
-    let same = shape(one) == shape(other)
+/// They have to have the same sections, symbols, relocations, dynamic entries and markers, and the
+/// same bytes in all other sections. Where sections have moved, an address in one file stands for the
+/// one that it has moved to in the other: code, data and debug information are compared all the same.
+pub(super) fn compare(
+    (path, one): (&Path, &Image<File>),
+    (other_path, other): (&Path, &Image<File>),
+) -> Result<Same, Error> {
+    let (Some(ours), Some(theirs)) = (markers(path, one)?, markers(other_path, other)?) else {
+        return Ok(Same::No);
+    };
+    let same = ours == theirs
+        && shape(one) == shape(other)
         && texts(one) == texts(other)
-        && tables(one).ok()? == tables(other).ok()?
-        && same_contents(one, other).ok()?;
+        // What cannot be read cannot be compared.
+        && tables(one).is_ok_and(|ours| tables(other).is_ok_and(|theirs| ours == theirs))
+        && same_contents(one, other).unwrap_or(false);
     if !same {
-        return None;
+        return Ok(Same::No);
     }
     let units = unit_ids(one) != unit_ids(other);
-    if addresses(one) != addresses(other) {
+    Ok(if addresses(one) != addresses(other) {
         let and = match units {
             true => format!(", and in {UNIT_IDS}"),
             false => String::new(),
         };
-        return Some(format!(
+        Same::But(format!(
             "differs in its layout{and}: its sections have the same sizes and other addresses, as \
              where device code had another size; but for these addresses, code and data are the same"
-        ));
-    }
-    Some(match units {
-        true => format!("differs in {UNIT_IDS} only"),
-        false => {
-            "differs in its build ID only, which linkers derive from all that they link, device \
-                  code included"
-                .to_owned()
-        }
+        ))
+    } else if units {
+        Same::But(format!("differs in {UNIT_IDS} only"))
+    } else if ids(one) != ids(other) {
+        let text = "differs in its build ID only, which linkers derive from all that they link, device \
+                    code included";
+        Same::But(text.to_owned())
+    } else {
+        Same::Yes
     })
+}
+
+/// The markers of a binary, without IDs of device code, and the wrappers that have them; `None` for
+/// one with device code in it.
+fn markers(path: &Path, image: &Image<File>) -> Result<Option<Vec<Marked>>, Error> {
+    let code = image.device_code().map_err(|e| elf_error(path, e))?;
+    let groups = match code {
+        DeviceCode::Split(split) => read_markers(path, image, &split)?,
+        DeviceCode::None(_) => Vec::new(),
+        DeviceCode::Fat(_) => return Ok(None),
+    };
+    let plain = groups.into_iter().map(|group| Marked {
+        marker: group.marker.without_code_ids(),
+        ..group
+    });
+    Ok(Some(plain.collect()))
+}
+
+/// What identifies the build.
+fn ids(image: &Image<File>) -> Vec<Vec<u8>> {
+    let sections = image.sections.iter().filter(|s| IDS.contains(&&*s.name));
+    sections
+        .map(|section| image.section_bytes(section).unwrap_or_default())
+        .collect()
 }
 
 /// What they are called for people.

@@ -6,11 +6,10 @@
 
 mod classifier;
 pub mod classify;
-mod code_ids;
 mod content;
 mod data_file;
 pub mod databases;
-mod differences;
+pub(crate) mod differences;
 mod elf_header;
 mod layout;
 pub mod manifest_txt;
@@ -19,7 +18,6 @@ mod moved;
 pub mod names;
 pub mod packaging;
 pub(crate) mod pairs;
-pub(crate) mod parts;
 mod pe;
 pub mod recombine;
 pub(crate) mod rules;
@@ -27,3 +25,4 @@ pub(crate) mod shared;
 pub mod split;
 mod staged_tree;
 pub mod target_name;
+pub(crate) mod tree;

@@ -1,11 +1,165 @@
 //! What has to hold in a tree of artifacts, whoever asks: split, recombine or verify.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
 use std::path::Path;
 
 use kpack_format::manifest::KpackFile;
 
+use super::classify::{Class, Node};
+use super::differences::same_bytes;
+use super::target_name::either_agrees;
+use super::tree::{Item, Role};
 use crate::Error;
 use crate::inspect::{digest, open, open_archive};
+
+/// Why an entry is worth a word where it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It must not be there.
+    Wrong(String),
+    /// It may be there, and nobody knows what for.
+    Odd(String),
+}
+
+/// Whether an entry belongs into an artifact with this role; `None` where it does. `path` is its path
+/// in the artifact.
+pub(crate) fn belongs(role: &Role, path: &Path, item: &Item) -> Option<Place> {
+    let artifact = match role {
+        Role::Target(target) => format!("an artifact for {target}"),
+        _ => "an artifact of targets".to_owned(),
+    };
+    match (role, &item.class) {
+        (Role::Unsplit, _) => None,
+        // Split leaves an empty one where it is.
+        (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
+        // It has something for every target of the build, even where that was one only.
+        (Role::Generic, Class::Target { .. }) if item.shared(path).is_some() => None,
+        (Role::Generic, Class::Target { target, database }) => Some(Place::Wrong(format!(
+            "is of {target} ({database}), in a generic artifact, which holds nothing of one target"
+        ))),
+        (Role::Generic, Class::Fat) => Some(Place::Wrong(
+            "is a fat binary in a generic artifact".to_owned(),
+        )),
+        (Role::Generic, Class::Unknown { reason, .. }) => {
+            Some(Place::Odd(format!("in no known place: {reason}")))
+        }
+        (Role::Generic, Class::Host | Class::Split) => None,
+        (Role::Target(own), Class::Target { target, .. }) if own != target => {
+            Some(Place::Wrong(format!("is of {target}, in {artifact}")))
+        }
+        (
+            Role::Target(own),
+            Class::Unknown {
+                target: Some(target),
+                reason,
+                ..
+            },
+        ) if !either_agrees(own, target) => Some(Place::Wrong(format!(
+            "is of {target}, in {artifact}: {reason}"
+        ))),
+        (
+            _,
+            Class::Unknown {
+                target: None,
+                reason,
+                ..
+            },
+        ) => Some(Place::Odd(format!(
+            "in no known place, and of no one target: {reason}"
+        ))),
+        (_, Class::Target { .. } | Class::Unknown { .. }) => None,
+        _ if item.is_manifest() => None,
+        _ if item.node == (Node::Directory { empty: true }) => {
+            Some(Place::Odd("is an empty directory".to_owned()))
+        }
+        _ if item.is_directory() => None,
+        _ => Some(Place::Wrong(format!("is for the host, in {artifact}"))),
+    }
+}
+
+/// Who installs which path, of artifacts that are installed into one prefix.
+#[derive(Default)]
+pub(crate) struct Owners<'a> {
+    first: BTreeMap<&'a Path, Owner<'a>>,
+}
+
+/// An artifact's entry.
+#[derive(Clone, Copy)]
+pub(crate) struct Owner<'a> {
+    pub(crate) component: &'a str,
+    /// What tells the artifact from others.
+    pub(crate) artifact: &'a Path,
+    /// Path in the artifact.
+    pub(crate) path: &'a Path,
+    pub(crate) content: Content<'a>,
+}
+
+/// What an entry is.
+#[derive(Clone, Copy)]
+pub(crate) enum Content<'a> {
+    Directory,
+    /// A file or symbolic link.
+    File(&'a Path),
+    /// The bytes of a file that is to be written.
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Owners<'a> {
+    /// Adds an entry that is installed as `installed`. Gives the one that is installed there already,
+    /// where there must not be two, and whether that could be borne: both are the same file, and of
+    /// two components.
+    ///
+    /// Directories are everybody's. One artifact may have the same file in several prefixes.
+    pub(crate) fn add(
+        &mut self,
+        installed: &'a Path,
+        owner: Owner<'a>,
+    ) -> Result<Option<(Owner<'a>, bool)>, Error> {
+        let first = match self.first.entry(installed) {
+            Entry::Vacant(free) => {
+                free.insert(owner);
+                return Ok(None);
+            }
+            Entry::Occupied(first) => *first.get(),
+        };
+        if let (Content::Directory, Content::Directory) = (first.content, owner.content) {
+            return Ok(None);
+        }
+        let is_one_artifact = first.artifact == owner.artifact;
+        if !is_one_artifact && first.component == owner.component {
+            return Ok(Some((first, false)));
+        }
+        let same = first.content.is_same(owner.content)?;
+        Ok((!(is_one_artifact && same)).then_some((first, same)))
+    }
+}
+
+impl Content<'_> {
+    fn is_same(self, other: Content<'_>) -> Result<bool, Error> {
+        let link = |path: &Path| {
+            let is_link = path.is_symlink().then(|| fs::read_link(path));
+            is_link.transpose().map_err(|e| Error::io(path, "read", e))
+        };
+        match (self, other) {
+            (Content::Directory, Content::Directory) => Ok(true),
+            (Content::Directory, _) | (_, Content::Directory) => Ok(false),
+            (Content::Bytes(one), Content::Bytes(other)) => Ok(one == other),
+            (Content::Bytes(bytes), Content::File(path))
+            | (Content::File(path), Content::Bytes(bytes)) => {
+                let failed = |e| Error::io(path, "read", e);
+                let size = fs::symlink_metadata(path).map_err(failed)?.len();
+                let may_be = size == bytes.len() as u64 && link(path)?.is_none();
+                Ok(may_be && fs::read(path).map_err(failed)? == bytes)
+            }
+            (Content::File(one), Content::File(other)) => match (link(one)?, link(other)?) {
+                (None, None) => same_bytes(one, other),
+                (one, other) => Ok(one == other),
+            },
+        }
+    }
+}
 
 /// In what the archive at `path` is not the one of `group` that a manifest lists as `file`; empty
 /// where it is.

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::elf::{self, Image, ReadAt};
 
 /// Wrappers that ask for the same kernels in the same places.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Marked {
     pub(crate) marker: Marker,
     /// Positions of the wrappers in the binary.

@@ -76,6 +76,12 @@ impl Report {
         self.count(Outcome::Fault) == 0
     }
 
+    /// Adds the checks of others, in their order.
+    pub(super) fn extend(&mut self, others: impl IntoIterator<Item = Self>) {
+        let checks = others.into_iter().flat_map(|other| other.checks);
+        self.checks.extend(checks);
+    }
+
     pub(super) fn add(
         &mut self,
         outcome: Outcome,

@@ -1,22 +1,22 @@
 //! A split tree against the unsplit one: nothing lost, nothing added, everything the same.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use kpack_format::names::{is_archive, is_manifest};
 
 use super::archive::counted;
 use super::{Context, Outcome, Report, Subject, original};
 use crate::Error;
 use crate::artifact::classify::{Class, Node, classify, walk_error};
 use crate::artifact::databases::Selection;
+use crate::artifact::differences::same_bytes;
 use crate::artifact::manifest_txt;
-use crate::artifact::parts;
 use crate::artifact::shared::{Entries, shared};
 use crate::artifact::split::artifact_prefix;
-use crate::kpack_dir;
-use kpack_format::names::{is_archive, is_manifest};
+use crate::artifact::tree::{is_artifact, is_of_group};
 
 /// Compares the tree at `path` with `unsplit`: an install prefix with one, an artifact directory, or
 /// a directory of artifact directories, with what was split from it.
@@ -26,15 +26,13 @@ pub(super) fn compare(
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let is_artifact = |path: &Path| path.join(manifest_txt::FILE_NAME).is_file();
-    let sets = context.artifacts.sets();
+    let sets = || context.artifacts.sets();
     if is_artifact(unsplit) {
         let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
-        let own = sets
-            .iter()
-            .find(|set| set.component == artifact_prefix(&name));
-        let Some(set) = own.or(sets.first().filter(|_| sets.len() == 1)) else {
-            let text = match sets.len() {
+        let own = sets().find(|set| set.component == artifact_prefix(&name));
+        let count = sets().count();
+        let Some(set) = own.or(sets().next().filter(|_| count == 1)) else {
+            let text = match count {
                 0 => "there are no split artifacts to compare with it".to_owned(),
                 _ => {
                     format!("none of the artifacts is called {name}_…; name those of one component")
@@ -66,7 +64,7 @@ pub(super) fn compare(
     for unsplit in artifacts {
         let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
         let name = artifact_prefix(&name);
-        match sets.iter().find(|set| set.component == name) {
+        match sets().find(|set| set.component == name) {
             Some(set) => artifact(&unsplit, &set.roots, context, report)?,
             None => {
                 let text = format!("there is no split artifact {name}_generic");
@@ -171,7 +169,7 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         let faults = report.count(Outcome::Fault);
-        let recombined = self.roots.iter().any(|root| parts::is_of_group(root));
+        let recombined = self.roots.iter().any(|root| is_of_group(root));
         let mut expected = BTreeSet::new();
         let mut files = 0;
         for entry in manifest_txt::walk_outside(&self.unsplit, prefixes) {
@@ -322,21 +320,4 @@ fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<S
         let (noun, lost) = (then.noun(), lost.join(", "));
         format!("has not what the unsplit tree's has {noun} {lost}")
     }))
-}
-
-/// Whether two files have the same bytes.
-pub(super) fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
-    let open = |path: &Path| {
-        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-        let size = file
-            .metadata()
-            .map_err(|e| Error::io(path, "read", e))?
-            .len();
-        Ok::<_, Error>((BufReader::with_capacity(1 << 18, file), size))
-    };
-    let ((a, a_size), (b, b_size)) = (open(one)?, open(other)?);
-    if a_size != b_size {
-        return Ok(false);
-    }
-    kpack_dir::same_bytes(a, b).map_err(|e| Error::io(one, "read", e))
 }

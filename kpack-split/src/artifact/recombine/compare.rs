@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use kpack_format::Sha256;
 use kpack_format::archive::Toc;
 
-use super::tree::{Item, Tree};
 use crate::Error;
 use crate::artifact::classify::Node;
 use crate::artifact::differences;
+use crate::artifact::tree::{Item, Tree};
 use crate::inspect;
 
 /// In what two trees differ at a path.
@@ -110,7 +110,7 @@ fn difference(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Err
             if a != b {
                 return Ok(Some((Kind::Content, format!("mode {a:o} against {b:o}"))));
             }
-            if first.class_is_kpack() && second.class_is_kpack() {
+            if first.is_kpack() && second.is_kpack() {
                 return archives(first, second);
             }
             let difference = differences::explain(&first.from, &second.from)?;

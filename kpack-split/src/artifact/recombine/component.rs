@@ -11,7 +11,6 @@ use walkdir::WalkDir;
 
 use super::manifests;
 use super::shards::{Artifacts, Shards};
-use super::tree::{Item, Tree};
 use super::{Artifact, Finding, Options, Severity, Source, list};
 use crate::Error;
 use crate::artifact::classify::Node;
@@ -20,6 +19,7 @@ use crate::artifact::mark;
 use crate::artifact::names;
 use crate::artifact::packaging::TargetGroup;
 use crate::artifact::target_name::{agrees, matches_processor};
+use crate::artifact::tree::{Item, Tree};
 
 /// How many differences between two trees are listed one by one.
 const MOST_DIFFERENCES: usize = 20;
@@ -69,7 +69,6 @@ impl<'a> Component<'a> {
             component.manifests(&generics, &trees, &wanted)?;
         }
         component.generic_has_all_targets();
-        component.overlaps()?;
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(component)
     }
@@ -79,7 +78,7 @@ impl<'a> Component<'a> {
     fn choose_databases(&mut self) -> Result<(), Error> {
         let mut first: Option<(&str, Selection)> = None;
         for (shard, artifacts) in self.shards() {
-            for path in artifacts.generic.iter().chain(artifacts.targets.values()) {
+            for path in artifacts.paths() {
                 let own = mark::databases(path)?;
                 let Some((known, databases)) = &first else {
                     first = Some((shard, own));
@@ -135,11 +134,16 @@ impl<'a> Component<'a> {
 
     /// Reads an artifact of `shard`, and names what is damaged in it.
     pub(super) fn tree(&mut self, shard: &str, artifact: &Path) -> Result<Tree, Error> {
-        let mut tree = Tree::read(shard, artifact, &self.databases)?;
+        let tree = Tree::read(shard, artifact)?;
+        Ok(self.undamaged(tree))
+    }
+
+    /// Names what is damaged in a tree.
+    pub(super) fn undamaged(&mut self, mut tree: Tree) -> Tree {
         for (path, text) in std::mem::take(&mut tree.damaged) {
             self.say(Severity::Error, path, text);
         }
-        Ok(tree)
+        tree
     }
 
     /// A directory name: what the component is called for `suffix`.
@@ -218,10 +222,10 @@ impl<'a> Component<'a> {
         }
         let claimed: BTreeSet<&TargetId> = groups.iter().flat_map(|g| &g.architectures).collect();
         for (_, artifacts) in self.shards.of(self.name) {
-            for (target, path) in &artifacts.targets {
+            for (target, input) in &artifacts.targets {
                 if !claimed.contains(target) {
                     let text = format!("left out: no group takes {target}");
-                    self.say(Severity::Warning, path, text);
+                    self.say(Severity::Warning, input.path(), text);
                 }
             }
         }

@@ -5,11 +5,11 @@ use std::path::Path;
 use super::Severity;
 use super::component::Component;
 use super::own_files::OwnFiles;
-use super::tree::Tree;
 use crate::Error;
 use crate::artifact::classify::Class;
-use crate::artifact::manifest_txt;
 use crate::artifact::names;
+use crate::artifact::rules::{Place, belongs};
+use crate::artifact::tree::{Role, Tree};
 use crate::inspect;
 use crate::object_file::is_object;
 
@@ -87,9 +87,9 @@ impl Component<'_> {
         let tree = &trees[0];
         let mut artifact = self.artifact(None, &tree.prefixes);
         artifact.shards.insert(first.to_owned());
-        for stray in manifest_txt::outside(path, &tree.prefixes).flatten() {
+        for path in &tree.unlisted {
             let text = "left out: it is in no prefix that the artifact lists, so in no package";
-            self.say(Severity::Warning, stray.path(), text);
+            self.say(Severity::Warning, path, text);
         }
         let merged = self.merge_shared(&trees)?;
         for (path, item) in &tree.entries {
@@ -107,16 +107,10 @@ impl Component<'_> {
     /// than the primary one's, nothing would be taken.
     fn nothing_unsplit(&mut self, tree: &Tree) {
         for (path, item) in &tree.entries {
-            let wrong = match &item.class {
-                _ if item.shared(path).is_some() => continue,
-                // Split leaves an empty one where it is.
-                Class::Target { .. } if item.is_directory() => continue,
-                Class::Target { target, database } => format!("is of {target} ({database})"),
-                Class::Fat => "is a fat binary".to_owned(),
-                _ => continue,
-            };
-            let text = format!("it {wrong}, in a generic artifact: was all of it split?");
-            self.say(Severity::Error, &item.from, text);
+            if let Some(Place::Wrong(reason)) = belongs(&Role::Generic, path, item) {
+                let text = format!("it {reason}: was all of it split?");
+                self.say(Severity::Error, &item.from, text);
+            }
         }
     }
 

@@ -1,20 +1,20 @@
 //! The artifacts of groups: device code of all shards.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use kpack_format::TargetId;
 
 use super::compare::{Difference, Kind, differences};
 use super::component::Component;
-use super::tree::{Item, Tree};
+use super::shards::Input;
 use super::{Artifact, Finding, Severity};
 use crate::Error;
-use crate::artifact::classify::{Class, Node};
 use crate::artifact::packaging::TargetGroup;
-use crate::artifact::target_name::either_agrees;
+use crate::artifact::rules::{Place, belongs};
+use crate::artifact::tree::{Role, Tree};
 
 /// What there is for a target.
 struct Target<'a> {
@@ -27,13 +27,7 @@ impl<'a> Component<'a> {
     /// that is in it.
     pub(super) fn group(&mut self, group: &TargetGroup) -> Result<Option<(Artifact, Tree)>, Error> {
         let mut artifact = self.artifact(Some(group), &[]);
-        let mut all = Tree {
-            shard: String::new(),
-            root: PathBuf::new(),
-            prefixes: Vec::new(),
-            entries: BTreeMap::new(),
-            damaged: Vec::new(),
-        };
+        let mut all = Tree::empty("", Path::new(""));
         for target in &group.architectures {
             let Some(Target { shards, tree }) = self.target(target)? else {
                 continue;
@@ -72,21 +66,19 @@ impl<'a> Component<'a> {
     /// What there is for a target. Where several shards have it, the first one's is taken, and what
     /// only others have as well.
     fn target(&mut self, target: &TargetId) -> Result<Option<Target<'a>>, Error> {
-        let with: Vec<(&str, &Path)> = self
+        let with: Vec<(&str, &Input)> = self
             .shards()
-            .filter_map(|(shard, artifacts)| {
-                Some((shard, artifacts.targets.get(target)?.as_path()))
-            })
+            .filter_map(|(shard, artifacts)| Some((shard, artifacts.targets.get(target)?)))
             .collect();
-        let Some(((first, path), others)) = with.split_first() else {
+        let Some(((first, input), others)) = with.split_first() else {
             return Ok(None);
         };
-        let tree = self.tree(first, path)?;
+        let tree = self.input(first, input)?;
         self.nothing_misplaced(&tree, target);
         let shards = BTreeSet::from([*first]);
         let mut taken = Target { shards, tree };
-        for (shard, path) in others {
-            let other = self.tree(shard, path)?;
+        for (shard, input) in others {
+            let other = self.input(shard, input)?;
             self.nothing_misplaced(&other, target);
             let mut differences = differences(&taken.tree, &other, |_, _| true)?;
             if self.strict() && parts_of_one(&taken.tree, &other, &differences) {
@@ -107,10 +99,18 @@ impl<'a> Component<'a> {
         validation.error_on_duplicate_device_code
     }
 
+    fn input(&mut self, shard: &str, input: &Input) -> Result<Tree, Error> {
+        match input {
+            Input::Directory(path) => self.tree(shard, path),
+            Input::Part(tree) => Ok(self.undamaged(tree.clone())),
+        }
+    }
+
     fn nothing_misplaced(&mut self, tree: &Tree, target: &TargetId) {
-        for item in tree.entries.values() {
-            if let Some(reason) = misplaced(item, target) {
-                self.say(Severity::Error, &item.from, reason);
+        let role = Role::Target(target.clone());
+        for (path, item) in &tree.entries {
+            if let Some(Place::Wrong(reason)) = belongs(&role, path, item) {
+                self.say(Severity::Error, &item.from, format!("it {reason}"));
             }
         }
     }
@@ -122,7 +122,7 @@ impl<'a> Component<'a> {
         other: &Tree,
         differences: &[Difference],
     ) {
-        let (strict, shard) = (self.strict(), &other.shard);
+        let (strict, shard) = (self.strict(), &*other.shard);
         let mut said: Vec<Finding> = Vec::new();
         for Difference { path, kind, text } in differences {
             let first = taken.entries.get(path);
@@ -171,7 +171,7 @@ impl<'a> Component<'a> {
 /// often installed for all targets, whatever was built.
 fn parts_of_one(first: &Tree, second: &Tree, differences: &[Difference]) -> bool {
     let with_kpacks = |tree: &Tree| -> BTreeSet<Arc<str>> {
-        let kpacks = tree.entries.values().filter(|item| item.class_is_kpack());
+        let kpacks = tree.entries.values().filter(|item| item.is_kpack());
         kpacks.map(|item| Arc::clone(&item.prefix)).collect()
     };
     let (ours, theirs) = (with_kpacks(first), with_kpacks(second));
@@ -202,27 +202,5 @@ impl Target<'_> {
             }
         }
         added
-    }
-}
-
-/// Why something may not be in the artifact of `target`.
-fn misplaced(item: &Item, target: &TargetId) -> Option<String> {
-    let host = || Some(format!("it is for the host, in an artifact for {target}"));
-    match (&item.class, item.node) {
-        _ if item.is_manifest() => None,
-        (Class::Target { target: own, .. }, _) if own != target => {
-            Some(format!("it is of {own}, in an artifact for {target}"))
-        }
-        (
-            Class::Unknown {
-                target: Some(own), ..
-            },
-            _,
-        ) if !either_agrees(own, target) => {
-            Some(format!("it is of {own}, in an artifact for {target}"))
-        }
-        (Class::Target { .. } | Class::Unknown { .. }, _) => None,
-        (Class::Host, Node::Directory { .. }) => None,
-        (Class::Host | Class::Fat | Class::Split, _) => host(),
     }
 }

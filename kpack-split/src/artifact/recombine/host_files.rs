@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use super::compare::{Difference, Kind, differences};
 use super::component::Component;
 use super::merge::MOST_NAMES;
-use super::tree::{Item, Tree};
 use super::{Finding, Severity};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
 use crate::artifact::differences;
 use crate::artifact::shared::Whole;
+use crate::artifact::tree::{Item, Tree};
 use crate::inspect;
 
 /// How much of a file has to be text, in bytes.

@@ -7,15 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_end};
 
 use super::Severity;
-use super::tree::{Item, Tree};
 use crate::Error;
 use crate::artifact::rules::{not_as_listed, unreadable};
+use crate::artifact::tree::{Item, Tree};
 use crate::inspect;
 use crate::kpack_dir::{self, Present};
 
@@ -79,7 +80,7 @@ pub(super) fn merge(
     let mut merge = Merge::read(generics)?;
     for tree in groups {
         let kpacks = tree.entries.iter();
-        for (path, item) in kpacks.filter(|(_, item)| item.class_is_kpack()) {
+        for (path, item) in kpacks.filter(|(_, item)| item.is_kpack()) {
             merge.add(path, item)?;
         }
     }
@@ -101,7 +102,7 @@ struct Merge {
 
 /// What a shard's manifest says of an archive.
 struct Listed {
-    shard: String,
+    shard: Arc<str>,
     manifest: PathBuf,
     file: KpackFile,
 }

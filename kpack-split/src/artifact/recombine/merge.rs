@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::component::Component;
-use super::tree::{Item, Tree};
 use super::{Artifact, Severity};
 use crate::Error;
 use crate::artifact::differences;
 use crate::artifact::shared::{Entries, Shared};
+use crate::artifact::tree::{Item, Tree};
 
 /// How many entries or files that differ are named.
 pub(super) const MOST_NAMES: usize = 5;

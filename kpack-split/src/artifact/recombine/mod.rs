@@ -18,7 +18,6 @@ mod own_files;
 mod plan;
 mod shards;
 mod stale;
-mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;

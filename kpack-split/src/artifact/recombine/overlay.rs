@@ -1,69 +1,82 @@
-//! All artifacts of a component laid over one root, as they are installed.
+//! All artifacts laid over one root, as they are installed.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::component::Component;
-use super::{Artifact, Severity, Source};
+use super::{Artifact, Finding, Options, Severity, Source};
 use crate::Error;
+use crate::artifact::rules::{Content, Owner, Owners};
 
-/// An entry of an artifact.
-#[derive(Clone, Copy)]
-struct Owned<'a> {
-    artifact: &'a Artifact,
-    /// Path in the artifact.
-    path: &'a Path,
-    source: &'a Source,
-}
-
-impl Component<'_> {
-    /// Finds what would lie over one another: files that two artifacts have, and other files in
-    /// several prefixes of one artifact.
-    pub(super) fn overlaps(&mut self) -> Result<(), Error> {
-        let mut first: BTreeMap<&Path, Owned<'_>> = BTreeMap::new();
-        let mut found: Vec<(PathBuf, String)> = Vec::new();
-        for artifact in &self.artifacts {
-            for (outer, inner) in nested(&artifact.prefixes) {
-                let text = format!(
-                    "shards list the prefixes `{outer}` and `{inner}` for it, which overlap"
-                );
-                found.push((PathBuf::from(&artifact.name), text));
-            }
-            for (path, source) in &artifact.entries {
-                let mut prefixes = artifact.prefixes.iter();
-                let Some(installed) = prefixes.find_map(|prefix| path.strip_prefix(prefix).ok())
-                else {
-                    continue;
-                };
-                let own = Owned {
-                    artifact,
-                    path,
-                    source,
-                };
-                let other = *first.entry(installed).or_insert(own);
-                if std::ptr::eq(other.path, own.path) || other.lies_below(&own)? {
-                    continue;
+/// Finds what would lie over one another: files that two artifacts have, and other files in several
+/// prefixes of one artifact.
+pub(super) fn overlaps(artifacts: &[Artifact], options: &Options) -> Result<Vec<Finding>, Error> {
+    let mut owners = Owners::default();
+    let mut found = Vec::new();
+    let mut say = |severity, path: &Path, text| {
+        let path = options.output_dir.join(path);
+        found.push(Finding {
+            severity,
+            path,
+            text,
+        });
+    };
+    for artifact in artifacts {
+        let name = Path::new(&artifact.name);
+        for (outer, inner) in nested(&artifact.prefixes) {
+            let text =
+                format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
+            say(Severity::Error, name, text);
+        }
+        for (path, source) in &artifact.entries {
+            let mut prefixes = artifact.prefixes.iter();
+            let Some(installed) = prefixes.find_map(|prefix| path.strip_prefix(prefix).ok()) else {
+                continue;
+            };
+            let owner = Owner {
+                component: &artifact.component,
+                artifact: name,
+                path,
+                content: match source {
+                    Source::Directory(_) => Content::Directory,
+                    Source::Copy(from) => Content::File(from),
+                    Source::Bytes(bytes, _) => Content::Bytes(bytes),
+                },
+            };
+            let Some((other, same)) = owners.add(installed, owner)? else {
+                continue;
+            };
+            let (other_name, at) = (other.artifact.display(), installed.display());
+            let (severity, text) = match other.component == artifact.component {
+                true if other.artifact == name => {
+                    let path = other.path.display();
+                    let text = format!(
+                        "it is not the same as {path} of the same artifact, and both are installed \
+                         as {at}"
+                    );
+                    (Severity::Error, text)
                 }
-                let text = match other.artifact.name == artifact.name {
-                    true => format!(
-                        "it is not the same as {} of the same artifact, and both are installed as {}",
-                        other.path.display(),
-                        installed.display()
-                    ),
-                    false => format!(
-                        "{} has it too; a file is in one artifact only",
-                        other.artifact.name
-                    ),
-                };
-                found.push((Path::new(&artifact.name).join(path), text));
-            }
+                true => {
+                    let text = format!("{other_name} has it too; a file is in one artifact only");
+                    (Severity::Error, text)
+                }
+                false if same => {
+                    let text = format!(
+                        "{other_name} of another component has the same file, and both are installed \
+                         as {at}"
+                    );
+                    (Severity::Warning, text)
+                }
+                false => {
+                    let text = format!(
+                        "it is not the same as that of {other_name}, another component, and both \
+                         are installed as {at}; let one component have it"
+                    );
+                    (Severity::Error, text)
+                }
+            };
+            say(severity, &name.join(path), text);
         }
-        for (path, text) in found {
-            self.say(Severity::Error, self.options.output_dir.join(path), text);
-        }
-        Ok(())
     }
+    Ok(found)
 }
 
 /// Prefixes that are in others. No list of an artifact can have both.
@@ -74,33 +87,4 @@ fn nested(prefixes: &[String]) -> impl Iterator<Item = (&String, &String)> {
             .filter(move |inner| *inner != outer && Path::new(inner).starts_with(outer));
         inner.map(move |inner| (outer, inner))
     })
-}
-
-impl Owned<'_> {
-    /// Whether the other can be laid over this: both are directories, or the same in one artifact.
-    fn lies_below(&self, other: &Self) -> Result<bool, Error> {
-        match (self.source, other.source) {
-            (Source::Directory(_), Source::Directory(_)) => Ok(true),
-            (Source::Directory(_), _) | (_, Source::Directory(_)) => Ok(false),
-            _ if self.artifact.name != other.artifact.name => Ok(false),
-            (one, other) => Ok(content(one)? == content(other)?),
-        }
-    }
-}
-
-/// The bytes of a file, or where a symbolic link leads to.
-fn content(source: &Source) -> Result<(bool, Vec<u8>), Error> {
-    use std::os::unix::ffi::OsStringExt;
-    let from = match source {
-        Source::Bytes(bytes, _) => return Ok((false, bytes.clone())),
-        Source::Copy(from) | Source::Directory(from) => from,
-    };
-    let failed = |error| Error::io(from, "read", error);
-    match from.is_symlink() {
-        true => {
-            let target = fs::read_link(from).map_err(failed)?;
-            Ok((true, target.into_os_string().into_vec()))
-        }
-        false => Ok((false, fs::read(from).map_err(failed)?)),
-    }
 }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::component::Component;
-use super::tree::{Item, Tree};
 use super::{Artifact, Severity};
 use crate::artifact::classify::Class;
 use crate::artifact::target_name::{either_agrees, in_file_name};
+use crate::artifact::tree::{Item, Tree};
 
 /// Files that are taken of other shards than the one whose host files are.
 #[derive(Default)]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::component::Component;
+use super::overlay::overlaps;
 use super::shards::Shards;
 use super::stale::stale;
 use super::{Artifact, Finding, Options, Plan, Severity};
@@ -109,6 +110,7 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
         }
     }
     plan.findings.extend(names_apart(&plan.artifacts, options));
+    plan.findings.extend(overlaps(&plan.artifacts, options)?);
     let stale = stale(options, &shards, &read, &plan.artifacts)?;
     plan.findings.extend(stale);
     Ok(plan)

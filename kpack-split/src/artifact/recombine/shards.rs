@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use crate::Error;
-use crate::artifact::manifest_txt;
-use crate::artifact::names::{self, Kind};
+use crate::artifact::classify::Class;
+use crate::artifact::tree::{Role, Siblings, Tree, is_of_group};
 use crate::leftover;
 
 /// What one machine uploaded: split artifacts.
@@ -24,7 +24,34 @@ pub(super) struct Shard {
 #[derive(Debug, Default)]
 pub(super) struct Artifacts {
     pub(super) generic: Option<PathBuf>,
-    pub(super) targets: BTreeMap<TargetId, PathBuf>,
+    pub(super) targets: BTreeMap<TargetId, Input>,
+}
+
+impl Artifacts {
+    /// The artifact directories, that of a group for each of its targets.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let targets = self.targets.values().map(Input::path);
+        self.generic.as_deref().into_iter().chain(targets)
+    }
+}
+
+/// What a shard has for one target.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// An artifact directory.
+    Directory(PathBuf),
+    /// What a group's artifact has for it.
+    Part(Tree),
+}
+
+impl Input {
+    /// The artifact directory.
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Directory(path) => path,
+            Self::Part(tree) => &tree.root,
+        }
+    }
 }
 
 /// All shards, by name, and the directories in them that are no split artifacts.
@@ -43,21 +70,33 @@ impl Shards {
         let mut others = Vec::new();
         let mut leftovers = leftover::directories_in(directory)?;
         for (name, path) in directories(directory)? {
-            leftovers.extend(leftover::directories_in(&path)?);
+            let found = Siblings::read(&path)?;
+            leftovers.extend(found.leftovers);
+            others.extend(found.others.into_iter().map(|path| (path, false)));
             let mut artifacts: BTreeMap<String, Artifacts> = BTreeMap::new();
-            for (artifact, path) in directories(&path)? {
-                let parsed = names::parse(&artifact)
-                    .filter(|_| path.join(manifest_txt::FILE_NAME).is_file());
-                let Some((component, kind)) = parsed else {
-                    let is_artifact = path.join(manifest_txt::FILE_NAME).is_file();
-                    others.push((path, is_artifact));
+            for (path, component, role) in found.artifacts {
+                let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+                if file_name.starts_with('.') {
                     continue;
+                }
+                let parts = match role {
+                    Role::Group => parts(Tree::read(&name, &path)?),
+                    _ => None,
                 };
-                let component = artifacts.entry(component.to_owned()).or_default();
-                match kind {
-                    Kind::Generic => component.generic = Some(path),
-                    Kind::Target(target) => {
-                        component.targets.insert(target, path);
+                if role == Role::Unsplit || role == Role::Group && parts.is_none() {
+                    others.push((path, true));
+                    continue;
+                }
+                let component = artifacts.entry(component).or_default();
+                match role {
+                    Role::Generic => component.generic = Some(path),
+                    Role::Target(target) => {
+                        component.targets.insert(target, Input::Directory(path));
+                    }
+                    Role::Group | Role::Unsplit => {
+                        let parts = parts.into_iter().flatten();
+                        let parts = parts.map(|(target, tree)| (target, Input::Part(tree)));
+                        component.targets.extend(parts);
                     }
                 }
             }
@@ -91,9 +130,9 @@ impl Shards {
             .shards
             .iter()
             .flat_map(|shard| shard.artifacts.values());
-        let artifacts = artifacts.flat_map(|a| a.generic.iter().chain(a.targets.values()));
-        let shards = self.shards.iter().map(|shard| &shard.path);
-        shards.chain(artifacts).map(PathBuf::as_path)
+        let artifacts = artifacts.flat_map(Artifacts::paths);
+        let shards = self.shards.iter().map(|shard| shard.path.as_path());
+        shards.chain(artifacts)
     }
 
     /// The names of all shards.
@@ -128,6 +167,40 @@ impl Shards {
         self.shards[..=index].rotate_right(1);
         true
     }
+}
+
+/// What the artifact of a group has for each target; `None` for one that is no group's, but has its
+/// name, such as one that is not split (`blas_lib_gfx110X`).
+fn parts(tree: Tree) -> Option<BTreeMap<TargetId, Tree>> {
+    let mut parts: BTreeMap<TargetId, Tree> = BTreeMap::new();
+    let mut others = Vec::new();
+    for (path, item) in &tree.entries {
+        let target = match &item.class {
+            Class::Target { target, .. } => target,
+            Class::Unknown {
+                target: Some(target),
+                ..
+            } => target,
+            _ if item.is_directory() || item.is_manifest() => continue,
+            _ => {
+                others.push(path);
+                continue;
+            }
+        };
+        let part = parts.entry(target.clone());
+        let part = part.or_insert_with(|| Tree::empty(&tree.shard, &tree.root));
+        part.add_from(&tree, path);
+    }
+    if !others.is_empty() && !is_of_group(&tree.root) {
+        return None;
+    }
+    // What belongs to no target is found to be misplaced, wherever it is.
+    let first = parts.values_mut().next()?;
+    for path in others {
+        first.add_from(&tree, path);
+    }
+    first.damaged = tree.damaged;
+    Some(parts)
 }
 
 /// The directories in `directory`, by name; hidden ones are somebody's work in progress.

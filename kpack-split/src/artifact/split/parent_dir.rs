@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use super::output_dir;
 use super::sources::Sources;
 use crate::Error;
-use crate::artifact::{manifest_txt, names, parts};
+use crate::artifact::tree::is_of_group;
+use crate::artifact::{manifest_txt, names};
 use crate::install::{Notice, Severity};
 use crate::leftover;
 
@@ -92,7 +93,7 @@ pub(super) fn find(
 
 /// Refuses the artifact of a group of targets: its manifests would be of no group.
 pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
-    if !parts::is_of_group(artifact) {
+    if !is_of_group(artifact) {
         return Ok(());
     }
     let reason = "it is the artifact of a group of targets, as `kpack recombine` makes them: it is \

@@ -4,179 +4,89 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::names::is_manifest;
 
-use super::installed::Installed;
-use super::{Artifact, Artifacts, Role};
-use crate::Error;
-use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
+use super::Member;
+use crate::artifact::classify::Class;
 use crate::artifact::manifest_txt;
-use crate::artifact::mark;
 use crate::artifact::pairs::named_beside;
-use crate::artifact::shared::shared;
-use crate::artifact::target_name::either_agrees;
+use crate::artifact::rules::{Place, belongs};
+use crate::artifact::tree::{Item, Role};
 use crate::verify::archive::counted;
-use crate::verify::{Outcome, Report, Subject};
+use crate::verify::{Report, Subject};
 
-impl Artifact {
-    pub(super) fn verify(&self, all: &Artifacts, report: &mut Report) -> Result<(), Error> {
-        let faults = report.count(Outcome::Fault);
-        let path = &self.path;
-        let prefixes = match &self.prefixes {
-            Ok(prefixes) => prefixes,
-            Err(reason) => {
-                report.fault(Subject::Artifact, path, reason);
-                return Ok(());
-            }
-        };
-        if self.role != Role::Unsplit {
-            self.nothing_outside(prefixes, report);
-        }
-        let databases = match mark::databases(path) {
-            Ok(databases) => databases,
-            Err(Error::Refused { path, reason }) => {
-                report.fault(Subject::Artifact, &path, reason);
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        let mut seen = Seen::default();
-        let mut installed = Installed::default();
-        for prefix in prefixes {
-            let directory = path.join(prefix);
-            if !directory.is_dir() {
-                let text = format!("lists the prefix `{prefix}`, which is not there");
-                report.note(Subject::Artifact, &path.join(manifest_txt::FILE_NAME), text);
-                continue;
-            }
-            let content = match classify(&directory, &databases) {
-                Ok(content) => content,
-                Err(Error::Refused { path, reason }) => {
-                    report.fault(Subject::Artifact, &path, reason);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            for entry in &content.entries {
-                seen.add(entry);
-                installed.add(&directory, entry, report)?;
-                self.belongs(&directory, entry, all, report);
-            }
-            findings(&directory, prefix, &content, all, self, report)?;
-        }
-        if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
-            report.fault(Subject::Artifact, path, "is empty: it has no device code");
-        }
-        if report.count(Outcome::Fault) == faults {
-            let targets: Vec<String> = seen.targets.iter().map(TargetId::to_string).collect();
-            let what = match (&self.role, targets.is_empty()) {
-                (Role::Unsplit, _) => "an artifact that is not split".to_owned(),
-                (Role::Generic, _) if seen.unknown > 0 => {
-                    format!(
-                        "{} of them with device code in no known place",
-                        seen.unknown
-                    )
-                }
-                (Role::Generic, true) => "nothing architecture-specific".to_owned(),
-                (Role::Generic, false) => "a generic artifact".to_owned(),
-                _ => "device code only".to_owned(),
-            };
-            let targets = match (&self.role, targets.is_empty()) {
-                (Role::Target(_) | Role::Group, false) => format!(" for {}", targets.join(", ")),
-                _ => String::new(),
-            };
-            let text = format!("{}, {what}{targets}", counted(seen.files, "file"));
-            report.ok(Subject::Artifact, path, text);
-        }
-        Ok(())
-    }
-
-    /// What no prefix has belongs to nobody, and is not installed.
-    fn nothing_outside(&self, prefixes: &[String], report: &mut Report) {
-        for entry in manifest_txt::outside(&self.path, prefixes).flatten() {
-            let text = format!("is in no prefix that {} lists", manifest_txt::FILE_NAME);
+impl Member {
+    /// Verifies what is in it. `members` are those of its component.
+    pub(super) fn verify(&self, members: &[Self]) -> Report {
+        let mut report = Report::default();
+        let root = &self.tree.root;
+        let list = manifest_txt::FILE_NAME;
+        for path in self
+            .tree
+            .unlisted
+            .iter()
+            .filter(|_| self.role != Role::Unsplit)
+        {
+            let text = format!("is in no prefix that {list} lists");
             match self.role {
                 // Split keeps there what it finds, and says so.
-                Role::Generic => report.note(Subject::Artifact, entry.path(), text),
-                _ => report.fault(Subject::Artifact, entry.path(), text),
+                Role::Generic => report.note(Subject::Artifact, path, text),
+                _ => report.fault(Subject::Artifact, path, text),
             }
         }
+        for prefix in &self.tree.missing {
+            let text = format!("lists the prefix `{prefix}`, which is not there");
+            report.note(Subject::Artifact, &root.join(list), text);
+        }
+        let mut seen = Seen::default();
+        for (path, item) in &self.tree.entries {
+            if item
+                .installed(path)
+                .is_none_or(|path| path == Path::new(""))
+            {
+                continue;
+            }
+            seen.add(item);
+            match belongs(&self.role_for(item, members), path, item) {
+                Some(Place::Wrong(text)) => report.fault(Subject::Artifact, &item.from, text),
+                Some(Place::Odd(text)) => report.note(Subject::Artifact, &item.from, text),
+                None => {}
+            }
+        }
+        for (path, text) in self.tree.disagreements.iter().chain(&self.tree.damaged) {
+            report.fault(Subject::Artifact, path, text);
+        }
+        for (path, text) in &self.tree.unpaired {
+            // The library file may be one for all targets, in the generic artifact.
+            let within = path.strip_prefix(root).unwrap_or(path);
+            let others = members.iter().filter(|other| other.tree.root != *root);
+            if !others
+                .map(|other| other.tree.root.join(within))
+                .any(|path| named_beside(&path))
+            {
+                report.fault(Subject::Artifact, path, text);
+            }
+        }
+        if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
+            report.fault(Subject::Artifact, root, "is empty: it has no device code");
+        }
+        if report.holds() {
+            report.ok(Subject::Artifact, root, seen.summary(&self.role));
+        }
+        report
     }
 
-    /// Whether an entry belongs into this artifact.
-    fn belongs(&self, directory: &Path, entry: &Entry, all: &Artifacts, report: &mut Report) {
-        let path = directory.join(&entry.path);
-        let is_directory = matches!(entry.node, Node::Directory { .. });
-        let is_manifest = is_manifest(&entry.path);
-        match (&self.role, &entry.class) {
-            // Split leaves an empty one where it is.
-            (Role::Generic, Class::Target { .. }) if is_directory => {}
-            // It has something for every target of the build, even where that was one only.
-            (Role::Generic, Class::Target { .. }) if shared(&entry.path).is_some() => {}
-            (Role::Generic, Class::Target { target, database }) => {
-                let text = format!(
-                    "is of {target} ({database}); a generic artifact holds nothing of one target"
-                );
-                report.fault(Subject::Artifact, &path, text);
-            }
-            (Role::Generic, Class::Fat) => {
-                report.fault(
-                    Subject::Artifact,
-                    &path,
-                    "is a fat binary in a generic artifact",
-                );
-            }
-            (Role::Generic, Class::Unknown { reason, .. }) => {
-                report.note(
-                    Subject::Artifact,
-                    &path,
-                    format!("in no known place: {reason}"),
-                );
-            }
-            (Role::Target(own), Class::Target { target, .. })
-                if own != target && !all.is_group_for(&self.real, own, target) =>
-            {
-                let text = format!("is of {target}, in the artifact of {own}");
-                report.fault(Subject::Artifact, &path, text);
-            }
-            (
-                Role::Target(own),
-                Class::Unknown {
-                    target: Some(target),
-                    reason,
-                    ..
-                },
-            ) if !either_agrees(own, target) => {
-                let text = format!("is of {target}, in the artifact of {own}: {reason}");
-                report.fault(Subject::Artifact, &path, text);
-            }
-            (
-                Role::Target(_) | Role::Group,
-                Class::Unknown {
-                    target: None,
-                    reason,
-                    ..
-                },
-            ) => {
-                let text = format!("in no known place, and of no one target: {reason}");
-                report.note(Subject::Artifact, &path, text);
-            }
-            (Role::Target(_) | Role::Group, Class::Host | Class::Fat | Class::Split)
-                if !is_directory && !is_manifest =>
-            {
-                report.fault(
-                    Subject::Artifact,
-                    &path,
-                    "is for the host, in an artifact of targets",
-                );
-            }
-            (Role::Target(_) | Role::Group, Class::Host)
-                if entry.node == (Node::Directory { empty: true }) =>
-            {
-                report.note(Subject::Artifact, &path, "is an empty directory");
-            }
-            _ => {}
+    /// The role by which an entry is judged. A group of databases only, called after the processor, has
+    /// those of its targets for which no artifact is alone.
+    fn role_for(&self, item: &Item, members: &[Self]) -> Role {
+        if let (Role::Target(own), Class::Target { target, .. }) = (&self.role, &item.class)
+            && own.runs_on(target)
+            && !members
+                .iter()
+                .any(|other| other.role == Role::Target(target.clone()))
+        {
+            return Role::Group;
         }
+        self.role.clone()
     }
 }
 
@@ -190,9 +100,9 @@ struct Seen {
 }
 
 impl Seen {
-    fn add(&mut self, entry: &Entry) {
-        self.files += usize::from(!matches!(entry.node, Node::Directory { .. }));
-        match &entry.class {
+    fn add(&mut self, item: &Item) {
+        self.files += usize::from(!item.is_directory());
+        match &item.class {
             Class::Target { target, .. } => drop(self.targets.insert(target.clone())),
             Class::Unknown {
                 target,
@@ -205,35 +115,22 @@ impl Seen {
             Class::Host | Class::Fat | Class::Split => {}
         }
     }
-}
 
-/// Files whose names lie, damaged ones, and halves of pairs.
-fn findings(
-    directory: &Path,
-    prefix: &str,
-    content: &Classification,
-    all: &Artifacts,
-    artifact: &Artifact,
-    report: &mut Report,
-) -> Result<(), Error> {
-    for finding in content.disagreements.iter().chain(&content.damaged) {
-        report.fault(
-            Subject::Artifact,
-            &directory.join(&finding.path),
-            &finding.text,
-        );
+    fn summary(&self, role: &Role) -> String {
+        let targets: Vec<String> = self.targets.iter().map(TargetId::to_string).collect();
+        let targets = targets.join(", ");
+        let what = match role {
+            Role::Unsplit => "an artifact that is not split".to_owned(),
+            Role::Generic if self.unknown > 0 => {
+                format!(
+                    "{} of them with device code in no known place",
+                    self.unknown
+                )
+            }
+            Role::Generic if targets.is_empty() => "nothing architecture-specific".to_owned(),
+            Role::Generic => "a generic artifact".to_owned(),
+            Role::Target(_) | Role::Group => format!("device code only for {targets}"),
+        };
+        format!("{}, {what}", counted(self.files, "file"))
     }
-    for finding in &content.unpaired {
-        let within = Path::new(prefix).join(&finding.path);
-        // The library file may be one for all targets, in the generic artifact.
-        let places = all.overlay.places(&artifact.real.join(&within));
-        if !places.iter().skip(1).any(|place| named_beside(place)) {
-            report.fault(
-                Subject::Artifact,
-                &directory.join(&finding.path),
-                &finding.text,
-            );
-        }
-    }
-    Ok(())
 }

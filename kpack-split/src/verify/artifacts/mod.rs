@@ -3,20 +3,17 @@
 
 mod content;
 mod for_all;
-mod installed;
 mod set;
 
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
 use walkdir::WalkDir;
 
-use super::{Options, Report};
+use super::{Options, Report, Subject};
 use crate::Error;
 use crate::artifact::manifest_txt;
-use crate::artifact::names::{self, Kind};
-use crate::artifact::parts::{is_part, manifest_names};
+use crate::artifact::tree::{Role, Siblings, Tree, is_artifact};
 use crate::inspect::Overlay;
 use crate::leftover::is_leftover;
 
@@ -28,10 +25,15 @@ pub(super) struct Artifacts {
     overlay: Overlay,
     /// Every set of artifacts of one component.
     sets: Vec<Set>,
+    /// The roots of all sets.
+    in_sets: BTreeSet<PathBuf>,
+    /// What is in each directory of artifacts.
+    siblings: BTreeMap<PathBuf, Siblings>,
+    /// The install prefixes of artifact directories.
+    prefixes: BTreeMap<PathBuf, Result<Vec<String>, String>>,
 }
 
 /// An artifact directory.
-#[derive(Clone)]
 struct Artifact {
     /// As it was found, for messages.
     path: PathBuf,
@@ -39,29 +41,23 @@ struct Artifact {
     asked_for: bool,
     /// Without symbolic links.
     real: PathBuf,
-    role: Role,
-    prefixes: Result<Vec<String>, String>,
 }
 
-/// What an artifact directory has to hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Host files.
-    Generic,
-    /// Device code of one target.
-    Target(TargetId),
-    /// Device code of several targets.
-    Group,
-    /// Everything.
-    Unsplit,
-}
-
-/// The artifacts of one component, which belong over each other.
+/// The artifacts of one component, which belong over each other; or one that is not split.
 pub(super) struct Set {
     pub(super) component: String,
+    /// The directory that they are in.
+    parent: PathBuf,
     /// The real paths, the generic one first.
     pub(super) roots: Vec<PathBuf>,
-    has_generic: bool,
+    is_split: bool,
+}
+
+/// An artifact of a set, read.
+struct Member {
+    role: Role,
+    asked_for: bool,
+    tree: Tree,
 }
 
 impl Artifacts {
@@ -114,57 +110,47 @@ impl Artifacts {
         let real = path
             .canonicalize()
             .map_err(|e| Error::io(path, "find", e))?;
-        let (component, role) = role_of(&real);
         self.found.push(Artifact {
             path: path.to_owned(),
             asked_for,
-            role,
-            prefixes: manifest_txt::read(&real).map_err(|e| e.in_one_line()),
             real: real.clone(),
         });
-        let known = self.sets.iter().any(|set| set.roots.contains(&real));
-        let (Some(component), Some(parent), false) = (component, real.parent(), known) else {
+        if self.prefixes.contains_key(&real) {
             return Ok(());
-        };
-        let mut roots = Vec::new();
-        let mut has_generic = false;
-        for entry in fs::read_dir(parent).map_err(|e| Error::io(parent, "list", e))? {
-            let path = entry.map_err(|e| Error::io(parent, "list", e))?.path();
-            let name = path.file_name().unwrap_or_default();
-            if !is_artifact(&path) || is_leftover(name) {
-                continue;
-            }
-            match role_of(&path) {
-                (Some(own), Role::Generic) if own == component => {
-                    has_generic = true;
-                    roots.insert(0, path);
-                }
-                (Some(own), _) if own == component => roots.push(path),
-                _ => {}
-            }
         }
-        roots[usize::from(has_generic)..].sort();
-        self.overlay.add(roots.clone());
+        let prefixes = manifest_txt::read(&real).map_err(|e| e.in_one_line());
+        self.prefixes.insert(real.clone(), prefixes);
+        let parent = real.parent().unwrap_or(Path::new("/")).to_owned();
+        if !self.siblings.contains_key(&parent) {
+            let siblings = Siblings::read(&parent)?;
+            self.siblings.insert(parent.clone(), siblings);
+        }
+        let siblings = &self.siblings[&parent];
+        let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
+        let (component, role) = match own {
+            Some((_, component, role)) => (component.clone(), role),
+            // A hidden one.
+            None => (String::new(), &Role::Unsplit),
+        };
+        let is_split = *role != Role::Unsplit;
+        let roots = match is_split {
+            true => siblings.of(&component),
+            false => vec![real.clone()],
+        };
+        if !self.in_sets.insert(real) {
+            return Ok(());
+        }
+        self.in_sets.extend(roots.iter().cloned());
+        if is_split {
+            self.overlay.add(roots.clone());
+        }
         self.sets.push(Set {
             component,
+            parent,
             roots,
-            has_generic,
+            is_split,
         });
         Ok(())
-    }
-
-    /// Whether the artifact `root` of `own` may be one of a group that has `target`: a group of
-    /// databases only, called after the processor, of which no artifact is for `target` alone.
-    fn is_group_for(&self, root: &Path, own: &TargetId, target: &TargetId) -> bool {
-        let set = self
-            .sets
-            .iter()
-            .find(|set| set.roots.iter().any(|other| other == root));
-        let alone = set.is_some_and(|set| {
-            let name = format!("{}_{target}", set.component);
-            set.roots.iter().any(|root| root.ends_with(&name))
-        });
-        own.runs_on(target) && !alone
     }
 
     /// Whether `path` is in an artifact directory, or has some in it.
@@ -181,9 +167,9 @@ impl Artifacts {
         &self.overlay
     }
 
-    /// The sets of artifacts that belong over each other.
-    pub(super) fn sets(&self) -> &[Set] {
-        &self.sets
+    /// The sets of split artifacts that belong over each other.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &Set> + Clone {
+        self.sets.iter().filter(|set| set.is_split)
     }
 
     /// Where `path` could be, itself first.
@@ -199,62 +185,70 @@ impl Artifacts {
     /// The install prefix that a file is in, if it is in one of an artifact directory.
     pub(super) fn prefix_around(&self, file: &Path) -> Option<PathBuf> {
         let real = file.canonicalize().ok()?;
-        self.found.iter().find_map(|artifact| {
-            let within = real.strip_prefix(&artifact.real).ok()?;
-            let mut prefixes = artifact.prefixes.iter().flatten();
+        real.ancestors().find_map(|artifact| {
+            let within = real.strip_prefix(artifact).ok()?;
+            let mut prefixes = self.prefixes.get(artifact)?.iter().flatten();
             let prefix = prefixes.find(|prefix| within.starts_with(prefix))?;
-            Some(artifact.real.join(prefix))
+            Some(artifact.join(prefix))
         })
     }
 
-    /// Verifies what is in each artifact directory, and what the artifacts of a component have in
-    /// common.
+    /// Verifies what is in each artifact directory, and what the artifacts of a component, and
+    /// components beside each other, have in common.
     pub(super) fn verify(&self, options: &Options, report: &mut Report) -> Result<(), Error> {
-        let asked_for = || self.found.iter().filter(|artifact| artifact.asked_for);
-        for artifact in asked_for() {
-            artifact.verify(self, report)?;
-        }
+        let asked_for = self.found.iter().filter(|artifact| artifact.asked_for);
+        let asked_for: BTreeMap<&Path, &Path> = asked_for
+            .map(|artifact| (&*artifact.real, &*artifact.path))
+            .collect();
+        let mut contents: Vec<(&Path, Report)> = Vec::new();
+        let mut sets: Vec<(&Set, Vec<Member>)> = Vec::new();
         for set in &self.sets {
-            let verified = |root: &PathBuf| asked_for().any(|artifact| artifact.real == *root);
-            if set.roots.iter().any(verified) {
-                set.verify(report)?;
-                set.files_for_all(options, report)?;
+            let is_asked_for = |root: &PathBuf| asked_for.contains_key(&**root);
+            if !set.roots.iter().any(is_asked_for) {
+                continue;
+            }
+            let mut members = Vec::new();
+            for root in &set.roots {
+                let path = asked_for.get(&**root).copied();
+                match Tree::read(&set.component, path.unwrap_or(root)) {
+                    Ok(tree) => members.push(Member {
+                        role: self.role(set, root),
+                        asked_for: path.is_some(),
+                        tree,
+                    }),
+                    Err(error @ Error::Refused { .. }) => {
+                        if let Some(path) = path {
+                            let mut own = Report::default();
+                            own.fault(Subject::Artifact, path, error.in_one_line());
+                            contents.push((path, own));
+                        }
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            sets.push((set, members));
+        }
+        for (_, members) in &sets {
+            for member in members.iter().filter(|member| member.asked_for) {
+                contents.push((&member.tree.root, member.verify(members)));
             }
         }
-        Ok(())
+        contents.sort_by_key(|(path, _)| *path);
+        report.extend(contents.into_iter().map(|(_, own)| own));
+        for (set, members) in sets.iter().filter(|(set, _)| set.is_split) {
+            set.verify(members, report)?;
+            set.files_for_all(members, options, report)?;
+        }
+        set::owners(&sets, report)
+    }
+
+    fn role(&self, set: &Set, root: &Path) -> Role {
+        let siblings = self.siblings.get(&set.parent).into_iter();
+        let mut beside = siblings.flat_map(|siblings| &siblings.artifacts);
+        let own = beside.find(|(path, ..)| path == root);
+        own.map_or(Role::Unsplit, |(_, _, role)| role.clone())
     }
 }
 
 /// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
 const DEPTH: usize = 3;
-
-fn is_artifact(path: &Path) -> bool {
-    path.join(manifest_txt::FILE_NAME).is_file()
-}
-
-/// The component and role of an artifact directory, by its name and by those beside it.
-fn role_of(path: &Path) -> (Option<String>, Role) {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let (Some(parent), false) = (path.parent(), name.is_empty()) else {
-        return (None, Role::Unsplit);
-    };
-    if let Some((component, Kind::Generic)) = names::parse(&name) {
-        return (Some(component.to_owned()), Role::Generic);
-    }
-    // A group may be called after one of its targets; its own manifests say so.
-    let manifests = manifest_names(path);
-    let has_part = |group: &str| manifests.iter().any(|name| is_part(name, group));
-    for (at, _) in name.rmatch_indices('_') {
-        let (component, suffix) = (&name[..at], &name[at + 1..]);
-        let generic = parent.join(format!("{component}_{}", names::GENERIC));
-        if has_part(suffix) || names::target(suffix).is_none() && is_artifact(&generic) {
-            return (Some(component.to_owned()), Role::Group);
-        }
-    }
-    match names::parse(&name) {
-        Some((component, Kind::Target(target))) => {
-            (Some(component.to_owned()), Role::Target(target))
-        }
-        _ => (None, Role::Unsplit),
-    }
-}

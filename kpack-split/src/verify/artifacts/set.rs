@@ -1,101 +1,118 @@
-//! The artifacts of one component together: each file in one of them, and nothing without its other
-//! half.
+//! Artifacts together: each path in one of them, and nothing without its other half.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_format::names::{KernelName, is_archive};
-use walkdir::WalkDir;
+use kpack_format::names::KernelName;
 
-use super::Set;
+use super::{Member, Set};
 use crate::Error;
-use crate::artifact::manifest_txt;
 use crate::artifact::names;
+use crate::artifact::rules::{Content, Owner, Owners};
+use crate::artifact::tree::{Item, Role};
 use crate::inspect::open_archive;
 use crate::object_file::is_object;
 use crate::verify::{Report, Subject};
 
-impl Set {
-    /// Whether each file is in one artifact only, and each kernel of some binary.
-    pub(super) fn verify(&self, report: &mut Report) -> Result<(), Error> {
-        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
-        // By the path that a file is installed as.
-        let mut owners: BTreeMap<PathBuf, &Path> = BTreeMap::new();
-        let mut archives: BTreeSet<PathBuf> = BTreeSet::new();
-        for root in &self.roots {
-            // A list that cannot be read is a fault of the artifact.
-            let prefixes = manifest_txt::read(root).unwrap_or_default();
-            for entry in WalkDir::new(root).min_depth(1).sort_by_file_name() {
-                let Ok(entry) = entry else { continue };
-                if entry.file_type().is_dir() {
+/// Whether each path is installed by one artifact only, of those that lie in one directory.
+pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {
+    let mut owners: BTreeMap<&Path, Owners<'_>> = BTreeMap::new();
+    for (set, members) in sets {
+        for tree in members.iter().map(|member| &member.tree) {
+            // One that is not split is not installed beside what was made of it.
+            let place = match set.is_split {
+                true => &set.parent,
+                false => &tree.root,
+            };
+            let owners = owners.entry(place).or_default();
+            for (installed, item) in tree.installed() {
+                let owner = Owner {
+                    component: &set.component,
+                    artifact: &tree.root,
+                    path: &item.from,
+                    content: match item.is_directory() {
+                        true => Content::Directory,
+                        false => Content::File(&item.from),
+                    },
+                };
+                let Some((first, same)) = owners.add(installed, owner)? else {
                     continue;
-                }
-                let within = entry.path().strip_prefix(root).unwrap_or(entry.path());
-                if manifest_txt::is_of_artifact(within) {
-                    continue;
-                }
-                if is_archive(within) {
-                    archives.insert(entry.path().to_owned());
-                }
-                files.insert(within.to_owned());
-                let mut prefixes = prefixes.iter();
-                let installed = prefixes.find_map(|prefix| within.strip_prefix(prefix).ok());
-                let other = owners.insert(installed.unwrap_or(within).to_owned(), root);
-                if let Some(other) = other.filter(|other| other != root) {
+                };
+                let other = first.path.display();
+                let at = installed.display();
+                let path = &item.from;
+                if first.artifact == owner.artifact {
                     let text =
-                        format!("is in {} as well; expected it in one only", other.display());
-                    report.fault(Subject::Artifact, entry.path(), text);
+                        format!("is not the same as {other}, and both are installed as {at}");
+                    report.fault(Subject::Artifact, path, text);
+                } else if first.component == owner.component {
+                    let other = first.artifact.display();
+                    let text = format!("is in {other} as well; expected it in one only");
+                    report.fault(Subject::Artifact, path, text);
+                } else if same {
+                    let text = format!(
+                        "is the same as {other} of another component, and both are installed as {at}"
+                    );
+                    report.note(Subject::Artifact, path, text);
+                } else {
+                    let text = format!(
+                        "is not the same as {other} of another component, and both are installed as \
+                         {at}"
+                    );
+                    report.fault(Subject::Artifact, path, text);
                 }
             }
         }
-        if !self.has_generic {
+    }
+    Ok(())
+}
+
+impl Set {
+    /// Whether each kernel is of some binary.
+    pub(super) fn verify(&self, members: &[Member], report: &mut Report) -> Result<(), Error> {
+        if !members.iter().any(|member| member.role == Role::Generic) {
             let text = format!(
                 "has no {}_{} beside it, so nothing loads its device code",
                 self.component,
                 names::GENERIC
             );
-            if let Some(root) = self.roots.first() {
-                report.note(Subject::Artifact, root, text);
+            if let Some(first) = members.first() {
+                report.note(Subject::Artifact, &first.tree.root, text);
             }
             return Ok(());
         }
-        for archive in archives {
-            self.kernels_have_binaries(&archive, &files, report)?;
+        let entries = || members.iter().flat_map(|member| &member.tree.entries);
+        let files: BTreeSet<&PathBuf> = entries().map(|(path, _)| path).collect();
+        for (path, item) in entries().filter(|(_, item)| item.is_kpack()) {
+            kernels_have_binaries(path, item, &files, report)?;
         }
         Ok(())
     }
+}
 
-    fn kernels_have_binaries(
-        &self,
-        path: &Path,
-        files: &BTreeSet<PathBuf>,
-        report: &mut Report,
-    ) -> Result<(), Error> {
-        let archive = match open_archive(path) {
-            Ok(archive) => archive,
-            // That is a fault already.
-            Err(Error::Refused { .. }) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let root = self.roots.iter().find(|root| path.starts_with(root));
-        let Some(within) = root.and_then(|root| path.strip_prefix(root).ok()) else {
-            return Ok(());
-        };
-        // The archive is somewhere in the prefix that its kernels are named in.
-        let kernels = archive.toc().kernels.keys();
-        let binaries: BTreeSet<&str> = kernels
-            .map(|kernel| KernelName::parse(kernel).binary)
-            .collect();
-        for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
-            let there = within
-                .ancestors()
-                .skip(1)
-                .any(|prefix| files.contains(&prefix.join(binary)));
-            if !there {
-                let text = format!("has kernels of `{binary}`, which no artifact has");
-                report.fault(Subject::Artifact, path, text);
-            }
+fn kernels_have_binaries(
+    path: &Path,
+    item: &Item,
+    files: &BTreeSet<&PathBuf>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let archive = match open_archive(&item.from) {
+        Ok(archive) => archive,
+        // That is a fault already.
+        Err(Error::Refused { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    // The archive is somewhere in the prefix that its kernels are named in.
+    let kernels = archive.toc().kernels.keys();
+    let binaries: BTreeSet<&str> = kernels
+        .map(|kernel| KernelName::parse(kernel).binary)
+        .collect();
+    for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
+        let mut above = path.ancestors().skip(1);
+        if !above.any(|prefix| files.contains(&prefix.join(binary))) {
+            let text = format!("has kernels of `{binary}`, which no artifact has");
+            report.fault(Subject::Artifact, &item.from, text);
         }
-        Ok(())
     }
+    Ok(())
 }

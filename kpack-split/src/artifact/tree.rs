@@ -1,0 +1,329 @@
+//! An artifact directory as data: what it has to hold by its name, and what is in it, read once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kpack_format::TargetId;
+use kpack_format::names::{Group, is_manifest};
+use walkdir::{DirEntry, WalkDir};
+
+use super::classify::{Class, Classification, KPACK, Node, classify_found, walk_error};
+use super::manifest_txt;
+use super::mark;
+use super::names::{self, Kind};
+use super::shared::{Shared, Whole, shared, whole};
+use crate::Error;
+use crate::leftover::is_leftover;
+
+/// What an artifact directory has to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Host files.
+    Generic,
+    /// Device code of one target.
+    Target(TargetId),
+    /// Device code of several targets.
+    Group,
+    /// Everything.
+    Unsplit,
+}
+
+/// The directories in one directory, sorted by path, and what they are by their names.
+#[derive(Debug, Default)]
+pub(crate) struct Siblings {
+    /// Artifact directories: path, component and role.
+    pub(crate) artifacts: Vec<(PathBuf, String, Role)>,
+    /// What runs that were killed left behind.
+    pub(crate) leftovers: Vec<PathBuf>,
+    /// Directories without a list of prefixes; hidden ones are somebody's work in progress.
+    pub(crate) others: Vec<PathBuf>,
+}
+
+/// Whether a directory is an artifact directory: whether it lists its prefixes.
+pub(crate) fn is_artifact(path: &Path) -> bool {
+    path.join(manifest_txt::FILE_NAME).is_file()
+}
+
+impl Siblings {
+    /// Reads the names in `directory`.
+    pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
+        let failed = |error| Error::io(directory, "list", error);
+        let mut found = Self::default();
+        let mut artifacts = Vec::new();
+        for entry in fs::read_dir(directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if !path.is_dir() {
+                continue;
+            } else if is_leftover(name.as_ref().as_ref()) {
+                found.leftovers.push(path);
+            } else if is_artifact(&path) {
+                artifacts.push(path);
+            } else if !name.starts_with('.') {
+                found.others.push(path);
+            }
+        }
+        found.leftovers.sort();
+        found.others.sort();
+        artifacts.sort();
+        let roles = artifacts.iter().map(|path| role(path, &artifacts));
+        let roles: Vec<(String, Role)> = roles.collect();
+        let all = artifacts.into_iter().zip(roles);
+        found.artifacts = all
+            .map(|(path, (component, role))| (path, component, role))
+            .collect();
+        Ok(found)
+    }
+
+    /// The artifacts of a component, the generic one first.
+    pub(crate) fn of(&self, component: &str) -> Vec<PathBuf> {
+        let own = self
+            .artifacts
+            .iter()
+            .filter(|(_, own, role)| own == component && *role != Role::Unsplit);
+        let mut own: Vec<_> = own.collect();
+        own.sort_by_key(|(_, _, role)| *role != Role::Generic);
+        own.into_iter().map(|(path, ..)| path.clone()).collect()
+    }
+}
+
+/// The component and role of an artifact directory, by its name, its manifests and those `beside` it.
+/// The component of one that is not split is its whole name.
+fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let parsed = names::parse(&name);
+    if let Some((component, Kind::Generic)) = parsed {
+        return (component.to_owned(), Role::Generic);
+    }
+    // A group may be called after one of its targets; its own manifests say so.
+    let manifests = manifest_names(path);
+    for (at, _) in name.rmatch_indices('_') {
+        let (component, suffix) = (&name[..at], &name[at + 1..]);
+        let has_generic = || {
+            let generic = format!("{component}_{}", names::GENERIC);
+            beside.iter().any(|path| path.ends_with(&generic))
+        };
+        if manifests.iter().any(|name| is_part(name, suffix))
+            || names::target(suffix).is_none() && has_generic()
+        {
+            return (component.to_owned(), Role::Group);
+        }
+    }
+    match parsed {
+        Some((component, Kind::Target(target))) => (component.to_owned(), Role::Target(target)),
+        _ => (name.into_owned(), Role::Unsplit),
+    }
+}
+
+/// Whether an artifact directory is a group's, by its name and the manifests in it.
+pub(crate) fn is_of_group(artifact: &Path) -> bool {
+    let real = artifact.canonicalize();
+    let name = real.as_deref().unwrap_or(artifact).file_name();
+    let name = name.unwrap_or_default().to_string_lossy();
+    let manifests = manifest_names(artifact);
+    let mut groups = name
+        .match_indices('_')
+        .filter_map(|(at, _)| name.get(at + 1..));
+    groups.any(|group| manifests.iter().any(|name| is_part(name, group)))
+}
+
+/// Whether the manifest with this name is the part of a group: `rocblas_lib.gfx110X.kpm`.
+fn is_part(manifest: &str, group: &str) -> bool {
+    manifest.ends_with(&Group::from("").fragment(group))
+}
+
+/// The names of the manifests in an artifact directory.
+fn manifest_names(artifact: &Path) -> Vec<String> {
+    let files = WalkDir::new(artifact).into_iter().flatten();
+    let files = files.filter(|entry| is_manifest(entry.path()));
+    files
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// An artifact directory, read.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    /// Whose it is, for messages: a shard's.
+    pub(crate) shard: Arc<str>,
+    pub(crate) root: PathBuf,
+    pub(crate) prefixes: Vec<String>,
+    /// Prefixes that are not there.
+    pub(crate) missing: Vec<String>,
+    /// By path in the artifact directory. Parents of the prefixes are in it, too.
+    pub(crate) entries: BTreeMap<PathBuf, Item>,
+    /// Files in no prefix.
+    pub(crate) unlisted: Vec<PathBuf>,
+    /// Findings of classification, with full paths.
+    pub(crate) disagreements: Vec<(PathBuf, String)>,
+    pub(crate) damaged: Vec<(PathBuf, String)>,
+    pub(crate) unpaired: Vec<(PathBuf, String)>,
+}
+
+/// An entry of a tree.
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    /// Whose tree it is of.
+    pub(crate) shard: Arc<str>,
+    pub(crate) from: PathBuf,
+    pub(crate) node: Node,
+    pub(crate) class: Class,
+    /// The prefix that it is in, of those of the artifact.
+    pub(crate) prefix: Arc<str>,
+}
+
+impl Item {
+    pub(crate) fn is_directory(&self) -> bool {
+        matches!(self.node, Node::Directory { .. })
+    }
+
+    /// Size in bytes; 0 of what is no file.
+    pub(crate) fn size(&self) -> u64 {
+        match self.node {
+            Node::File { size, .. } => size,
+            _ => 0,
+        }
+    }
+
+    /// The path as installed, of that in the artifact; `None` for what is around a prefix.
+    pub(crate) fn installed<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        path.strip_prefix(&*self.prefix).ok()
+    }
+
+    /// How it is made up, where it is a file for all targets that each shard has a part of. `path` is
+    /// its path in the artifact.
+    pub(crate) fn shared(&self, path: &Path) -> Option<Shared> {
+        let is_file = matches!(self.node, Node::File { .. });
+        shared(self.installed(path)?).filter(|_| is_file)
+    }
+
+    /// Which file for all targets it is, of those that cannot be put together. `path` is its path in
+    /// the artifact.
+    pub(crate) fn whole(&self, path: &Path) -> Option<Whole> {
+        whole(self.installed(path)?).filter(|_| !self.is_directory())
+    }
+
+    /// Whether it is an archive of kernels.
+    pub(crate) fn is_kpack(&self) -> bool {
+        matches!(&self.class, Class::Target { database, .. } if *database == KPACK)
+    }
+
+    /// Whether it is a manifest of kpacks.
+    pub(crate) fn is_manifest(&self) -> bool {
+        matches!(self.node, Node::File { .. }) && is_manifest(&self.from)
+    }
+}
+
+impl Tree {
+    /// One that has nothing.
+    pub(crate) fn empty(shard: &str, root: &Path) -> Self {
+        Self {
+            shard: shard.into(),
+            root: root.to_owned(),
+            prefixes: Vec::new(),
+            missing: Vec::new(),
+            entries: BTreeMap::new(),
+            unlisted: Vec::new(),
+            disagreements: Vec::new(),
+            damaged: Vec::new(),
+            unpaired: Vec::new(),
+        }
+    }
+
+    /// Reads the artifact directory `root` of `shard`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a list of prefixes, or a mark of kpack's, that is no such; [`Error::Io`]. A prefix with a file
+    /// that cannot be classified is empty, and that file is among the damaged ones.
+    pub(crate) fn read(shard: &str, root: &Path) -> Result<Self, Error> {
+        let mut tree = Self::empty(shard, root);
+        tree.prefixes = manifest_txt::read(root)?;
+        let databases = mark::databases(root)?;
+        let mut found: BTreeMap<String, Vec<DirEntry>> = BTreeMap::new();
+        for prefix in tree.prefixes.clone() {
+            match manifest_txt::directory(root, &prefix)? {
+                Some(_) => drop(found.insert(prefix, Vec::new())),
+                None => tree.missing.push(prefix),
+            }
+        }
+        for entry in WalkDir::new(root).min_depth(1).sort_by_file_name() {
+            let entry = entry.map_err(|error| walk_error(root, error))?;
+            let within = entry.path().strip_prefix(root).unwrap_or(entry.path());
+            let mut prefixes = found.iter_mut();
+            match prefixes.find(|(prefix, _)| within.starts_with(prefix)) {
+                Some((prefix, found)) if within != Path::new(prefix) => found.push(entry),
+                Some(_) => {}
+                None if entry.file_type().is_dir() => {}
+                None if manifest_txt::is_of_artifact(within) => {}
+                None => tree.unlisted.push(entry.into_path()),
+            }
+        }
+        for (prefix, found) in found {
+            let directory = root.join(&prefix);
+            match classify_found(&directory, &databases, &found) {
+                Ok(content) => tree.add(&prefix, &directory, content),
+                Err(Error::Refused { path, reason }) => tree.damaged.push((path, reason)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(tree)
+    }
+
+    /// Adds what is in a prefix.
+    fn add(&mut self, prefix: &str, directory: &Path, content: Classification) {
+        let within: Arc<str> = prefix.into();
+        let item = |from: PathBuf, node, class| Item {
+            shard: Arc::clone(&self.shard),
+            from,
+            node,
+            class,
+            prefix: Arc::clone(&within),
+        };
+        for above in Path::new(prefix).ancestors() {
+            if above != Path::new("") {
+                let node = Node::Directory { empty: false };
+                let directory = item(self.root.join(above), node, Class::Host);
+                self.entries.entry(above.to_owned()).or_insert(directory);
+            }
+        }
+        for entry in content.entries {
+            let path = Path::new(prefix).join(&entry.path);
+            let item = item(directory.join(&entry.path), entry.node, entry.class);
+            self.entries.insert(path, item);
+        }
+        for (findings, all) in [
+            (content.disagreements, &mut self.disagreements),
+            (content.damaged, &mut self.damaged),
+            (content.unpaired, &mut self.unpaired),
+        ] {
+            let findings = findings.into_iter();
+            all.extend(findings.map(|finding| (directory.join(finding.path), finding.text)));
+        }
+    }
+
+    /// What is in the prefixes, with the path as installed.
+    pub(crate) fn installed(&self) -> impl Iterator<Item = (&Path, &Item)> {
+        let entries = self.entries.iter();
+        let entries = entries.filter_map(|(path, item)| Some((item.installed(path)?, item)));
+        entries.filter(|(path, _)| *path != Path::new(""))
+    }
+
+    /// Adds an entry of another tree, with the directories that it is in.
+    pub(crate) fn add_from(&mut self, other: &Self, path: &Path) {
+        let Some(item) = other.entries.get(path) else {
+            return;
+        };
+        if !self.prefixes.iter().any(|prefix| **prefix == *item.prefix) {
+            self.prefixes.push(item.prefix.to_string());
+        }
+        for above in path.ancestors() {
+            if let Some(item) = other.entries.get(above)
+                && !self.entries.contains_key(above)
+            {
+                self.entries.insert(above.to_owned(), item.clone());
+            }
+        }
+    }
+}
