@@ -21,8 +21,8 @@ pub mod hip {
 /// Files as they come in.
 pub mod input {
     pub use crate::input::{
-        FileKind, archive_error, check_code_object, digest, elf_error, hex, identify,
-        manifest_parts, open, open_archive, open_bundle, read_manifest,
+        FileKind, archive_error, check_code_object, check_code_object_head, digest, elf_error, hex,
+        identify, manifest_parts, open, open_archive, open_bundle, read_manifest,
     };
 }
 

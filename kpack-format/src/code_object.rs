@@ -71,7 +71,21 @@ impl CodeObject {
         }
         let mut bytes = [0; HEADER_SIZE as usize];
         source.read_exact(&mut bytes)?;
-        let header = match pod::from_bytes::<elf::FileHeader64<LE>>(&bytes) {
+        let (header, this) = Self::head(&bytes, available)?;
+        let size = extent(source, start, available, &header)?;
+        Ok(Self { size, ..this })
+    }
+
+    /// Reads the ELF header alone, the first bytes of a code object of `size` bytes.
+    ///
+    /// # Errors
+    /// [`CodeObjectError::Malformed`].
+    pub fn read_head(bytes: &[u8], size: u64) -> Result<Self, CodeObjectError> {
+        Ok(Self::head(bytes, size)?.1)
+    }
+
+    fn head(bytes: &[u8], size: u64) -> Result<(elf::FileHeader64<LE>, Self), CodeObjectError> {
+        let header = match pod::from_bytes::<elf::FileHeader64<LE>>(bytes) {
             Ok((header, _)) => header,
             Err(()) => return malformed("its header cannot be read"),
         };
@@ -97,12 +111,13 @@ impl CodeObject {
         }
         let flags = header.e_flags.get(LE).0;
         let abi_version = header.e_ident.abi_version;
-        Ok(Self {
+        let this = Self {
             target: target(flags, abi_version),
             flags,
             abi_version,
-            size: extent(source, start, available, header)?,
-        })
+            size,
+        };
+        Ok((*header, this))
     }
 
     /// Whether this is what a code object for `expected` is: the same processor, and from code
@@ -116,6 +131,8 @@ impl CodeObject {
     }
 }
 
+/// Size of the ELF header that [`CodeObject::read_head`] needs, in bytes.
+pub const HEAD_SIZE: usize = HEADER_SIZE as usize;
 /// The ABI version of code object version 4, the first that tells features by sign.
 const FIRST_WITH_FEATURES: u8 = 2;
 const HEADER_SIZE: u64 = size_of::<elf::FileHeader64<LE>>() as u64;

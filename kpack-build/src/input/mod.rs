@@ -7,10 +7,11 @@ use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use kpack_format::TargetId;
 use kpack_format::archive::{self, ArchiveError};
+use kpack_format::code_object::{CodeObject, CodeObjectError};
 use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::offload_bundle::{Bundle, BundleError};
-use kpack_format::{TargetId, code_object};
 
 use crate::Error;
 use crate::elf::{self, ElfError};
@@ -89,13 +90,33 @@ pub fn elf_error(path: &Path, error: ElfError) -> Error {
 
 /// Whether a code object is for `target`, by what its own header says; the text says how not.
 pub fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), String> {
+    let size = bytes.len() as u64;
+    check_target(target, || CodeObject::read(&mut Cursor::new(bytes), size))
+}
+
+/// The same for one in a file, which it fills.
+pub(crate) fn check_code_object_file(
+    file: &File,
+    size: u64,
+    target: &TargetId,
+) -> Result<(), String> {
+    check_target(target, || CodeObject::read(&mut BufReader::new(file), size))
+}
+
+/// The same for one of which only the first bytes are held.
+pub fn check_code_object_head(head: &[u8], size: u64, target: &TargetId) -> Result<(), String> {
+    check_target(target, || CodeObject::read_head(head, size))
+}
+
+fn check_target(
+    target: &TargetId,
+    read: impl FnOnce() -> Result<CodeObject, CodeObjectError>,
+) -> Result<(), String> {
     // SPIR-V is compiled further by the runtime and is no AMDGPU ELF file.
     if !target.processor().starts_with("gfx") {
         return Ok(());
     }
-    let size = bytes.len() as u64;
-    let header = code_object::CodeObject::read(&mut Cursor::new(bytes), size);
-    let header = header.map_err(|error| error.to_string())?;
+    let header = read().map_err(|error| error.to_string())?;
     if header.agrees_with(target) {
         return Ok(());
     }

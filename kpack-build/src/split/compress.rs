@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use kpack_format::TargetId;
-use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoded, Encoder, Scheme};
-use kpack_format::digest::{Sha256, sha256};
+use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoder, Scheme};
+use kpack_format::digest::Sha256;
 use kpack_format::names::{Group, KernelName};
 
 use super::DeviceCode;
+use super::content::{Content, Failure, Stored};
 use crate::Error;
-use crate::input;
 use crate::interrupt;
 use crate::parallel::{self, lock};
 use crate::report::Progress;
@@ -41,7 +41,7 @@ struct Job<'a> {
     file: &'a DeviceCode,
     kernels: Vec<String>,
     target: TargetId,
-    bytes: Vec<u8>,
+    content: Content,
     _permit: Permit<'a>,
 }
 
@@ -63,22 +63,22 @@ pub fn compress(
         archives: Mutex::default(),
     };
     let jobs = files.iter().flat_map(|(name, file)| {
-        file.code_objects(wanted).map(move |code| {
-            let (wrappers, target, bytes) = code?;
-            interrupt::check(&file.path, "read")?;
-            let size = bytes.len() as u64;
-            progress.advance(size);
-            Ok(Job {
-                file,
-                kernels: wrappers
-                    .iter()
-                    .map(|index| KernelName::new(name, *index).to_string())
-                    .collect(),
-                target,
-                bytes,
-                _permit: compression.budget.take(size),
+        file.code_objects(wanted, compression.scratch)
+            .map(move |code| {
+                let (wrappers, target, content) = code?;
+                interrupt::check(&file.path, "read")?;
+                progress.advance(content.size());
+                Ok(Job {
+                    file,
+                    kernels: wrappers
+                        .iter()
+                        .map(|index| KernelName::new(name, *index).to_string())
+                        .collect(),
+                    target,
+                    _permit: compression.budget.take(content.held()),
+                    content,
+                })
             })
-        })
     });
     let shared = parallel::try_map(jobs, |job: Result<Job<'_>, Error>| run.store(job?))?;
     let mut archives = run
@@ -117,7 +117,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Checks a code object, and stores it compressed in its target's archive.
     fn store(&self, job: Job<'_>) -> Result<Option<Shared>, Error> {
-        let checksum: Sha256 = sha256(&job.bytes);
+        let checksum = job.content.checksum();
         if !lock(&self.claimed).insert((job.target.clone(), checksum)) {
             return Ok(Some(Shared {
                 kernels: job.kernels,
@@ -127,22 +127,30 @@ impl Run<'_> {
         }
         let path = &job.file.path;
         check_target(&job).map_err(|reason| Error::refused(path, reason))?;
-        let encoded = self.encode(&job.bytes, checksum);
-        let encoded = encoded.map_err(|error| archive_error(path, error))?;
-        self.add(&job, &encoded)?;
+        let stored = self.encode(&job.content, checksum);
+        let stored = stored.map_err(|failure| match failure {
+            Failure::Archive(error) => archive_error(path, error),
+            Failure::Scratch(error) => error,
+        })?;
+        self.add(&job, &stored)?;
         Ok(None)
     }
 
-    fn encode(&self, bytes: &[u8], checksum: Sha256) -> Result<Encoded, ArchiveError> {
-        let Compression { scheme, level, .. } = *self.compression;
+    fn encode(&self, content: &Content, checksum: Sha256) -> Result<Stored, Failure> {
+        let Compression {
+            scheme,
+            level,
+            scratch,
+            ..
+        } = *self.compression;
         let idle = lock(&self.encoders).pop();
         let mut encoder = idle.map_or_else(|| Encoder::new(scheme, level), Ok)?;
-        let encoded = encoder.encode(bytes, checksum)?;
+        let stored = content.encode(&mut encoder, checksum, scratch)?;
         lock(&self.encoders).push(encoder);
-        Ok(encoded)
+        Ok(stored)
     }
 
-    fn add(&self, job: &Job<'_>, encoded: &Encoded) -> Result<(), Error> {
+    fn add(&self, job: &Job<'_>, stored: &Stored) -> Result<(), Error> {
         let Compression {
             group,
             scheme,
@@ -158,7 +166,7 @@ impl Run<'_> {
         }
         if let Some(archive) = archives.get_mut(&job.target) {
             for kernel in &job.kernels {
-                let added = archive.add(kernel, encoded);
+                let added = stored.add_to(archive, kernel);
                 added.map_err(|error| archive_error(scratch, error))?;
             }
         }
@@ -169,7 +177,7 @@ impl Run<'_> {
 /// A bundle's entry and the code object in it must agree on the target.
 fn check_target(job: &Job<'_>) -> Result<(), String> {
     let kernel = job.kernels.first().map_or("", String::as_str);
-    input::check_code_object(&job.bytes, &job.target).map_err(|reason| {
+    job.content.check(&job.target).map_err(|reason| {
         format!(
             "the bundle has kernel `{kernel}` for {}, but {reason}",
             job.target

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::offload_bundle::{Bundle, BundleError, Entry};
 
+use super::content::Content;
 use crate::Error;
 use crate::elf;
 use crate::input;
@@ -133,17 +134,19 @@ impl DeviceCode {
     }
 
     /// Each wanted code object, with the indices of the wrappers that it belongs to and its target.
+    /// Large ones are in files in the directory `scratch`.
     /// Every bundle is read to its end, so that damage anywhere is found.
     pub(super) fn code_objects<'a>(
         &'a self,
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
+        scratch: &'a Path,
     ) -> impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a {
         let (file, failed) = match self.open() {
             Ok(file) => (Some(Arc::new(file)), None),
             Err(error) => (None, Some(Err(error))),
         };
         let of_bundle = move |file: &Arc<File>, located| {
-            let code_objects = self.of_bundle(file.clone(), located, wanted);
+            let code_objects = self.of_bundle(file.clone(), located, wanted, scratch);
             let (code_objects, failed) = match code_objects {
                 Ok(code_objects) => (Some(code_objects), None),
                 Err(error) => (None, Some(Err(error))),
@@ -162,18 +165,38 @@ impl DeviceCode {
         mut file: Arc<File>,
         located: &'a LocatedBundle,
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
+        scratch: &'a Path,
     ) -> Result<impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a, Error> {
         let wrapper = located.wrappers.first().copied().unwrap_or_default();
         let failed = move |error| bundle_error(&self.path, wrapper, located.offset, error);
         let start = file.seek(SeekFrom::Start(located.offset));
         start.map_err(|error| Error::io(&self.path, "read", error))?;
-        let code_objects = located.bundle.code_objects(file, wanted).map_err(failed)?;
-        Ok(code_objects.map(move |code| {
-            let code = code.map_err(failed)?;
-            Ok((&*located.wrappers, code.target, code.bytes))
+        let mut code_objects = located.bundle.code_objects(file, wanted).map_err(failed)?;
+        // Those of further targets whose entries name the same bytes.
+        let mut same = Vec::new();
+        let mut next = move || {
+            if let Some(code_object) = same.pop() {
+                return Ok(Some(code_object));
+            }
+            let Some(entry) = code_objects.next_entry().map_err(failed)? else {
+                return Ok(None);
+            };
+            let mut targets = entry.targets().to_vec();
+            let content = Content::read(entry, scratch, &failed)?;
+            let last = targets.pop();
+            for target in targets {
+                same.push((&*located.wrappers, target, content.copy(scratch)?));
+            }
+            Ok(last.map(|target| (&*located.wrappers, target, content)))
+        };
+        let mut ended = false;
+        Ok(std::iter::from_fn(move || {
+            let result = if ended { Ok(None) } else { next() };
+            ended |= result.is_err();
+            result.transpose()
         }))
     }
 }
 
 /// A code object, with the indices of its wrappers and its target.
-pub(super) type CodeObject<'a> = (&'a [u32], TargetId, Vec<u8>);
+pub(super) type CodeObject<'a> = (&'a [u32], TargetId, Content);

@@ -2,6 +2,7 @@
 
 pub mod code_ids;
 mod compress;
+mod content;
 mod device_code;
 pub mod padding;
 

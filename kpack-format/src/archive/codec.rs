@@ -1,6 +1,7 @@
 //! Compression of single code objects.
 
 use std::fmt;
+use std::io::{self, Read, Write};
 
 use super::frame::check_frame;
 use super::{ArchiveError, Scheme};
@@ -17,8 +18,9 @@ pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was 
 
 /// Compresses code objects, one after the other. One for each thread.
 pub struct Encoder {
+    /// With the level.
     #[cfg(feature = "compression")]
-    compressor: Option<Compressor<'static>>,
+    compressor: Option<(i32, Compressor<'static>)>,
 }
 
 /// A code object as it will be stored.
@@ -45,7 +47,7 @@ impl Encoder {
                 let mut compressor = Compressor::new(level)?;
                 // Readers that have no time for SHA-256 notice damage all the same.
                 compressor.include_checksum(true)?;
-                Some(compressor)
+                Some((level, compressor))
             }
         };
         Ok(Self { compressor })
@@ -75,7 +77,7 @@ impl Encoder {
         #[cfg(feature = "compression")]
         let bytes = match &mut self.compressor {
             None => code_object.to_vec(),
-            Some(compressor) => compressor.compress(code_object)?,
+            Some((_, compressor)) => compressor.compress(code_object)?,
         };
         #[cfg(not(feature = "compression"))]
         let bytes = code_object.to_vec();
@@ -84,6 +86,34 @@ impl Encoder {
             original_size: code_object.len() as u64,
             checksum,
         })
+    }
+}
+
+impl Encoder {
+    /// Compresses the `size` bytes of a code object in `source` into `out`, which never holds more than
+    /// a window of it. The same bytes give the same result, though not that of
+    /// [`encode`](Self::encode).
+    ///
+    /// # Errors
+    /// Reading, writing, too little memory, and another size.
+    pub fn encode_stream<W: Write>(
+        &self,
+        source: &mut impl Read,
+        size: u64,
+        mut out: W,
+    ) -> Result<(), ArchiveError> {
+        #[cfg(feature = "compression")]
+        if let Some((level, _)) = &self.compressor {
+            let mut encoder = zstd::stream::write::Encoder::new(out, *level)?;
+            encoder.include_checksum(true)?;
+            encoder.set_pledged_src_size(Some(size))?;
+            io::copy(source, &mut encoder)?;
+            encoder.finish()?;
+            return Ok(());
+        }
+        let _ = size;
+        io::copy(source, &mut out)?;
+        Ok(())
     }
 }
 
@@ -173,6 +203,55 @@ impl Decoder {
                 "its frame cannot be decompressed: {}",
                 zstd::zstd_safe::get_error_name(code)
             ))),
+        }
+    }
+}
+
+/// Decompresses a frame that fills `frame` in parts, which go to `take`, without holding all of it.
+///
+/// # Errors
+/// [`DecodeError`], also for a frame whose window is larger than what zstd takes unasked, 128 MiB.
+pub(super) fn decode_in_parts(
+    frame: &[u8],
+    original_size: u64,
+    take: &mut dyn FnMut(&[u8]),
+) -> Result<(), DecodeError> {
+    check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
+    #[cfg(feature = "compression")]
+    {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::OutOfMemory => DecodeError::OutOfMemory,
+            _ => DecodeError::Damaged(format!("its frame cannot be decompressed: {error}")),
+        };
+        let decoder = zstd::stream::read::Decoder::with_buffer(frame).map_err(failed)?;
+        let size = in_parts(decoder.single_frame(), take).map_err(failed)?;
+        match size == original_size {
+            true => Ok(()),
+            false => Err(DecodeError::Damaged(format!(
+                "its frame holds {size} bytes; the TOC says {original_size}"
+            ))),
+        }
+    }
+    #[cfg(not(feature = "compression"))]
+    {
+        let _ = take;
+        Err(DecodeError::NoCompression)
+    }
+}
+
+/// Reads `source` to its end; tells how many bytes there were.
+pub(super) fn in_parts(mut source: impl Read, take: &mut dyn FnMut(&[u8])) -> io::Result<u64> {
+    let mut buffer = vec![0; 1 << 18];
+    let mut size = 0;
+    loop {
+        match source.read(&mut buffer) {
+            Ok(0) => return Ok(size),
+            Ok(read) => {
+                take(&buffer[..read]);
+                size += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
+use super::codec::{decode_in_parts, in_parts};
 use super::index::malformed;
 use super::{ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry};
-use crate::digest::sha256;
+use crate::digest::{Hasher, Sha256, sha256};
 
 /// An archive open for reading: its TOC, and code objects on demand.
 #[derive(Debug)]
@@ -72,6 +73,58 @@ impl<R: Read + Seek> Archive<R> {
         self.read_entry(kernel, target, &entry)
     }
 
+    /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, without holding
+    /// more than a part of it; its first bytes, `size` at most.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), also for a Zstandard window of more than 128 MiB.
+    pub fn read_head(
+        &mut self,
+        kernel: &str,
+        target: &str,
+        size: usize,
+    ) -> Result<Vec<u8>, ArchiveError> {
+        let entry = self.toc().entry(kernel, target)?.clone();
+        let mut head = Vec::new();
+        self.digest(kernel, target, &entry, &mut |part| {
+            let missing = size - head.len();
+            head.extend_from_slice(&part[..part.len().min(missing)]);
+        })?;
+        Ok(head)
+    }
+
+    /// The SHA-256 of a code object, which is verified, in parts that `take` is shown.
+    pub(super) fn digest(
+        &mut self,
+        kernel: &str,
+        target: &str,
+        entry: &TocEntry,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<Sha256, ArchiveError> {
+        let (offset, size) = self.stored(entry.ordinal)?;
+        let mut hasher = Hasher::default();
+        let mut take = |part: &[u8]| {
+            hasher.update(part);
+            take(part);
+        };
+        match self.toc().scheme {
+            Scheme::None => {
+                self.source.seek(SeekFrom::Start(offset))?;
+                if in_parts((&mut self.source).take(size), &mut take)? < size {
+                    return Err(ArchiveError::Io(io::ErrorKind::UnexpectedEof.into()));
+                }
+            }
+            Scheme::ZstdPerKernel => {
+                let stored = self.stored_bytes(entry.ordinal)?;
+                decode_in_parts(&stored, entry.original_size, &mut take)
+                    .map_err(|error| undecoded(error, offset, kernel, target))?;
+            }
+        }
+        let found = hasher.finish();
+        self.check(kernel, target, entry, offset, &found)?;
+        Ok(found)
+    }
+
     pub(super) fn read_entry(
         &mut self,
         kernel: &str,
@@ -85,31 +138,38 @@ impl<R: Read + Seek> Archive<R> {
             Scheme::ZstdPerKernel => {
                 let size = entry.original_size;
                 let result = self.decoder.decode(&stored, size);
-                result.map_err(|error| match error {
-                    DecodeError::OutOfMemory => ArchiveError::Io(io::ErrorKind::OutOfMemory.into()),
-                    DecodeError::NoCompression => ArchiveError::NoCompression,
-                    DecodeError::Damaged(reason) => ArchiveError::Decompression {
-                        offset,
-                        reason: format!("kernel `{kernel}` for {target}: {reason}"),
-                    },
-                })?
+                result.map_err(|error| undecoded(error, offset, kernel, target))?
             }
         };
-        let checksums = self.toc().checksums.as_ref();
-        if let Some(expected) = checksums.and_then(|all| all.get(entry.ordinal as usize)) {
-            let found = sha256(&bytes);
-            if found[..] != expected[..] {
-                return malformed(
-                    offset,
-                    format!(
-                        "kernel `{kernel}` for {target} is damaged: its SHA-256 is {}, expected {}",
-                        hex(&found),
-                        hex(expected)
-                    ),
-                );
-            }
+        if self.toc().checksums.is_some() {
+            self.check(kernel, target, entry, offset, &sha256(&bytes))?;
         }
         Ok(bytes)
+    }
+
+    /// Compares with the checksum that the archive tells, if it does.
+    fn check(
+        &self,
+        kernel: &str,
+        target: &str,
+        entry: &TocEntry,
+        offset: u64,
+        found: &Sha256,
+    ) -> Result<(), ArchiveError> {
+        let checksums = self.toc().checksums.as_ref();
+        if let Some(expected) = checksums.and_then(|all| all.get(entry.ordinal as usize))
+            && found[..] != expected[..]
+        {
+            return malformed(
+                offset,
+                format!(
+                    "kernel `{kernel}` for {target} is damaged: its SHA-256 is {}, expected {}",
+                    hex(found),
+                    hex(expected)
+                ),
+            );
+        }
+        Ok(())
     }
 
     /// What is stored, as it is.
@@ -119,6 +179,17 @@ impl<R: Read + Seek> Archive<R> {
         let mut bytes = vec![0; size as usize];
         self.source.read_exact(&mut bytes)?;
         Ok(bytes)
+    }
+}
+
+fn undecoded(error: DecodeError, offset: u64, kernel: &str, target: &str) -> ArchiveError {
+    match error {
+        DecodeError::OutOfMemory => ArchiveError::Io(io::ErrorKind::OutOfMemory.into()),
+        DecodeError::NoCompression => ArchiveError::NoCompression,
+        DecodeError::Damaged(reason) => ArchiveError::Decompression {
+            offset,
+            reason: format!("kernel `{kernel}` for {target}: {reason}"),
+        },
     }
 }
 

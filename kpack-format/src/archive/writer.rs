@@ -8,7 +8,7 @@ use super::index::{MAX_TOC, malformed};
 use super::toc::{FORMAT_VERSION, Storage};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Toc, TocEntry};
 use crate::code_id::index_in;
-use crate::digest::{Hasher, Sha256, sha256};
+use crate::digest::{Hasher, Sha256};
 use crate::names::KernelName;
 use crate::{CodeId, TargetId, code_id};
 
@@ -144,14 +144,33 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// [`ArchiveError::Conflict`] where the kernel is there with other content;
     /// [`ArchiveError::TooLarge`], [`ArchiveError::Io`].
     pub fn add(&mut self, kernel: &str, code_object: &Encoded) -> Result<(), ArchiveError> {
-        let index = match self.by_checksum.get(&code_object.checksum) {
+        let (size, checksum) = (code_object.original_size, code_object.checksum);
+        let stored = &mut &code_object.bytes[..];
+        self.add_from(
+            kernel,
+            stored,
+            code_object.bytes.len() as u64,
+            size,
+            checksum,
+        )
+    }
+
+    /// As [`add`](Self::add), for a code object of `original_size` bytes that is stored as the `size`
+    /// bytes of `stored`.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_from(
+        &mut self,
+        kernel: &str,
+        stored: &mut impl Read,
+        size: u64,
+        original_size: u64,
+        checksum: Sha256,
+    ) -> Result<(), ArchiveError> {
+        let index = match self.by_checksum.get(&checksum) {
             Some(index) => *index,
-            None => self.store(
-                kernel,
-                &code_object.bytes,
-                code_object.original_size,
-                code_object.checksum,
-            )?,
+            None => self.store(kernel, stored, size, original_size, checksum)?,
         };
         self.enter(kernel, index)
     }
@@ -236,38 +255,36 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         // A checksum is believed as long as nothing but the old archive depends on it.
         let believed =
             told.filter(|checksum| same_scheme && !self.by_checksum.contains_key(checksum));
-        let plain = match believed {
-            Some(_) => None,
-            None => Some(old.read_entry(kernel, target, entry)?),
-        };
-        let checksum = match (told, &plain) {
-            (Some(checksum), _) => checksum,
-            (None, plain) => sha256(plain.as_deref().unwrap_or_default()),
+        let checksum = match believed {
+            Some(checksum) => checksum,
+            None => old.digest(kernel, target, entry, &mut |_| {})?,
         };
         if let Some(index) = self.by_checksum.get(&checksum) {
             return Ok(*index);
         }
-        let bytes = match &plain {
-            Some(plain) if !same_scheme => {
+        let bytes = match same_scheme {
+            true => old.stored_bytes(entry.ordinal)?,
+            false => {
+                let plain = old.read_entry(kernel, target, entry)?;
                 let encoder = match encoder {
                     Some(encoder) => encoder,
                     None => encoder.insert(Encoder::new(self.scheme, self.level)?),
                 };
-                encoder.encode(plain, checksum)?.bytes
+                encoder.encode(&plain, checksum)?.bytes
             }
-            _ => old.stored_bytes(entry.ordinal)?,
         };
-        self.store(kernel, &bytes, entry.original_size, checksum)
+        let size = bytes.len() as u64;
+        self.store(kernel, &mut &bytes[..], size, entry.original_size, checksum)
     }
 
     fn store(
         &mut self,
         kernel: &str,
-        bytes: &[u8],
+        stored: &mut impl Read,
+        size: u64,
         original_size: u64,
         checksum: Sha256,
     ) -> Result<usize, ArchiveError> {
-        let size = bytes.len() as u64;
         if self.scheme == Scheme::ZstdPerKernel && u32::try_from(size).is_err() {
             return Err(ArchiveError::TooLarge {
                 kernel: kernel.to_owned(),
@@ -275,7 +292,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             });
         }
         self.spool.seek(SeekFrom::Start(self.spool_size))?;
-        self.spool.write_all(bytes)?;
+        if io::copy(&mut stored.take(size), &mut self.spool)? < size {
+            return Err(ArchiveError::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
         let index = self.stored.len();
         self.stored.push(Stored {
             offset: self.spool_size,

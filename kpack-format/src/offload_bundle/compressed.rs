@@ -144,8 +144,8 @@ impl<R: Read> Stream<R> {
         })
     }
 
-    /// The entry of `size` bytes at `offset`, which is not before what was read last.
-    pub(super) fn read_at(&mut self, offset: u64, size: u64) -> Result<Vec<u8>, BundleError> {
+    /// Goes to `offset`, which is not before what was read last.
+    pub(super) fn skip_to(&mut self, offset: u64) -> Result<(), BundleError> {
         let Some(skip) = offset.checked_sub(self.at) else {
             return malformed(
                 offset,
@@ -157,7 +157,7 @@ impl<R: Read> Stream<R> {
         };
         let at = self.at;
         io::copy(&mut self.by_ref().take(skip), &mut io::sink()).or_else(failed(at))?;
-        super::read_exactly(self, size).or_else(failed(offset))
+        Ok(())
     }
 
     /// Decompresses the rest. Tells how many compressed bytes there were.

@@ -29,8 +29,7 @@ pub use manifest::{Manifest, ManifestEntry};
 pub use unlinked::{DeviceObject, Unlinked};
 
 pub(crate) use crate::input::{
-    check_code_object, digest, elf_error, manifest_parts, open, open_archive, open_bundle,
-    read_manifest,
+    digest, elf_error, manifest_parts, open, open_archive, open_bundle, read_manifest,
 };
 pub(crate) use archive::is_for;
 pub(crate) use kpacks::find_kpacks_in;

@@ -1,14 +1,18 @@
 //! An archive, whole: header and table, and each stored code object once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Seek};
 use std::path::Path;
 
 use kpack_format::TargetId;
+use kpack_format::archive::Archive;
+use kpack_format::code_object::HEAD_SIZE;
 use kpack_format::names::Group;
 
 use super::{Report, Subject};
 use crate::Error;
-use crate::inspect::{self, open_archive};
+use crate::input;
+use crate::inspect::open_archive;
 
 /// How many ordinals a fault lists.
 const MOST_ORDINALS: usize = 8;
@@ -76,15 +80,7 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
             if !seen.insert((entry.ordinal, target)) {
                 continue;
             }
-            let bytes = match archive.read(kernel, target) {
-                Ok(bytes) => bytes,
-                Err(e) => {
-                    let text = format!("`{kernel}` for {target}: {e}");
-                    report.fault(Subject::Archive, path, text);
-                    continue;
-                }
-            };
-            if let Err(reason) = agrees(&bytes, target) {
+            if let Err(reason) = whole(&mut archive, kernel, target) {
                 let text = format!("`{kernel}` for {target}: {reason}");
                 report.fault(Subject::Archive, path, text);
             }
@@ -112,10 +108,24 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
     Ok(holds)
 }
 
-/// Whether a code object is for `target`, by what its own header says.
-pub(super) fn agrees(code_object: &[u8], target: &str) -> Result<(), String> {
-    let target: TargetId = target.parse().map_err(|e| format!("{e}"))?;
-    inspect::check_code_object(code_object, &target)
+/// Code objects that are larger are not held to be verified, in bytes.
+const LARGE: u64 = 64 << 20;
+
+/// Whether a code object can be read, has its checksum, and is for `target` by its own header.
+pub(super) fn whole<R: Read + Seek>(
+    archive: &mut Archive<R>,
+    kernel: &str,
+    target: &str,
+) -> Result<(), String> {
+    let id: TargetId = target.parse().map_err(|e| format!("{e}"))?;
+    let entry = archive.toc().entry(kernel, target);
+    let size = entry.map_err(|e| e.to_string())?.original_size;
+    if size <= LARGE {
+        let bytes = archive.read(kernel, target).map_err(|e| e.to_string())?;
+        return input::check_code_object(&bytes, &id);
+    }
+    let head = archive.read_head(kernel, target, HEAD_SIZE);
+    input::check_code_object_head(&head.map_err(|e| e.to_string())?, size, &id)
 }
 
 /// `1 kernel`, `2 kernels`.

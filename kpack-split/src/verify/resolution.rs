@@ -6,7 +6,7 @@ use std::path::Path;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 
-use super::archive::{agrees, counted};
+use super::archive::counted;
 use super::resolver::{Place, Resolver};
 use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
@@ -142,12 +142,7 @@ impl Resolution<'_> {
             if real.is_ok_and(|real| context.whole.contains(&real)) {
                 continue;
             }
-            let result = self
-                .resolver
-                .read(place, *index, target)
-                .map_err(|e| e.to_string())
-                .and_then(|bytes| agrees(&bytes, target));
-            if let Err(reason) = result {
+            if let Err(reason) = self.resolver.is_whole(place, *index, target) {
                 let archive = self.resolver.path(place).display();
                 let kernel = KernelName::new(self.kernel_name, *index);
                 let text = format!("`{kernel}` for {target} in `{archive}`: {reason}");

@@ -10,6 +10,7 @@ use kpack_format::archive::{Archive, ArchiveError};
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 
+use super::archive;
 use crate::Error;
 use crate::inspect::{Kpacks, Overlay, find_kpacks_in, open_archive};
 
@@ -133,6 +134,17 @@ impl Resolver {
                 .collect();
             (opened.path.as_path(), binaries)
         })
+    }
+
+    /// Whether the code object of wrapper `index` for `target`, which is at `place`, is whole.
+    pub(super) fn is_whole(
+        &mut self,
+        place: Place,
+        index: u32,
+        target: &str,
+    ) -> Result<(), String> {
+        let kernel = self.kernel(index);
+        archive::whole(&mut self.archives[place.archive].archive, &kernel, target)
     }
 
     /// Whether an archive for `target` is open.
