@@ -23,7 +23,6 @@ mod split;
 pub mod stage;
 pub mod verify;
 
-use kpack_build::shared::store as kpack_dir;
 use kpack_build::shared::{input, parallel, store};
 pub use kpack_build::{Error, object_file, report};
 pub use stage::stage;

@@ -22,7 +22,6 @@ use kpack_format::names::Group;
 
 use crate::Error;
 use crate::elf::Plan;
-use crate::kpack_dir;
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
@@ -30,8 +29,9 @@ use locate::{KpackPath, Located, Prefix};
 use plans::Plans;
 use presplit::Presplit;
 
-pub(crate) use crate::kpack_dir::is_name_part;
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
+pub(crate) use crate::store::is_name_part;
+use crate::store::scratch_file;
 pub(crate) use host::Content;
 pub use options::{Only, Options, Unexpected};
 
@@ -112,7 +112,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
                     let scratch = kpacks.existing();
-                    let spool = kpack_dir::scratch_file(scratch)?;
+                    let spool = scratch_file(scratch)?;
                     let archive = ArchiveWriter::new(spool, &group, target, options.scheme);
                     new.insert(archive.level(options.level))
                 }

@@ -7,8 +7,8 @@ use kpack_format::TargetId;
 use kpack_format::archive::Scheme;
 
 use crate::Error;
-use crate::kpack_dir::check_names;
 use crate::parallel::processors;
+use crate::store::check_names;
 
 /// What to install, and how.
 #[derive(Debug, Clone)]

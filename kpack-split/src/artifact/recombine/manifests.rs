@@ -18,7 +18,7 @@ use crate::Error;
 use crate::artifact::rules::{not_as_listed, unreadable};
 use crate::artifact::tree::{Item, Tree};
 use crate::inspect;
-use crate::kpack_dir::{self, Present};
+use crate::store::{self, Present};
 
 /// The manifests of all modules, and what is to be said about the shards' own.
 #[derive(Default)]
@@ -201,7 +201,7 @@ impl Merge {
                 archive: inspect::open_archive(&item.from)?,
             };
             let name = group.archive(target);
-            return kpack_dir::entry_of(target, name, &present, None).map(Some);
+            return store::entry_of(target, name, &present, None).map(Some);
         };
         let mut reason = format!(
             "no shard's manifest {} lists {target}: it is not of the build that the host files are of",

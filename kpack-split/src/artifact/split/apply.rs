@@ -24,10 +24,9 @@ use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::inspect;
 use crate::install::{ArchiveReport, Progress};
-use crate::kpack_dir;
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode};
-use crate::store::{Directory, StagedFile, make_directories, stage_archive, stage_manifest};
+use crate::store::{self, Directory, StagedFile, make_directories, stage_archive, stage_manifest};
 
 /// Writes the split artifacts.
 pub(super) fn apply(
@@ -180,12 +179,12 @@ impl Work<'_> {
         let present = module.present.iter();
         for (target, path) in present.filter(|(target, _)| self.plan.targets.keeps(target)) {
             let key = target.to_string();
-            let present = kpack_dir::Present {
+            let present = store::Present {
                 path: path.clone(),
                 archive: inspect::open_archive(path)?,
             };
             let name = module.group.archive(target);
-            let entry = kpack_dir::entry_of(target, name, &present, entries.get(&key))?;
+            let entry = store::entry_of(target, name, &present, entries.get(&key))?;
             entries.insert(key, entry);
         }
         Ok(entries)
@@ -215,7 +214,7 @@ impl Work<'_> {
         finish(staged, time)?;
         let final_path = self.stage.output(Some(&target)).join(&module.prefix);
         let final_path = final_path.join(&module.kpacks.name).join(&name);
-        let entry = kpack_dir::entry(&target, name, &written);
+        let entry = store::entry(&target, name, &written);
         Ok((target, final_path, entry))
     }
 
