@@ -2,6 +2,7 @@
 //! said, and nothing is split where none of them is there.
 
 mod blas;
+mod markers;
 
 use kpack_format::TargetId;
 use kpack_split::Error;
@@ -14,6 +15,26 @@ use blas::{HIPBLASLT, ROCBLAS, artifact, files, manifest, options, refusal, run,
 
 fn targets(names: &[&str]) -> Vec<TargetId> {
     names.iter().map(|name| name.parse().unwrap()).collect()
+}
+
+#[test]
+fn markers_expect_the_device_code_of_the_targets_that_are_kept() {
+    for (kept, dropped) in [("gfx1100", "gfx942"), ("gfx942", "gfx1100")] {
+        let (input, output) = (artifact(), Tree::new());
+        let library = format!("{ROCBLAS}/lib/librocblas.so.5");
+        let generic = output.path(&format!("blas_lib_generic/{library}"));
+        // Given a split for all targets, and one for some,
+        run(&options(&input, &output));
+        let all = markers::markers(&generic)[0].code_ids.clone();
+        assert!(all.contains_key(dropped), "{all:?}");
+        let mut options = options(&input, &output);
+        options.targets = vec![kept.parse().unwrap()];
+        run(&options);
+        // then the markers list what is kept, with the same ID.
+        let kpacks = output.path(&format!("blas_lib_{kept}/{ROCBLAS}/lib/.kpack"));
+        markers::assert_expects(&generic, &kpacks, "rocblas_lib", &[kept]);
+        assert_eq!(markers::markers(&generic)[0].code_ids[kept], all[kept]);
+    }
 }
 
 #[test]

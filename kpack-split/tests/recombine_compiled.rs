@@ -3,6 +3,7 @@
 //!
 //! The device code is split from the linked library, or from the object before the link.
 
+mod markers;
 mod planned;
 mod shards;
 
@@ -11,12 +12,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use kpack_format::archive::Archive;
 use kpack_split::artifact::recombine::Severity;
 use kpack_split::artifact::split::{Options, split};
 use kpack_split::object_file::{self, launch};
 use kpack_split::{install, verify};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
+use markers::markers;
 use planned::{CONFIGURATION, assert_said, options, planned, said};
 use shards::{PREFIX, write};
 
@@ -279,6 +282,27 @@ fn libraries_of_split_objects_fit_each_other() {
         );
         let report = report.unwrap();
         assert!(report.holds(), "{report:#?}");
+        // The host file of the primary shard expects the device code of all.
+        let generic = tree.path(&format!(
+            "out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"
+        ));
+        let found = markers(&generic);
+        assert!(!found.is_empty());
+        for marker in found {
+            let targets = ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"];
+            assert_eq!(Vec::from_iter(marker.code_ids.keys()), targets);
+            for (target, id) in &marker.code_ids {
+                let group = match target.starts_with("gfx11") {
+                    true => "gfx110X",
+                    false => "instinct",
+                };
+                let kpacks = format!("out/blas_lib_{group}/{PREFIX}/lib/.kpack");
+                let archive = tree.path(&format!("{kpacks}/rocblas_lib_{target}.kpack"));
+                let archive = Archive::open(fs::File::open(archive).unwrap()).unwrap();
+                let name = marker.kernel_name.as_deref().unwrap();
+                assert_eq!(archive.toc().code_id(name, target), Some(*id));
+            }
+        }
     }
 }
 

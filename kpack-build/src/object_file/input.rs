@@ -23,13 +23,6 @@ use crate::report::{FileReport, Outcome, Report};
 use crate::split::{DeviceCode, code_ids, padding};
 use crate::store::{Directory, StagedFile};
 
-/// How many bytes a marker has for code IDs and for what follows it, so that objects for some targets
-/// and for others have the same layout, and another marker fits when the binary that the object is
-/// linked into is installed.
-const ROOM: usize = 512;
-/// How many of them are left where there are very many targets.
-const LEAST_ROOM: usize = 256;
-
 /// What is said of bundles that no wrapper leads to.
 const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: its device code is used by other \
      means, so it stays where it is";
@@ -145,7 +138,7 @@ impl Input {
             kpack_search_paths: search_paths.to_vec(),
             code_ids: code_ids::planned(&code.targets()),
         };
-        let plan = Plan::new(&object, &fat, &with_room(&marker)).map_err(failed)?;
+        let plan = Plan::new(&object, &fat, &code_ids::with_room(&marker)).map_err(failed)?;
         self.units.push(Unit {
             member: member.map(|(index, _)| index),
             kernel_name,
@@ -192,7 +185,7 @@ impl Input {
     ) -> Result<(), Error> {
         for unit in &mut self.units {
             unit.marker.code_ids = code_ids::computed(archives, &unit.kernel_name);
-            let set = unit.plan.set_marker(&with_room(&unit.marker));
+            let set = unit.plan.set_marker(&code_ids::with_room(&unit.marker));
             set.map_err(|error| elf_error(&self.path, error))?;
         }
         Ok(())
@@ -271,15 +264,6 @@ impl Input {
         staged.sync()?;
         Ok(staged)
     }
-}
-
-/// The marker as it stands in an object, with room after it.
-fn with_room(marker: &Marker) -> Vec<u8> {
-    let mut bytes = marker.to_bytes();
-    let plain = marker.without_code_ids().to_bytes().len();
-    let size = (plain + ROOM).max(bytes.len() + LEAST_ROOM);
-    bytes.resize(size.next_multiple_of(8), 0);
-    bytes
 }
 
 /// What a file should have been.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
+use kpack_format::marker::SECTION_NAME;
 use object::elf;
 
 use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, text_in, texts, unit_ids};
@@ -92,6 +93,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
 /// ID nor the headers, in both files, where there is one.
 fn sections(one: &Image<File>, other: &Image<File>, parts: &mut Vec<String>) -> Option<u64> {
     let mut names = Vec::new();
+    let mut markers = None;
     let mut place = None;
     for section in one.sections.iter().filter(|s| s.has_bytes()) {
         let theirs = other.sections.iter().find(|s| s.name == section.name)?;
@@ -108,12 +110,17 @@ fn sections(one: &Image<File>, other: &Image<File>, parts: &mut Vec<String>) -> 
             ));
             continue;
         }
-        names.push(section.name.clone());
+        // Shards' markers differ in code IDs anyway, so what else differs goes first.
+        match section.name == SECTION_NAME {
+            true => markers = Some(section.name.clone()),
+            false => names.push(section.name.clone()),
+        }
         let at = a.iter().zip(&b).position(|(x, y)| x != y);
         if let Some(at) = at.filter(|_| place.is_none() && section.offset == theirs.offset) {
             place = Some(section.offset + at as u64);
         }
     }
+    names.extend(markers);
     if !names.is_empty() {
         let more = match names.len().saturating_sub(MOST_SECTIONS) {
             0 => String::new(),

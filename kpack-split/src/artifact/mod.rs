@@ -6,6 +6,7 @@
 
 mod classifier;
 pub mod classify;
+mod code_ids;
 mod content;
 mod data_file;
 pub mod databases;

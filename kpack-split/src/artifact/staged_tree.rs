@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -114,6 +114,26 @@ impl StagedTree {
         // Its time is not to be set to another one.
         self.written.pop();
         keep(&self.hidden.join(relative), metadata)
+    }
+
+    /// Changes bytes of the copy of `from`, which keeps its times.
+    pub(crate) fn edit(
+        &mut self,
+        from: &Path,
+        relative: &Path,
+        edits: &[(u64, Vec<u8>)],
+    ) -> Result<(), Error> {
+        let path = self.hidden.join(relative);
+        let failed = |e| Error::io(&path, "write", e);
+        // The mode may forbid to write.
+        let metadata = from.metadata().map_err(|e| Error::io(from, "read", e))?;
+        fs::set_permissions(&path, Permissions::from_mode(metadata.mode() | 0o200))
+            .map_err(failed)?;
+        let file = File::options().write(true).open(&path).map_err(failed)?;
+        for (offset, bytes) in edits {
+            file.write_all_at(bytes, *offset).map_err(failed)?;
+        }
+        keep(&path, &metadata)
     }
 
     /// Sets what is left to set; nothing is written any more.

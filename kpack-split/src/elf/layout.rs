@@ -8,6 +8,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -157,16 +158,13 @@ impl Plan {
         })
     }
 
-    /// Puts another marker of the same size in the place of the planned one.
-    pub(crate) fn set_marker(&mut self, marker: &[u8]) -> Result<(), ElfError> {
+    /// Puts another marker in the place of the planned one. Code IDs that do not fit are left out.
+    pub(crate) fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
         let planned = self.geometry.marker.end - self.geometry.marker.start;
-        if marker.len() as u64 != planned {
-            refuse!(
-                "its marker needs {} bytes, and {planned} were planned: it changed while it was read; run this again",
-                marker.len()
-            );
-        }
-        self.add(vec![(self.geometry.fat_offset, marker.to_vec())]);
+        let Some(bytes) = marker.to_bytes_within(planned as usize) else {
+            refuse!("its marker needs more than the {planned} bytes that were planned");
+        };
+        self.add(vec![(self.geometry.fat_offset, bytes)]);
         Ok(())
     }
 

@@ -45,7 +45,7 @@ impl Plans {
             let path = binary.located.path.clone();
             match binary.fat() {
                 Some(file) => {
-                    let plan = file.plan_with(&marker.to_bytes(), placed)?;
+                    let plan = file.plan_with(&marker, placed)?;
                     new.plans.insert(path, plan);
                 }
                 None => _ = new.edits.insert(path, placed),
@@ -67,7 +67,7 @@ impl Plans {
             let ids = code_ids::computed(archives, &binary.located.name);
             let marker = marker(binary, kpacks, group, ids);
             if let Some(plan) = self.plans.get_mut(path) {
-                let set = plan.set_marker(&marker.to_bytes());
+                let set = plan.set_marker(&marker);
                 set.map_err(|error| elf_error(path, error))?;
                 plan.add(placed(binary, &marker)?);
             } else if let Some(edits) = self.edits.get_mut(path) {

@@ -290,9 +290,9 @@ impl Presplit {
     }
 }
 
-/// How many bytes may be written at a marker: itself, and the zeroes behind it up to the next one or
+/// How many bytes may be written at the marker at a file offset: itself, and the zeroes behind it up to the next one or
 /// the end of the section.
-fn room(
+pub(crate) fn room(
     path: &Path,
     image: &Image<File>,
     split: &SplitBinary,

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{DeviceCode, padding};
+use kpack_format::marker::Marker;
+
+use super::{DeviceCode, code_ids, padding};
 use crate::Error;
 use crate::elf::{self, Image, Plan};
 use crate::inspect::{self, FileKind};
@@ -81,7 +83,7 @@ impl FatFile {
     /// # Errors
     /// Also for one with wrappers that were split before the link: what is built of it has to place
     /// them, as `kpack install` does.
-    pub(crate) fn plan(&self, marker: &[u8]) -> Result<Plan, Error> {
+    pub(crate) fn plan(&self, marker: &Marker) -> Result<Plan, Error> {
         match self.split_before() {
             0 => self.plan_with(marker, Vec::new()),
             count => Err(Error::refused(
@@ -94,15 +96,19 @@ impl FatFile {
         }
     }
 
-    /// Plans its host binary, with `marker` in the device code's place, and other changes, by offset
+    /// Plans its host binary, with `marker` and room for another one in the device code's place, and other changes, by offset
     /// in the file.
     pub(crate) fn plan_with(
         &self,
-        marker: &[u8],
+        marker: &Marker,
         edits: Vec<(u64, Vec<u8>)>,
     ) -> Result<Plan, Error> {
         let file = self.code.open()?;
-        let plan = Image::read(&file).and_then(|image| Plan::new(&image, &self.fat, marker));
+        let section = self.fat.addresses.end - self.fat.addresses.start;
+        let mut bytes = code_ids::with_room(marker);
+        // A few kernels for one target can take less.
+        bytes.truncate((section as usize).max(marker.to_bytes().len()));
+        let plan = Image::read(&file).and_then(|image| Plan::new(&image, &self.fat, &bytes));
         let mut plan = plan.map_err(|error| inspect::elf_error(&self.code.path, error))?;
         plan.add(edits);
         Ok(plan)

@@ -94,8 +94,11 @@ fn stage(
                 let metadata = like.metadata().map_err(|e| Error::io(like, "read", e))?;
                 tree.directory(path, metadata)?;
             }
-            Source::Copy(from) => {
+            Source::Copy(from) | Source::Edited(from, _) => {
                 tree.copy(from, path)?;
+                if let Source::Edited(_, edits) = source {
+                    tree.edit(from, path, edits)?;
+                }
                 let metadata = from.symlink_metadata();
                 on_bytes(metadata.map(|m| m.len()).unwrap_or_default());
             }

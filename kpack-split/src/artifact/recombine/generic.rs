@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use super::Severity;
 use super::component::Component;
 use super::own_files::OwnFiles;
+use super::{Severity, Source};
 use crate::Error;
 use crate::artifact::classify::Class;
+use crate::artifact::code_ids::MoreCodeIds;
 use crate::artifact::names;
 use crate::artifact::rules::{Place, belongs};
-use crate::artifact::tree::{Role, Tree};
+use crate::artifact::tree::{Item, Role, Tree};
 use crate::inspect;
 use crate::object_file::is_object;
 
@@ -70,6 +71,7 @@ impl Component<'_> {
         }
         let mut trees = Vec::new();
         let mut own = OwnFiles::default();
+        let mut ids = MoreCodeIds::default();
         for (shard, path) in &with {
             let mut tree = self.tree(shard, path)?;
             self.nothing_unsplit(&tree);
@@ -77,6 +79,10 @@ impl Component<'_> {
             if let Some(first) = trees.first() {
                 self.compare_generic(first, &tree)?;
                 own.extend(self, first, &tree);
+                let split = |item: &Item| matches!(item.class, Class::Split);
+                for (path, item) in tree.entries.iter().filter(|(_, item)| split(item)) {
+                    ids.collect(path, &item.from)?;
+                }
                 // All else was compared, and there may be many shards.
                 tree.entries.retain(|path, item| {
                     item.is_directory() || item.is_manifest() || item.shared(path).is_some()
@@ -95,6 +101,12 @@ impl Component<'_> {
         for (path, item) in &tree.entries {
             if !item.is_manifest() && !merged.has(path) {
                 artifact.add(path, item);
+                if matches!(item.class, Class::Split)
+                    && let Some(edits) = ids.edits(path, &item.from)?
+                {
+                    let source = Source::Edited(item.from.clone(), edits);
+                    artifact.entries.insert(path.clone(), source);
+                }
             }
         }
         merged.add_to(&mut artifact);

@@ -89,6 +89,8 @@ pub struct Artifact {
 enum Source {
     Directory(PathBuf),
     Copy(PathBuf),
+    /// A copy with changed bytes, by offset.
+    Edited(PathBuf, Vec<(u64, Vec<u8>)>),
     /// Made new, with the mode and times of another file where one is named.
     Bytes(Vec<u8>, Option<PathBuf>),
 }

@@ -37,7 +37,8 @@ pub(super) fn overlaps(artifacts: &[Artifact], options: &Options) -> Result<Vec<
                 path,
                 content: match source {
                     Source::Directory(_) => Content::Directory,
-                    Source::Copy(from) => Content::File(from),
+                    // Code IDs are added to all copies of a host file.
+                    Source::Copy(from) | Source::Edited(from, _) => Content::File(from),
                     Source::Bytes(bytes, _) => Content::Bytes(bytes),
                 },
             };

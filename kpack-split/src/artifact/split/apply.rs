@@ -99,25 +99,28 @@ impl Work<'_> {
     /// Copies what stays as it is, while modules are split: where one waits for its last code object,
     /// another goes on.
     fn write_files(&self) -> Result<(Counts, Vec<Line>), Error> {
-        let modules = self.plan.modules.iter().map(Some);
-        let work: Vec<Option<&Module>> = [None].into_iter().chain(modules).collect();
+        let modules = self.plan.modules.iter().enumerate().map(Some);
+        let work: Vec<Option<(usize, &Module)>> = [None].into_iter().chain(modules).collect();
         let written = parallel::try_map(work, |module| match module {
             None => Ok((
                 copy::copy(self.plan, self.stage, self.progress)?,
                 Vec::new(),
             )),
-            Some(module) => Ok((Counts::new(), self.module(module)?)),
+            Some((index, module)) => self.module(index, module),
         })?;
         let mut counts = Counts::new();
         let mut lines = Vec::new();
         for (copied, archives) in written {
-            counts.extend(copied);
+            for (target, more) in copied {
+                *counts.entry(target).or_default() += more;
+            }
             lines.extend(archives);
         }
         Ok((counts, lines))
     }
 
-    fn module(&self, module: &Module) -> Result<Vec<Line>, Error> {
+    /// Splits a module, and writes its host binaries, whose markers depend on its device code.
+    fn module(&self, index: usize, module: &Module) -> Result<(Counts, Vec<Line>), Error> {
         let mut lines = Vec::new();
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
@@ -132,6 +135,10 @@ impl Work<'_> {
             budget: self.budget,
         };
         let archives = split::compress(&sources, &wanted, &compression, self.progress)?;
+        let binaries = module.binaries.iter();
+        let plans = binaries.map(|binary| binary.plan_for(&archives));
+        let plans = plans.collect::<Result<_, Error>>()?;
+        let counts = copy::hosts(self.plan, self.stage, self.progress, (index, plans))?;
         let time = newest(module)?;
         let mut entries = self.present(module)?;
         let written = parallel::try_map(archives, |(target, archive)| {
@@ -151,7 +158,7 @@ impl Work<'_> {
             entries.insert(target.to_string(), file);
         }
         if entries.is_empty() {
-            return Ok(lines);
+            return Ok((counts, lines));
         }
         let manifest = Manifest {
             component_name: module.group.to_string(),
@@ -163,7 +170,7 @@ impl Work<'_> {
         let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
         finish(staged, time)?;
         lines.push((None, None));
-        Ok(lines)
+        Ok((counts, lines))
     }
 
     /// The manifest's entries for archives that were there before.

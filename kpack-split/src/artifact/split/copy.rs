@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
+use std::ops::AddAssign;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -16,7 +17,7 @@ use super::stage::Stage;
 use crate::Error;
 use crate::artifact::classify::{Node, walk_error};
 use crate::artifact::staged_tree::copy_symlink;
-use crate::elf::ElfError;
+use crate::elf::{self, ElfError};
 use crate::inspect;
 use crate::install::Progress;
 use crate::store::{copy_range, make_directories};
@@ -32,16 +33,46 @@ pub(super) struct Count {
 /// By target; `None` is the generic artifact.
 pub(super) type Counts = BTreeMap<Option<TargetId>, Count>;
 
-/// Copies everything that is planned into the stage.
+impl AddAssign for Count {
+    fn add_assign(&mut self, more: Self) {
+        self.files += more.files;
+        self.size += more.size;
+        self.archives += more.archives;
+    }
+}
+
+/// Copies everything that stays as it is into the stage.
 pub(super) fn copy(plan: &Plan, stage: &Stage, progress: &dyn Progress) -> Result<Counts, Error> {
+    copy_some(plan, stage, progress, None)
+}
+
+/// Writes the host binaries of the module with this index, by the plans of its binaries.
+pub(super) fn hosts(
+    plan: &Plan,
+    stage: &Stage,
+    progress: &dyn Progress,
+    module: (usize, Vec<elf::Plan>),
+) -> Result<Counts, Error> {
+    copy_some(plan, stage, progress, Some(module))
+}
+
+fn copy_some(
+    plan: &Plan,
+    stage: &Stage,
+    progress: &dyn Progress,
+    module: Option<(usize, Vec<elf::Plan>)>,
+) -> Result<Counts, Error> {
+    let (index, hosts) = module.unzip();
     let mut copier = Copier {
         plan,
         stage,
         counts: Counts::new(),
         links: HashMap::new(),
+        hosts: hosts.unwrap_or_default(),
         directories: HashSet::new(),
     };
-    for item in &plan.items {
+    let of_module = |item: &&Item| item.fat.map(|(module, _)| module) == index;
+    for item in plan.items.iter().filter(of_module) {
         copier.item(item)?;
         progress.advance(item.size());
     }
@@ -58,6 +89,8 @@ struct Copier<'a> {
     /// Where a file with several names is already, by target, and for a fat binary by module: its
     /// marker leads to the archives of one.
     links: HashMap<(Option<TargetId>, Option<usize>, Inode), PathBuf>,
+    /// The plans of the host binaries of one module.
+    hosts: Vec<elf::Plan>,
     /// What is there already.
     directories: HashSet<PathBuf>,
 }
@@ -111,12 +144,12 @@ impl Copier<'_> {
 
     /// Copies a file, or writes the host binary of a fat one.
     fn file(&self, item: &Item, to: &Path) -> Result<u64, Error> {
-        let fat = item.fat.and_then(|(module, binary)| {
-            let module = self.plan.modules.get(module)?;
-            module.binaries.get(binary)
+        let fat = item.fat.and_then(|(index, binary)| {
+            let module = self.plan.modules.get(index)?;
+            Some((module.binaries.get(binary)?, self.hosts.get(binary)?))
         });
         let input = match fat {
-            Some(fat) => fat.file.code.open()?,
+            Some((fat, _)) => fat.file.code.open()?,
             None => inspect::open(&item.from)?,
         };
         let metadata = input
@@ -136,13 +169,13 @@ impl Copier<'_> {
                 copied.map_err(|e| Error::io(&item.from, "copy", e))?;
                 size
             }
-            Some(fat) => {
-                let applied = fat.plan.apply(&input, &output);
+            Some((_, plan)) => {
+                let applied = plan.apply(&input, &output);
                 applied.map_err(|error| match error {
                     ElfError::Io(error) => Error::io(to, "write", error),
                     error => inspect::elf_error(&item.from, error),
                 })?;
-                fat.plan.output_size()
+                plan.output_size()
             }
         };
         set_metadata(&output, &metadata).map_err(|e| Error::io(to, "set the mode of", e))?;

@@ -1,9 +1,11 @@
 //! The fat binaries of a prefix, and what becomes of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
@@ -14,9 +16,10 @@ use crate::Error;
 use crate::artifact::classify::{Class, Entry, Node};
 use crate::artifact::manifest_txt;
 use crate::elf;
+use crate::inspect::elf_error;
 use crate::install::is_name_part;
 use crate::install::locate::{KpackPath, Located, Prefix};
-use crate::split::{self, FatFile, Input};
+use crate::split::{self, FatFile, Input, code_ids};
 
 /// The fat binaries of a prefix.
 pub(super) struct Module {
@@ -56,7 +59,26 @@ pub(super) struct FatBinary {
     /// Path in the prefix, the kernel name.
     pub(super) name: String,
     pub(super) file: FatFile,
+    marker: Marker,
+    /// With room for the IDs of its device code, which are not known yet.
     pub(super) plan: elf::Plan,
+}
+
+impl FatBinary {
+    /// The plan with the IDs of its device code in `archives`.
+    pub(super) fn plan_for(
+        &self,
+        archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
+    ) -> Result<elf::Plan, Error> {
+        let marker = Marker {
+            code_ids: code_ids::computed(archives, &self.name),
+            ..self.marker.clone()
+        };
+        let mut plan = self.plan.clone();
+        let set = plan.set_marker(&marker);
+        set.map_err(|error| elf_error(&self.file.code.path, error))?;
+        Ok(plan)
+    }
 }
 
 /// The fat binaries of a prefix. Names of one inode are one binary, of the first name.
@@ -108,9 +130,14 @@ pub(super) fn module(
         let Input::Fat(file) = split::read(&path)? else {
             return Err(Error::refused(&path, "it changed while it was read"));
         };
-        let plan = file.plan(&marker(&kpacks, &group, &names).to_bytes())?;
+        let marker = Marker {
+            code_ids: code_ids::planned(&file.code.targets()),
+            ..marker(&kpacks, &group, &names)
+        };
+        let plan = file.plan(&marker)?;
         binaries.push(FatBinary {
             name: first.name.clone(),
+            marker,
             file,
             plan,
         });

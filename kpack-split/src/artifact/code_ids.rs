@@ -1,0 +1,106 @@
+//! The IDs of device code in the markers of host files: each shard's name the targets that it built.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use kpack_format::marker::Marker;
+
+use crate::Error;
+use crate::elf::{DeviceCode, Image, SplitBinary};
+use crate::inspect::{elf_error, markers_of, open, read_markers};
+use crate::install::presplit::room;
+
+/// Changed bytes by offset.
+type Edits = Vec<(u64, Vec<u8>)>;
+
+/// What other shards' host files tell of device code, for the host files that are taken.
+#[derive(Default)]
+pub(super) struct MoreCodeIds {
+    /// Markers with all IDs, by path.
+    by_path: BTreeMap<PathBuf, Vec<Marker>>,
+}
+
+impl MoreCodeIds {
+    /// Collects the IDs of another shard's host file `from`. Of one target's IDs, the first is kept,
+    /// as the first shard's device code is.
+    pub(super) fn collect(&mut self, path: &Path, from: &Path) -> Result<(), Error> {
+        let known = self.by_path.entry(path.to_owned()).or_default();
+        for marker in markers_of(from)? {
+            let plain = marker.without_code_ids();
+            match known
+                .iter_mut()
+                .find(|known| known.without_code_ids() == plain)
+            {
+                None => known.push(marker),
+                Some(known) => {
+                    for (target, id) in marker.code_ids {
+                        known.code_ids.entry(target).or_insert(id);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What changes in the host file `from`, which is taken, where it has room for more IDs; `None`
+    /// where nothing does.
+    pub(super) fn edits(&self, path: &Path, from: &Path) -> Result<Option<Edits>, Error> {
+        let more = match self.by_path.get(path) {
+            Some(more) if more.iter().any(|marker| !marker.code_ids.is_empty()) => more,
+            _ => return Ok(None),
+        };
+        let image = Image::read(open(from)?).map_err(|e| elf_error(from, e))?;
+        let Some(split) = split(from, &image)? else {
+            return Ok(None);
+        };
+        let mut edits = BTreeMap::new();
+        for group in read_markers(from, &image, &split)? {
+            let plain = group.marker.without_code_ids();
+            let Some(more) = more.iter().find(|more| more.without_code_ids() == plain) else {
+                continue;
+            };
+            for position in &group.wrappers {
+                let Some(wrapper) = split.wrappers.get(*position) else {
+                    continue;
+                };
+                let offset = wrapper.marker_offset;
+                if !edits.contains_key(&offset) {
+                    let room = room(from, &image, &split, offset)?;
+                    let added = with_more(&group.marker, more, room);
+                    edits.insert(offset, added);
+                }
+            }
+        }
+        let changed = edits.into_iter();
+        let changed: Edits = changed
+            .filter_map(|(offset, bytes)| Some((offset, bytes?)))
+            .collect();
+        Ok((!changed.is_empty()).then_some(changed))
+    }
+}
+
+/// The marker with those IDs of `more` that it does not have and that there is room for; `None` where
+/// it stays as it is.
+fn with_more(marker: &Marker, more: &Marker, room: usize) -> Option<Vec<u8>> {
+    let mut extended = marker.clone();
+    for (target, id) in &more.code_ids {
+        if extended.code_ids.contains_key(target) {
+            continue;
+        }
+        extended.code_ids.insert(target.clone(), *id);
+        if extended.to_bytes().len() > room {
+            extended.code_ids.remove(target);
+        }
+    }
+    (extended != *marker)
+        .then(|| extended.to_bytes_within(room))
+        .flatten()
+}
+
+fn split(path: &Path, image: &Image<File>) -> Result<Option<SplitBinary>, Error> {
+    match image.device_code().map_err(|e| elf_error(path, e))? {
+        DeviceCode::Split(split) => Ok(Some(split)),
+        _ => Ok(None),
+    }
+}
