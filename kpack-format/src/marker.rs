@@ -41,6 +41,11 @@ impl fmt::Display for MarkerError {
 
 impl std::error::Error for MarkerError {}
 
+/// What is to be said of an archive whose device code `binary` does not accept.
+pub fn of_another_build(binary: &str) -> String {
+    format!("made for another build of {binary}; install the matching package")
+}
+
 record! {
     /// The marker as it stands in the file.
     struct Wire {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::marker::of_another_build;
 use kpack_format::names::{GFXARCH, Pattern, SearchPath};
 
 use crate::lookup::escaped;
@@ -251,11 +252,9 @@ impl fmt::Display for Outcome {
             Self::NoTarget(targets) if targets.is_empty() => f.write_str("it has no code"),
             Self::NoTarget(targets) => write!(f, "it has code for {} only", list(targets, ", ")),
             Self::NoKernel => f.write_str("it has a target that fits, but no such kernel"),
-            Self::OtherBuild(binary) => write!(
-                f,
-                "made for another build of {}; install the matching package",
-                binary.escape_debug()
-            ),
+            Self::OtherBuild(binary) => {
+                f.write_str(&of_another_build(&binary.escape_debug().to_string()))
+            }
         }
     }
 }

@@ -281,6 +281,44 @@ fn all_markers_of_a_binary_expect_its_device_code() {
 }
 
 #[test]
+fn archives_of_another_build_are_named() {
+    // Given two builds of a library, of split objects and of fat ones,
+    let tree = build();
+    link(&tree, "fat-2", "objects/vec.o", "objects/other.o");
+    let other = fixture().wrapper(Storage::Plain, [code("gfx942", "another")]);
+    other.build(&tree.path("objects/vec.o")).unwrap();
+    link(&tree, "fat", "objects/vec.o", "objects/other.o");
+    for prefix in ["fat", "fat-2", "host"] {
+        install(&options(&tree.path(prefix)), &()).unwrap();
+    }
+    for prefix in ["fat-2", "host"] {
+        // when an archive of one is in the place of the other's,
+        let name = "lib/.kpack/vec_lib_gfx942.kpack";
+        let place = tree.path(&format!("{prefix}/{name}"));
+        fs::copy(tree.path(&format!("fat/{name}")), &place).unwrap();
+        // then verify finds a fault, also for that target alone, and show names it; others are right.
+        let library = tree.path(&format!("{prefix}/lib/libvec.so"));
+        for (target, holds) in [("gfx942", false), ("gfx1100", true)] {
+            let options = verify::Options {
+                targets: vec![target.parse().unwrap()],
+                ..Default::default()
+            };
+            let paths = std::slice::from_ref(&library);
+            let report = verify::verify(paths, &options, &mut |_, _, _| {}).unwrap();
+            assert_eq!(report.holds(), holds, "{report:#?}");
+            let text = format!("{report:?}");
+            let what = "vec_lib_gfx942.kpack`: made for another build of lib/libvec.so; \
+                        install the matching package";
+            assert_eq!(text.contains(what), !holds, "{report:#?}");
+        }
+        let Content::SplitBinary(split) = inspect(&library).unwrap().content else {
+            panic!("{} is not split", library.display());
+        };
+        assert_eq!(split.other_builds, [fs::canonicalize(&place).unwrap()]);
+    }
+}
+
+#[test]
 fn a_mixed_binary_can_be_installed_in_halves() {
     let tree = build();
     link(&tree, "host", "objects/vec.o", "split/other/other.o");

@@ -1,6 +1,7 @@
 //! The IDs of device code in the markers of host files: each shard's name the targets that it built.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -65,10 +66,9 @@ impl MoreCodeIds {
                     continue;
                 };
                 let offset = wrapper.marker_offset;
-                if !edits.contains_key(&offset) {
+                if let Entry::Vacant(new) = edits.entry(offset) {
                     let room = room(from, &image, &split, offset)?;
-                    let added = with_more(&group.marker, more, room);
-                    edits.insert(offset, added);
+                    new.insert(with_more(&group.marker, more, room));
                 }
             }
         }

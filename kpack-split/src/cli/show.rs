@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::output::{self, Text, count, size};
+use kpack_format::marker::of_another_build;
+
 use crate::Error;
 use crate::inspect::{
     self, Archive, Bundle, CodeObject, Content, FatBinary, Manifest, SplitBinary, Unlinked,
@@ -152,6 +154,11 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
         return text.line("no archives found");
     }
     text.table(2, &["target", "archive", ">size", ">code objects"], rows);
+    let binary = split.kernel_name.as_deref().unwrap_or("this binary");
+    for archive in &split.other_builds {
+        let what = of_another_build(binary);
+        text.line(format_args!("{}: {what}", archive.display()));
+    }
 }
 
 fn objects(unlinked: &Unlinked, text: &mut Text) {

@@ -6,6 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
+use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 use serde::Serialize;
 
@@ -69,6 +70,12 @@ pub struct SplitBinary {
     /// The archives that its marker leads to.
     #[serde(flatten)]
     pub kpacks: Kpacks,
+    /// The archives with device code of another build of this binary.
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "crate::lossy::list"
+    )]
+    pub other_builds: Vec<PathBuf>,
     /// How many of its code objects each archive that is there has, in the order of the archives.
     /// 0 for one that is missing or cannot be read.
     pub code_objects: Vec<usize>,
@@ -190,11 +197,15 @@ fn split_binary(
     let groups = read_markers(path, image, split)?;
     let mut kpacks = Kpacks::default();
     let mut code_objects: Vec<usize> = Vec::new();
+    let mut other_builds: Vec<PathBuf> = Vec::new();
     let mut objects = Vec::new();
     for group in &groups {
         let of_group = find_kpacks(path, &group.marker)?;
         for kpack in of_group.files {
             let count = count_code_objects(&kpack, group.marker.kernel_name.as_deref());
+            if is_of_another_build(&kpack, &group.marker) && !other_builds.contains(&kpack.path) {
+                other_builds.push(kpack.path.clone());
+            }
             match kpacks.files.iter().position(|known| *known == kpack) {
                 Some(known) => code_objects[known] += count,
                 None => {
@@ -240,8 +251,17 @@ fn split_binary(
         objects,
         wrappers: split.wrappers.iter().map(wrapper).collect(),
         kpacks,
+        other_builds,
         code_objects,
     })
+}
+
+/// Whether the marker's binary does not accept the device code of an archive that can be read.
+fn is_of_another_build(kpack: &Kpack, marker: &Marker) -> bool {
+    let (Ok(archive), Some(name)) = (open_archive(&kpack.path), &marker.kernel_name) else {
+        return false;
+    };
+    !marker.accepts(&kpack.target, archive.toc().code_id(name, &kpack.target))
 }
 
 /// How many code objects named `kernel_name` an archive has; 0 for one that cannot be read.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use kpack_format::marker::Marker;
+use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
 use super::archive::counted;
@@ -51,6 +51,13 @@ pub(super) fn verify(
         let text = format!("`{}` is damaged: {reason}", archive.display());
         report.fault(Subject::Resolution, path, text);
     }
+    for (target, archive) in &this.resolver.other_builds {
+        if this.options.wants(target) {
+            let what = of_another_build(kernel_name);
+            let text = format!("`{}`: {what}", archive.display());
+            report.fault(Subject::Resolution, path, text);
+        }
+    }
     required_are_there(path, marker, &this.resolver, this.options, report);
     let mut targets = this.resolver.targets();
     targets.retain(|target| this.options.wants(target));
@@ -86,7 +93,8 @@ impl Resolution<'_> {
                 None => absent.push(index.to_string()),
             }
         }
-        if absent.is_empty() {
+        let mut other_builds = self.resolver.other_builds.iter();
+        if absent.is_empty() || other_builds.any(|(of, _)| of == target) {
             return;
         }
         let text = match absent.len() == self.indices.len() {
@@ -108,6 +116,9 @@ impl Resolution<'_> {
     /// Indices for which there is nothing for any target.
     fn nowhere(&self, targets: &[String], report: &mut Report) {
         let empty = self.count_by_index.iter().filter(|(_, count)| **count == 0);
+        if !self.resolver.other_builds.is_empty() {
+            return;
+        }
         let nowhere: Vec<String> = empty.map(|(index, _)| index.to_string()).collect();
         if nowhere.is_empty() || targets.is_empty() {
             return;

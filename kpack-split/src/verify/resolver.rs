@@ -21,6 +21,8 @@ pub(super) struct Resolver {
     archives: Vec<Opened>,
     /// Archives that could not be opened, and why.
     pub(super) damaged: Vec<(PathBuf, String)>,
+    /// Archives with device code of another build of the binary, and their targets.
+    pub(super) other_builds: Vec<(String, PathBuf)>,
     /// What the marker leads to, there or not.
     pub(super) kpacks: Kpacks,
 }
@@ -29,6 +31,7 @@ struct Opened {
     target: String,
     path: PathBuf,
     archive: Archive<BufReader<File>>,
+    is_of_another_build: bool,
 }
 
 /// Where a code object is.
@@ -50,15 +53,23 @@ impl Resolver {
     ) -> Result<Self, Error> {
         let kpacks = find_kpacks_in(overlay, binary, marker)?;
         let mut archives = Vec::new();
-        let mut damaged = Vec::new();
+        let (mut damaged, mut other_builds) = (Vec::new(), Vec::new());
         for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
             let (target, path) = (kpack.target.clone(), kpack.path.clone());
             match open_archive(&path) {
-                Ok(archive) => archives.push(Opened {
-                    target,
-                    path,
-                    archive,
-                }),
+                Ok(archive) => {
+                    let id = archive.toc().code_id(kernel_name, &target);
+                    let is_of_another_build = !marker.accepts(&target, id);
+                    if is_of_another_build {
+                        other_builds.push((target.clone(), path.clone()));
+                    }
+                    archives.push(Opened {
+                        target,
+                        path,
+                        archive,
+                        is_of_another_build,
+                    });
+                }
                 Err(Error::Refused { reason, .. }) => damaged.push((path, reason.to_string())),
                 Err(error) => return Err(error),
             }
@@ -67,6 +78,7 @@ impl Resolver {
             kernel_name: kernel_name.to_owned(),
             archives,
             damaged,
+            other_builds,
             kpacks,
         })
     }
@@ -79,7 +91,8 @@ impl Resolver {
             .enumerate()
             .find_map(|(archive, opened)| {
                 let found = opened.archive.toc().kernels.get(&kernel)?.get(target)?;
-                (opened.target == target).then_some(Place {
+                let fits = opened.target == target && !opened.is_of_another_build;
+                fits.then_some(Place {
                     archive,
                     ordinal: found.ordinal,
                 })
