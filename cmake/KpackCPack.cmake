@@ -104,37 +104,11 @@ function(_kpack_cpack_rpm_package unit name_output version_output)
   set(${version_output} "${version}" PARENT_SCOPE)
 endfunction()
 
-# Describes the device component <device> that goes with the component <host>. <weak> is what the
-# host package says of it: recommend, suggest or none.
-function(_kpack_cpack_component device host target suffix weak)
-  if(CPACK_COMPONENTS_ALL AND NOT device IN_LIST CPACK_COMPONENTS_ALL)
-    message(WARNING "CPACK_COMPONENTS_ALL lacks \"${device}\": no package will have the device code "
-      "of \"${host}\" for ${target}. Call include(CPack) after kpack_install(), or add what "
-      "kpack_device_components() gives.")
-  endif()
-  string(TOUPPER "${device}" upper)
-  _kpack_cpack_default(CPACK_COMPONENT_${upper}_DISPLAY_NAME "${host} device code for ${target}")
-  _kpack_cpack_default(CPACK_COMPONENT_${upper}_DESCRIPTION
-    "GPU code of component ${host} for ${target}.")
-  if(NOT host IN_LIST CPACK_COMPONENT_${upper}_DEPENDS)
-    list(APPEND CPACK_COMPONENT_${upper}_DEPENDS "${host}")
-    set(CPACK_COMPONENT_${upper}_DEPENDS "${CPACK_COMPONENT_${upper}_DEPENDS}" PARENT_SCOPE)
-  endif()
-
-  _kpack_cpack_unit("${host}" host_unit)
-  _kpack_cpack_unit("${device}" device_unit)
-  if(NOT device_unit STREQUAL device)
-    return() # The project has grouped it: that package is the project's own.
-  endif()
-  string(TOUPPER "${host_unit}" host_upper)
-  set(subject "${CPACK_PACKAGE_NAME} ${host}")
-  if(NOT "${CPACK_PACKAGE_DESCRIPTION_SUMMARY}" STREQUAL "${CPACK_DEFAULT_PACKAGE_DESCRIPTION_SUMMARY}")
-    _kpack_cpack_first(subject CPACK_PACKAGE_DESCRIPTION_SUMMARY subject)
-  endif()
-  set(summary "${subject} - device code for ${target}")
-
-  # Debian. The code is that of one build: exactly this version. CPack adds the same dependency
-  # from CPACK_COMPONENT_<component>_DEPENDS where the project asked for that.
+# The Debian package of a device component. Reads variables of _kpack_cpack_component().
+#
+# The code is that of one build: it needs exactly this version. CPack adds the same dependency from
+# CPACK_COMPONENT_<component>_DEPENDS where the project asked for that.
+macro(_kpack_cpack_deb_device)
   _kpack_cpack_deb_package("${host_unit}" package version)
   if(NOT "${CPACK_DEBIAN_${host_upper}_PACKAGE_NAME}" STREQUAL "")
     _kpack_cpack_default(CPACK_DEBIAN_${upper}_PACKAGE_NAME "${package}-${suffix}")
@@ -164,8 +138,10 @@ function(_kpack_cpack_component device host target suffix weak)
     _kpack_cpack_append(CPACK_DEBIAN_${host_upper}_PACKAGE_SUGGESTS
       CPACK_DEBIAN_PACKAGE_SUGGESTS "${other}")
   endif()
+endmacro()
 
-  # RPM, likewise.
+# The RPM package, likewise.
+macro(_kpack_cpack_rpm_device)
   _kpack_cpack_rpm_package("${host_unit}" package version)
   if(NOT "${CPACK_RPM_${host_upper}_PACKAGE_NAME}" STREQUAL "")
     _kpack_cpack_default(CPACK_RPM_${upper}_PACKAGE_NAME "${package}-${suffix}")
@@ -193,6 +169,39 @@ function(_kpack_cpack_component device host target suffix weak)
     set(CPACK_RPM_${host_upper}_PACKAGE_PROVIDES
       "${provides}\n${tag_of_${weak}}: ${device_package} = ${version}" PARENT_SCOPE)
   endif()
+endmacro()
+
+# Describes the device component <device> that goes with the component <host>. <weak> is what the
+# host package says of it: recommend, suggest or none.
+function(_kpack_cpack_component device host target suffix weak)
+  if(CPACK_COMPONENTS_ALL AND NOT device IN_LIST CPACK_COMPONENTS_ALL)
+    message(WARNING "CPACK_COMPONENTS_ALL lacks \"${device}\": no package will have the device code "
+      "of \"${host}\" for ${target}. Call include(CPack) after kpack_install(), or add what "
+      "kpack_device_components() gives.")
+  endif()
+  string(TOUPPER "${device}" upper)
+  _kpack_cpack_default(CPACK_COMPONENT_${upper}_DISPLAY_NAME "${host} device code for ${target}")
+  _kpack_cpack_default(CPACK_COMPONENT_${upper}_DESCRIPTION
+    "GPU code of component ${host} for ${target}.")
+  if(NOT host IN_LIST CPACK_COMPONENT_${upper}_DEPENDS)
+    list(APPEND CPACK_COMPONENT_${upper}_DEPENDS "${host}")
+    set(CPACK_COMPONENT_${upper}_DEPENDS "${CPACK_COMPONENT_${upper}_DEPENDS}" PARENT_SCOPE)
+  endif()
+
+  _kpack_cpack_unit("${host}" host_unit)
+  _kpack_cpack_unit("${device}" device_unit)
+  if(NOT device_unit STREQUAL device)
+    return() # The project has grouped it: that package is the project's own.
+  endif()
+  string(TOUPPER "${host_unit}" host_upper)
+  set(subject "${CPACK_PACKAGE_NAME} ${host}")
+  if(NOT "${CPACK_PACKAGE_DESCRIPTION_SUMMARY}" STREQUAL "${CPACK_DEFAULT_PACKAGE_DESCRIPTION_SUMMARY}")
+    _kpack_cpack_first(subject CPACK_PACKAGE_DESCRIPTION_SUMMARY subject)
+  endif()
+  set(summary "${subject} - device code for ${target}")
+
+  _kpack_cpack_deb_device()
+  _kpack_cpack_rpm_device()
 endfunction()
 
 # CPack begins the description of every Debian package with the project's summary. Where there are
@@ -204,6 +213,7 @@ function(_kpack_cpack_deb_summaries)
      OR NOT CPACK_DEB_COMPONENT_INSTALL OR CPACK_COMPONENTS_GROUPING STREQUAL "ALL_COMPONENTS_IN_ONE")
     return()
   endif()
+  set(known "")
   set(common "")
   if(CPACK_PACKAGE_DESCRIPTION_FILE
      AND NOT CPACK_PACKAGE_DESCRIPTION_FILE STREQUAL "${CPACK_DEFAULT_PACKAGE_DESCRIPTION_FILE}")
