@@ -4,6 +4,8 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kpack_format::archive::ArchiveError;
+
 /// Why an operation on files failed.
 #[derive(Debug)]
 pub enum Error {
@@ -88,6 +90,18 @@ impl Error {
             path: path.to_owned(),
             action,
             source,
+        }
+    }
+
+    /// What went wrong with the archive at `path`: damage is [`Error::Refused`], what the system
+    /// refused [`Error::Io`]; `action` is a verb.
+    pub fn archive(path: &Path, action: &'static str, error: ArchiveError) -> Self {
+        match error {
+            // An archive that ends too early is damaged.
+            ArchiveError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                Self::io(path, action, error)
+            }
+            error => Self::refused(path, error.to_string()),
         }
     }
 

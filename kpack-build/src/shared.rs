@@ -21,8 +21,8 @@ pub mod hip {
 /// Files as they come in.
 pub mod input {
     pub use crate::input::{
-        FileKind, archive_error, check_code_object, check_code_object_head, digest, elf_error, hex,
-        identify, manifest_parts, open, open_archive, open_bundle, read_manifest,
+        FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, hex,
+        identify, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
     };
 }
 
@@ -38,9 +38,7 @@ pub mod parallel {
 
 /// Device code, into archives.
 pub mod split {
-    pub use crate::split::{
-        Budget, Compression, DeviceCode, archive_error, code_ids, compress, padding,
-    };
+    pub use crate::split::{Budget, Compression, DeviceCode, code_ids, compress, padding};
 }
 
 /// How files get written.

@@ -859,6 +859,14 @@ fn a_fifo_is_refused_and_not_waited_for() {
 }
 
 #[test]
+fn a_socket_is_refused_as_what_it_is() {
+    let tree = Tree::new();
+    let _socket = std::os::unix::net::UnixListener::bind(tree.path("socket.o")).unwrap();
+    let error = try_split(&tree, "host", &["socket.o"]).unwrap_err();
+    assert!(error.to_string().ends_with("not a regular file"), "{error}");
+}
+
+#[test]
 fn compact_relocations_are_refused() {
     if !require::tool("clang-19") {
         return;

@@ -5,13 +5,16 @@ mod manifest;
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::archive::{self, ArchiveError};
+use kpack_format::archive;
 use kpack_format::code_object::{CodeObject, CodeObjectError};
 use kpack_format::digest::{Hasher, Sha256};
 use kpack_format::offload_bundle::{Bundle, BundleError};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::Error;
 use crate::elf::{self, ElfError};
@@ -25,17 +28,22 @@ pub use manifest::{manifest_parts, read_manifest};
 /// Opens a regular file for reading.
 pub fn open(path: &Path) -> Result<File, Error> {
     interrupt::check(path, "open")?;
-    // Before it is opened, since opening a FIFO waits for who writes into it.
-    let metadata = path.metadata().map_err(|e| Error::io(path, "open", e))?;
-    if !metadata.is_file() {
-        return Err(Error::refused(path, "not a regular file"));
-    }
-    let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+    let not_regular = || Error::refused(path, "not a regular file");
+    // Opening a FIFO would wait for who writes into it.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(flags).open(path);
+    let file = match opened {
+        // A socket, which cannot be opened.
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            return Err(not_regular());
+        }
+        opened => opened.map_err(|error| Error::io(path, "open", error))?,
+    };
     let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
-    if !metadata.is_file() {
-        return Err(Error::refused(path, "not a regular file"));
+    match metadata.is_file() {
+        true => Ok(file),
+        false => Err(not_regular()),
     }
-    Ok(file)
 }
 
 /// The SHA-256 of a file.
@@ -56,17 +64,7 @@ pub fn digest(path: &Path) -> Result<Sha256, Error> {
 /// Opens an archive. Damage is [`Error::Refused`].
 pub fn open_archive(path: &Path) -> Result<archive::Archive<BufReader<File>>, Error> {
     let file = open(path)?;
-    archive::Archive::open(BufReader::new(file)).map_err(|e| archive_error(path, e))
-}
-
-/// An archive's error, with the path that it lacks.
-pub fn archive_error(path: &Path, error: ArchiveError) -> Error {
-    match error {
-        ArchiveError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
-            Error::io(path, "read", e)
-        }
-        other => Error::refused(path, other.to_string()),
-    }
+    archive::Archive::open(BufReader::new(file)).map_err(|e| Error::archive(path, "read", e))
 }
 
 /// Reads the table of a wrapper's bundle.
@@ -76,6 +74,21 @@ pub fn open_bundle<R: Read + Seek>(
 ) -> Result<Bundle, BundleError> {
     reader.seek(SeekFrom::Start(wrapper.bundle_offset))?;
     Bundle::read(reader, wrapper.bundle_available)
+}
+
+/// A bundle's error, with the path that it lacks and, where the file has several, its place.
+pub fn bundle_error(path: &Path, place: &str, error: BundleError) -> Error {
+    match error {
+        // Damage that a decompressor finds is an I/O error without a number.
+        BundleError::Io(error) if error.raw_os_error().is_some() => Error::io(path, "read", error),
+        error => Error::refused(path, format!("{place}{error}")),
+    }
+}
+
+/// The error of a wrapper's bundle at this file offset.
+pub fn wrapper_error(path: &Path, wrapper: u32, offset: u64, error: BundleError) -> Error {
+    let place = format!("wrapper {wrapper}, bundle at file offset {offset:#x}: ");
+    bundle_error(path, &place, error)
 }
 
 /// An ELF error, with the path that it lacks.

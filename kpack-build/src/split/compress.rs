@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use kpack_format::TargetId;
-use kpack_format::archive::{ArchiveError, ArchiveWriter, Encoder, Scheme};
+use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::Sha256;
 use kpack_format::names::{Group, KernelName};
 
@@ -90,7 +90,7 @@ pub fn compress(
             for kernel in &shared.kernels {
                 archive
                     .add_stored(kernel, &shared.checksum)
-                    .map_err(|error| archive_error(compression.scratch, error))?;
+                    .map_err(|error| Error::archive(compression.scratch, "write into", error))?;
             }
         }
     }
@@ -129,7 +129,7 @@ impl Run<'_> {
         check_target(&job).map_err(|reason| Error::refused(path, reason))?;
         let stored = self.encode(&job.content, checksum);
         let stored = stored.map_err(|failure| match failure {
-            Failure::Archive(error) => archive_error(path, error),
+            Failure::Archive(error) => Error::archive(path, "compress", error),
             Failure::Scratch(error) => error,
         })?;
         self.add(&job, &stored)?;
@@ -167,7 +167,7 @@ impl Run<'_> {
         if let Some(archive) = archives.get_mut(&job.target) {
             for kernel in &job.kernels {
                 let added = stored.add_to(archive, kernel);
-                added.map_err(|error| archive_error(scratch, error))?;
+                added.map_err(|error| Error::archive(scratch, "write into", error))?;
             }
         }
         Ok(())
@@ -183,14 +183,6 @@ fn check_target(job: &Job<'_>) -> Result<(), String> {
             job.target
         )
     })
-}
-
-/// An archive's error, with the path that it lacks.
-pub fn archive_error(path: &Path, error: ArchiveError) -> Error {
-    match error {
-        ArchiveError::Io(error) => Error::io(path, "write", error),
-        error => Error::refused(path, error.to_string()),
-    }
 }
 
 /// Bytes that may be in flight.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
-use kpack_format::offload_bundle::{Bundle, BundleError, Entry};
+use kpack_format::offload_bundle::{Bundle, Entry};
 
 use super::content::Content;
 use crate::Error;
@@ -56,7 +56,7 @@ fn bundles(
             continue;
         }
         let bundle = input::open_bundle(&mut reader, wrapper)
-            .map_err(|error| bundle_error(path, index, wrapper.bundle_offset, error))?;
+            .map_err(|error| input::wrapper_error(path, index, wrapper.bundle_offset, error))?;
         let located = LocatedBundle {
             offset: wrapper.bundle_offset,
             bundle,
@@ -65,16 +65,6 @@ fn bundles(
         by_offset.insert(wrapper.bundle_offset, located);
     }
     Ok(by_offset.into_values().collect())
-}
-
-fn bundle_error(path: &Path, wrapper: u32, offset: u64, error: BundleError) -> Error {
-    match error {
-        BundleError::Io(error) if error.raw_os_error().is_some() => Error::io(path, "read", error),
-        error => Error::refused(
-            path,
-            format!("wrapper {wrapper}, bundle at file offset {offset:#x}: {error}"),
-        ),
-    }
 }
 
 impl DeviceCode {
@@ -168,7 +158,7 @@ impl DeviceCode {
         scratch: &'a Path,
     ) -> Result<impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a, Error> {
         let wrapper = located.wrappers.first().copied().unwrap_or_default();
-        let failed = move |error| bundle_error(&self.path, wrapper, located.offset, error);
+        let failed = move |error| input::wrapper_error(&self.path, wrapper, located.offset, error);
         let start = file.seek(SeekFrom::Start(located.offset));
         start.map_err(|error| Error::io(&self.path, "read", error))?;
         let mut code_objects = located.bundle.code_objects(file, wanted).map_err(failed)?;

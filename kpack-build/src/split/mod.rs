@@ -6,5 +6,5 @@ mod content;
 mod device_code;
 pub mod padding;
 
-pub use compress::{Budget, Compression, archive_error, compress};
+pub use compress::{Budget, Compression, compress};
 pub use device_code::DeviceCode;

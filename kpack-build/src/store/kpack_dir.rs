@@ -17,7 +17,6 @@ use super::staged_file::StagedFile;
 use crate::Error;
 use crate::input;
 use crate::interrupt::Watched;
-use crate::split::archive_error;
 
 /// A module's kpacks in a directory that is locked as long as this lives.
 #[derive(Debug)]
@@ -145,13 +144,13 @@ fn stage(
     let path = staged.path();
     let written = {
         let mut out = BufWriter::with_capacity(1 << 20, Watched(staged.file()));
-        let written = write(&mut out).map_err(|e| archive_error(path, e))?;
+        let written = write(&mut out).map_err(|e| Error::archive(path, "write", e))?;
         out.flush().map_err(|e| Error::io(path, "write", e))?;
         written
     };
     let written_back = Archive::open(BufReader::new(staged.file()));
     let kernels = written_back
-        .map_err(|error| unreadable(path, &input::archive_error(path, error)))?
+        .map_err(|error| unreadable(path, &Error::archive(path, "read", error)))?
         .kernel_count();
     if kernels != written.kernel_count {
         let reason = format!(

@@ -13,7 +13,6 @@ use super::scratch::scratch_file;
 use super::staged_file::StagedFile;
 use crate::Error;
 use crate::parallel;
-use crate::split::archive_error;
 
 /// What is to become of a module's archives.
 pub struct Update<'a> {
@@ -145,11 +144,12 @@ impl Writer<'_> {
         if let Some(mut old) = old {
             archive
                 .merge(&mut old.archive, |kernel| !(self.replaces)(kernel))
-                .map_err(|error| archive_error(&old.path, error))?;
+                .map_err(|error| Error::archive(&old.path, "merge", error))?;
         }
         if self.only_computed {
             let written = archive.finish(io::sink());
-            let written = written.map_err(|e| archive_error(self.directory.path(), e))?;
+            let written =
+                written.map_err(|e| Error::archive(self.directory.path(), "write into", e))?;
             return Ok((target, written, None));
         }
         let name = self.directory.archive_name(&target);

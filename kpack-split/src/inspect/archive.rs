@@ -9,7 +9,7 @@ use kpack_format::names::KernelName;
 use serde::Serialize;
 
 use crate::Error;
-use crate::input::{archive_error, open_archive};
+use crate::input::open_archive;
 
 /// A `.kpack` archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -89,7 +89,7 @@ pub fn extract(path: &Path, kernel: &str, target: &TargetId) -> Result<Vec<u8>, 
                 ),
             ))
         }
-        result => result.map_err(|error| archive_error(path, error)),
+        result => result.map_err(|error| Error::archive(path, "read", error)),
     }
 }
 
@@ -104,7 +104,7 @@ pub(super) fn inspect(path: &Path) -> Result<Archive, Error> {
     for &ordinal in shared.keys() {
         let (_, size) = archive
             .stored(ordinal)
-            .map_err(|e| archive_error(path, e))?;
+            .map_err(|e| Error::archive(path, "read", e))?;
         stored.insert(ordinal, size);
     }
     let mut kernels = Vec::new();

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use kpack_format::code_object;
+use kpack_format::code_object::{self, CodeObjectError};
 use kpack_format::offload_bundle::{self, Format, Method};
 use serde::Serialize;
 
 use crate::Error;
+use crate::input::bundle_error;
 
 /// An offload bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -95,12 +96,17 @@ impl From<&offload_bundle::Bundle> for Bundle {
 }
 
 pub(super) fn inspect(path: &Path, file: File, size: u64) -> Result<Bundle, Error> {
-    Bundle::read(&mut BufReader::new(file), size).map_err(|e| Error::refused(path, e.to_string()))
+    Bundle::read(&mut BufReader::new(file), size).map_err(|e| bundle_error(path, "", e))
 }
 
 pub(super) fn inspect_code_object(path: &Path, file: File, size: u64) -> Result<CodeObject, Error> {
-    let read = code_object::CodeObject::read(&mut BufReader::new(file), size)
-        .map_err(|e| Error::refused(path, e.to_string()))?;
+    let read =
+        code_object::CodeObject::read(&mut BufReader::new(file), size).map_err(
+            |error| match error {
+                CodeObjectError::Io(e) if e.raw_os_error().is_some() => Error::io(path, "read", e),
+                error => Error::refused(path, error.to_string()),
+            },
+        )?;
     Ok(CodeObject {
         target: read.target.map(|t| t.to_string()),
         flags: read.flags,

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{Bundle, Content, Kpack, Kpacks, find_kpacks, read_markers, unlinked};
 use crate::Error;
 use crate::elf::{self, DeviceCode, ElfError, Image};
-use crate::input::{elf_error, open_archive, open_bundle};
+use crate::input::{elf_error, open_archive, open_bundle, wrapper_error};
 
 /// A binary with its device code in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -156,14 +156,9 @@ fn fat_binary(path: &Path, image: &Image<File>, fat: &elf::FatBinary) -> Result<
     let mut reader = BufReader::new(image.source());
     let mut wrappers = Vec::new();
     let mut totals: BTreeMap<TargetId, (usize, u64)> = BTreeMap::new();
-    for (index, wrapper) in fat.wrappers.iter().enumerate() {
-        let bundle = open_bundle(&mut reader, wrapper).map_err(|e| {
-            let offset = wrapper.bundle_offset;
-            Error::refused(
-                path,
-                format!("wrapper {index}, bundle at file offset {offset:#x}: {e}"),
-            )
-        })?;
+    for wrapper in &fat.wrappers {
+        let bundle = open_bundle(&mut reader, wrapper)
+            .map_err(|e| wrapper_error(path, wrapper.co_index, wrapper.bundle_offset, e))?;
         for entry in &bundle.entries {
             if let Some(target) = entry.id.target() {
                 let total = totals.entry(target.clone()).or_default();

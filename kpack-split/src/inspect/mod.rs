@@ -109,3 +109,32 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         content,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    /// A file that is open for writing only: reading it fails, whatever is in it.
+    #[test]
+    fn what_cannot_be_read_is_no_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let open = || {
+            let file = File::create(&path).unwrap();
+            file.set_len(4096).unwrap();
+            file
+        };
+        let results = [
+            linked::inspect(&path, open()).map(|_| ()),
+            bundle::inspect(&path, open(), 100).map(|_| ()),
+            bundle::inspect_code_object(&path, open(), 100).map(|_| ()),
+            unlinked::inspect(&path, open()).map(|_| ()),
+        ];
+        for (index, result) in results.into_iter().enumerate() {
+            let error = result.unwrap_err();
+            assert!(matches!(error, Error::Io { .. }), "{index}: {error:?}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! after.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use object::read::archive::ArchiveFile;
@@ -34,13 +34,53 @@ pub struct DeviceObject {
 }
 
 pub(super) fn inspect(path: &Path, file: File) -> Result<Unlinked, Error> {
-    let cache = ReadCache::new(BufReader::new(file));
-    let damaged = |e: object::read::Error| Error::refused(path, e.to_string());
+    let cache = ReadCache::new(Noting {
+        reader: BufReader::new(file),
+        failed: None,
+    });
+    let unlinked = parse(&cache);
+    match (cache.into_inner().failed, unlinked) {
+        (Some(error), _) => Err(Error::io(path, "read", error)),
+        (None, unlinked) => unlinked.map_err(|e| Error::refused(path, e.to_string())),
+    }
+}
+
+/// A reader that keeps its first error, of which a parser tells only that there was one.
+struct Noting {
+    reader: BufReader<File>,
+    failed: Option<io::Error>,
+}
+
+impl Noting {
+    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|error| {
+            let kind = error.kind();
+            self.failed.get_or_insert(error);
+            kind.into()
+        })
+    }
+}
+
+impl Read for Noting {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(bytes);
+        self.note(read)
+    }
+}
+
+impl Seek for Noting {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = self.reader.seek(to);
+        self.note(position)
+    }
+}
+
+fn parse(cache: &ReadCache<Noting>) -> object::read::Result<Unlinked> {
     let mut start = [0; 8];
-    let magic = (&cache).read_bytes_at(0, 8).unwrap_or_default();
+    let magic = cache.read_bytes_at(0, 8).unwrap_or_default();
     start[..magic.len()].copy_from_slice(magic);
     if &start != b"!<arch>\n" && &start != b"!<thin>\n" {
-        let device_bytes = device_bytes(&cache).map_err(damaged)?;
+        let device_bytes = device_bytes(cache)?;
         let device_objects = device_bytes.map(|device_bytes| DeviceObject {
             member: None,
             device_bytes,
@@ -52,14 +92,14 @@ pub(super) fn inspect(path: &Path, file: File) -> Result<Unlinked, Error> {
         });
     }
 
-    let archive = ArchiveFile::parse(&cache).map_err(damaged)?;
+    let archive = ArchiveFile::parse(cache)?;
     let mut library = Unlinked {
         static_library: true,
         members: 0,
         device_objects: Vec::new(),
     };
     for member in archive.members() {
-        let member = member.map_err(damaged)?;
+        let member = member?;
         library.members += 1;
         // A thin archive names its members' files, which are objects of their own.
         if archive.is_thin() {

@@ -17,7 +17,6 @@ use kpack_format::names::{Group, KernelName};
 use crate::Error;
 use crate::elf::{DeviceCode, Image, SplitBinary};
 use crate::inspect::{self, elf_error, find_kpacks, read_markers};
-use crate::split::archive_error;
 
 /// What to do about an archive that is not what it was when the object was compiled.
 const COMPILE_AGAIN: &str = "Compile that object again (where a build system takes it for up to date, remove it first, or build with --clean-first)";
@@ -225,7 +224,7 @@ impl Presplit {
                     continue;
                 }
                 let read = archive.read(&wrapper.kernel, target);
-                read.map_err(|error| match archive_error(&source.path, error) {
+                read.map_err(|error| match Error::archive(&source.path, "read", error) {
                     Error::Refused { path, reason } => {
                         Error::refused(&path, format!("{reason}. {COMPILE_AGAIN}"))
                     }
@@ -254,7 +253,7 @@ impl Presplit {
             self.check_code_objects(source, &mut archive)?;
             let fill = |destination: &mut ArchiveWriter<File>| {
                 let merged = destination.merge_as(&mut archive, names);
-                merged.map_err(|error| archive_error(&source.path, error))
+                merged.map_err(|error| Error::archive(&source.path, "merge", error))
             };
             destination(&source.group, &source.target, Box::new(fill))?;
         }

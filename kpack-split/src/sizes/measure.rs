@@ -16,6 +16,7 @@ use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::artifact::shared::shared;
 use crate::elf::{DeviceCode, FatBinary, Image};
+use crate::input::wrapper_error;
 use crate::inspect;
 use crate::leftover::is_leftover;
 
@@ -289,15 +290,12 @@ fn bundles(
     let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     let mut reader = BufReader::new(image.source());
-    for (index, wrapper) in fat.wrappers.iter().enumerate() {
+    for wrapper in &fat.wrappers {
         if !seen.insert(wrapper.bundle_offset) {
             continue;
         }
-        let bundle = inspect::open_bundle(&mut reader, wrapper).map_err(|e| {
-            let offset = wrapper.bundle_offset;
-            let text = format!("wrapper {index}, bundle at file offset {offset:#x}: {e}");
-            Error::refused(path, text)
-        })?;
+        let bundle = inspect::open_bundle(&mut reader, wrapper)
+            .map_err(|e| wrapper_error(path, wrapper.co_index, wrapper.bundle_offset, e))?;
         let used = bundle.entries.iter().filter(|entry| entry.size > 0);
         let entries: Vec<(String, u64)> = used
             .filter_map(|entry| Some((entry.id.target()?.to_string(), entry.size)))

@@ -4,5 +4,5 @@ mod fat_file;
 
 pub(crate) use fat_file::{FatFile, Input, read};
 pub(crate) use kpack_build::shared::split::{
-    Budget, Compression, DeviceCode, archive_error, code_ids, compress, padding,
+    Budget, Compression, DeviceCode, code_ids, compress, padding,
 };

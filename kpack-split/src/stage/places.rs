@@ -10,7 +10,7 @@ use super::messages::Built;
 use super::output_dir::OutputDir;
 use super::{Options, build_paths};
 use crate::Error;
-use crate::input::{archive_error, open_archive};
+use crate::input::open_archive;
 use crate::report::Report;
 use kpack_build::shared::hip::workspaces;
 use kpack_format::names::is_archive;
@@ -134,7 +134,7 @@ impl Places {
         }
         for (kernel, target) in entries {
             let bytes = archive.read(&kernel, &target);
-            let bytes = bytes.map_err(|e| archive_error(path, e))?;
+            let bytes = bytes.map_err(|e| Error::archive(path, "read", e))?;
             let place = build_paths::find(bytes.as_slice(), &self.own, &self.fetched);
             if let Some(place) = place.map_err(|e| Error::io(path, "read", e))? {
                 let place = place.display();

@@ -10,6 +10,7 @@ use super::resolver::Resolver;
 use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary, Image};
+use crate::input::wrapper_error;
 use crate::inspect::{Marked, elf_error, open, open_bundle, read_markers};
 
 /// Compares the split binary at `path` with `original`.
@@ -151,11 +152,7 @@ fn compare_code(
     let (mut equal, mut left_out) = (0, 0);
     for wrapper in &fat.wrappers {
         let index = wrapper.co_index;
-        let refused = |e: kpack_format::offload_bundle::BundleError| {
-            let offset = wrapper.bundle_offset;
-            let text = format!("wrapper {index}, bundle at file offset {offset:#x}: {e}");
-            Error::refused(original, text)
-        };
+        let refused = |error| wrapper_error(original, index, wrapper.bundle_offset, error);
         let mut reader = BufReader::new(image.source());
         let bundle = open_bundle(&mut reader, wrapper).map_err(refused)?;
         reader

@@ -213,7 +213,7 @@ impl Work<'_> {
             let mut present: kpack_format::archive::Archive<BufReader<File>> =
                 inspect::open_archive(path)?;
             let merged = archive.merge(&mut present, |kernel| !replaced(kernel));
-            merged.map_err(|error| split::archive_error(path, error))?;
+            merged.map_err(|error| Error::archive(path, "merge", error))?;
         }
         let directory = self.kpack_dir(module, Some(&target))?;
         let name = module.group.archive(&target);
