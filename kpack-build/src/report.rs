@@ -2,7 +2,7 @@
 
 mod json;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::archive::Written;
@@ -139,6 +139,11 @@ pub trait Progress: Sync {
     /// `bytes` more of them were read.
     fn advance(&self, bytes: u64) {
         let _ = bytes;
+    }
+
+    /// The work on a file begins.
+    fn file(&self, path: &Path) {
+        let _ = path;
     }
 }
 

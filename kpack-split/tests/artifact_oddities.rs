@@ -8,10 +8,13 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use kpack_split::artifact::split::{BatchOptions, Options, batch};
+use kpack_split::artifact::split::{BatchOptions, Options, batch, split};
+use kpack_split::install::Progress;
 use kpack_split::object_file;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object};
 use kpack_tests::require;
@@ -301,4 +304,41 @@ fn holes_of_files_that_are_copied_stay_holes() {
     let copy = fs::metadata(copy).unwrap();
     assert_eq!(copy.len(), 256 << 20);
     assert!(copy.blocks() * 512 < 1 << 20, "{} blocks", copy.blocks());
+}
+
+/// Counts what it is told.
+#[derive(Default)]
+struct Told {
+    total: AtomicU64,
+    done: AtomicU64,
+    files: Mutex<Vec<PathBuf>>,
+}
+
+impl Progress for Told {
+    fn start(&self, total: u64) {
+        self.total.fetch_add(total, Ordering::Relaxed);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn file(&self, path: &Path) {
+        self.files.lock().unwrap().push(path.to_owned());
+    }
+}
+
+#[test]
+fn progress_is_of_the_bytes_of_the_input_each_once() {
+    let (input, output) = (artifact(), Tree::new());
+    let lib = input.path(ROCBLAS).join("lib");
+    fs::hard_link(lib.join("librocblas.so.5"), lib.join("librocblas.so.5.0")).unwrap();
+    let told = Told::default();
+    let report = split(&options(&input, &output), &told).unwrap();
+    let list = input.path("artifact_manifest.txt").metadata().unwrap();
+    let total = told.total.into_inner();
+    assert_eq!(total, report.size_before - list.len());
+    assert_eq!(told.done.into_inner(), total);
+    let files = told.files.into_inner().unwrap();
+    assert!(files.contains(&Path::new(ROCBLAS).join("lib/librocblas.so.5")));
 }

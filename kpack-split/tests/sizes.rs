@@ -150,6 +150,8 @@ fn the_page_needs_nothing_else() {
         assert!(!page.contains(outside), "{outside}");
     }
     assert_eq!(page.matches("<svg").count(), 2);
+    // The largest boxes have the names of files.
+    assert!(page.contains(">librocblas.so.5</text>"), "{page}");
     // No path of where it was measured.
     assert!(!page.contains(tree.root().to_str().unwrap()));
     assert!(page.contains("<title>rocblas, gfx942, lib/librocblas.so.5: "));
@@ -162,7 +164,7 @@ fn the_page_needs_nothing_else() {
     }
     assert!(!page.contains("NaN") && !page.contains("inf"));
     // A table of targets, one of modules, and each module's binaries folded.
-    assert_eq!(page.matches("<table").count(), 4);
+    assert_eq!(page.matches("<table").count(), 5);
     assert_eq!(page.matches("<details>").count(), 2);
     assert_eq!(page.matches("<td>total").count(), 2);
     let targets = sizes.by_target();
@@ -182,4 +184,41 @@ fn a_fifo_has_no_bytes() {
     let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
     assert_eq!(sizes(&tree, "in/linux-a", &[]).total(), expected);
+}
+
+/// Each shard has its own copy of the host's files; who installs has one.
+#[test]
+fn what_a_machine_downloads() {
+    let tree = three_shards();
+    let sizes = sizes(&tree, "shards", &["in"]);
+    let targets: Vec<&str> = sizes.machines.iter().map(|m| m.target.as_str()).collect();
+    assert_eq!(targets, ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]);
+    let one = bytes(&tree, "shards/linux-a/blas_lib_generic");
+    let own = bytes(&tree, "shards/linux-c/blas_lib_gfx942");
+    let machine = sizes.machines.last().unwrap();
+    let lists = 1000;
+    assert!(
+        machine.after.abs_diff(one + own) < lists,
+        "{machine:?}: {one} {own}"
+    );
+    assert!(machine.after < machine.before && machine.before < sizes.total().0);
+}
+
+#[test]
+fn a_page_has_the_date_of_the_newest_input_or_the_one_that_is_given() {
+    let tree = tree();
+    let page = |epoch: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
+        command
+            .args(["report", "shards", "--html", "page.html"])
+            .current_dir(tree.root())
+            .env_remove("SOURCE_DATE_EPOCH")
+            .envs(epoch.map(|epoch| ("SOURCE_DATE_EPOCH", epoch)));
+        assert!(command.output().unwrap().status.success());
+        fs::read_to_string(tree.path("page.html")).unwrap()
+    };
+    let newest = page(None);
+    assert!(newest.contains("<p>20"), "{newest}");
+    assert_eq!(newest, page(None));
+    assert!(page(Some("1714521600")).contains("<p>2024-05-01</p>"));
 }

@@ -1,14 +1,17 @@
 //! Progress on a terminal, and none elsewhere.
 
+use std::path::Path;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::install::Progress;
+use kpack_build::shared::shown;
 
 /// How far the device code is.
 pub(super) const DEVICE_CODE: &str =
     "{bar:40} {binary_bytes}/{binary_total_bytes} of device code, {eta} left";
 /// How far everything is.
-pub(super) const ALL: &str = "{bar:40} {binary_bytes}/{binary_total_bytes}, {eta} left";
+pub(super) const ALL: &str = "{bar:40} {binary_bytes}/{binary_total_bytes}, {eta} left {wide_msg}";
 
 /// A bar of bytes. Each piece of work that begins adds to its length.
 pub(super) struct Bar(ProgressBar);
@@ -35,6 +38,11 @@ impl Progress for Bar {
 
     fn advance(&self, bytes: u64) {
         self.0.inc(bytes);
+    }
+
+    fn file(&self, path: &Path) {
+        let name = path.file_name().unwrap_or_default();
+        self.0.set_message(shown(Path::new(name)).to_string());
     }
 }
 

@@ -1,5 +1,6 @@
 //! `kpack report`.
 
+use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -65,12 +66,19 @@ enum DepthArgument {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let sizes = sizes::measure(&arguments.paths, &arguments.before)?;
+    let mut sizes = sizes::measure(&arguments.paths, &arguments.before)?;
     for leftover in &sizes.leftovers {
         output::complain(
             "note",
             format_args!("{}: {}", leftover.display(), leftover::TEXT),
         );
+    }
+    // For pages that are to be the same whenever they are made.
+    if let Some(epoch) = env::var_os("SOURCE_DATE_EPOCH") {
+        let seconds = epoch.to_str().and_then(|text| text.parse().ok());
+        sizes.newest = seconds.ok_or_else(|| {
+            Error::usage("SOURCE_DATE_EPOCH: expected a number of seconds since 1970")
+        })?;
     }
     if let Some(path) = &arguments.html {
         let page = sizes::page(&sizes, &arguments.title);
@@ -122,6 +130,20 @@ fn text(sizes: &Sizes, depth: Depth) -> Text {
     let total = line("total", "", "", all_before, all_after);
     let mut text = Text::default();
     text.table(0, &heading, rows.iter().map(row).chain([total]));
+    let unpacked = match sizes.before_was_measured {
+        true => "",
+        false => " unpacked",
+    };
+    for machine in &sizes.machines {
+        let (before, after) = (machine.before, machine.after);
+        text.line(format_args!(
+            "a machine with {} downloads {} instead of {}{unpacked}: {}",
+            machine.target,
+            size(after),
+            size(before),
+            change(before, after)
+        ));
+    }
     text
 }
 

@@ -22,7 +22,7 @@ body{font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper
 margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.5rem;margin-bottom:.2rem}h2{font-size:1.1rem;margin:1.8rem 0 .4rem}\
 p{color:var(--quiet);margin:.2rem 0 1rem}svg{width:100%;height:auto;display:block}\
-svg text{font:11px system-ui,sans-serif;fill:#10141a;pointer-events:none}svg .m{font-weight:600}\
+svg text{font:11px system-ui,sans-serif;fill:#10141a;pointer-events:none}svg .m,svg .t{font-weight:600}\
 svg rect{stroke:var(--paper);stroke-width:1}svg rect:hover{stroke:var(--ink);stroke-width:2}\
 table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:.25rem .6rem;text-align:left;\
 border-bottom:1px solid var(--line)}details{margin:.3rem 0}summary{cursor:pointer}th{position:sticky;top:0;background:var(--paper)}\
@@ -43,11 +43,10 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n\
-         <p>{} {measured}, {} after: {}</p>\n",
-        bytes(before),
-        bytes(after),
-        change(before, after)
+         <p>{}</p>\n",
+        date(sizes.newest)
     );
+    page += &machines(sizes, measured);
     let scale = before.max(after).max(1);
     let parts: [(&str, u64, Measure); 2] = [
         ("after", after, |row| row.after),
@@ -89,6 +88,38 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
 
 fn target_name(row: &Row) -> &str {
     row.target.as_deref().unwrap_or("host")
+}
+
+/// What a packager wants to know first.
+fn machines(sizes: &Sizes, before: &str) -> String {
+    let mut text = format!(
+        "<h2>What a machine downloads</h2>\n<table>\n{}",
+        heading(&["GPU"], before)
+    );
+    for machine in &sizes.machines {
+        line(
+            &mut text,
+            "",
+            &[&machine.target],
+            (machine.before, machine.after),
+        );
+    }
+    text + "</table>\n"
+}
+
+/// The day of a time in seconds since 1970, as 2024-05-01 (Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms").
+fn date(seconds: i64) -> String {
+    let days = seconds.div_euclid(86_400) + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = (from_march + 2) % 12 + 1;
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
 }
 
 /// A table with a line for each of `rows`, and their sum.
@@ -181,10 +212,15 @@ fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
             .enumerate()
         {
             let light = 72.0 - (index % 3) as f64 * 5.0;
-            for (what, rows, place) in groups(&rows, place, size, |row| row.what.clone()) {
+            let boxes = groups(&rows, place, size, |row| row.what.clone());
+            for (index, (what, rows, place)) in boxes.into_iter().enumerate() {
                 let sum: u64 = rows.iter().map(|row| size(row)).sum();
                 let hint = format!("{module}, {target}, {what}: {}", bytes(sum));
                 rectangle(&mut text, place, (hue, light), &hint);
+                // The first one is below the target's own label.
+                let below = place.inset(0.0, if index == 0 { LEAST_TEXT.1 } else { 0.0 });
+                let name = what.rsplit('/').next().unwrap_or_default();
+                label(&mut text, below, name, "w");
             }
             label(&mut text, place, &target, "t");
         }
@@ -308,4 +344,21 @@ fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days() {
+        for (seconds, expected) in [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (1_735_689_599, "2024-12-31"),
+        ] {
+            assert_eq!(date(seconds), expected);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
@@ -25,17 +26,19 @@ const DEPTH: usize = 3;
 
 /// Measures trees; install prefixes and artifact directories may be anywhere among them.
 /// Adds the directories that are left behind by runs that were interrupted to `leftovers`.
-pub(super) fn trees(
-    paths: &[PathBuf],
-    leftovers: &mut Vec<PathBuf>,
-) -> Result<BTreeMap<Key, Size>, Error> {
+pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<Tree, Error> {
     let mut tree = Tree::default();
     for path in paths {
         let artifacts = artifacts(path, leftovers)?;
         if artifacts.is_empty() {
             tree.prefix(path, &Selection::Auto, None, leftovers)?;
         }
+        let mut shard = None;
         for artifact in artifacts {
+            if shard.as_deref() != artifact.parent() {
+                tree.end_shard();
+                shard = artifact.parent().map(Path::to_owned);
+            }
             for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
                 let path = artifact.join(name);
                 if let Ok(metadata) = path.metadata() {
@@ -51,8 +54,9 @@ pub(super) fn trees(
                 }
             }
         }
+        tree.end_shard();
     }
-    Ok(tree.sizes)
+    Ok(tree)
 }
 
 /// The artifact directories at and below `path`.
@@ -93,8 +97,14 @@ impl Key {
 
 /// What was measured until now.
 #[derive(Default)]
-struct Tree {
-    sizes: BTreeMap<Key, Size>,
+pub(super) struct Tree {
+    pub(super) sizes: BTreeMap<Key, Size>,
+    /// What the host takes of it, in the shard that has most: each has its own copy.
+    hosts: BTreeMap<Key, u64>,
+    /// The same in the shard that is being measured.
+    of_shard: BTreeMap<Key, u64>,
+    /// When the newest file was written, in seconds since 1970.
+    pub(super) newest: i64,
     /// Files with several names take their space once.
     inodes: BTreeSet<(u64, u64)>,
 }
@@ -105,9 +115,24 @@ impl Tree {
     }
 
     fn add_code(&mut self, key: Key, stored: u64, unpacked: u64) {
+        if key.target.is_none() {
+            *self.of_shard.entry(key.clone()).or_default() += stored;
+        }
         let size = self.sizes.entry(key).or_default();
         size.stored += stored;
         size.unpacked += unpacked;
+    }
+
+    fn end_shard(&mut self) {
+        for (key, size) in std::mem::take(&mut self.of_shard) {
+            let most = self.hosts.entry(key).or_default();
+            *most = size.max(*most);
+        }
+    }
+
+    /// What one installation takes for the host.
+    pub(super) fn host(&self) -> u64 {
+        self.hosts.values().sum()
     }
 
     fn prefix(
@@ -128,6 +153,9 @@ impl Tree {
             if shared_inode.is_some_and(|inode| !self.inodes.insert(inode)) {
                 continue;
             }
+            let metadata = path.symlink_metadata();
+            let metadata = metadata.map_err(|e| Error::io(&path, "read", e))?;
+            self.newest = self.newest.max(metadata.mtime());
             self.file(&path, &entry, size, module.as_deref())?;
         }
         Ok(())

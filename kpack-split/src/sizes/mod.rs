@@ -11,9 +11,11 @@ mod treemap;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use kpack_format::TargetId;
 use serde::Serialize;
 
 use crate::Error;
+use crate::artifact::split::is_for;
 
 pub use html::page;
 
@@ -25,6 +27,10 @@ pub struct Sizes {
     pub before_was_measured: bool,
     /// By module, then target, the host first, then what.
     pub rows: Vec<Row>,
+    /// What a machine with one GPU needs, by target.
+    pub machines: Vec<Machine>,
+    /// When the newest file was written, in seconds since 1970.
+    pub newest: i64,
     /// Directories that runs which were interrupted left behind. They are in no row.
     #[serde(serialize_with = "crate::lossy::list")]
     pub leftovers: Vec<PathBuf>,
@@ -40,6 +46,17 @@ pub struct Row {
     /// A binary's path in the install prefix, or what else it is.
     pub what: String,
     /// Bytes before the split.
+    pub before: u64,
+    /// Bytes after the split.
+    pub after: u64,
+}
+
+/// What a machine with one GPU needs: the host's files, once, and its target's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// The target of its GPU.
+    pub target: String,
+    /// Bytes before the split, with the device code for all targets.
     pub before: u64,
     /// Bytes after the split.
     pub after: u64,
@@ -68,7 +85,12 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
     let mut rows: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
     // An unsplit install prefix does not say which modules its binaries are of.
     let mut modules: BTreeMap<String, String> = BTreeMap::new();
-    for (key, size) in split {
+    let hosts = match before_was_measured {
+        true => (unsplit.host(), split.host()),
+        false => (split.host(), split.host()),
+    };
+    let newest = split.newest.max(unsplit.newest);
+    for (key, size) in split.sizes {
         if !key.module.is_empty() && key.is_file {
             modules.insert(key.what.clone(), key.module.clone());
         }
@@ -78,7 +100,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
             row.0 += size.unpacked;
         }
     }
-    for (mut key, size) in unsplit {
+    for (mut key, size) in unsplit.sizes {
         if key.module.is_empty()
             && let Some(module) = modules.get(&key.what)
         {
@@ -96,11 +118,41 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
         before,
         after,
     };
+    let rows: Vec<Row> = rows.into_iter().map(row).collect();
     Ok(Sizes {
         before_was_measured,
-        rows: rows.into_iter().map(row).collect(),
+        machines: machines(&rows, hosts),
+        rows,
+        newest,
         leftovers,
     })
+}
+
+/// A line for each target of the rows that is a processor's, by what the host takes before and after.
+fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
+    let device: BTreeMap<TargetId, (u64, u64)> = rows
+        .iter()
+        .filter_map(|row| Some((row.target.as_ref()?.parse().ok()?, row)))
+        .fold(BTreeMap::new(), |mut sums, (target, row)| {
+            let sum: &mut (u64, u64) = sums.entry(target).or_default();
+            *sum = (sum.0 + row.before, sum.1 + row.after);
+            sums
+        });
+    let before = hosts.0 + device.values().map(|sum| sum.0).sum::<u64>();
+    let is_family = |target: &TargetId| {
+        let number = target.processor().strip_prefix("gfx");
+        number.is_some_and(|number| number.contains('x'))
+    };
+    let targets = device.keys().filter(|target| !is_family(target));
+    let machine = |target: &TargetId| {
+        let own = device.iter().filter(|(found, _)| is_for(found, target));
+        Machine {
+            target: target.to_string(),
+            before,
+            after: hosts.1 + own.map(|(_, sum)| sum.1).sum::<u64>(),
+        }
+    };
+    targets.map(machine).collect()
 }
 
 impl Sizes {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use kpack_format::TargetId;
@@ -15,7 +15,7 @@ use kpack_format::names::KernelName;
 use super::Options;
 use super::copy::{self, Counts, set_time};
 use super::manifests;
-use super::modules::Module;
+use super::modules::{FatBinary, Module};
 use super::plan::Plan;
 use super::report::{ArtifactReport, Report};
 use super::stage::Stage;
@@ -24,7 +24,7 @@ use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::inspect;
 use crate::install::{ArchiveReport, Progress};
-use crate::parallel;
+use crate::parallel::{self, lock};
 use crate::split::{self, Budget, Compression, DeviceCode};
 use crate::store::{self, Directory, StagedFile, make_directories, stage_archive, stage_manifest};
 
@@ -36,11 +36,7 @@ pub(super) fn apply(
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let wanted = |target: &TargetId| plan.targets.keeps(target);
-    let devices = plan.modules.iter().flat_map(|module| &module.binaries);
-    let devices = devices.map(|binary| binary.file.code.device_size(&wanted));
-    let copies = plan.items.iter().map(|item| item.size());
-    progress.start(devices.chain(copies).fold(0, u64::saturating_add));
+    progress.start(copy::bytes(&plan.items));
 
     let stage = Stage::lock(options)?;
     let work = Work {
@@ -134,7 +130,16 @@ impl Work<'_> {
             scratch: self.stage.path(),
             budget: self.budget,
         };
-        let archives = split::compress(&sources, &wanted, &compression, self.progress)?;
+        let shares = module.binaries.iter().map(FatBinary::device_share);
+        let sizes = sources.iter().map(|(_, code)| code.device_size(&wanted));
+        let progress = OfFiles {
+            progress: self.progress,
+            in_files: shares.sum(),
+            unpacked: sizes.fold(0, u64::saturating_add),
+            read: Mutex::default(),
+        };
+        let archives = split::compress(&sources, &wanted, &compression, &progress)?;
+        progress.finish();
         let binaries = module.binaries.iter();
         let plans = binaries.map(|binary| binary.plan_for(&archives));
         let plans = plans.collect::<Result<_, Error>>()?;
@@ -269,6 +274,34 @@ impl Work<'_> {
         }
         report.prefixes.clone_from(&self.plan.prefixes);
         Ok(())
+    }
+}
+
+/// Tells of code objects as of what they take in the input, which may be compressed.
+struct OfFiles<'a> {
+    progress: &'a dyn Progress,
+    in_files: u64,
+    unpacked: u64,
+    /// Unpacked bytes so far, and what was told.
+    read: Mutex<(u64, u64)>,
+}
+
+impl Progress for OfFiles<'_> {
+    fn advance(&self, bytes: u64) {
+        let mut read = lock(&self.read);
+        read.0 += bytes;
+        let part = u128::from(self.in_files) * u128::from(read.0);
+        let now = (part / u128::from(self.unpacked.max(1))) as u64;
+        self.progress.advance(now.saturating_sub(read.1));
+        read.1 = now.max(read.1);
+    }
+}
+
+impl OfFiles<'_> {
+    /// Padding, and what is left out, are read as well.
+    fn finish(&self) {
+        let told = lock(&self.read).1;
+        self.progress.advance(self.in_files.saturating_sub(told));
     }
 }
 

@@ -73,14 +73,34 @@ fn copy_some(
     };
     let of_module = |item: &&Item| item.fat.map(|(module, _)| module) == index;
     for item in plan.items.iter().filter(of_module) {
-        copier.item(item)?;
-        progress.advance(item.size());
+        progress.file(&item.path);
+        let read = copier.item(item)?;
+        progress.advance(read.saturating_sub(plan.device_share(item)));
     }
     Ok(copier.counts)
 }
 
-/// An inode of the input.
-type Inode = (u64, u64);
+/// A file with several names, which is copied once: for a target, for a module, and its inode.
+type Copied = (Option<TargetId>, Option<usize>, (u64, u64));
+
+fn inode(item: &Item) -> Option<Copied> {
+    let module = item.fat.map(|(module, _)| module);
+    match item.node {
+        Node::File { shared_inode, .. } => {
+            shared_inode.map(|inode| (item.target.clone(), module, inode))
+        }
+        _ => None,
+    }
+}
+
+/// How many bytes of the input there are: of a file with several names once.
+pub(super) fn bytes(items: &[Item]) -> u64 {
+    let mut seen = HashSet::new();
+    let once = items
+        .iter()
+        .filter(|item| inode(item).is_none_or(|copied| seen.insert(copied)));
+    once.map(Item::size).fold(0, u64::saturating_add)
+}
 
 struct Copier<'a> {
     plan: &'a Plan,
@@ -88,7 +108,7 @@ struct Copier<'a> {
     counts: Counts,
     /// Where a file with several names is already, by target, and for a fat binary by module: its
     /// marker leads to the archives of one.
-    links: HashMap<(Option<TargetId>, Option<usize>, Inode), PathBuf>,
+    links: HashMap<Copied, PathBuf>,
     /// The plans of the host binaries of one module.
     hosts: Vec<elf::Plan>,
     /// What is there already.
@@ -96,12 +116,13 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    fn item(&mut self, item: &Item) -> Result<(), Error> {
+    /// Tells how many bytes of the input this was: none for another name of a file.
+    fn item(&mut self, item: &Item) -> Result<u64, Error> {
         let to = self.stage.artifact(item.target.as_ref()).join(&item.path);
         match item.node {
-            Node::Directory { empty: true } => return make_directories(&to),
+            Node::Directory { empty: true } => return make_directories(&to).map(|()| 0),
             // It is made for what is in it.
-            Node::Directory { empty: false } => return Ok(()),
+            Node::Directory { empty: false } => return Ok(0),
             _ => {}
         }
         if let Some(parent) = to.parent()
@@ -110,10 +131,10 @@ impl Copier<'_> {
             make_directories(parent)?;
             self.directories.insert(parent.to_owned());
         }
+        let mut read = 0;
         let size = match item.node {
-            Node::File { shared_inode, .. } => {
-                let module = item.fat.map(|(module, _)| module);
-                let key = shared_inode.map(|inode| (item.target.clone(), module, inode));
+            Node::File { .. } => {
+                let key = inode(item);
                 match key.as_ref().and_then(|key| self.links.get(key)) {
                     Some(first) => {
                         fs::hard_link(first, &to).map_err(|e| Error::io(&to, "link", e))?;
@@ -121,6 +142,7 @@ impl Copier<'_> {
                     }
                     None => {
                         let size = self.file(item, &to)?;
+                        read = item.size();
                         if let Some(key) = key {
                             self.links.insert(key, to);
                         }
@@ -139,7 +161,7 @@ impl Copier<'_> {
         count.files += 1;
         count.size += size;
         count.archives += u64::from(item.is_archive);
-        Ok(())
+        Ok(read)
     }
 
     /// Copies a file, or writes the host binary of a fat one.

@@ -37,6 +37,7 @@ pub use options::{Options, Unknown};
 pub(in crate::artifact) use output_dir::resolve;
 pub(crate) use parent_dir::artifact_prefix;
 pub use report::{ArtifactReport, Report};
+pub(crate) use targets::is_for;
 
 /// Splits one artifact directory.
 ///

@@ -79,6 +79,14 @@ impl FatBinary {
         set.map_err(|error| elf_error(&self.file.code.path, error))?;
         Ok(plan)
     }
+
+    /// By how many bytes the host binary is smaller.
+    pub(super) fn device_share(&self) -> u64 {
+        self.file
+            .code
+            .file_size()
+            .saturating_sub(self.plan.output_size())
+    }
 }
 
 /// The fat binaries of a prefix. Names of one inode are one binary, of the first name.

@@ -61,6 +61,17 @@ impl Item {
     }
 }
 
+impl Plan {
+    /// How many bytes of a file are device code, which modules read.
+    pub(super) fn device_share(&self, item: &Item) -> u64 {
+        let binary = item.fat.and_then(|(module, binary)| {
+            let module = self.modules.get(module)?;
+            module.binaries.get(binary)
+        });
+        binary.map_or(0, FatBinary::device_share)
+    }
+}
+
 /// Plans what becomes of what was read.
 pub(super) fn plan(
     options: &Options,

@@ -90,7 +90,7 @@ impl Targets {
 
 /// Whether what is for `found`, which may be a family (`gfx11xx`) or leave features open (`gfx90a`), is
 /// for the target `expected`.
-pub(super) fn is_for(found: &TargetId, expected: &TargetId) -> bool {
+pub(crate) fn is_for(found: &TargetId, expected: &TargetId) -> bool {
     let is_family = found.processor().contains('x') && found.processor() != expected.processor();
     found.runs_on(expected)
         || is_family && target_name::matches_processor(found.processor(), expected.processor())
