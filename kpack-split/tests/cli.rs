@@ -310,6 +310,26 @@ fn errors_about_archives() {
     assert_snapshot!(text);
 }
 
+/// As `-fgpu-rdc --emit-static-lib` makes it: the wrapper is in another member than the bundle.
+#[test]
+fn device_code_without_wrappers_is_not_split_before_the_link() {
+    let tree = Tree::new();
+    let source = ".section .hip_fatbin,\"a\",@progbits\n.zero 64\n";
+    fs::write(tree.path("rdc.s"), source).unwrap();
+    for command in [
+        &["cc", "-c", "rdc.s", "-o", "rdc.o"][..],
+        &["ar", "qc", "librdc.a", "rdc.o"],
+    ] {
+        let (program, arguments) = command.split_first().unwrap();
+        let mut command = Command::new(program);
+        let status = command.current_dir(tree.root()).args(arguments).status();
+        assert!(status.unwrap().success());
+    }
+    let text = said(&tree, &["show", "librdc.a"]);
+    assert!(text.contains("split in the linked binary"), "{text}");
+    assert!(!text.contains("split before the link"), "{text}");
+}
+
 #[test]
 fn json_is_json() {
     let tree = split_prefix();

@@ -169,8 +169,12 @@ fn objects(unlinked: &Unlinked, text: &mut Text) {
         .sum();
     let device = match unlinked.device_objects.len() {
         0 => "no device code".to_owned(),
-        _ => format!(
+        _ if unlinked.device_objects.iter().all(|o| o.has_wrappers) => format!(
             "{} of device code, which is split before the link",
+            size(total)
+        ),
+        _ => format!(
+            "{} of device code, some without wrappers (-fgpu-rdc), which is split in the linked binary",
             size(total)
         ),
     };

@@ -31,6 +31,10 @@ pub struct DeviceObject {
     pub member: Option<String>,
     /// Size of `.hip_fatbin` in bytes.
     pub device_bytes: u64,
+    /// Whether it has wrappers. With `-fgpu-rdc` they are in other objects, which hides from all but
+    /// the host's linker what belongs together.
+    #[serde(skip)]
+    pub has_wrappers: bool,
 }
 
 pub(super) fn inspect(path: &Path, file: File) -> Result<Unlinked, Error> {
@@ -80,11 +84,7 @@ fn parse(cache: &ReadCache<Noting>) -> object::read::Result<Unlinked> {
     let magic = cache.read_bytes_at(0, 8).unwrap_or_default();
     start[..magic.len()].copy_from_slice(magic);
     if &start != b"!<arch>\n" && &start != b"!<thin>\n" {
-        let device_bytes = device_bytes(cache)?;
-        let device_objects = device_bytes.map(|device_bytes| DeviceObject {
-            member: None,
-            device_bytes,
-        });
+        let device_objects = device_object(cache, None)?;
         return Ok(Unlinked {
             static_library: false,
             members: 1,
@@ -108,30 +108,35 @@ fn parse(cache: &ReadCache<Noting>) -> object::read::Result<Unlinked> {
         let (offset, size) = member.file_range();
         let range = cache.range(offset, size);
         // What is not ELF (an import list, LLVM bitcode) holds no `.hip_fatbin`.
-        if let Ok(Some(device_bytes)) = device_bytes(range) {
-            let name = String::from_utf8_lossy(member.name()).into_owned();
-            library.device_objects.push(DeviceObject {
-                member: Some(name),
-                device_bytes,
-            });
+        let name = String::from_utf8_lossy(member.name()).into_owned();
+        if let Ok(found) = device_object(range, Some(name)) {
+            library.device_objects.extend(found);
         }
     }
     Ok(library)
 }
 
-/// Bytes of `.hip_fatbin` of an object; `None` where it has no such section.
-fn device_bytes<'a, R: ReadRef<'a>>(data: R) -> object::read::Result<Option<u64>> {
+/// The device code of an object; `None` where it has no `.hip_fatbin`.
+fn device_object<'a, R: ReadRef<'a>>(
+    data: R,
+    member: Option<String>,
+) -> object::read::Result<Option<DeviceObject>> {
     let header = elf::FileHeader64::<LittleEndian>::parse(data)?;
     let sections = header.sections(LittleEndian, data)?;
-    let found = sections.iter().filter(|section| {
-        sections
-            .section_name(LittleEndian, section)
-            .is_ok_and(|name| name == b".hip_fatbin" || name.starts_with(b".hip_fatbin."))
-    });
-    let sizes: Vec<u64> = found.map(|section| section.sh_size(LittleEndian)).collect();
-    Ok((!sizes.is_empty()).then(|| {
-        sizes
-            .iter()
-            .fold(0u64, |sum, size| sum.saturating_add(*size))
+    let mut device_bytes: Option<u64> = None;
+    let mut has_wrappers = false;
+    for section in sections.iter() {
+        let name = sections.section_name(LittleEndian, section);
+        let name = name.unwrap_or_default();
+        if name == b".hip_fatbin" || name.starts_with(b".hip_fatbin.") {
+            let more = section.sh_size(LittleEndian);
+            device_bytes = Some(device_bytes.unwrap_or(0).saturating_add(more));
+        }
+        has_wrappers |= name.starts_with(b".hipFatBinSegment");
+    }
+    Ok(device_bytes.map(|device_bytes| DeviceObject {
+        member,
+        device_bytes,
+        has_wrappers,
     }))
 }
