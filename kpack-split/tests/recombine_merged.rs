@@ -74,6 +74,7 @@ fn faults(tree: &Tree, path: &str, against: Option<&str>, targets: &[&str]) -> V
             .iter()
             .map(|target| target.parse().unwrap())
             .collect(),
+        ..Default::default()
     };
     let report = verify(&[tree.path(path)], &options, &mut |_, _, _| {}).unwrap();
     let faults = report.checks.into_iter();

@@ -456,6 +456,7 @@ fn a_target_that_was_left_out_is_a_fault_unless_the_others_are_named() {
     let options = verify::Options {
         against: Some(tree.path("fat.so")),
         targets: vec!["gfx942".parse().unwrap()],
+        ..Default::default()
     };
     assert_eq!(faults(&check(&tree, &[BINARY], &options)), [""; 0]);
 }

@@ -57,6 +57,7 @@ fn check(tree: &Tree, path: &str, against: Option<&str>, targets: &[&str]) -> Re
             .iter()
             .map(|target| target.parse().unwrap())
             .collect(),
+        ..Default::default()
     };
     verify(&[tree.path(path)], &options, &mut |_, _, _| {}).unwrap()
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
+use kpack_format::Sha256;
 use kpack_format::manifest::KpackFile;
 
 use super::classify::{Class, Node};
@@ -13,6 +15,7 @@ use super::target_name::either_agrees;
 use super::tree::{Item, Role};
 use crate::Error;
 use crate::inspect::{digest, open, open_archive};
+use crate::parallel::lock;
 
 /// Why an entry is worth a word where it is.
 #[derive(Debug, PartialEq, Eq)]
@@ -161,12 +164,31 @@ impl Content<'_> {
     }
 }
 
+/// The SHA-256 of files, each read once.
+#[derive(Default)]
+pub(crate) struct Digests {
+    known: Mutex<BTreeMap<PathBuf, Sha256>>,
+}
+
+impl Digests {
+    /// That of the file at `path`.
+    pub(crate) fn of(&self, path: &Path) -> Result<Sha256, Error> {
+        if let Some(known) = lock(&self.known).get(path) {
+            return Ok(*known);
+        }
+        let read = digest(path)?;
+        lock(&self.known).insert(path.to_owned(), read);
+        Ok(read)
+    }
+}
+
 /// In what the archive at `path` is not the one of `group` that a manifest lists as `file`; empty
 /// where it is.
 pub(crate) fn not_as_listed(
     path: &Path,
     group: &str,
     file: &KpackFile,
+    digests: &Digests,
 ) -> Result<Vec<String>, Error> {
     let metadata = open(path)?.metadata();
     let size = metadata.map_err(|e| Error::io(path, "read", e))?.len();
@@ -175,7 +197,7 @@ pub(crate) fn not_as_listed(
     }
     let mut reasons = Vec::new();
     if let Some(expected) = file.checksum
-        && digest(path)? != expected
+        && digests.of(path)? != expected
     {
         reasons.push("has another SHA-256 than is listed".to_owned());
     }

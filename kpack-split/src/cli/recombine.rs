@@ -55,7 +55,7 @@ pub(super) struct Arguments {
     /// Component to recombine, such as blas_lib. Can be repeated. Default: all
     #[arg(long, value_name = "NAME")]
     component: Vec<String>,
-    /// Number of artifacts to read and write at once. Default: the number of processors
+    /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Print what would be written, and write nothing

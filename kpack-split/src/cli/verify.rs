@@ -1,5 +1,6 @@
 //! `kpack verify`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,6 +30,9 @@ pub(super) struct Arguments {
     /// GPU target that must have code for each binary; other targets may be missing. Can be repeated
     #[arg(long, value_name = "TARGET", value_delimiter = ',')]
     arch: Vec<TargetId>,
+    /// Number of threads. Default: the number of processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -44,6 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let options = Options {
         against: arguments.against.clone(),
         targets: arguments.arch.clone(),
+        jobs: arguments.jobs,
     };
     let bar = match arguments.quiet || arguments.json {
         true => ProgressBar::hidden(),

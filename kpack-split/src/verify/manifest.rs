@@ -1,21 +1,19 @@
 //! A manifest against the archives beside it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use kpack_format::manifest::Manifest;
 use kpack_format::names::Group;
 
 use super::archive::counted;
-use super::{Context, Outcome, Report, Subject};
+use super::{Context, Report, Subject};
 use crate::Error;
 use crate::artifact::rules::not_as_listed;
 use crate::inspect::{is_for, manifest_parts, read_manifest};
 
 pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-    let options = context.options;
-    let faults = report.count(Outcome::Fault);
     let manifest = match read_manifest(path) {
         Ok(manifest) => manifest,
         Err(Error::Refused { reason, .. }) => {
@@ -28,130 +26,156 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    let directories = context.artifacts.places(directory);
-    let name = manifest.component_name.as_str();
-    let group = Group::from(name);
+    let group = Group::from(manifest.component_name.as_str());
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
-    let part = group.part_of(&file_name);
-    let mut fault = |text: String| report.fault(Subject::Manifest, path, text);
+    let mut check = Check {
+        context,
+        is_part: group.part_of(&file_name).is_some(),
+        manifest: &manifest,
+        directories: context.artifacts.places(directory),
+        faults: Vec::new(),
+    };
     if !group.has_manifest(&file_name) {
-        fault(format!("its `component_name` is `{name}`"));
+        check.fault(format!("its `component_name` is `{group}`"));
     }
-    // What the packages that are here have of the module, where it is in several.
-    let mut here = BTreeSet::new();
-    if part.is_some() {
-        for directory in &directories {
-            let whole = directory.join(group.manifest());
-            for reason in differs_from_whole(&whole, &manifest)? {
-                fault(reason);
-            }
-        }
-    } else {
-        for directory in directories.iter().filter(|directory| directory.is_dir()) {
-            for (_, part) in manifest_parts(directory, &group)? {
-                here.extend(part.kpack_files.into_keys());
-            }
-        }
+    if check.is_part {
+        check.agrees_with_whole(&group)?;
     }
     let fits = match context.artifacts.prefix_around(path) {
         Some(prefix) => is_installed_prefix(path, &prefix, &manifest.prefix),
         None => prefix_fits(path, &manifest.prefix),
     };
-    if let Err(reason) = fits {
-        fault(reason);
+    check.faults.extend(fits.err());
+    let listed = check.archives(&group)?;
+    if !check.is_part {
+        check.lists_all(&group)?;
     }
-    let mut checked = 0;
-    let mut skipped = 0;
-    let mut elsewhere = Vec::new();
-    for (target, file) in &manifest.kpack_files {
-        if *target != file.architecture {
-            fault(format!(
-                "lists {target} with `architecture` {}",
-                file.architecture
-            ));
-        }
-        let plain_name = Path::new(&file.filename).file_name();
-        if plain_name != Some(file.filename.as_ref()) {
-            fault(format!("`{}` for {target} is no file name", file.filename));
-            continue;
-        }
-        if !options.wants(target) {
-            skipped += 1;
-            continue;
-        }
-        let places = directories
-            .iter()
-            .map(|directory| directory.join(&file.filename));
-        let own = directory.join(&file.filename);
-        let archive = places
-            .into_iter()
-            .find(|place| place.exists())
-            .unwrap_or(own);
-        if options.targets.is_empty()
-            && !here.is_empty()
-            && !here.contains(target)
-            && !archive.exists()
-        {
-            elsewhere.push(target.as_str());
-            continue;
-        }
-        checked += 1;
-        match not_as_listed(&archive, &manifest.component_name, file) {
-            Ok(reasons) => {
-                for reason in reasons {
-                    fault(format!("`{}` for {target} {reason}", file.filename));
-                }
-            }
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                fault(format!(
-                    "promises `{}` for {target}, which is not there",
-                    file.filename
-                ));
-            }
-            Err(error) => return Err(error),
-        }
+    if check.faults.is_empty() {
+        report.ok(Subject::Manifest, path, listed);
     }
-    for wanted in options.targets.iter().filter(|_| part.is_none()) {
-        if !manifest.kpack_files.contains_key(&wanted.to_string()) {
-            let there: Vec<&str> = manifest.kpack_files.keys().map(String::as_str).collect();
-            fault(format!(
-                "does not list {wanted}; it lists {}",
-                there.join(", ")
-            ));
-        }
-    }
-    let listed: BTreeMap<&str, &str> = manifest
-        .kpack_files
-        .iter()
-        .map(|(t, f)| (f.filename.as_str(), t.as_str()))
-        .collect();
-    // A part lists what one package has, the whole one everything.
-    for directory in directories.iter().filter(|d| part.is_none() && d.is_dir()) {
-        for entry in fs::read_dir(directory).map_err(|e| Error::io(directory, "list", e))? {
-            let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
-            let file = entry.file_name();
-            let Some(file) = file.to_str() else { continue };
-            // Others belong to a module whose name starts like this one's.
-            let target = group.target_of(file);
-            let ours = target.is_some_and(|target| is_for(&entry.path(), &target));
-            if ours && !listed.contains_key(file) {
-                fault(format!("does not list `{file}`, which is beside it"));
-            }
-        }
-    }
-
-    if report.count(Outcome::Fault) == faults {
-        let mut limited = String::new();
-        if skipped > 0 {
-            limited += &format!(", {skipped} not asked for");
-        }
-        if !elsewhere.is_empty() {
-            limited += &format!("; {} in packages that are not here", elsewhere.join(", "));
-        }
-        let text = format!("{} as listed{limited}", counted(checked, "archive"));
-        report.ok(Subject::Manifest, path, text);
+    for text in check.faults {
+        report.fault(Subject::Manifest, path, text);
     }
     Ok(())
+}
+
+/// A manifest that is verified.
+struct Check<'a> {
+    context: &'a Context<'a>,
+    /// Whether it lists what one package has, and not everything.
+    is_part: bool,
+    manifest: &'a Manifest,
+    /// Where its archives could be, its own directory first.
+    directories: Vec<PathBuf>,
+    faults: Vec<String>,
+}
+
+impl Check<'_> {
+    fn fault(&mut self, text: String) {
+        self.faults.push(text);
+    }
+
+    /// Whether the part lists what the whole manifest does.
+    fn agrees_with_whole(&mut self, group: &Group) -> Result<(), Error> {
+        for directory in &self.directories {
+            let whole = directory.join(group.manifest());
+            self.faults
+                .extend(differs_from_whole(&whole, self.manifest)?);
+        }
+        Ok(())
+    }
+
+    /// The targets that the packages that are here have of the module, where it is in several.
+    fn here(&self, group: &Group) -> Result<BTreeSet<String>, Error> {
+        let mut here = BTreeSet::new();
+        let there = self
+            .directories
+            .iter()
+            .filter(|directory| directory.is_dir());
+        for directory in there.filter(|_| !self.is_part) {
+            for (_, part) in manifest_parts(directory, group)? {
+                here.extend(part.kpack_files.into_keys());
+            }
+        }
+        Ok(here)
+    }
+
+    /// Whether the archives are as listed; gives what is to be said where they are.
+    fn archives(&mut self, group: &Group) -> Result<String, Error> {
+        let here = self.here(group)?;
+        let options = self.context.options;
+        let (mut checked, mut skipped, mut elsewhere) = (0, 0, Vec::new());
+        for (target, file) in &self.manifest.kpack_files {
+            let name = &file.filename;
+            if *target != file.architecture {
+                let own = &file.architecture;
+                self.fault(format!("lists {target} with `architecture` {own}"));
+            }
+            if Path::new(name).file_name() != Some(name.as_ref()) {
+                self.fault(format!("`{name}` for {target} is no file name"));
+                continue;
+            }
+            if !options.wants(target) {
+                skipped += 1;
+                continue;
+            }
+            let mut places = self.directories.iter().map(|place| place.join(name));
+            let archive = places.find(|place| place.exists());
+            let is_elsewhere = !here.is_empty() && !here.contains(target);
+            let Some(archive) = archive else {
+                if options.targets.is_empty() && is_elsewhere {
+                    elsewhere.push(target.as_str());
+                } else {
+                    self.fault(format!(
+                        "promises `{name}` for {target}, which is not there"
+                    ));
+                }
+                continue;
+            };
+            checked += 1;
+            for reason in not_as_listed(&archive, group, file, &self.context.digests)? {
+                self.fault(format!("`{name}` for {target} {reason}"));
+            }
+        }
+        let mut text = format!("{} as listed", counted(checked, "archive"));
+        if skipped > 0 {
+            text += &format!(", {skipped} not asked for");
+        }
+        if !elsewhere.is_empty() {
+            text += &format!("; {} in packages that are not here", elsewhere.join(", "));
+        }
+        Ok(text)
+    }
+
+    /// Whether the whole manifest lists the targets that are asked for, and the archives beside it.
+    fn lists_all(&mut self, group: &Group) -> Result<(), Error> {
+        let files = &self.manifest.kpack_files;
+        for wanted in &self.context.options.targets {
+            if !files.contains_key(&wanted.to_string()) {
+                let there: Vec<&str> = files.keys().map(String::as_str).collect();
+                let there = there.join(", ");
+                self.faults
+                    .push(format!("does not list {wanted}; it lists {there}"));
+            }
+        }
+        let listed: BTreeSet<&str> = files.values().map(|file| &*file.filename).collect();
+        for directory in self.directories.iter().filter(|place| place.is_dir()) {
+            let failed = |error| Error::io(directory, "list", error);
+            for entry in fs::read_dir(directory).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let name = entry.file_name();
+                let Some(name) = name.to_str() else { continue };
+                // Others belong to a module whose name starts like this one's.
+                let target = group.target_of(name);
+                let is_own = target.is_some_and(|target| is_for(&entry.path(), &target));
+                if is_own && !listed.contains(name) {
+                    self.faults
+                        .push(format!("does not list `{name}`, which is beside it"));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What a part of a manifest says that the whole one at `path` does not.

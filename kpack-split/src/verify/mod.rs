@@ -1,7 +1,7 @@
 //! Whether split binaries, archives and manifests are what they claim to be.
 //!
 //! What is found goes into a [`Report`]; an error is only what kept the verification itself from
-//! being made. One code object is held at a time (two where an original is compared).
+//! being made. Each thread holds one code object at a time (two where an original is compared).
 
 mod archive;
 mod artifacts;
@@ -14,16 +14,19 @@ mod resolution;
 mod resolver;
 mod unsplit;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use kpack_format::TargetId;
 use walkdir::WalkDir;
 
 use crate::Error;
+use crate::artifact::rules::Digests;
 use crate::inspect::{self, FileKind};
 use crate::leftover::{self, is_leftover};
+use crate::parallel::{self, lock, processors};
 
 use artifacts::Artifacts;
 use resolver::Resolver;
@@ -38,6 +41,8 @@ pub struct Options {
     pub against: Option<PathBuf>,
     /// The targets that have to be there; where empty, those that the manifests promise.
     pub targets: Vec<TargetId>,
+    /// How many threads work at a time; where `None`, as many as there are processors.
+    pub jobs: Option<NonZeroUsize>,
 }
 
 impl Options {
@@ -60,14 +65,24 @@ impl Options {
 pub fn verify(
     paths: &[PathBuf],
     options: &Options,
-    on_file: &mut dyn FnMut(&Path, usize, usize),
+    on_file: &mut (dyn FnMut(&Path, usize, usize) + Send),
+) -> Result<Report, Error> {
+    let jobs = options.jobs.unwrap_or_else(processors);
+    parallel::with_jobs(jobs, || verify_all(paths, options, on_file))
+}
+
+fn verify_all(
+    paths: &[PathBuf],
+    options: &Options,
+    on_file: &mut (dyn FnMut(&Path, usize, usize) + Send),
 ) -> Result<Report, Error> {
     let mut report = Report::default();
     let mut context = Context {
         options,
         artifacts: Artifacts::find(paths)?,
         whole: BTreeSet::new(),
-        reached: RefCell::default(),
+        reached: Mutex::default(),
+        digests: Digests::default(),
     };
     if let Some(original) = &options.against {
         let [path] = paths else {
@@ -88,49 +103,8 @@ pub fn verify(
             return Ok(report);
         }
     }
-    let mut files = Vec::new();
-    for path in paths {
-        let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
-        if metadata.is_dir() {
-            collect(path, &mut files, &mut report)?;
-        } else {
-            let file = inspect::open(path)?;
-            let kind = inspect::identify(path, &file)?;
-            let file = Work {
-                path: path.clone(),
-                kind: verifiable(path, kind)?,
-                asked_for: true,
-            };
-            files.push(file);
-        }
-    }
-    // Archives first: a binary's code objects need not be read again out of an archive that is
-    // whole.
-    files.sort_by_key(|file| match file.kind {
-        FileKind::Archive => 0,
-        FileKind::Manifest => 1,
-        _ => 2,
-    });
-
-    let total = files.len();
-    for (position, file) in files.iter().enumerate() {
-        on_file(&file.path, position, total);
-        let result = match file.kind {
-            FileKind::Archive => archive::verify(&file.path, &mut report).map(|holds| {
-                if holds && let Ok(real) = file.path.canonicalize() {
-                    context.whole.insert(real);
-                }
-            }),
-            FileKind::Manifest => manifest::verify(&file.path, &context, &mut report),
-            _ if file.asked_for => binary::verify(&file.path, &context, &mut report),
-            _ => binary::verify_found(&file.path, &context, &mut report),
-        };
-        match result {
-            Err(error) if file.asked_for => return Err(error),
-            Err(error) => report.fault(Subject::File, &file.path, error.in_one_line()),
-            Ok(()) => {}
-        }
-    }
+    let files = files(paths, &mut report)?;
+    verify_files(&files, &mut context, on_file, &mut report)?;
     context.nobody_asks_for(paths, &mut report);
     context.artifacts.verify(options, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
@@ -145,6 +119,60 @@ pub fn verify(
         nothing_checked(path, &mut report);
     }
     Ok(report)
+}
+
+/// The files at and below `paths` that can be verified.
+fn files(paths: &[PathBuf], report: &mut Report) -> Result<Vec<Work>, Error> {
+    let mut files = Vec::new();
+    for path in paths {
+        let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+        if metadata.is_dir() {
+            collect(path, &mut files, report)?;
+        } else {
+            let file = inspect::open(path)?;
+            let kind = inspect::identify(path, &file)?;
+            files.push(Work {
+                path: path.clone(),
+                kind: verifiable(path, kind)?,
+                asked_for: true,
+            });
+        }
+    }
+    Ok(files)
+}
+
+/// Verifies files, archives first: a binary's code objects need not be read again out of an archive
+/// that is whole.
+fn verify_files(
+    files: &[Work],
+    context: &mut Context<'_>,
+    on_file: &mut (dyn FnMut(&Path, usize, usize) + Send),
+    report: &mut Report,
+) -> Result<(), Error> {
+    let begun = Mutex::new((0, on_file));
+    let stage = |kind| match kind {
+        FileKind::Archive => 0,
+        FileKind::Manifest => 1,
+        _ => 2,
+    };
+    for now in 0..3 {
+        let of_stage = files.iter().filter(|file| stage(file.kind) == now);
+        let of_stage: Vec<&Work> = of_stage.collect();
+        let shared = &*context;
+        let checked = parallel::try_map(of_stage, |file| {
+            let mut begun = lock(&begun);
+            let (position, on_file) = &mut *begun;
+            on_file(&file.path, *position, files.len());
+            *position += 1;
+            drop(begun);
+            file.verify(shared)
+        })?;
+        for (own, whole) in checked {
+            report.extend([own]);
+            context.whole.extend(whole);
+        }
+    }
+    Ok(())
 }
 
 /// A directory of which nothing was checked is hardly the one that was meant.
@@ -169,7 +197,8 @@ struct Context<'a> {
     artifacts: Artifacts,
     /// Archives that were verified and are whole, by their real paths.
     whole: BTreeSet<PathBuf>,
-    reached: RefCell<BTreeMap<PathBuf, Reached>>,
+    reached: Mutex<BTreeMap<PathBuf, Reached>>,
+    digests: Digests,
 }
 
 /// An archive that some marker leads to.
@@ -184,7 +213,7 @@ struct Reached {
 impl Context<'_> {
     /// Notes that the marker of `binary` leads to the archives of `resolver`.
     fn reached(&self, binary: &str, resolver: &Resolver) {
-        let mut reached = self.reached.borrow_mut();
+        let mut reached = lock(&self.reached);
         for (path, binaries) in resolver.binaries() {
             let archive = reached.entry(path.to_owned()).or_default();
             archive
@@ -197,7 +226,7 @@ impl Context<'_> {
     /// Kernels in these archives that no marker in a directory asks for.
     fn nobody_asks_for(&self, paths: &[PathBuf], report: &mut Report) {
         let roots: Vec<PathBuf> = paths.iter().filter_map(|p| p.canonicalize().ok()).collect();
-        for (archive, reached) in self.reached.borrow().iter() {
+        for (archive, reached) in lock(&self.reached).iter() {
             let real = archive.canonicalize().unwrap_or_else(|_| archive.clone());
             // Of a single binary it is not known which others there are.
             if !roots
@@ -227,12 +256,40 @@ struct Work {
     asked_for: bool,
 }
 
+impl Work {
+    /// The checks of a file, and its real path where it is an archive that is whole.
+    fn verify(&self, context: &Context<'_>) -> Result<(Report, Option<PathBuf>), Error> {
+        let mut report = Report::default();
+        let path = &self.path;
+        let result = match self.kind {
+            FileKind::Archive => archive::verify(path, &mut report),
+            FileKind::Manifest => manifest::verify(path, context, &mut report).map(|()| false),
+            _ if self.asked_for => binary::verify(path, context, &mut report).map(|()| false),
+            _ => binary::verify_found(path, context, &mut report).map(|()| false),
+        };
+        let is_whole = match result {
+            Err(error) if self.asked_for => return Err(error),
+            Err(error) => {
+                report.fault(Subject::File, path, error.in_one_line());
+                false
+            }
+            Ok(is_whole) => is_whole,
+        };
+        let real = is_whole.then(|| path.canonicalize().ok());
+        Ok((report, real.flatten()))
+    }
+}
+
+/// How many files one thread identifies before it looks for more.
+const AT_ONCE: usize = 64;
+
 /// The files below `root` that can be verified, in order of path; symbolic links are not followed.
 fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
     let walk = WalkDir::new(root)
         .follow_root_links(true)
         .sort_by_file_name();
     let mut walk = walk.into_iter();
+    let mut found = Vec::new();
     while let Some(entry) = walk.next() {
         let entry = match entry {
             Ok(entry) => entry,
@@ -253,18 +310,23 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
         if !entry.file_type().is_file() {
             continue;
         }
-        let found =
-            inspect::open(entry.path()).and_then(|file| inspect::identify(entry.path(), &file));
-        match found {
+        found.push(entry.into_path());
+    }
+    let identified = parallel::map(found.chunks(AT_ONCE), |paths| {
+        let open = |path: &PathBuf| inspect::identify(path, &inspect::open(path)?);
+        paths.iter().map(open).collect::<Vec<_>>()
+    });
+    for (path, kind) in found.into_iter().zip(identified.into_iter().flatten()) {
+        match kind {
             Ok(Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest))) => {
                 files.push(Work {
-                    path: entry.into_path(),
+                    path,
                     kind,
                     asked_for: false,
                 });
             }
             Ok(_) => {}
-            Err(error) => report.fault(Subject::File, entry.path(), error.in_one_line()),
+            Err(error) => report.fault(Subject::File, &path, error.in_one_line()),
         }
     }
     Ok(())

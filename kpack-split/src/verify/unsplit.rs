@@ -10,13 +10,14 @@ use kpack_format::names::{is_archive, is_manifest};
 use super::archive::counted;
 use super::{Context, Outcome, Report, Subject, original};
 use crate::Error;
-use crate::artifact::classify::{Class, Node, classify, walk_error};
+use crate::artifact::classify::{Class, Entry, Node, classify, walk_error};
 use crate::artifact::databases::Selection;
 use crate::artifact::differences::same_bytes;
 use crate::artifact::manifest_txt;
 use crate::artifact::shared::{Entries, shared};
 use crate::artifact::split::artifact_prefix;
 use crate::artifact::tree::{is_artifact, is_of_group};
+use crate::parallel;
 
 /// Compares the tree at `path` with `unsplit`: an install prefix with one, an artifact directory, or
 /// a directory of artifact directories, with what was split from it.
@@ -108,43 +109,19 @@ impl Pair {
     fn compare(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
         let faults = report.count(Outcome::Fault);
         let content = classify(&self.unsplit, &Selection::Auto)?;
-        let mut expected = BTreeSet::new();
-        let (mut files, mut left_out) = (0, 0);
-        for entry in &content.entries {
-            expected.insert(entry.path.clone());
-            if let Class::Target { target, .. } = &entry.class
-                && !context.options.wants(&target.to_string())
-            {
-                left_out += 1;
-                continue;
-            }
-            let unsplit = self.unsplit.join(&entry.path);
-            let places = self.roots.iter().map(|root| root.join(&entry.path));
-            let places: Vec<PathBuf> = places
-                .filter(|place| place.symlink_metadata().is_ok())
-                .collect();
-            let is_directory = matches!(entry.node, Node::Directory { .. });
-            match &places[..] {
-                [] if matches!(entry.node, Node::Directory { empty: false }) => {}
-                [] => {
-                    let text = "is lost: no output has it";
-                    report.fault(Subject::Files, &unsplit, text);
-                }
-                [_, second, ..] if !is_directory => {
-                    let text = format!("is in {} as well", second.display());
-                    report.fault(Subject::Files, &places[0], text);
-                }
-                [place, ..] if is_directory => {
-                    if !place.is_dir() {
-                        report.fault(Subject::Files, place, "was a directory");
-                    }
-                }
-                [place, ..] => {
-                    files += 1;
-                    self.same(place, &entry.path, &entry.class, context, report)?;
-                }
-            }
+        let entries = &content.entries;
+        let wanted = |entry: &&Entry| match &entry.class {
+            Class::Target { target, .. } => context.options.wants(&target.to_string()),
+            _ => true,
+        };
+        let compared: Vec<&Entry> = entries.iter().filter(wanted).collect();
+        let left_out = entries.len() - compared.len();
+        let mut files = 0;
+        for (own, is_file) in parallel::try_map(compared, |entry| self.entry(entry, context))? {
+            files += usize::from(is_file);
+            report.extend([own]);
         }
+        let expected = entries.iter().map(|entry| entry.path.clone()).collect();
         self.nothing_added(&expected, context, report)?;
         if report.count(Outcome::Fault) == faults {
             let limited = match left_out {
@@ -158,6 +135,35 @@ impl Pair {
             report.ok(Subject::Files, &self.unsplit, text);
         }
         Ok(())
+    }
+
+    /// Compares an entry with where it is now; gives also whether it is a file that is there.
+    fn entry(&self, entry: &Entry, context: &Context<'_>) -> Result<(Report, bool), Error> {
+        let mut report = Report::default();
+        let unsplit = self.unsplit.join(&entry.path);
+        let places = self.roots.iter().map(|root| root.join(&entry.path));
+        let places: Vec<PathBuf> = places
+            .filter(|place| place.symlink_metadata().is_ok())
+            .collect();
+        let is_directory = matches!(entry.node, Node::Directory { .. });
+        match &places[..] {
+            [] if matches!(entry.node, Node::Directory { empty: false }) => {}
+            [] => report.fault(Subject::Files, &unsplit, "is lost: no output has it"),
+            [place, second, ..] if !is_directory => {
+                let text = format!("is in {} as well", second.display());
+                report.fault(Subject::Files, place, text);
+            }
+            [place, ..] if is_directory => {
+                if !place.is_dir() {
+                    report.fault(Subject::Files, place, "was a directory");
+                }
+            }
+            [place, ..] => {
+                self.same(place, &entry.path, &entry.class, context, &mut report)?;
+                return Ok((report, true));
+            }
+        }
+        Ok((report, false))
     }
 
     /// Compares what is in no prefix. A split leaves it as it is, in the generic artifact; a

@@ -1,15 +1,13 @@
 //! The plan, written.
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 
 use super::{Artifact, Options, Plan, Source};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::artifact::staged_tree::StagedTree;
+use crate::parallel;
 use crate::store::{Directory, Made, Renames};
 
 impl Plan {
@@ -35,29 +33,12 @@ impl Plan {
         let directory = Directory::make(output, &mut made)?;
         directory.lock()?;
 
-        let next = AtomicUsize::new(0);
-        let failed = AtomicBool::new(false);
-        let staged = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for _ in 0..options.jobs.get().min(self.artifacts.len()) {
-                scope.spawn(|| {
-                    while !failed.load(Ordering::Relaxed)
-                        && let Some(artifact) =
-                            self.artifacts.get(next.fetch_add(1, Ordering::Relaxed))
-                    {
-                        let tree = stage(artifact, output, on_bytes);
-                        if tree.is_err() {
-                            failed.store(true, Ordering::Relaxed);
-                        }
-                        if let Ok(mut staged) = staged.lock() {
-                            staged.push(tree.map(|tree| (artifact.group.is_none(), tree)));
-                        }
-                    }
-                });
-            }
-        });
-        let staged = staged.into_inner().unwrap_or_default();
-        let staged: Vec<(bool, StagedTree)> = staged.into_iter().collect::<Result<_, _>>()?;
+        let staged = parallel::with_jobs(options.jobs, || {
+            parallel::try_map(&self.artifacts, |artifact| {
+                let tree = stage(artifact, output, on_bytes)?;
+                Ok::<_, Error>((artifact.group.is_none(), tree))
+            })
+        })?;
         // The data first: a name must not survive a power failure that its content does not.
         directory.sync_file_system()?;
         // The generic ones go first and come last: where one is, all of its component is there.

@@ -11,6 +11,7 @@ use kpack_format::archive::Toc;
 use crate::Error;
 use crate::artifact::classify::Node;
 use crate::artifact::differences;
+use crate::artifact::rules::Digests;
 use crate::artifact::tree::{Item, Tree};
 use crate::inspect;
 
@@ -45,6 +46,7 @@ pub(super) enum Kind {
 pub(super) fn differences(
     first: &Tree,
     second: &Tree,
+    digests: &Digests,
     compared: impl Fn(&Path, &Item) -> bool,
 ) -> Result<Vec<Difference>, Error> {
     let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
@@ -55,7 +57,7 @@ pub(super) fn differences(
         .filter(|(path, item)| counts(path, item))
     {
         if let Some(theirs) = second.entries.get(path)
-            && let Some((kind, text)) = difference(item, theirs)?
+            && let Some((kind, text)) = difference(item, theirs, digests)?
         {
             let path = path.clone();
             found.push(Difference { path, kind, text });
@@ -83,7 +85,11 @@ pub(super) fn differences(
     Ok(found)
 }
 
-fn difference(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Error> {
+fn difference(
+    first: &Item,
+    second: &Item,
+    digests: &Digests,
+) -> Result<Option<(Kind, String)>, Error> {
     let nature = |item: &Item| match item.node {
         Node::Directory { .. } => "a directory",
         Node::Symlink => "a symbolic link",
@@ -112,6 +118,11 @@ fn difference(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Err
             }
             if first.is_kpack() && second.is_kpack() {
                 return archives(first, second);
+            }
+            let same = first.size() == second.size()
+                && digests.of(&first.from)? == digests.of(&second.from)?;
+            if same {
+                return Ok(None);
             }
             let difference = differences::explain(&first.from, &second.from)?;
             Ok(difference.map(|difference| match difference.layout_only {

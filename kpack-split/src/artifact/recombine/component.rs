@@ -18,6 +18,7 @@ use crate::artifact::databases::Selection;
 use crate::artifact::mark;
 use crate::artifact::names;
 use crate::artifact::packaging::TargetGroup;
+use crate::artifact::rules::Digests;
 use crate::artifact::target_name::{agrees, matches_processor};
 use crate::artifact::tree::{Item, Tree};
 
@@ -29,6 +30,7 @@ pub(super) struct Component<'a> {
     pub(super) name: &'a str,
     pub(super) options: &'a Options,
     pub(super) shards: &'a Shards,
+    pub(super) digests: &'a Digests,
     /// The databases that were split, the same in all shards.
     databases: Selection,
     pub(super) artifacts: Vec<Artifact>,
@@ -40,11 +42,13 @@ impl<'a> Component<'a> {
         name: &'a str,
         options: &'a Options,
         shards: &'a Shards,
+        digests: &'a Digests,
     ) -> Result<Self, Error> {
         let mut component = Self {
             name,
             options,
             shards,
+            digests,
             databases: Selection::Auto,
             artifacts: Vec::new(),
             findings: Vec::new(),
@@ -264,7 +268,7 @@ impl<'a> Component<'a> {
         groups: &[Tree],
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<(), Error> {
-        let made = manifests::merge(generics, groups, wanted)?;
+        let made = manifests::merge(generics, groups, wanted, self.digests)?;
         for (severity, path, text) in made.findings {
             self.say(severity, path, text);
         }

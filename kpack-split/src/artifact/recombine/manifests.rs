@@ -15,7 +15,7 @@ use kpack_format::names::{Group, archive_end};
 
 use super::Severity;
 use crate::Error;
-use crate::artifact::rules::{not_as_listed, unreadable};
+use crate::artifact::rules::{Digests, not_as_listed, unreadable};
 use crate::artifact::tree::{Item, Tree};
 use crate::inspect;
 use crate::store::{self, Present};
@@ -76,12 +76,13 @@ pub(super) fn merge(
     generics: &[Tree],
     groups: &[Tree],
     wanted: &dyn Fn(&str) -> bool,
+    digests: &Digests,
 ) -> Result<Manifests, Error> {
     let mut merge = Merge::read(generics)?;
     for tree in groups {
         let kpacks = tree.entries.iter();
         for (path, item) in kpacks.filter(|(_, item)| item.is_kpack()) {
-            merge.add(path, item)?;
+            merge.add(path, item, digests)?;
         }
     }
     merge.nothing_missing(wanted);
@@ -137,7 +138,7 @@ impl Merge {
     }
 
     /// Adds a kpack to the manifest of its module.
-    fn add(&mut self, path: &Path, item: &Item) -> Result<(), Error> {
+    fn add(&mut self, path: &Path, item: &Item, digests: &Digests) -> Result<(), Error> {
         let toc = inspect::open_archive(&item.from)?.toc().clone();
         let refuse = |reason: String| Error::refused(&item.from, reason);
         let parsed = toc.gfx_arch_family.parse();
@@ -151,7 +152,7 @@ impl Merge {
             )));
         }
         let manifest = parent(path).join(group.manifest());
-        let Some(file) = self.entry(&manifest, &target, &group, item)? else {
+        let Some(file) = self.entry(&manifest, &target, &group, item, digests)? else {
             return Ok(());
         };
         let expected = installed_prefix(&parent(path), item);
@@ -191,6 +192,7 @@ impl Merge {
         target: &TargetId,
         group: &Group,
         item: &Item,
+        digests: &Digests,
     ) -> Result<Option<KpackFile>, Error> {
         let Some(targets) = self.listed.get(manifest) else {
             if let Some(reason) = unreadable(&item.from)? {
@@ -208,7 +210,7 @@ impl Merge {
             manifest.display()
         );
         for listed in targets.get(&target.to_string()).into_iter().flatten() {
-            let mut wrong = not_as_listed(&item.from, group, &listed.file)?;
+            let mut wrong = not_as_listed(&item.from, group, &listed.file, digests)?;
             if wrong.is_empty() && listed.file.checksum.is_none() {
                 wrong.extend(unreadable(&item.from)?);
             }

@@ -42,7 +42,7 @@ pub struct Options {
     pub output_dir: PathBuf,
     /// The components to recombine; where empty, all.
     pub components: Vec<String>,
-    /// How many components are read, and artifacts written, at once.
+    /// How many threads work at a time.
     pub jobs: NonZeroUsize,
 }
 

@@ -1,9 +1,6 @@
 //! From shards and a configuration to the artifacts to be written.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use super::component::Component;
 use super::overlay::overlaps;
@@ -11,8 +8,10 @@ use super::shards::Shards;
 use super::stale::stale;
 use super::{Artifact, Finding, Options, Plan, Severity};
 use crate::Error;
+use crate::artifact::rules::Digests;
 use crate::artifact::split::resolve;
 use crate::leftover;
+use crate::parallel;
 
 /// Reads the shards and plans the artifacts. `on_component` is called when a component was read,
 /// with its name and the number of components.
@@ -77,23 +76,16 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
         }
     }
 
-    let next = AtomicUsize::new(0);
-    let planned = Mutex::new(BTreeMap::new());
-    thread::scope(|scope| {
-        for _ in 0..options.jobs.get().min(components.len()) {
-            scope.spawn(|| {
-                while let Some(component) = components.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let read = Component::read(component, options, &shards);
-                    on_component(component, components.len());
-                    if let Ok(mut planned) = planned.lock() {
-                        planned.insert(*component, read);
-                    }
-                }
-            });
-        }
+    let digests = Digests::default();
+    let planned = parallel::with_jobs(options.jobs, || {
+        parallel::map(&components, |name| {
+            let read = Component::read(name, options, &shards, &digests);
+            on_component(name, components.len());
+            (*name, read)
+        })
     });
     let mut read = Vec::new();
-    for (name, component) in planned.into_inner().unwrap_or_default() {
+    for (name, component) in planned {
         match component {
             Ok(component) => {
                 read.push(name);

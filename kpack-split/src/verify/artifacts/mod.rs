@@ -16,6 +16,7 @@ use crate::artifact::manifest_txt;
 use crate::artifact::tree::{Role, Siblings, Tree, is_artifact};
 use crate::inspect::Overlay;
 use crate::leftover::is_leftover;
+use crate::parallel;
 
 /// The artifact directories among what is verified, and those beside them that they belong with.
 #[derive(Default)]
@@ -200,46 +201,71 @@ impl Artifacts {
         let asked_for: BTreeMap<&Path, &Path> = asked_for
             .map(|artifact| (&*artifact.real, &*artifact.path))
             .collect();
+        let is_asked_for = |root: &PathBuf| asked_for.contains_key(&**root);
+        let sets = self.sets.iter();
+        let sets = sets.filter(|set| set.roots.iter().any(is_asked_for));
+        let roots = sets.clone();
+        let roots = roots.flat_map(|set| set.roots.iter().map(move |root| (set, root)));
+        let read = parallel::try_map(roots.collect::<Vec<_>>(), |(set, root)| {
+            self.read(set, root, asked_for.get(&**root).copied())
+        })?;
         let mut contents: Vec<(&Path, Report)> = Vec::new();
-        let mut sets: Vec<(&Set, Vec<Member>)> = Vec::new();
-        for set in &self.sets {
-            let is_asked_for = |root: &PathBuf| asked_for.contains_key(&**root);
-            if !set.roots.iter().any(is_asked_for) {
-                continue;
-            }
-            let mut members = Vec::new();
-            for root in &set.roots {
-                let path = asked_for.get(&**root).copied();
-                match Tree::read(&set.component, path.unwrap_or(root)) {
-                    Ok(tree) => members.push(Member {
-                        role: self.role(set, root),
-                        asked_for: path.is_some(),
-                        tree,
-                    }),
-                    Err(error @ Error::Refused { .. }) => {
-                        if let Some(path) = path {
-                            let mut own = Report::default();
-                            own.fault(Subject::Artifact, path, error.in_one_line());
-                            contents.push((path, own));
-                        }
-                    }
-                    Err(error) => return Err(error),
+        let mut read = read.into_iter();
+        let mut sets: Vec<(&Set, Vec<Member>)> = sets.map(|set| (set, Vec::new())).collect();
+        for (set, members) in &mut sets {
+            for (root, read) in set.roots.iter().zip(&mut read) {
+                match read {
+                    Ok(member) => members.push(member),
+                    Err(own) => contents.push((root, own)),
                 }
             }
-            sets.push((set, members));
         }
-        for (_, members) in &sets {
-            for member in members.iter().filter(|member| member.asked_for) {
-                contents.push((&member.tree.root, member.verify(members)));
-            }
-        }
+        let members = sets.iter().flat_map(|(_, members)| {
+            let asked_for = members.iter().filter(|member| member.asked_for);
+            asked_for.map(move |member| (member, members))
+        });
+        contents.extend(parallel::map(
+            members.collect::<Vec<_>>(),
+            |(member, all)| (&*member.tree.root, member.verify(all)),
+        ));
         contents.sort_by_key(|(path, _)| *path);
         report.extend(contents.into_iter().map(|(_, own)| own));
-        for (set, members) in sets.iter().filter(|(set, _)| set.is_split) {
-            set.verify(members, report)?;
-            set.files_for_all(members, options, report)?;
-        }
+        let split = sets.iter().filter(|(set, _)| set.is_split);
+        report.extend(parallel::try_map(
+            split.collect::<Vec<_>>(),
+            |(set, members)| {
+                let mut own = Report::default();
+                set.verify(members, &mut own)?;
+                set.files_for_all(members, options, &mut own)?;
+                Ok::<_, Error>(own)
+            },
+        )?);
         set::owners(&sets, report)
+    }
+
+    /// Reads an artifact, which was asked for by `path`; or what is to be said of one that cannot be
+    /// read.
+    fn read(
+        &self,
+        set: &Set,
+        root: &Path,
+        path: Option<&Path>,
+    ) -> Result<Result<Member, Report>, Error> {
+        match Tree::read(&set.component, path.unwrap_or(root)) {
+            Ok(tree) => Ok(Ok(Member {
+                role: self.role(set, root),
+                asked_for: path.is_some(),
+                tree,
+            })),
+            Err(error @ Error::Refused { .. }) => {
+                let mut own = Report::default();
+                if let Some(path) = path {
+                    own.fault(Subject::Artifact, path, error.in_one_line());
+                }
+                Ok(Err(own))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn role(&self, set: &Set, root: &Path) -> Role {
