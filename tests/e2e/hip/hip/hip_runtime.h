@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+// clang's wrapper of <new> needs malloc(); it has that wrapper where a HIP installation is found.
+#include <cstdlib>
 
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
