@@ -151,7 +151,7 @@ fn extent<R: Read + Seek>(
     let mut end = u64::from(header.e_ehsize.get(LE)).max(HEADER_SIZE);
     if end > available {
         return malformed(format!(
-            "its header says that it has {end} bytes itself; {available} are there"
+            "truncated: its header says {end} bytes, found {available}"
         ));
     }
     let tables = [
@@ -208,7 +208,7 @@ fn within(available: u64, offset: u64, size: u64, what: &str) -> Result<u64, Cod
     match offset.checked_add(size).filter(|end| *end <= available) {
         Some(end) => Ok(end),
         None => malformed(format!(
-            "its {what} has {size:#x} bytes at offset {offset:#x}, but only {available:#x} are there"
+            "its {what} ({size:#x} bytes at offset {offset:#x}) ends past the end ({available:#x})"
         )),
     }
 }

@@ -148,7 +148,7 @@ impl FromStr for TargetId {
             let (name, on) = match (part.strip_suffix('+'), part.strip_suffix('-')) {
                 (Some(name), _) => (name, true),
                 (None, Some(name)) => (name, false),
-                (None, None) => return refuse("expected `+` or `-` behind each feature"),
+                (None, None) => return refuse("expected `+` or `-` after each feature"),
             };
             if !is_word(name) {
                 return refuse("expected a feature, such as xnack");

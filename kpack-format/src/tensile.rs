@@ -50,7 +50,7 @@ impl Library {
     /// Bytes that are not one MessagePack map.
     pub fn read(bytes: &[u8]) -> Result<Self, LibraryError> {
         if !bytes.first().is_some_and(|first| Self::begins_with(*first)) {
-            return Err(LibraryError("it begins with no map".to_owned()));
+            return Err(LibraryError("it does not start with a map".to_owned()));
         }
         let mut library = Self::default();
         let mut deserializer = rmp_serde::Deserializer::new(Cursor::new(bytes));

@@ -166,19 +166,25 @@ fn what_does_not_fit_is_refused_with_offset_and_reason() {
         ),
         (
             table(&[(gpu, 4096, 10)], b""),
-            "has 0xa bytes at offset 0x1000, but the bundle has 0x58",
+            "(0xa bytes at offset 0x1000), ends past the end of the bundle (0x58)",
         ),
         (
             table(&[(gpu, u64::MAX, 10)], b""),
-            "at offset 0x20 of the bundle: entry 0",
+            "at offset 0x20 of the bundle: truncated: entry 0",
         ),
         (table(&[(gpu, 8, 10)], b""), "begins within the table"),
         (
             table(&[("hipv4-amdgcn-amd-amdhsa--../x", 0, 0)], b""),
             "expected a processor",
         ),
-        (method, "at offset 0x6 of the bundle: compression method 7"),
-        (version, "at offset 0x4 of the bundle: version 9"),
+        (
+            method,
+            "at offset 0x6 of the bundle: unsupported compression method 7",
+        ),
+        (
+            version,
+            "at offset 0x4 of the bundle: unsupported version 9",
+        ),
     ] {
         let error = read(&bytes).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");

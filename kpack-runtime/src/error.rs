@@ -44,7 +44,7 @@ pub enum Error {
         name: String,
     },
     /// Too little memory for a code object.
-    #[error("there is no memory for a code object of {size} bytes")]
+    #[error("not enough memory for a code object of {size} bytes")]
     OutOfMemory {
         /// Size in bytes.
         size: u64,

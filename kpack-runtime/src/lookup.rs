@@ -149,11 +149,7 @@ fn success<M>(
     };
     for archive in of_other_builds {
         let outcome = Outcome::OtherBuild(binary_of(std::slice::from_ref(kernel)));
-        let _ = write!(
-            text,
-            "\n  passed over {}: {outcome}",
-            escaped(archive.path())
-        );
+        let _ = write!(text, "\n  skipped {}: {outcome}", escaped(archive.path()));
     }
     for (path, opened) in tried {
         if let Err(error) = opened

@@ -13,7 +13,7 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, u64)> {
         .open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     Ok((file, metadata.len()))
 }

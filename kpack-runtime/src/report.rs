@@ -147,7 +147,7 @@ impl Report {
             _ => None,
         };
         if let Some(why) = self.attempts.iter().find_map(exhausted) {
-            return format!("let the process have more of what it ran out of: {why}");
+            return format!("raise the limit of what the process ran out of: {why}");
         }
         if !self.path.is_empty() {
             let hint = match installed {
@@ -168,7 +168,8 @@ impl Report {
             if let Some((target, file)) = missing {
                 let path = escaped(&place.directory.join(&file.filename));
                 return format!(
-                    "install the package that has {path}: there is code for {}, and it is not installed",
+                    "install the package that contains {path}: code for {} exists, but is not \
+                     installed",
                     target.escape_debug()
                 );
             }
@@ -183,7 +184,7 @@ impl Report {
         let damaged = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::NotOpened(_));
         if let Some(attempt) = self.attempts.iter().find(damaged) {
             let path = escaped(&attempt.path);
-            return format!("reinstall {path}, or see to it that it can be read");
+            return format!("reinstall {path}, or make it readable");
         }
         let opened = |attempt: &Attempt| matches!(attempt.outcome, Outcome::NoKernel);
         if self.attempts.iter().any(opened) {
@@ -251,7 +252,7 @@ impl fmt::Display for Outcome {
             Self::Exhausted(why) => write!(f, "it cannot be opened now: {why}"),
             Self::NoTarget(targets) if targets.is_empty() => f.write_str("it has no code"),
             Self::NoTarget(targets) => write!(f, "it has code for {} only", list(targets, ", ")),
-            Self::NoKernel => f.write_str("it has a target that fits, but no such kernel"),
+            Self::NoKernel => f.write_str("it has code for this GPU, but not this kernel"),
             Self::OtherBuild(binary) => {
                 f.write_str(&of_another_build(&binary.escape_debug().to_string()))
             }
@@ -272,10 +273,10 @@ impl fmt::Display for Report {
         writeln!(f, "  marker's search paths: {search_paths}")?;
         if !self.path.is_empty() {
             let paths = paths(&self.path);
-            writeln!(f, "  in their place, by ROCM_KPACK_PATH: {paths}")?;
+            writeln!(f, "  replaced by ROCM_KPACK_PATH: {paths}")?;
         } else if !self.path_prefix.is_empty() {
             let paths = paths(&self.path_prefix);
-            writeln!(f, "  before them, by ROCM_KPACK_PATH_PREFIX: {paths}")?;
+            writeln!(f, "  preceded by ROCM_KPACK_PATH_PREFIX: {paths}")?;
         }
         if self.attempts.is_empty() {
             writeln!(f, "  nothing to try: these paths lead to no archive")?;

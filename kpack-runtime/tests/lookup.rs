@@ -368,7 +368,7 @@ fn a_manifest_that_is_none() {
     assert!(pipe.unwrap().success());
     let text = message(&tree, &["gfx1100"]);
     assert!(
-        text.contains("vec_lib.kpm cannot be read: it is no regular file"),
+        text.contains("vec_lib.kpm cannot be read: not a regular file"),
         "{text}"
     );
     fs::remove_file(&manifest).unwrap();

@@ -57,7 +57,7 @@ fn short_paths_are_no_part_of_other_paths() {
     program(&tree, object, "/src/main.rs");
     let said = refused(&tree, &text);
     assert!(
-        said.contains("it has the path `/src` of this machine"),
+        said.contains("it contains the path `/src` of this machine"),
         "{said}"
     );
 }

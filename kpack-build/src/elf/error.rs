@@ -23,9 +23,9 @@ impl fmt::Display for ElfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::Relocatable => f.write_str(
-                "it is a relocatable object; its device code has to be split before the link",
-            ),
+            Self::Relocatable => {
+                f.write_str("it is a relocatable object; split it with `kpack object`")
+            }
             Self::Refused(reason) => f.write_str(reason),
             Self::Unsound(reason) => write!(
                 f,

@@ -176,7 +176,9 @@ impl<'a> Build<'a> {
         Error::refused(
             &self.directory,
             format!(
-                "cannot {action} this directory: {error}. A build script writes into OUT_DIR, which Cargo makes in its target directory; see that it can be written, or choose another one (CARGO_TARGET_DIR)"
+                "cannot {action} this directory: {error}. A build script writes into OUT_DIR, \
+                 which is in Cargo's target directory; make that writable, or choose another \
+                 one (CARGO_TARGET_DIR)"
             ),
         )
     }
@@ -224,7 +226,7 @@ impl<'a> Build<'a> {
         let Some(directory) = self.directory.to_str() else {
             return Err(Error::refused(
                 &self.directory,
-                "its name is no UTF-8, which a marker has to be",
+                "its name is not UTF-8, as markers must be; rename it",
             ));
         };
         let group = Group::new(&self.module, COMPONENT);

@@ -86,7 +86,7 @@ impl Compiler {
         if let Some(named) = environment.get("HIPCXX") {
             let (program, arguments) = words(&path, &named);
             return program
-                .ok_or_else(|| "there is no such program".to_owned())
+                .ok_or_else(|| "no such program".to_owned())
                 .and_then(|program| Self::new(program, arguments, rocm).fit(wanted))
                 .map_err(|problem| {
                     Error::Compiler(format!(
@@ -143,10 +143,10 @@ impl Compiler {
             looked_at.extend(unfit);
         }
         Err(Error::Compiler(format!(
-            "no HIP compiler for {} was found. What was looked for, in this order:\n  {}\n\
-             Install ROCm's compiler (package `rocm-llvm` or `hipcc`), or a clang with the AMDGPU \
-             target and lld (Debian: `apt-get install clang-19 lld-19`); or set HIPCXX to one; or \
-             build for other targets",
+            "no HIP compiler for {} was found. Tried, in this order:\n  {}\nInstall ROCm's \
+             compiler (package `rocm-llvm` or `hipcc`), or a clang with the AMDGPU target and \
+             lld (Debian: `apt-get install clang-19 lld-19`); or set HIPCXX to one; or build \
+             for other targets",
             wanted.names(),
             looked_at.join("\n  ")
         )))

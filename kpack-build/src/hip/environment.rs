@@ -56,7 +56,8 @@ impl Environment {
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Error> {
         self.untracked(name).map(PathBuf::from).ok_or_else(|| {
             Error::usage(format!(
-                "{name} is not set: this is to be called from a build script (build.rs), for which Cargo sets it"
+                "{name} is not set; call this from a build script (build.rs), for which Cargo \
+                 sets it"
             ))
         })
     }

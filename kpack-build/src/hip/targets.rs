@@ -24,7 +24,7 @@ pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<Target
         }
         let target = name.parse().map_err(|e| {
             Error::usage(format!(
-                "GPU target `{name}`: {e}. Targets are such as gfx1100 or gfx90a:xnack+"
+                "GPU target `{name}`: {e}. Expected a target such as gfx1100 or gfx90a:xnack+"
             ))
         })?;
         if !targets.contains(&target) {
@@ -33,7 +33,9 @@ pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<Target
     }
     if targets.is_empty() {
         return Err(Error::usage(format!(
-            "no GPU target to compile for: name some in build.rs, `.offload_arch(\"gfx1100\")`, or in the environment, {VARIABLE}=\"gfx1100;gfx942\". `rocminfo` tells that of a GPU"
+            "no GPU target to compile for; name some in build.rs, `.offload_arch(\"gfx1100\")`, \
+             or in the environment, {VARIABLE}=\"gfx1100;gfx942\". `rocminfo` prints that of a \
+             GPU"
         )));
     }
     Ok(targets)

@@ -27,7 +27,7 @@ pub(crate) fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest:
     if bytes.len() as u64 > MAX_SIZE {
         return Err(Error::refused(
             path,
-            "longer than 16 MiB, which no manifest is",
+            "larger than 16 MiB, so not a manifest",
         ));
     }
     manifest::Manifest::read(&bytes).map_err(|e| Error::refused(path, e.to_string()))

@@ -34,26 +34,34 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
             }
             if has_traces(source)? {
                 refuse!(
-                    "expected a 64-bit object for x86-64 (e_machine 62) or AArch64 (183); it has device code, and is for another machine (class {}, data {}, e_machine {machine})",
+                    "it has device code for an unsupported host (expected a 64-bit object for \
+                     x86-64, e_machine 62, or AArch64, 183; found class {}, data {}, e_machine \
+                     {machine})",
                     start[4],
                     start[5]
                 );
             }
         }
-        Some(FileKind::Linked) if has_traces(source)? => refuse!(
-            "it is linked already, and has device code; linked binaries are split when they are installed, by `kpack install`"
-        ),
+        Some(FileKind::Linked) if has_traces(source)? => {
+            refuse!("it is a linked binary with device code; split it with `kpack install`")
+        }
         Some(FileKind::StaticLibrary) if has_traces(source)? => refuse!(
-            "it is a static library in a static library, and has device code, which no linker looks for there. Split its objects, and put them into the outer one"
+            "it is a static library with device code inside a static library, where no linker \
+             looks; split its objects, and put them into the outer library"
         ),
         Some(FileKind::Bundle) => refuse!(
-            "it is an offload bundle, as -fgpu-rdc --emit-static-lib makes it: its device code is linked with that of other objects when the host is linked, and only then complete. Compile without -fgpu-rdc, or link it as it is and split the linked binary (kpack install)"
+            "it is an offload bundle, as -fgpu-rdc --emit-static-lib makes it, whose device \
+             code is complete only after the link; compile without -fgpu-rdc, or link it \
+             unchanged and split the linked binary (kpack install)"
         ),
         Some(FileKind::CodeObject) => refuse!(
-            "it is device code by itself, an AMDGPU ELF file, for a device link. Link it as it is, and split the linked binary (kpack install)"
+            "it is an AMDGPU ELF file for a device link; link it unchanged, and split the \
+             linked binary (kpack install)"
         ),
         None if is_bitcode(&start) && has_traces(source)? => refuse!(
-            "LLVM bitcode, as -flto or -emit-llvm makes it, with device code: there is no object yet that could be split. Compile HIP sources without -flto, or link it as it is and split the linked binary (kpack install)"
+            "it is LLVM bitcode with device code, as -flto or -emit-llvm makes it, and not yet \
+             an object; compile HIP sources without -flto, or link it unchanged and split the \
+             linked binary (kpack install)"
         ),
         _ => {}
     }

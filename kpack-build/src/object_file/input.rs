@@ -24,8 +24,8 @@ use crate::split::{DeviceCode, code_ids, padding};
 use crate::store::{Directory, StagedFile};
 
 /// What is said of bundles that no wrapper leads to.
-const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: its device code is used by other \
-     means, so it stays where it is";
+const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: the program loads its device \
+                                code by other means, so it stays in place";
 
 /// An object or static library.
 pub(super) struct Input {
@@ -225,11 +225,11 @@ impl Input {
         for member in self.without_wrappers.iter().flatten() {
             report.note(
                 &self.path,
-                format!("member `{member}` is left alone: {WITHOUT_WRAPPERS}"),
+                format!("member `{member}` stays unchanged: {WITHOUT_WRAPPERS}"),
             );
         }
         if let Outcome::LeftAlone { reason } = &outcome {
-            report.note(&self.path, format!("left alone: {reason}"));
+            report.note(&self.path, format!("stays unchanged: {reason}"));
         }
         let path = self.name();
         report.files.push(FileReport { path, outcome });
@@ -269,14 +269,12 @@ impl Input {
 /// What a file should have been.
 fn expected(start: &[u8], kind: Option<FileKind>) -> String {
     let what = match kind {
-        Some(FileKind::Linked) => {
-            "it is linked already; linked binaries are split when they are installed, by `kpack install`"
-        }
+        Some(FileKind::Linked) => "it is a linked binary; split it with `kpack install`",
         Some(FileKind::Bundle) => {
             "it is an offload bundle, as --cuda-device-only or -emit-llvm makes it"
         }
         Some(FileKind::CodeObject) => "it is device code, an AMDGPU ELF file",
-        Some(FileKind::Archive | FileKind::Manifest) => "it is what this program writes",
+        Some(FileKind::Archive | FileKind::Manifest) => "it is an archive or manifest of kpack",
         // The machine of a COFF object (PE Format, "Machine Types"): x86-64 and ARM64, and what
         // import libraries and /bigobj have in its place.
         _ if [[0x64, 0x86], [0x64, 0xaa]].contains(&[start[0], start[1]])
@@ -284,7 +282,7 @@ fn expected(start: &[u8], kind: Option<FileKind>) -> String {
         {
             "it is an object for Windows (COFF)"
         }
-        _ => "it is something else",
+        _ => "its format is unknown",
     };
-    format!("expected a relocatable object (ELF, ET_REL) or a static library; {what}")
+    format!("not a relocatable object (ELF, ET_REL) or static library: {what}")
 }

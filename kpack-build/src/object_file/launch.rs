@@ -42,7 +42,7 @@ pub fn launch_watched(
     watch: &dyn Fn(Option<u32>),
 ) -> Result<ExitStatus, Error> {
     let Some((compiler, arguments)) = command.split_first() else {
-        return Err(Error::usage("no compiler is named"));
+        return Err(Error::usage("no compiler given"));
     };
     // Before it runs, which may remove response files.
     let compilation = Compilation::of(arguments);
@@ -109,7 +109,7 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
     let Some(place) = archives.to_str() else {
         return Err(Error::refused(
             &archives,
-            "its name is no UTF-8, which a marker has to be",
+            "its name is not UTF-8, as markers must be; rename it",
         ));
     };
     let group = Group::new(&options.module, &options.component);

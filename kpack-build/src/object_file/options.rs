@@ -57,7 +57,7 @@ impl Options {
     pub(super) fn validate(&self) -> Result<(), Error> {
         check_names(&self.module, &self.component)?;
         if self.files.is_empty() {
-            return Err(Error::usage("no object is named"));
+            return Err(Error::usage("no object given"));
         }
         if let Some(path) = self
             .search_paths
@@ -65,17 +65,21 @@ impl Options {
             .find(|path| !SearchPath::new(path.as_str()).names_target())
         {
             return Err(Error::usage(format!(
-                "search path `{path}`: expected {GFXARCH} in it, where the target ID is to stand"
+                "search path `{path}` has no {GFXARCH} in the place of the target ID"
             )));
         }
         let mut names = BTreeSet::new();
         for file in &self.files {
             let Some(name) = file.file_name() else {
-                return Err(Error::usage(format!("`{}` names no file", file.display())));
+                return Err(Error::usage(format!(
+                    "`{}` is not the name of a file",
+                    file.display()
+                )));
             };
             if !names.insert(name) {
                 return Err(Error::usage(format!(
-                    "two files are called `{}`, and would become one in {}; split them into different directories",
+                    "two files are called `{}` and would overwrite each other in {}; split them \
+                     into different directories",
                     name.display(),
                     self.output_dir.display()
                 )));

@@ -210,7 +210,8 @@ impl Plan {
         }
         if !split || markers == 0 {
             refuse!(
-                "the host-only object that was written is not as planned (wrappers split: {split}, markers: {markers}); this is a defect of this program"
+                "the host-only object is not as planned (wrappers split: {split}, markers: \
+                 {markers}); this is a fault of kpack"
             );
         }
         Ok(())
@@ -258,7 +259,8 @@ fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
         let next = part.offset.checked_add(part.size);
         let Some(next) = next.filter(|next| part.offset >= end && *next <= object.size) else {
             refuse!(
-                "{:?} at offset {:#x} of {:#x} bytes overlaps another part of the file, or ends behind its end ({:#x})",
+                "{:?} at offset {:#x} of {:#x} bytes overlaps another part of the file, or ends \
+                 past its end ({:#x})",
                 part.what,
                 part.offset,
                 part.size,

@@ -113,7 +113,10 @@ impl<S: ReadAt> Relocatable<S> {
             index => usize::from(index.0),
         };
         let Some(table) = sections.get(names_index).filter(|_| names_index != 0) else {
-            refuse!("its section names are said to be in section {names_index}, which it has not");
+            refuse!(
+                "its header refers to section {names_index} for section names, which does \
+                     not exist"
+            );
         };
         let names = bytes_of(&source, size, table, "the section names")?;
         Ok(Self {
@@ -167,7 +170,7 @@ impl<S: ReadAt> Relocatable<S> {
             for (offset, magic, version) in self.wrappers_in(section)? {
                 let Some(relocation) = relocations.get(&(section, offset + POINTER)) else {
                     refuse!(
-                        "no relocation says what the wrapper at offset {offset:#x} of `{}` points to",
+                        "the wrapper at offset {offset:#x} of `{}` has no relocation for its pointer",
                         self.shown(section)
                     );
                 };
@@ -243,7 +246,8 @@ impl<S: ReadAt> Relocatable<S> {
             let (offset, size) = (section.sh_offset.get(LE), section.sh_size.get(LE));
             if offset.checked_add(size).is_none_or(|end| end > self.size) {
                 refuse!(
-                    "section {index} (`{}`, {size} bytes at offset {offset:#x}) ends behind the end of the file, which has {} bytes: it is cut off, or damaged. Compile it again",
+                    "section {index} (`{}`, {size} bytes at offset {offset:#x}) ends past the \
+                     end of the file ({} bytes): it is truncated or damaged; compile it again",
                     self.shown(index),
                     self.size
                 );
@@ -260,13 +264,18 @@ impl<S: ReadAt> Relocatable<S> {
                 .starts_with(b"__CLANG_OFFLOAD_BUNDLE__hip")
             {
                 refuse!(
-                    "it was compiled with -fgpu-rdc: its device code is linked with that of other objects when the host is linked, and only then complete. Compile without -fgpu-rdc, or link it as it is and split the linked binary (kpack install)"
+                    "it was compiled with -fgpu-rdc, so its device code is complete only after \
+                     the link; compile without -fgpu-rdc, or link it unchanged and split the \
+                     linked binary (kpack install)"
                 );
             }
             if section.sh_type.get(LE).0 == OFFLOADING || self.name(section) == b".llvm.offloading"
             {
                 refuse!(
-                    "it was compiled with --offload-new-driver and -fgpu-rdc, or with -foffload-lto: its device code is in `.llvm.offloading` until clang-linker-wrapper links it. Compile without these, or link it as it is and split the linked binary (kpack install)"
+                    "it was compiled with --offload-new-driver and -fgpu-rdc, or with \
+                     -foffload-lto: its device code is in `.llvm.offloading` until \
+                     clang-linker-wrapper links it; compile without these options, or link it \
+                     unchanged and split the linked binary (kpack install)"
                 );
             }
         }
@@ -328,7 +337,10 @@ impl<S: ReadAt> Relocatable<S> {
         let (section, offset) = match relocation.target {
             Target::Section(section, offset) => (section, offset),
             Target::Undefined(symbol) => refuse!(
-                "the wrapper at offset {wrapper:#x} of `{WRAPPER_SECTION}` points to symbol `{}` of another object, as -fgpu-rdc makes it: its device code is complete only when the host is linked. Compile without -fgpu-rdc, or link it as it is and split the linked binary (kpack install)",
+                "the wrapper at offset {wrapper:#x} of `{WRAPPER_SECTION}` points to symbol \
+                 `{}` of another object, as -fgpu-rdc makes it, so its device code is complete \
+                 only after the link; compile without -fgpu-rdc, or link it unchanged and split \
+                 the linked binary (kpack install)",
                 symbols.name(symbol)
             ),
         };
@@ -380,7 +392,8 @@ impl<S: ReadAt> Relocatable<S> {
             match section.sh_type.get(LE) {
                 elf::SHT_RELA => {}
                 kind if kind.0 == CREL => refuse!(
-                    "`{}` has compact relocations (SHT_CREL), which this program cannot read. Compile without -Wa,--crel",
+                    "`{}` has compact relocations (SHT_CREL), which kpack does not support; \
+                     compile without -Wa,--crel",
                     self.shown(index)
                 ),
                 elf::SHT_REL if of_wrapper => refuse!(
@@ -395,7 +408,7 @@ impl<S: ReadAt> Relocatable<S> {
                 let target = symbols.target(symbol, rela.r_addend.get(LE));
                 let into_fat = matches!(target, Some(Target::Section(section, _)) if fat_sections.contains(&section));
                 if fat_sections.contains(&applies_to) {
-                    refuse!("a relocation applies to `{FAT_SECTION}`, which goes away");
+                    refuse!("a relocation applies to `{FAT_SECTION}`, which kpack removes");
                 }
                 if !of_wrapper && !into_fat {
                     continue;
@@ -496,7 +509,8 @@ fn bytes<S: ReadAt>(
 ) -> Result<Vec<u8>, ElfError> {
     if offset.checked_add(size).is_none_or(|end| end > available) {
         refuse!(
-            "{what} ({size} bytes at offset {offset:#x}) would end behind the end of the file, which has {available} bytes"
+            "{what} ({size} bytes at offset {offset:#x}) ends past the end of the file \
+             ({available} bytes)"
         );
     }
     let mut bytes = vec![0; size as usize];

@@ -57,7 +57,8 @@ pub(super) fn members(file: &File) -> Result<Vec<Member>, ElfError> {
     ReadAt::read_exact_at(file, 0, &mut magic)?;
     if &magic == THIN_MAGIC {
         refuse!(
-            "a thin archive: it only names its objects. Split these, and make the archive of the host-only objects"
+            "it is a thin archive, which only names its objects; split these, and make an \
+             archive of the host-only objects"
         );
     }
     if &magic != MAGIC {
@@ -69,7 +70,7 @@ pub(super) fn members(file: &File) -> Result<Vec<Member>, ElfError> {
     while at < size {
         let mut header = [0; HEADER_SIZE as usize];
         if size - at < HEADER_SIZE {
-            refuse!("a member's header at offset {at:#x} is cut off by the end of the file");
+            refuse!("a member's header at offset {at:#x} is truncated");
         }
         ReadAt::read_exact_at(file, at, &mut header)?;
         let text = |range| {
@@ -83,7 +84,8 @@ pub(super) fn members(file: &File) -> Result<Vec<Member>, ElfError> {
         let offset = at + HEADER_SIZE;
         if &header[58..] != b"`\n" || length > size - offset {
             refuse!(
-                "the member at offset {at:#x} is said to have {length} bytes, which do not fit into the file ({size} bytes)"
+                "the member at offset {at:#x} ({length} bytes) ends past the end of the file \
+                 ({size} bytes)"
             );
         }
         let field = text(0..16);
@@ -212,16 +214,16 @@ fn symbol_table<const WORD: usize>(
         .and_then(|words| words.checked_mul(WORD as u64));
     let offsets = end.and_then(|end| bytes.get_mut(WORD..usize::try_from(end).ok()?));
     let Some(offsets) = offsets else {
-        refuse!("its symbol table is said to have {count} entries, for which it is too short");
+        refuse!("its symbol table is too short for its {count} entries");
     };
     for word in offsets.chunks_exact_mut(WORD) {
         let old = big_endian(word);
         let Some(new) = moved(old) else {
-            refuse!("its symbol table names a member at offset {old:#x}, where none is");
+            refuse!("its symbol table refers to a member at offset {old:#x}, which does not exist");
         };
         let new = new.to_be_bytes();
         if new[..8 - WORD].iter().any(|byte| *byte != 0) {
-            refuse!("a member would come to be at an offset that its symbol table cannot name");
+            refuse!("a member's new offset does not fit into the symbol table");
         }
         word.copy_from_slice(&new[8 - WORD..]);
     }

@@ -102,7 +102,7 @@ impl Directory {
             }),
             Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::refused(
                 &path,
-                "it was a directory before and is none now (expected no symbolic link); run this again",
+                "it is no longer a directory (expected no symbolic link); run this again",
             )),
             Err(error) => Err(Error::io(&path, "open", error.into())),
         }

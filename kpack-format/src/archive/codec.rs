@@ -131,7 +131,7 @@ pub enum DecodeError {
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfMemory => f.write_str("there is no memory to decompress it"),
+            Self::OutOfMemory => f.write_str("not enough memory to decompress it"),
             Self::NoCompression => f.write_str(NO_COMPRESSION),
             Self::Damaged(reason) => f.write_str(reason),
         }

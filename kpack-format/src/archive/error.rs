@@ -79,7 +79,7 @@ impl fmt::Display for ArchiveError {
             ),
             Self::Conflict { kernel, target } => write!(
                 f,
-                "kernel `{kernel}` for {target} is there already, with another code object"
+                "kernel `{kernel}` for {target} already has a different code object"
             ),
             Self::TooLarge { kernel, size } => write!(
                 f,

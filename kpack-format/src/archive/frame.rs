@@ -12,7 +12,7 @@ const MAX_BLOCK: u32 = 128 << 10;
 /// # Errors
 /// What is wrong, as a text.
 pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
-    let cut_off = || "its frame is cut off".to_owned();
+    let cut_off = || "its frame is truncated".to_owned();
     let header = Header::read(frame)?;
     if let Some(size) = header.content_size
         && size != original_size
@@ -103,7 +103,7 @@ impl Header {
         let size = at + content;
         let field = frame
             .get(at..size)
-            .ok_or_else(|| "its frame is cut off in the header".to_owned())?;
+            .ok_or_else(|| "its frame is truncated in the header".to_owned())?;
         let value = field
             .iter()
             .rev()

@@ -119,7 +119,7 @@ impl Index {
         walked: &mut Vec<(u64, u64)>,
         ordinal: u32,
     ) -> Result<(u64, u64), ArchiveError> {
-        let none = || format!("no code object with ordinal {ordinal} is stored");
+        let none = || format!("there is no code object with ordinal {ordinal}");
         let (Storage::Frames { offset, size, .. }, true) =
             (&self.storage, (ordinal as usize) < self.count)
         else {
@@ -190,7 +190,8 @@ impl Index {
                     return malformed(
                         self.toc_offset,
                         format!(
-                            "kernel `{name}` for {target} has {} bytes by its entry and {size} as stored",
+                            "kernel `{name}` for {target} has {} bytes in its entry, but {size} \
+                             are stored",
                             entry.original_size
                         ),
                     );
@@ -232,7 +233,8 @@ fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError>
         return malformed(
             8,
             format!(
-                "the TOC's offset is {toc_offset:#x}, but the file's data is at {DATA_OFFSET:#x}..{size:#x}: is it cut off?"
+                "truncated or damaged: the TOC's offset is {toc_offset:#x} (expected it within \
+                 {DATA_OFFSET:#x}..{size:#x})"
             ),
         );
     }
@@ -264,7 +266,8 @@ fn check_storage<R: Read + Seek>(
                 return malformed(
                     offset,
                     format!(
-                        "the area of zstd frames has {size} bytes; it begins with 4 bytes of their number"
+                        "the area of zstd frames has {size} bytes (expected at least 4, for \
+                         their number)"
                     ),
                 );
             }
@@ -274,15 +277,13 @@ fn check_storage<R: Read + Seek>(
             if count as u64 > size / 4 {
                 return malformed(
                     offset,
-                    format!(
-                        "{count} zstd frames are announced, for which {size} bytes are too few"
-                    ),
+                    format!("{count} zstd frames do not fit into {size} bytes"),
                 );
             }
             if count > MAX_FRAMES {
                 return malformed(
                     offset,
-                    format!("{count} zstd frames are announced; at most {MAX_FRAMES} are read"),
+                    format!("{count} zstd frames; at most {MAX_FRAMES} are read"),
                 );
             }
             if let Some(offsets) = frame_offsets {
@@ -327,7 +328,7 @@ fn frame_here<R: Read>(
     end: u64,
 ) -> Result<(u64, u64), ArchiveError> {
     if at + 4 > end {
-        return malformed(at, format!("zstd frame {ordinal} is not there"));
+        return malformed(at, format!("zstd frame {ordinal} is missing"));
     }
     let size = u64::from(read_u32(source)?);
     check_range(at + 4, size, end, &format!("zstd frame {ordinal}"))?;

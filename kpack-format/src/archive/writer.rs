@@ -133,7 +133,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             Some(index) => self.enter(kernel, index),
             None => malformed(
                 0,
-                format!("no code object is stored that kernel `{kernel}` could share"),
+                format!("kernel `{kernel}` cannot share a code object: none is stored"),
             ),
         }
     }

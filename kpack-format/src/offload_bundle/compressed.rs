@@ -30,7 +30,7 @@ impl Header {
                     .fold(0, |word, byte| word << 8 | u64::from(*byte))),
                 None => malformed(
                     offset as u64,
-                    "the header of a compressed bundle is cut off",
+                    "truncated: the header of the compressed bundle is incomplete",
                 ),
             }
         };
@@ -41,7 +41,10 @@ impl Header {
             other => {
                 return malformed(
                     6,
-                    format!("compression method {other}; expected 0 (zlib) or 1 (zstd)"),
+                    format!(
+                        "unsupported compression method {other} (expected 0 for zlib or 1 \
+                             for zstd)"
+                    ),
                 );
             }
         };
@@ -52,7 +55,9 @@ impl Header {
             other => {
                 return malformed(
                     4,
-                    format!("version {other} of the compressed bundle; this program reads 1 to 3"),
+                    format!(
+                        "unsupported version {other} of the compressed bundle (expected 1 to 3)"
+                    ),
                 );
             }
         };
@@ -65,7 +70,7 @@ impl Header {
             return malformed(
                 8,
                 format!(
-                    "the bundle has {total:#x} bytes by its header, but {available:#x} are there: is it cut off?"
+                    "truncated: the bundle's header says {total:#x} bytes, found {available:#x}"
                 ),
             );
         }
@@ -177,9 +182,7 @@ impl<R: Read> Stream<R> {
         if self.exact && unused > 0 {
             return malformed(
                 self.limit - unused,
-                format!(
-                    "{unused} bytes follow its compressed data, within the size that its header says"
-                ),
+                format!("{unused} unused bytes follow its compressed data"),
             );
         }
         Ok(self.limit - unused)
@@ -204,7 +207,7 @@ impl<R: Read> Read for Stream<R> {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!(
-                    "it holds more than the {} bytes that its header says",
+                    "it decompresses to more than the {} bytes that its header says",
                     self.uncompressed_size
                 ),
             ));

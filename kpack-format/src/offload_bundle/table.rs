@@ -59,7 +59,8 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
                 return malformed(
                     at,
                     format!(
-                        "entry {index}, {id}, has {length:#x} bytes at offset {offset:#x}, but the bundle has {size:#x}: is it cut off?"
+                        "truncated: entry {index}, {id} ({length:#x} bytes at offset \
+                         {offset:#x}), ends past the end of the bundle ({size:#x})"
                     ),
                 );
             }
@@ -94,10 +95,7 @@ impl<R: Read> Table<'_, R> {
         let bytes =
             super::read_exactly(self.source, size).or_else(super::compressed::failed(self.at))?;
         if bytes.len() as u64 != size {
-            return malformed(
-                self.at,
-                format!("{what} is not there: the bundle ends, is it cut off?"),
-            );
+            return malformed(self.at, format!("truncated: {what} is missing"));
         }
         self.at += size;
         Ok(bytes)

@@ -132,12 +132,12 @@ pub(crate) fn no_device_code(reason: elf::NoDeviceCode) -> NoDeviceCode {
         elf::NoDeviceCode::Absent => ("absent", "no device code"),
         elf::NoDeviceCode::DebugFile => (
             "debug-file",
-            "a separated debug file: it names sections of device code that it lacks",
+            "a separated debug file: it has sections for device code, but not their contents",
         ),
         elf::NoDeviceCode::NoWrappers => (
             "no-wrappers",
-            "`.hip_fatbin` without wrappers: the program loads its device code by other means, so \
-             it stays where it is",
+            "`.hip_fatbin` without wrappers: the program loads its device code by other means, \
+             so it stays in place",
         ),
     };
     NoDeviceCode {

@@ -65,8 +65,8 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
     }
     let _ = writeln!(
         page,
-        "<p>Areas are to one scale in both. Each is a binary's code for one target; point at it for \
-         its name and size.</p>"
+        "<p>Both have the same scale. Each area is a binary's code for one target; point at it \
+         to see its name and size.</p>"
     );
     page + &totals(
         "By target",
@@ -164,18 +164,18 @@ fn binaries(sizes: &Sizes, before: &str) -> String {
 fn notes(sizes: &Sizes) -> String {
     let before = match sizes.before_was_measured {
         true => {
-            "Before, a fat binary has what its bundles store for a target, of compressed bundles in \
-             proportion to the code objects' sizes; padding and everything else is the host's. \
-             Archives have each code object compressed by itself, so that it can be loaded by itself: \
-             more than a bundle that was compressed as a whole, less than one that was not."
+            "In a fat binary, each bundle counts for its targets (a compressed bundle in \
+             proportion to the sizes of its code objects). Padding and everything else counts \
+             for the host. An archive compresses each code object by itself, so that it can be \
+             loaded by itself. This takes more space than a bundle that is compressed as a \
+             whole, and less than an uncompressed one."
         }
         false => {
-            "No unsplit tree was measured. In its place stand the code objects in the archives as \
-             they are when they are unpacked, and everything else as it is."
+            "No unsplit tree was measured. The sizes of the unpacked code objects take its place."
         }
     };
-    let after = "An identical code object is stored once, and counted for the first binary that has \
-                 it. The index of an archive is a line of its own.";
+    let after = "Identical code objects are stored once and count for the first binary that has \
+                 them. The index of an archive has a line of its own.";
     format!("<p>{before} {after}</p>\n")
 }
 

@@ -35,20 +35,18 @@ pub(crate) fn read(path: &Path) -> Result<Input, Error> {
         Some(FileKind::Linked) => {}
         Some(FileKind::Object) => {
             return Ok(Input::LeftAlone(
-                "a relocatable object; its device code is split before the link, by `kpack object`"
-                    .to_owned(),
+                "a relocatable object; split it before the link, with `kpack object`".to_owned(),
             ));
         }
         Some(FileKind::StaticLibrary) => {
             return Ok(Input::LeftAlone(
-                "a static library; its device code is split before the link, by `kpack object`"
-                    .to_owned(),
+                "a static library; split it before the link, with `kpack object`".to_owned(),
             ));
         }
         Some(_) | None => {
             return Err(Error::refused(
                 path,
-                "expected an executable or a shared object, which is an ELF file; it is something else",
+                "not an executable or shared object (ELF)",
             ));
         }
     }
@@ -89,7 +87,8 @@ impl FatFile {
             count => Err(Error::refused(
                 &self.code.path,
                 format!(
-                    "{count} of its {} wrappers were split before the link, the others were not; `kpack install` brings their device code together",
+                    "{count} of its {} wrappers were split before the link, the others were \
+                     not; `kpack install` merges their device code",
                     count + self.fat.wrappers.len()
                 ),
             )),

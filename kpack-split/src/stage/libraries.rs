@@ -90,7 +90,9 @@ pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
                     return Err(Error::refused(
                         &manifest,
                         format!(
-                            "packages `{}` and `{}` both have module `{module}`, and their archives would be one file; give one of them another, with `.module(\"…\")` in its build.rs",
+                            "packages `{}` and `{}` both have module `{module}`, so their \
+                             archives would have one name; give one of them another module, \
+                             with `.module(\"…\")` in its build.rs",
                             known.get().package,
                             library.package
                         ),
@@ -118,7 +120,9 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
                 let package = &library.package;
                 let reason = match owner.package == *package {
                     true => format!(
-                        "package `{package}` was built twice, for programs and for what runs while they are built (build scripts, procedural macros), and {other} has the same name; build with `--target` and the target triple, so that Cargo keeps them apart"
+                        "package `{package}` was built twice, for programs and for build \
+                         scripts or procedural macros, and {other} has the same name; build \
+                         with `--target` and the target triple, so that Cargo keeps them apart"
                     ),
                     false => format!(
                         "packages `{}` and `{package}` both have a shared library `{name}`; give one of them another name in its build.rs",

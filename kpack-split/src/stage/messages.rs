@@ -97,7 +97,8 @@ pub(super) fn read(
     if !finished {
         return Err(Error::refused(
             place,
-            "they end before the build does; expected what `cargo build --message-format=json-render-diagnostics` prints",
+            "the messages end before the build does (expected the output of `cargo build \
+             --message-format=json-render-diagnostics`)",
         ));
     }
     if built.binaries.is_empty() {

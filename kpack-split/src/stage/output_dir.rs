@@ -51,7 +51,7 @@ impl OutputDir {
         };
         let Some(name) = path.file_name() else {
             return Err(Error::usage(format!(
-                "`{}` names no directory to make",
+                "`{}` is not the name of a new directory",
                 path.display()
             )));
         };
@@ -170,9 +170,7 @@ fn remove_own(path: &Path) -> Result<(), Error> {
     if entries.iter().any(|entry| is_content(&entry)) && !is_stamped(path) {
         return Err(Error::refused(
             path,
-            format!(
-                "it is in the way, and it has no file `{STAMP}`, which staging makes first; remove it"
-            ),
+            format!("it is in the way and was not staged (it has no file `{STAMP}`); remove it"),
         ));
     }
     for entry in entries.iter().filter(is_content) {
@@ -200,11 +198,11 @@ fn there(path: &Path) -> Result<There, Error> {
     let refused = |what: String| {
         Error::refused(
             path,
-            format!("it is in the way: {what}. Name another directory, or remove it"),
+            format!("cannot replace it: {what}; choose another directory, or remove it"),
         )
     };
     if !path.is_dir() {
-        return Err(refused("it is no directory".to_owned()));
+        return Err(refused("it is not a directory".to_owned()));
     }
     let content = Content::of(path)?;
     if content.files.is_empty() && content.empty.is_empty() {
@@ -212,7 +210,7 @@ fn there(path: &Path) -> Result<There, Error> {
     }
     if !is_stamped(path) {
         return Err(refused(format!(
-            "it is not empty, and it has no file `{STAMP}`, which a directory that was staged has"
+            "it is not empty and was not staged (it has no file `{STAMP}`)"
         )));
     }
     let stamp = path.join(STAMP);

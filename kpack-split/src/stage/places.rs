@@ -98,7 +98,8 @@ impl Places {
                 report.note(
                     &shown,
                     format!(
-                        "it has the path `{}` of Cargo's registry on this machine, for messages of panics; --remap-path-prefix takes it out",
+                        "it contains the path `{}` of Cargo's registry, for panic messages; \
+                         --remap-path-prefix removes it",
                         place.display()
                     ),
                 );
@@ -115,7 +116,10 @@ impl Places {
         Ok(place.map(|place| {
             let place = place.display();
             format!(
-                "it has the path `{place}` of this machine. Build it without debug information (profile release, or strip = true), and with RUSTFLAGS=\"--remap-path-prefix={place}=.\" (for C and C++ -ffile-prefix-map={place}=.) where code has it"
+                "it contains the path `{place}` of this machine; build it without debug \
+                 information (profile release, or strip = true), and, if code contains the \
+                 path, with RUSTFLAGS=\"--remap-path-prefix={place}=.\" (C and C++: \
+                 -ffile-prefix-map={place}=.)"
             )
         }))
     }
@@ -139,7 +143,9 @@ impl Places {
             if let Some(place) = place.map_err(|e| Error::io(path, "read", e))? {
                 let place = place.display();
                 return Ok(Some(format!(
-                    "the device code of `{kernel}` has the path `{place}` of this machine. Compile it without debug information (profile release), and with HIPFLAGS=\"-ffile-prefix-map={place}=.\" where code has it"
+                    "the device code of `{kernel}` contains the path `{place}` of this machine; \
+                     compile it without debug information (profile release), and, if code \
+                     contains the path, with HIPFLAGS=\"-ffile-prefix-map={place}=.\""
                 )));
             }
         }

@@ -51,7 +51,8 @@ impl<'a> Release<'a> {
             return Err(Error::refused(
                 &binary.path,
                 format!(
-                    "another binary of the build is called `{name}`, too; they cannot be staged together"
+                    "another binary of the build is also called `{name}`; they cannot be staged \
+                     together"
                 ),
             ));
         }
@@ -64,7 +65,12 @@ impl<'a> Release<'a> {
             _ => None,
         };
         if matches!(input, Input::Fat(_)) {
-            self.report.warn(&binary.path, "has device code that was not split before the link, and keeps it; `kpack install` can split it in the staged directory");
+            self.report.warn(
+                &binary.path,
+                "keeps device code that was not split before the \
+                                            link; split it in the staged directory with `kpack \
+                                            install`",
+            );
         }
         let outcome = match (presplit, input) {
             (Some(presplit), _) => self.place(&presplit, &name, binary.directory)?,
