@@ -133,3 +133,20 @@ fn every_link_leads_somewhere() {
     }
     assert_eq!(broken, [""; 0]);
 }
+
+#[test]
+fn every_path_of_the_architecture_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    let is_path = |word: &&str| {
+        let (first, rest) = word.split_once('/').unwrap_or((word, ""));
+        !rest.is_empty() && !word.contains(' ') && root.join(first).is_dir()
+    };
+    let paths: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_path).collect();
+    let missing: Vec<_> = paths
+        .iter()
+        .filter(|path| !root.join(path).exists())
+        .collect();
+    assert!(paths.len() > 20, "{paths:?}");
+    assert_eq!(missing, [&""; 0]);
+}

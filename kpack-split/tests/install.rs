@@ -406,8 +406,8 @@ fn what_has_no_device_code_is_left_alone_with_a_notice() {
     for (notice, part) in notices.iter().zip([
         "no device code",
         "`.hip_fatbin` without wrappers",
-        "split before the link",
-        "split before the link",
+        "split it before the link",
+        "split it before the link",
     ]) {
         assert!(notice.contains(part), "{notice}");
     }

@@ -93,8 +93,8 @@ fn a_file_that_is_cut_off_anywhere() {
 
 #[test]
 fn what_is_no_elf_file_or_for_another_machine() {
-    assert!(refused(b"#!/bin/sh\necho\n").contains("expected an executable or a shared object"));
-    assert!(refused(b"").contains("expected an executable or a shared object"));
+    assert!(refused(b"#!/bin/sh\necho\n").contains("not an executable or shared object"));
+    assert!(refused(b"").contains("not an executable or shared object"));
     let bytes = built(&library());
     let mut other = bytes.clone();
     other[18] = 243; // EM_RISCV
