@@ -144,7 +144,7 @@ fn a_binary_that_was_split_before_the_link_and_not_installed_is_refused() {
 #[test]
 fn one_thread_makes_the_same_of_a_batch() {
     let parent = Tree::new();
-    for name in ["blas_lib", "fft_lib"] {
+    for name in ["blas_lib", "fft_run"] {
         fs::rename(artifact().root(), parent.path(name)).unwrap();
     }
     let split = |jobs| {
@@ -159,6 +159,28 @@ fn one_thread_makes_the_same_of_a_batch() {
         output
     };
     assert_eq!(split(1).snapshot(), split(4).snapshot());
+}
+
+/// Installed, the archives of one would take the place of the other's.
+#[test]
+fn a_module_in_two_artifacts_of_a_batch() {
+    let (parent, output) = (Tree::new(), Tree::new());
+    for name in ["blas_lib", "fft_lib"] {
+        fs::rename(artifact().root(), parent.path(name)).unwrap();
+    }
+    let options = BatchOptions {
+        parent_dir: parent.root().to_owned(),
+        each: Options::new("", output.root(), ""),
+    };
+    let report = batch(&options, &()).unwrap();
+    let failures: Vec<_> = report.failures().collect();
+    let [failure] = &failures[..] else {
+        panic!("{report:#?}");
+    };
+    let archives = "would be installed as lib/.kpack/rocblas_lib_TARGET.kpack, like those of";
+    assert!(failure.error.contains(archives), "{failure:?}");
+    let of_failed = |file: &String| file.starts_with(&failure.artifact_prefix);
+    assert!(!output.files().iter().any(of_failed), "{failure:?}");
 }
 
 /// As a run of another command that was killed leaves it.

@@ -527,7 +527,7 @@ fn an_output_directory_in_the_input_or_full_of_other_things_is_refused() {
 #[test]
 fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     let (parent, output) = (Tree::new(), Tree::new());
-    for name in ["blas_lib_gfx94X-dcgpu", "fft_lib", "sparse_lib_generic"] {
+    for name in ["blas_lib_gfx94X-dcgpu", "fft_lib", "sparse_run_generic"] {
         let status = Command::new("cp")
             .arg("-a")
             .arg(artifact().root())
@@ -554,12 +554,12 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
         .collect();
     assert_eq!(
         prefixes,
-        [("blas_lib", true), ("fft_lib", false), ("sparse_lib", true)]
+        [("blas_lib", true), ("fft_lib", false), ("sparse_run", true)]
     );
     let failure = report.failures().next().unwrap();
     assert!(failure.error.contains("librocblas.so.5"), "{failure:?}");
     assert!(report.notices[0].text.contains("skipped"));
-    assert!(output.path("sparse_lib_gfx1100").is_dir());
+    assert!(output.path("sparse_run_gfx1100").is_dir());
     assert!(!output.path("fft_lib_generic").exists());
 
     write(&parent, "blas_lib/artifact_manifest.txt", "");

@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::Options;
+use super::contents::Contents;
 use super::parent_dir::{self, Artifact};
 use super::report::Report;
 use super::sources::Sources;
 use super::targets::{is_for, list, refuse_none_expected};
 use crate::Error;
 use crate::install::{Notice, Progress, Severity};
-use crate::parallel;
+use crate::parallel::{self, lock};
 use crate::split::Budget;
 
 /// Which artifact directories to split, and how.
@@ -106,6 +108,7 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
         each: &options.each,
         budget: Budget::default(),
         progress,
+        owners: Mutex::default(),
     };
     let mut outcomes = BTreeMap::new();
     let mut found = BTreeSet::new();
@@ -134,6 +137,8 @@ struct Run<'a> {
     each: &'a Options,
     budget: Budget,
     progress: &'a dyn Progress,
+    /// The artifacts by what their archives are installed as.
+    owners: Mutex<BTreeMap<PathBuf, String>>,
 }
 
 /// What became of an artifact at first.
@@ -177,7 +182,7 @@ impl Run<'_> {
         let found = contents.found.keys().cloned().collect();
         let split = contents
             .has_expected(options)
-            .then(|| super::write(options, contents, report, &self.budget, self.progress));
+            .then(|| self.write(options, contents, report));
         First {
             found,
             outcome: split.map(|split| outcome(options, split)),
@@ -186,10 +191,38 @@ impl Run<'_> {
 
     /// Splits an artifact.
     fn split(&self, options: &Options, sources: Sources) -> Outcome {
-        let split = super::read(options, sources).and_then(|(contents, report)| {
-            super::write(options, contents, report, &self.budget, self.progress)
-        });
+        let split = super::read(options, sources)
+            .and_then(|(contents, report)| self.write(options, contents, report));
         outcome(options, split)
+    }
+
+    /// Splits what was read, unless another artifact has archives of the same names: installed, they
+    /// would take each other's place.
+    fn write(
+        &self,
+        options: &Options,
+        contents: Contents,
+        report: Report,
+    ) -> Result<Report, Error> {
+        let own = &options.artifact_prefix;
+        let writes = contents.has_expected(options);
+        for module in contents.modules.iter().filter(|_| writes) {
+            let archives = Path::new(&module.kpacks.name).join(module.group.archive("TARGET"));
+            let mut owners = lock(&self.owners);
+            let owner = owners
+                .entry(archives.clone())
+                .or_insert_with(|| own.clone());
+            if owner != own {
+                let reason = format!(
+                    "its archives would be installed as {}, like those of {owner}; let one artifact \
+                     have the module, or name the components differently",
+                    archives.display()
+                );
+                let path = options.artifact_dir.join(&module.prefix);
+                return Err(Error::refused(&path, reason));
+            }
+        }
+        super::write(options, contents, report, &self.budget, self.progress)
     }
 }
 
