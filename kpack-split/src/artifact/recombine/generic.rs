@@ -14,61 +14,15 @@ use crate::artifact::tree::{Item, Role, Tree};
 use crate::inspect;
 use crate::object_file::is_object;
 
-impl Component<'_> {
+impl<'a> Component<'a> {
     /// Reads the generic artifacts, the primary shard's first, which becomes the output's, and
     /// compares the others with it. Of a component that the primary shard has nothing of, the first
     /// one by name stands for it.
     pub(super) fn generics(&mut self) -> Result<Vec<Tree>, Error> {
-        let primary = &self.options.configuration.primary_shard;
-        let with: Vec<(&str, &Path)> = self
-            .shards()
-            .filter_map(|(shard, artifacts)| Some((shard, artifacts.generic.as_deref()?)))
-            .collect();
-        let is_built = self.shards().any(|(shard, _)| shard == primary);
-        let stands_for_it = |shard: &str| shard == primary || !is_built;
-        let first = with.first().copied();
-        let Some((first, path)) = first.filter(|(shard, _)| stands_for_it(shard)) else {
-            let others: Vec<&str> = self.shards().map(|(shard, _)| shard).collect();
-            let others = others.join(", ");
-            let text = match first {
-                Some(_) => format!(
-                    "it is not there, so there are no host files of {}, which {others} built; make a \
-                     shard that has it the primary one, or name the components that are to be \
-                     recombined",
-                    self.name
-                ),
-                None => format!(
-                    "no shard has host files of {}: {others} have device code only",
-                    self.name
-                ),
-            };
-            let path = self.options.shards_dir.join(primary);
-            self.say(
-                Severity::Error,
-                path.join(self.artifact_name(names::GENERIC)),
-                text,
-            );
+        let with = self.with_generic();
+        let Some((first, _)) = with.first().copied() else {
             return Ok(Vec::new());
         };
-        if first != primary {
-            let text = format!(
-                "its host files are taken: shard {primary}, the primary one, has nothing of {}",
-                self.name
-            );
-            self.say(Severity::Warning, path, text);
-        }
-        for (shard, artifacts) in self.shards.of(self.name) {
-            if artifacts.generic.is_none() {
-                let text = format!(
-                    "shard {shard} has device code of {}, but it is not there, so it \
-                                    cannot be compared with {first}'s",
-                    self.name
-                );
-                let path = self.options.shards_dir.join(shard);
-                let path = path.join(self.artifact_name(names::GENERIC));
-                self.say(Severity::Warning, path, text);
-            }
-        }
         let mut trees = Vec::new();
         let mut own = OwnFiles::default();
         let mut ids = MoreCodeIds::default();
@@ -113,6 +67,62 @@ impl Component<'_> {
         own.add_to(&mut artifact);
         self.artifacts.push(artifact);
         Ok(trees)
+    }
+
+    /// The shards with generic artifacts, that whose host files are taken first; none where there is no
+    /// such shard.
+    fn with_generic(&mut self) -> Vec<(&'a str, &'a Path)> {
+        let primary = &self.options.configuration.primary_shard;
+        let with: Vec<(&str, &Path)> = self
+            .shards()
+            .filter_map(|(shard, artifacts)| Some((shard, artifacts.generic.as_deref()?)))
+            .collect();
+        let is_built = self.shards().any(|(shard, _)| shard == primary);
+        let stands_for_it = |shard: &str| shard == primary || !is_built;
+        let first = with.first().copied();
+        let Some((first, path)) = first.filter(|(shard, _)| stands_for_it(shard)) else {
+            let others: Vec<&str> = self.shards().map(|(shard, _)| shard).collect();
+            let others = others.join(", ");
+            let text = match first {
+                Some(_) => format!(
+                    "it is not there, so there are no host files of {}, which {others} built; make a \
+                     shard that has it the primary one, or name the components that are to be \
+                     recombined",
+                    self.name
+                ),
+                None => format!(
+                    "no shard has host files of {}: {others} have device code only",
+                    self.name
+                ),
+            };
+            let path = self.options.shards_dir.join(primary);
+            self.say(
+                Severity::Error,
+                path.join(self.artifact_name(names::GENERIC)),
+                text,
+            );
+            return Vec::new();
+        };
+        if first != primary {
+            let text = format!(
+                "its host files are taken: shard {primary}, the primary one, has nothing of {}",
+                self.name
+            );
+            self.say(Severity::Warning, path, text);
+        }
+        for (shard, artifacts) in self.shards.of(self.name) {
+            if artifacts.generic.is_none() {
+                let text = format!(
+                    "shard {shard} has device code of {}, but it is not there, so it cannot be \
+                     compared with {first}'s",
+                    self.name
+                );
+                let path = self.options.shards_dir.join(shard);
+                let path = path.join(self.artifact_name(names::GENERIC));
+                self.say(Severity::Warning, path, text);
+            }
+        }
+        with
     }
 
     /// Refuses device code that was to be split, in any shard's generic artifact: of other shards'

@@ -36,46 +36,8 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
     let components = chosen(options, &shards)?;
     let mut plan = Plan {
         artifacts: Vec::new(),
-        findings: Vec::new(),
+        findings: left_out(options, &shards),
     };
-    for path in &shards.leftovers {
-        plan.findings.push(Finding {
-            severity: Severity::Warning,
-            path: path.clone(),
-            text: format!("left out: {}", leftover::TEXT),
-        });
-    }
-    for (path, missed) in &shards.others {
-        let is_shard = path.parent() == Some(&options.shards_dir);
-        let text = match is_shard {
-            true => "left out: a shard without split artifacts, which have names such as",
-            false => "left out: it is no split artifact, which has a name such as",
-        };
-        plan.findings.push(Finding {
-            severity: match missed {
-                true => Severity::Warning,
-                false => Severity::Note,
-            },
-            path: path.clone(),
-            text: format!(
-                "{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt"
-            ),
-        });
-    }
-    for component in configuration.overrides.keys() {
-        if !shards.components().contains(component.as_str()) {
-            let reason = configuration.refuse(
-                &["component_overrides", component],
-                format_args!("no shard has the component `{component}`"),
-            );
-            plan.findings.push(Finding {
-                severity: Severity::Warning,
-                path: options.shards_dir.clone(),
-                text: reason.in_one_line(),
-            });
-        }
-    }
-
     let digests = Digests::default();
     let planned = parallel::with_jobs(options.jobs, || {
         parallel::map(&components, |name| {
@@ -106,6 +68,49 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
     let stale = stale(options, &shards, &read, &plan.artifacts)?;
     plan.findings.extend(stale);
     Ok(plan)
+}
+
+/// What is in the shards' directory and is not recombined, and what the configuration says of nothing.
+fn left_out(options: &Options, shards: &Shards) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for path in &shards.leftovers {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            path: path.clone(),
+            text: format!("left out: {}", leftover::TEXT),
+        });
+    }
+    for (path, missed) in &shards.others {
+        let is_shard = path.parent() == Some(&options.shards_dir);
+        let text = match is_shard {
+            true => "left out: a shard without split artifacts, which have names such as",
+            false => "left out: it is no split artifact, which has a name such as",
+        };
+        findings.push(Finding {
+            severity: match missed {
+                true => Severity::Warning,
+                false => Severity::Note,
+            },
+            path: path.clone(),
+            text: format!(
+                "{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt"
+            ),
+        });
+    }
+    for component in options.configuration.overrides.keys() {
+        if !shards.components().contains(component.as_str()) {
+            let reason = options.configuration.refuse(
+                &["component_overrides", component],
+                format_args!("no shard has the component `{component}`"),
+            );
+            findings.push(Finding {
+                severity: Severity::Warning,
+                path: options.shards_dir.clone(),
+                text: reason.in_one_line(),
+            });
+        }
+    }
+    findings
 }
 
 /// Refuses an output directory in which shards or artifacts of them are, and the other way round,
