@@ -63,8 +63,10 @@ impl Directory {
         let mut found = self.again()?;
         for name in names(relative) {
             let path = found.path.join(name);
+            // Opened before, so that nothing can keep what is made from being known.
+            let above = found.again()?;
             match rustix::fs::mkdirat(&found.file, name, Mode::from_raw_mode(MODE)) {
-                Ok(()) => made.directories.push((found.again()?, name.to_owned())),
+                Ok(()) => made.directories.push((above, name.to_owned())),
                 Err(Errno::EXIST) => {
                     found = found.child(name)?;
                     continue;
@@ -233,17 +235,28 @@ fn names(relative: &Path) -> impl Iterator<Item = &OsStr> {
 }
 
 /// Waits for the lock on `file`, which is at `path`.
-pub(super) fn lock(file: &File, path: &Path) -> Result<(), Error> {
+fn lock(file: &File, path: &Path) -> Result<(), Error> {
+    match wait_for_lock(file, path)? {
+        Ok(()) => Ok(()),
+        Err(error) => Err(Error::io(path, "lock", error)),
+    }
+}
+
+/// The same where the file system can lock a file that is open for reading: NFS cannot, nor Lustre
+/// without the mount option `flock`.
+pub(super) fn lock_where_possible(file: &File, path: &Path) -> Result<(), Error> {
+    wait_for_lock(file, path).map(drop)
+}
+
+fn wait_for_lock(file: &File, path: &Path) -> Result<io::Result<()>, Error> {
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(Ok(())),
             Err(std::fs::TryLockError::WouldBlock) => {
                 interrupt::check(path, "lock")?;
                 std::thread::sleep(RETRY);
             }
-            Err(std::fs::TryLockError::Error(error)) => {
-                return Err(Error::io(path, "lock", error));
-            }
+            Err(std::fs::TryLockError::Error(error)) => return Ok(Err(error)),
         }
     }
 }
@@ -274,5 +287,25 @@ impl Drop for Made {
         for (above, name) in self.directories.iter().rev() {
             above.remove_empty(name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_locked_is_no_reason_to_fail() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("libvec.so");
+        std::fs::write(&path, "host").unwrap();
+        // A descriptor that no file system locks, as NFS does with one that cannot write.
+        let flags = OFlags::PATH.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(&path);
+        let file = file.unwrap();
+        assert!(lock(&file, &path).is_err());
+        lock_where_possible(&file, &path).unwrap();
     }
 }

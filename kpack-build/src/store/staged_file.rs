@@ -1,7 +1,7 @@
 //! A file that is written under a hidden name beside the one that it is to become.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Permissions};
+use std::fs::{File, Permissions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufReader};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -70,7 +70,7 @@ impl StagedFile {
                 Err(error) => return Err(Error::io(&path, "write", error)),
             };
             // Where nobody can have a lock, nobody takes it for a leftover either.
-            let _ = file.try_lock();
+            let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
             let staged = Self {
                 directory: Arc::clone(&directory),
                 hidden,
@@ -81,9 +81,9 @@ impl StagedFile {
                 replaces: None,
                 done: false,
             };
-            // Another run may have taken it for a leftover before it was locked.
+            // Another run may have taken it for a leftover before it was locked, and removes it or did.
             let linked = staged.file.metadata().map(|metadata| metadata.nlink() > 0);
-            if linked.map_err(|e| Error::io(&path, "write", e))? {
+            if linked.map_err(|e| Error::io(&path, "write", e))? && !is_taken {
                 return Ok(staged);
             }
         }

@@ -9,7 +9,7 @@ use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::Group;
 
-use super::directory::{Directory, Made, lock};
+use super::directory::{Directory, Made, lock_where_possible};
 use super::kpack_dir::{KpackDir, entry, stage_manifest};
 use super::merge::Update;
 use super::staged_file::StagedFile;
@@ -27,9 +27,10 @@ pub struct Transaction {
     fragments: Vec<StagedFile>,
     removes_manifest: bool,
     hosts: Vec<StagedFile>,
-    directory: KpackDir,
-    /// Last, since only what is empty is removed.
+    /// Dropped after the files in them, since only what is empty is removed, and before the lock: who
+    /// waits for it has to see that the directory went.
     made: Made,
+    directory: KpackDir,
 }
 
 impl Transaction {
@@ -154,7 +155,8 @@ impl Transaction {
     }
 }
 
-/// Files that are to be replaced, locked: a run that waits finds then that it came too late.
+/// Files that are to be replaced, locked: a run that waits finds then that it came too late. Where
+/// files cannot be locked, that they are looked at right before they are replaced has to do.
 struct Locks(Vec<File>);
 
 impl Locks {
@@ -169,7 +171,7 @@ impl Locks {
         }
         let mut locks = Self(Vec::new());
         for (path, file) in replaced.into_values() {
-            lock(&file, path)?;
+            lock_where_possible(&file, path)?;
             locks.0.push(file);
         }
         Ok(locks)
