@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use kpack_format::archive::ArchiveError;
+use rustix::io::Errno;
 
 /// Why an operation on files failed.
 #[derive(Debug)]
@@ -103,6 +104,16 @@ impl Error {
             }
             error => Self::refused(path, error.to_string()),
         }
+    }
+
+    /// Whether the process or the system ran out of memory or of open files, which tells nothing of the
+    /// file that was read.
+    pub fn is_exhaustion(&self) -> bool {
+        let Self::Io { source, .. } = self else {
+            return false;
+        };
+        let ran_out = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+        source.kind() == io::ErrorKind::OutOfMemory || ran_out.contains(&source.raw_os_error())
     }
 
     /// [`Error::Usage`], for `reason`.

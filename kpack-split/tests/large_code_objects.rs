@@ -33,10 +33,17 @@ fn prefix() -> Tree {
 
 /// Runs the command with 256 MiB of address space.
 fn limited(tree: &Tree, arguments: &str) {
+    let (status, said) = limited_to(256, tree, arguments);
+    assert_eq!(status, Some(0), "{arguments}: {said}");
+}
+
+/// The command's status with so many MiB of address space, and what it says.
+fn limited_to(limit: usize, tree: &Tree, arguments: &str) -> (Option<i32>, String) {
+    let limit = limit << 10;
     let output = Command::new("sh")
         .args([
             "-c",
-            &format!("ulimit -v 262144; exec \"$KPACK\" {arguments}"),
+            &format!("ulimit -v {limit}; exec \"$KPACK\" {arguments}"),
         ])
         .env("KPACK", env!("CARGO_BIN_EXE_kpack"))
         // Each thread's share of malloc would reserve 64 MiB of addresses.
@@ -45,8 +52,8 @@ fn limited(tree: &Tree, arguments: &str) {
         .output()
         .unwrap();
     let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success(), "{arguments}: {said}");
+    let said = String::from_utf8_lossy(&said).into_owned();
+    (output.status.code(), said)
 }
 
 fn assert_holds(path: &Path, against: Option<&Path>) {
@@ -74,6 +81,40 @@ fn memory_does_not_grow_with_a_code_object() {
     fs::copy(&fat, tree.path("lib/libvec.so")).unwrap();
     limited(&tree, install);
     assert_eq!(tree.snapshot(), before);
+}
+
+/// It is said to be too little memory, and no file to be damaged.
+#[test]
+fn too_little_memory_is_no_damage() {
+    let tree = Tree::new();
+    let code = code_object("gfx1100", &vec![0; 60 << 20]).unwrap();
+    let library = FatLibrary::new().wrapper(Storage::Zstd(3), [("gfx1100", code)]);
+    library.build(&tree.path("lib/libvec.so")).unwrap();
+    fs::copy(tree.path("lib/libvec.so"), tree.path("fat.so")).unwrap();
+    let install = "install --jobs 1 --prefix . --module vec lib/libvec.so";
+    let assert_short = |limit, arguments| {
+        let (status, said) = limited_to(limit, &tree, arguments);
+        assert_eq!(status, Some(4), "{arguments} in {limit} MiB: {said}");
+        let said = said.to_lowercase();
+        let reasons = [
+            "out of memory",
+            "memory allocation failed",
+            "allocate memory",
+            "not enough memory",
+        ];
+        assert!(reasons.iter().any(|reason| said.contains(reason)), "{said}");
+        assert!(!said.contains("fault"), "{said}");
+    };
+    for limit in [60, 90, 110] {
+        assert_short(limit, install);
+    }
+    assert_eq!(tree.files(), ["fat.so", "lib/libvec.so"]);
+
+    limited(&tree, install);
+    let against = "verify lib/libvec.so --against fat.so";
+    for arguments in ["verify lib", "verify lib/libvec.so", against] {
+        assert_short(60, arguments);
+    }
 }
 
 #[test]

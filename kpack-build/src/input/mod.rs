@@ -4,7 +4,7 @@ mod identify;
 mod manifest;
 
 use std::fs::File;
-use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -55,7 +55,7 @@ pub fn digest(path: &Path) -> Result<Sha256, Error> {
         match file.read(&mut buffer) {
             Ok(0) => return Ok(hasher.finish()),
             Ok(read) => hasher.update(&buffer[..read]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(Error::io(path, "read", error)),
         }
     }
@@ -80,7 +80,11 @@ pub fn open_bundle<R: Read + Seek>(
 pub fn bundle_error(path: &Path, place: &str, error: BundleError) -> Error {
     match error {
         // Damage that a decompressor finds is an I/O error without a number.
-        BundleError::Io(error) if error.raw_os_error().is_some() => Error::io(path, "read", error),
+        BundleError::Io(error)
+            if error.raw_os_error().is_some() || error.kind() == ErrorKind::OutOfMemory =>
+        {
+            Error::io(path, "read", error)
+        }
         error => Error::refused(path, format!("{place}{error}")),
     }
 }
@@ -94,9 +98,7 @@ pub fn wrapper_error(path: &Path, wrapper: u32, offset: u64, error: BundleError)
 /// An ELF error, with the path that it lacks.
 pub fn elf_error(path: &Path, error: ElfError) -> Error {
     match error {
-        ElfError::Io(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
-            Error::io(path, "read", e)
-        }
+        ElfError::Io(e) if e.kind() != ErrorKind::UnexpectedEof => Error::io(path, "read", e),
         other => Error::refused(path, other.to_string()),
     }
 }

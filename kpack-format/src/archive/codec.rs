@@ -10,7 +10,7 @@ use crate::Sha256;
 #[cfg(feature = "compression")]
 use zstd::{
     bulk::Compressor,
-    zstd_safe::{DCtx, WriteBuf},
+    zstd_safe::{DCtx, WriteBuf, compress_bound},
 };
 
 /// What a program says that has no zstd.
@@ -74,19 +74,28 @@ impl Encoder {
         code_object: &[u8],
         checksum: Sha256,
     ) -> Result<Encoded, ArchiveError> {
-        #[cfg(feature = "compression")]
-        let bytes = match &mut self.compressor {
-            None => code_object.to_vec(),
-            Some((_, compressor)) => compressor.compress(code_object)?,
-        };
-        #[cfg(not(feature = "compression"))]
-        let bytes = code_object.to_vec();
-        Ok(Encoded {
+        let encoded = |bytes| Encoded {
             bytes,
             original_size: code_object.len() as u64,
             checksum,
-        })
+        };
+        #[cfg(feature = "compression")]
+        if let Some((_, compressor)) = &mut self.compressor {
+            let mut bytes = with_capacity(compress_bound(code_object.len()))?;
+            compressor.compress_to_buffer(code_object, &mut bytes)?;
+            return Ok(encoded(bytes));
+        }
+        let mut bytes = with_capacity(code_object.len())?;
+        bytes.extend_from_slice(code_object);
+        Ok(encoded(bytes))
     }
+}
+
+/// Room for `size` bytes; an error, and not the end of the process, where there is none.
+pub(crate) fn with_capacity(size: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size)?;
+    Ok(bytes)
 }
 
 impl Encoder {
@@ -168,10 +177,9 @@ impl Decoder {
     #[cfg(feature = "compression")]
     pub fn decode(&mut self, frame: &[u8], original_size: u64) -> Result<Vec<u8>, DecodeError> {
         check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
-        let mut bytes = Vec::new();
-        usize::try_from(original_size)
-            .ok()
-            .and_then(|size| bytes.try_reserve_exact(size).ok())
+        let size = usize::try_from(original_size).ok();
+        let mut bytes = size
+            .and_then(|size| with_capacity(size).ok())
             .ok_or(DecodeError::OutOfMemory)?;
         self.decode_into(frame, original_size, &mut bytes)?;
         Ok(bytes)

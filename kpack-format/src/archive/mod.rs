@@ -10,6 +10,7 @@ mod writer;
 
 #[cfg(feature = "compression")]
 pub(crate) use codec::NO_MEMORY;
+pub(crate) use codec::with_capacity;
 pub use codec::{DecodeError, Decoder, Encoded, Encoder};
 pub use error::ArchiveError;
 pub use frame::check_frame;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::codec::{decode_in_parts, in_parts};
+use super::codec::{decode_in_parts, in_parts, with_capacity};
 use super::index::malformed;
 use super::{ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry};
 use crate::digest::{Hasher, Sha256, sha256};
@@ -176,7 +176,8 @@ impl<R: Read + Seek> Archive<R> {
     pub(super) fn stored_bytes(&mut self, ordinal: u32) -> Result<Vec<u8>, ArchiveError> {
         let (offset, size) = self.stored(ordinal)?;
         self.source.seek(SeekFrom::Start(offset))?;
-        let mut bytes = vec![0; size as usize];
+        let mut bytes = with_capacity(size as usize)?;
+        bytes.resize(size as usize, 0);
         self.source.read_exact(&mut bytes)?;
         Ok(bytes)
     }

@@ -109,17 +109,12 @@ pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bun
     })
 }
 
-/// As the system says it, so that nobody takes it for damage.
-const ENOMEM: i32 = 12;
-
 /// What a failure of a decompressor at decompressed offset `at` means: damaged data, where it was
 /// not the system that failed.
 pub(super) fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError> {
     move |error| match error.raw_os_error() {
         Some(_) => Err(BundleError::Io(error)),
-        None if error.kind() == io::ErrorKind::OutOfMemory => {
-            Err(BundleError::Io(io::Error::from_raw_os_error(ENOMEM)))
-        }
+        None if error.kind() == io::ErrorKind::OutOfMemory => Err(BundleError::Io(error)),
         None => malformed(at, format!("it cannot be decompressed: {error}")),
     }
 }

@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
 
 use crate::TargetId;
+use crate::archive::with_capacity;
 use crate::code_object::{CodeObject, CodeObjectError};
 
 pub use entry_id::EntryId;
@@ -340,7 +341,7 @@ impl<R: Read> CodeObjectReader<'_, R> {
     /// # Errors
     /// As [`append`](Self::append).
     pub fn read(mut self) -> Result<Vec<u8>, BundleError> {
-        let mut bytes = Vec::with_capacity(self.size().min(TRUSTED_SIZE) as usize);
+        let mut bytes = with_capacity(self.size().min(TRUSTED_SIZE) as usize)?;
         self.append(&mut bytes, u64::MAX)?;
         Ok(bytes)
     }
@@ -351,7 +352,7 @@ const TRUSTED_SIZE: u64 = 16 << 20;
 
 /// Up to `size` bytes; fewer where the source ends.
 fn read_exactly<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, std::io::Error> {
-    let mut bytes = Vec::with_capacity(size.min(TRUSTED_SIZE) as usize);
+    let mut bytes = with_capacity(size.min(TRUSTED_SIZE) as usize)?;
     source.take(size).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -80,7 +80,7 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
             if !seen.insert((entry.ordinal, target)) {
                 continue;
             }
-            if let Err(reason) = whole(&mut archive, kernel, target) {
+            if let Some(reason) = damage(path, &mut archive, kernel, target)? {
                 let text = format!("`{kernel}` for {target}: {reason}");
                 report.fault(Subject::Archive, path, text);
             }
@@ -111,21 +111,38 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
 /// Code objects that are larger are not held to be verified, in bytes.
 const LARGE: u64 = 64 << 20;
 
-/// Whether a code object can be read, has its checksum, and is for `target` by its own header.
-pub(super) fn whole<R: Read + Seek>(
+/// What is wrong with a code object of the archive at `path`: it cannot be decompressed, has another
+/// checksum, or is not for `target` by its own header.
+///
+/// # Errors
+/// [`Error::Io`] where that cannot be told.
+pub(super) fn damage<R: Read + Seek>(
+    path: &Path,
     archive: &mut Archive<R>,
     kernel: &str,
     target: &str,
-) -> Result<(), String> {
-    let id: TargetId = target.parse().map_err(|e| format!("{e}"))?;
+) -> Result<Option<String>, Error> {
+    let id: TargetId = match target.parse() {
+        Ok(id) => id,
+        Err(error) => return Ok(Some(format!("{error}"))),
+    };
     let entry = archive.toc().entry(kernel, target);
-    let size = entry.map_err(|e| e.to_string())?.original_size;
-    if size <= LARGE {
-        let bytes = archive.read(kernel, target).map_err(|e| e.to_string())?;
-        return input::check_code_object(&bytes, &id);
+    let size = entry.map(|entry| entry.original_size);
+    let checked = size.and_then(|size| match size <= LARGE {
+        true => {
+            let bytes = archive.read(kernel, target);
+            bytes.map(|bytes| input::check_code_object(&bytes, &id))
+        }
+        false => {
+            let head = archive.read_head(kernel, target, HEAD_SIZE);
+            head.map(|head| input::check_code_object_head(&head, size, &id))
+        }
+    });
+    match checked.map_err(|error| Error::archive(path, "read", error)) {
+        Ok(checked) => Ok(checked.err()),
+        Err(Error::Refused { reason, .. }) => Ok(Some(reason)),
+        Err(error) => Err(error),
     }
-    let head = archive.read_head(kernel, target, HEAD_SIZE);
-    input::check_code_object_head(&head.map_err(|e| e.to_string())?, size, &id)
 }
 
 /// `1 kernel`, `2 kernels`.

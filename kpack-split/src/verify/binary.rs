@@ -40,8 +40,10 @@ pub(super) fn verify_found(
     report: &mut Report,
 ) -> Result<(), Error> {
     // Hosts that this program does not rewrite, and files without section headers.
-    let Ok(image) = Image::read(open(path)?) else {
-        return Ok(());
+    let image = match Image::read(open(path)?).map_err(|e| elf_error(path, e)) {
+        Ok(image) => image,
+        Err(error @ Error::Io { .. }) => return Err(error),
+        Err(_) => return Ok(()),
     };
     match image.device_code().map_err(|e| elf_error(path, e))? {
         DeviceCode::Split(split) => check(path, &image, &split, context, report)?,

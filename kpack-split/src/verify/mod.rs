@@ -268,7 +268,7 @@ impl Work {
             _ => binary::verify_found(path, context, &mut report).map(|()| false),
         };
         let is_whole = match result {
-            Err(error) if self.asked_for => return Err(error),
+            Err(error) if self.asked_for || error.is_exhaustion() => return Err(error),
             Err(error) => {
                 report.fault(Subject::File, path, error.in_one_line());
                 false
@@ -326,6 +326,7 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
                 });
             }
             Ok(_) => {}
+            Err(error) if error.is_exhaustion() => return Err(error),
             Err(error) => report.fault(Subject::File, &path, error.in_one_line()),
         }
     }

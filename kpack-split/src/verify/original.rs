@@ -101,13 +101,28 @@ impl Kernels {
         }))
     }
 
-    /// The code object of the wrapper at a position; an error says why it cannot be had.
-    fn read(&mut self, position: u32, target: &str) -> Option<Result<Vec<u8>, String>> {
-        let (resolver, index) = *self.wrappers.get(&position)?;
-        let resolver = self.resolvers.get_mut(resolver)?;
-        let place = resolver.find(index, target)?;
-        let bytes = resolver.read(place, index, target);
-        Some(bytes.map_err(|e| format!("`{}`: {e}", resolver.path(place).display())))
+    /// The code object of the wrapper at a position, or what is wrong with it.
+    fn read(
+        &mut self,
+        position: u32,
+        target: &str,
+    ) -> Result<Option<Result<Vec<u8>, String>>, Error> {
+        let Some((resolver, index)) = self.wrappers.get(&position) else {
+            return Ok(None);
+        };
+        let resolver = &mut self.resolvers[*resolver];
+        let Some(place) = resolver.find(*index, target) else {
+            return Ok(None);
+        };
+        let read = resolver.read(place, *index, target);
+        let path = resolver.path(place);
+        match read.map_err(|error| Error::archive(path, "read", error)) {
+            Ok(bytes) => Ok(Some(Ok(bytes))),
+            Err(Error::Refused { path, reason }) => {
+                Ok(Some(Err(format!("`{}`: {reason}", path.display()))))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The archives that have the code object of the wrapper at a position.
@@ -174,7 +189,7 @@ fn compare_code(
             if holders.len() > 1 {
                 fault(format!("is in several kpacks: `{}`", holders.join("`, `")));
             }
-            match kernels.read(index, &target) {
+            match kernels.read(index, &target)? {
                 None => fault(
                     "the original has a code object, the kpacks have none (to leave targets out, \
                      name those to verify)"

@@ -66,7 +66,7 @@ pub(super) fn verify(
     }
     this.nowhere(&targets, report);
     this.stale(report);
-    this.read(context, report);
+    this.read(context, report)?;
     let found: usize = this.count_by_index.values().sum();
     if report.count(Outcome::Fault) == faults && found > 0 {
         let text = format!(
@@ -147,19 +147,20 @@ impl Resolution<'_> {
     }
 
     /// Reads what was found, but for what is in an archive that was verified as a whole.
-    fn read(&mut self, context: &Context<'_>, report: &mut Report) {
+    fn read(&mut self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
         for (&place, (index, target)) in &self.places {
             let real = self.resolver.path(place).canonicalize();
             if real.is_ok_and(|real| context.whole.contains(&real)) {
                 continue;
             }
-            if let Err(reason) = self.resolver.is_whole(place, *index, target) {
+            if let Some(reason) = self.resolver.damage(place, *index, target)? {
                 let archive = self.resolver.path(place).display();
                 let kernel = KernelName::new(self.kernel_name, *index);
                 let text = format!("`{kernel}` for {target} in `{archive}`: {reason}");
                 report.fault(Subject::Resolution, self.path, text);
             }
         }
+        Ok(())
     }
 }
 

@@ -149,15 +149,16 @@ impl Resolver {
         })
     }
 
-    /// Whether the code object of wrapper `index` for `target`, which is at `place`, is whole.
-    pub(super) fn is_whole(
+    /// What is wrong with the code object of wrapper `index` for `target`, which is at `place`.
+    pub(super) fn damage(
         &mut self,
         place: Place,
         index: u32,
         target: &str,
-    ) -> Result<(), String> {
+    ) -> Result<Option<String>, Error> {
         let kernel = self.kernel(index);
-        archive::whole(&mut self.archives[place.archive].archive, &kernel, target)
+        let Opened { path, archive, .. } = &mut self.archives[place.archive];
+        archive::damage(path, archive, &kernel, target)
     }
 
     /// Whether an archive for `target` is open.
