@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 
 /// What is to be said of one.
-pub(crate) const TEXT: &str = "left behind by a run that was interrupted, and not looked at: run it \
-                               again, which replaces it";
+pub(crate) const TEXT: &str = "leftover of an interrupted run; run the command again to replace it";
 
 /// Whether output is made under such a name, or what is replaced put aside under it: `.NAME.tmp`,
 /// `.NAME.old`.

@@ -200,7 +200,7 @@ fn what_an_interrupted_run_left_is_no_artifact() {
     let report = batch(&options, &()).unwrap();
     assert_eq!(report.artifacts.len(), 1);
     assert_eq!(report.failures().count(), 0);
-    assert!(report.notices[0].text.starts_with("left behind"));
+    assert!(report.notices[0].text.starts_with("leftover"));
 }
 
 /// Documents begin with anything, and tests come with files that are broken on purpose.

@@ -48,8 +48,8 @@ fn only_expected_targets_are_kept() {
         [
             ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned(),
             format!(
-                "{ROCBLAS}/lib/librocblas.so.5: gfx942 is not expected; this and all else that is \
-                 for it is left out"
+                "{ROCBLAS}/lib/librocblas.so.5: skipping gfx942, which --gpu-targets does not \
+                 list, here and everywhere else"
             ),
         ]
     );
@@ -138,7 +138,7 @@ fn a_binary_that_loses_all_of_its_device_code_is_named() {
     let mut options = options(&input, &output);
     options.targets = targets(&["gfx1100", "gfx942"]);
     let report = run(&options);
-    let warned = format!("{path}: all of its device code is left out: gfx90a");
+    let warned = format!("{path}: skipping all of its device code: gfx90a");
     assert!(warnings(&report).contains(&warned), "{report:#?}");
     assert_eq!(report.left_out, ["gfx90a"]);
 }
@@ -210,7 +210,7 @@ fn an_artifact_of_a_batch_may_have_nothing_for_the_expected_targets() {
     assert_eq!(reports[0].artifacts.len(), 1);
     let warnings = warnings(reports[0]);
     assert!(warnings.contains(&format!(
-        "{HIPBLASLT}/lib/libx.so: all of its device code is left out: gfx1100"
+        "{HIPBLASLT}/lib/libx.so: skipping all of its device code: gfx1100"
     )));
     assert_eq!(reports[2].artifacts.len(), 2);
     assert!(

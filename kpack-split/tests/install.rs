@@ -436,7 +436,7 @@ fn unexpected_targets_are_dropped_refused_or_kept() {
                 assert!(
                     report.notices[0]
                         .text
-                        .contains("gfx90a:xnack+ is not expected"),
+                        .contains("gfx90a:xnack+, which --arch does not list"),
                     "{report:?}"
                 );
                 assert!(!tree.path("lib/.kpack/vec_lib_gfx90a:xnack+.kpack").exists());

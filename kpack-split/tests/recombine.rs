@@ -330,7 +330,7 @@ fn targets_that_no_shard_has_or_no_group_takes_are_listed() {
     assert_said(
         &plan,
         Severity::Warning,
-        &["linux-a/blas_lib_gfx906", "no group takes gfx906"],
+        &["linux-a/blas_lib_gfx906", "no group lists gfx906"],
     );
     let names: Vec<&str> = plan
         .artifacts
@@ -791,6 +791,6 @@ fn what_is_in_no_prefix_is_left_out_and_named() {
         b"MIT",
     );
     let plan = planned(&tree, CONFIGURATION);
-    let text = "left out: it is in no prefix";
+    let text = "skipped: it is in no prefix";
     assert_said(&plan, Severity::Warning, &["docs/LICENSE", text]);
 }

@@ -256,7 +256,7 @@ fn what_another_shard_did_not_split_is_no_matter_of_host_files() {
     }
     let parts = [
         "share/some.bin",
-        "left out: it is an AMDGPU code object, and only shard linux-c",
+        "skipped: it is an AMDGPU code object, and only shard linux-c",
     ];
     assert_said(&planned(&tree, &lenient), Severity::Warning, &parts);
 }

@@ -62,8 +62,8 @@ fn fallback_files_of_one_shard_are_not_for_the_others_targets() {
         let parts = [
             "linux-b",
             "HH_fallback.dat",
-            "linux-a's and linux-b's cannot be put together",
-            "GPUs that linux-b built for do not find their kernels",
+            "linux-a's and linux-b's cannot be merged",
+            "GPUs that linux-b built for would not find theirs",
         ];
         assert_said(&plan, severity, &parts);
         assert_eq!(said(&plan).len(), 1);
@@ -108,7 +108,7 @@ fn data_that_is_not_the_same_is_said_even_where_it_need_not_be() {
         "; linux-a's is taken",
     ];
     assert_said(&plan, Severity::Warning, &parts);
-    let parts = ["linux-c", "more.db", "left out: only shard linux-c has it"];
+    let parts = ["linux-c", "more.db", "skipped: only shard linux-c has it"];
     assert_said(&plan, Severity::Warning, &parts);
     // Texts are stamped and dated, and no program's data.
     assert_eq!(said(&plan).len(), 2);

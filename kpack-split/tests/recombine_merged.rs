@@ -108,7 +108,7 @@ fn bundles_of_all_shards_are_one() {
         Severity::Note,
         &[
             TRANSFORM,
-            "put together from the copies of linux-a, linux-b, linux-c",
+            "merged from the copies of linux-a, linux-b, linux-c",
         ],
     );
     assert_eq!(said(&plan).len(), 1);
@@ -296,7 +296,7 @@ fn tables_of_kernels_are_put_together_by_their_keys() {
     put(&tree, "linux-b", EXTENSIONS, &of(&["gfx90a"]));
     put(&tree, "linux-c", EXTENSIONS, &of(&["gfx942", "gfx1101"]));
     let plan = apply(&tree, CONFIGURATION);
-    let parts = [EXTENSIONS, "put together from the copies of linux-a, "];
+    let parts = [EXTENSIONS, "merged from the copies of linux-a, "];
     assert_said(&plan, Severity::Note, &parts);
     assert_eq!(said(&plan).len(), 1);
     let all = of(&["gfx1100", "gfx1101", "gfx90a", "gfx942"]);
@@ -330,7 +330,7 @@ fn numbers_of_two_builds_are_not_put_together() {
             let parts = [
                 "linux-b",
                 MAPPING,
-                "linux-a's and linux-b's cannot be put together",
+                "linux-a's and linux-b's cannot be merged",
                 "TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target",
                 "let one shard build for all targets",
             ];
@@ -370,7 +370,7 @@ fn lists_of_files_are_put_together_line_by_line() {
     assert_said(
         &plan,
         Severity::Note,
-        &[LIST, "put together from the copies of linux-a, linux-c"],
+        &[LIST, "merged from the copies of linux-a, linux-c"],
     );
     let all = "Kernels_gfx1100.hsaco\nKernels_gfx942.hsaco\nTensileLibrary_fallback.dat\n";
     let out = tree.path(&format!("out/blas_lib_generic/{PREFIX}/{LIST}"));
@@ -397,7 +397,7 @@ fn what_is_no_such_table_is_a_host_file() {
     let parts = [
         "linux-b",
         EXTENSIONS,
-        "it cannot be put together with shard linux-a's (it has the key `version`), and differs",
+        "it cannot be merged with shard linux-a's (it has the key `version`), and differs",
     ];
     assert_said(&plan, Severity::Error, &parts);
     assert_eq!(plan.errors(), 1);

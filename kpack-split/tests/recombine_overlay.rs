@@ -41,7 +41,7 @@ fn groups_of_an_earlier_configuration() {
     let plan = planned(&tree, &renamed);
     let parts = [
         "out/blas_lib_instinct: ",
-        "no artifact of blas_lib that this configuration",
+        "stale: this configuration has no such artifact of blas_lib",
     ];
     assert_said(&plan, Severity::Error, &parts);
     assert_eq!(plan.errors(), 1);
@@ -77,7 +77,7 @@ fn components_of_an_earlier_run() {
         let text = format!("no shard has the component {component}");
         assert_said(&plan, Severity::Warning, &[name, &text]);
     }
-    let left = "left behind by a run that was interrupted, and not replaced by this one";
+    let left = "leftover of an interrupted run, which this run does not replace";
     assert_said(&plan, Severity::Warning, &[".blas_lib_old.tmp", left]);
     assert_eq!(said(&plan).len(), 4);
     // Others than the one that is asked for are none of this run's business.
@@ -230,9 +230,9 @@ fn what_is_no_shard_and_no_artifact_is_left_out_and_named() {
     write(&unsplit.join("artifact_manifest.txt"), b"");
     fs::create_dir(tree.path("shards/linux-a/logs")).unwrap();
     let plan = planned(&tree, CONFIGURATION);
-    let parts = ["linux-d", "left out: a shard without split artifacts"];
+    let parts = ["linux-d", "skipped: a shard without split artifacts"];
     assert_said(&plan, Severity::Warning, &parts);
-    let text = "left out: it is no split artifact";
+    let text = "skipped: not a split artifact";
     assert_said(&plan, Severity::Warning, &["blas_lib_gfx110X", text]);
     assert_said(&plan, Severity::Note, &["logs", text]);
     assert_eq!(said(&plan).len(), 3);

@@ -490,8 +490,16 @@ fn what_cannot_be_verified_is_an_error() {
     for (paths, against, message) in [
         (vec!["none"], None, "cannot read"),
         (vec!["text"], None, "not recognised"),
-        (vec!["lib"], Some("fat.so"), "a directory with a directory"),
-        (vec![BINARY, "fat.so"], Some("fat.so"), "not with several"),
+        (
+            vec!["lib"],
+            Some("fat.so"),
+            "cannot compare a file with a directory",
+        ),
+        (
+            vec![BINARY, "fat.so"],
+            Some("fat.so"),
+            "with one PATH, not with several",
+        ),
     ] {
         let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();
         let options = verify::Options {

@@ -109,7 +109,7 @@ fn what_an_interrupted_run_left_is_no_artifact() {
         let notes = checks(&report, Outcome::Note);
         for name in [".blas_lib.tmp", ".blas_lib_generic.old", ".libx.so.tmp"] {
             let named = notes.iter().filter(|note| note.contains(name));
-            let said = "left behind by a run that was interrupted";
+            let said = "leftover of an interrupted run";
             assert_eq!(
                 named.filter(|note| note.contains(said)).count(),
                 1,
@@ -130,10 +130,7 @@ fn what_an_interrupted_run_left_is_no_artifact() {
     let configuration = r#"{"primary_shard": "linux-a",
         "architecture_groups": {"all": {"architectures": ["gfx1100", "gfx942"]}}}"#;
     let plan = planned(&tree, configuration);
-    let parts = [
-        ".blas_lib.tmp",
-        "left out: left behind by a run that was interrupted",
-    ];
+    let parts = [".blas_lib.tmp", "skipped: leftover of an interrupted run"];
     assert_said(&plan, Severity::Warning, &parts);
     assert_eq!(said(&plan).len(), 2);
 

@@ -687,5 +687,5 @@ fn what_is_in_no_prefix_is_not_recombined() {
         .checks
         .iter()
         .filter(|check| check.outcome == Outcome::Note);
-    assert!(notes.any(|note| note.text.contains("left out of recombined artifacts")));
+    assert!(notes.any(|note| note.text.contains("recombined artifacts do not have it")));
 }

@@ -226,7 +226,7 @@ impl Classifier<'_> {
             DeviceCode::Split(_) => Ok(Class::Split),
             DeviceCode::None(NoDeviceCode::NoWrappers) => {
                 let known = inspect::no_device_code(NoDeviceCode::NoWrappers);
-                let text = format!("left alone: {}", known.explanation);
+                let text = format!("stays unchanged: {}", known.explanation);
                 result.notices.push(self.finding(text));
                 Ok(Class::Host)
             }

@@ -85,7 +85,8 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
         let in_the_way = |a: &u64| geometry.grown.contains(a) && geometry.map(*a).is_none();
         if let Some(address) = touched.into_iter().flatten().find(in_the_way) {
             refuse!(
-                "there is no room for another program header: a relocation ({:?}) names address {address:#x}, right behind the table, in no section",
+                "there is no room for another program header: a relocation ({:?}) names address \
+                 {address:#x}, right after the table, in no section",
                 relocation.kind
             );
         }
@@ -250,7 +251,7 @@ pub(crate) fn move_block<S: ReadAt>(
     };
     let size = moved.from.end - moved.from.start;
     let from = moved.from_offset..moved.from_offset + size;
-    let mut block = image.bytes(from.start, size, "the sections behind the program headers")?;
+    let mut block = image.bytes(from.start, size, "the sections after the program headers")?;
     edits.take_into(&from, &mut block);
     edits.zero(from.start, size);
     edits.write(geometry.kept_offset(moved.to), block);

@@ -387,7 +387,7 @@ fn new_segments<S: ReadAt>(
         let free = segments[holder].filesz == segments[holder].memsz;
         if missing > 0 && !free {
             refuse!(
-                "there is no room for another program header behind the table at {table_offset:#x}"
+                "there is no room for another program header after the table at {table_offset:#x}"
             );
         }
         segments[holder].filesz += missing;

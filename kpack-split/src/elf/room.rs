@@ -91,7 +91,8 @@ fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, behind: u64) -> Result<
         let movable = matches!(s.kind, elf::PT_NOTE | elf::PT_INTERP | elf::PT_GNU_PROPERTY);
         if !movable || image.offset_of(&(s.vaddr..s.file_backed_end())) != Some(s.offset) {
             refuse!(
-                "there is no room for another program header: what {:?} names at address {:#x} and offset {:#x} is right behind the table, and cannot be moved",
+                "there is no room for another program header: what {:?} names at address {:#x} \
+                 and offset {:#x} is right after the table, and cannot be moved",
                 s.kind,
                 s.vaddr,
                 s.offset
@@ -228,7 +229,8 @@ fn check_movable<S: ReadAt>(
         return Ok(());
     }
     refuse!(
-        "there is no room for another program header: section `{}` ({:?}) at offset {:#x} is right behind the table, which ends at {table_end:#x}, and cannot be moved",
+        "there is no room for another program header: section `{}` ({:?}) at offset {:#x} is \
+         right after the table, which ends at {table_end:#x}, and cannot be moved",
         section.name,
         section.kind,
         section.offset
@@ -242,7 +244,8 @@ fn check_gap(dynamic: &Dynamic, moved: &Moved, growth: &Range<u64>) -> Result<()
     for (tag, value) in &dynamic.entries {
         if is_address(*tag) && growth.contains(value) && stays(*value) {
             refuse!(
-                "there is no room for another program header: {tag:?} is {value:#x}, right behind the table, in no section"
+                "there is no room for another program header: {tag:?} is {value:#x}, right \
+                 after the table, in no section"
             );
         }
     }

@@ -147,7 +147,8 @@ impl Run<'_> {
             report.warn(
                 self.kpacks.path.join(&old.filename),
                 format!(
-                    "had {} kernels by the manifest and has {} now; name every binary of the module in one run",
+                    "the manifest lists {} kernels, the archive has {}; name every binary of \
+                     the module in one run",
                     old.kernel_count, written.kernel_count
                 ),
             );

@@ -283,7 +283,7 @@ fn wanted_targets(
             Unexpected::Drop => report.warn(
                 path,
                 format!(
-                    "device code for {} is not expected, and left out",
+                    "skipping device code for {}, which --arch does not list",
                     list(&more)
                 ),
             ),
@@ -330,7 +330,7 @@ fn file_reports(
         let outcome = match input {
             Input::Split => Outcome::AlreadySplit,
             Input::LeftAlone(reason) => {
-                report.note(&located.path, format!("left alone: {reason}"));
+                report.note(&located.path, format!("stays unchanged: {reason}"));
                 Outcome::LeftAlone {
                     reason: reason.clone(),
                 }

@@ -87,14 +87,11 @@ fn verify_all(
     if let Some(original) = &options.against {
         let [path] = paths else {
             return Err(Error::usage(
-                "an original is compared with one binary or directory, not with several",
+                "--against compares with one PATH, not with several",
             ));
         };
         if path.is_dir() != original.is_dir() {
-            return Err(Error::usage(
-                "a binary is compared with a binary, and a directory with a directory, not with the \
-                 other",
-            ));
+            return Err(Error::usage("cannot compare a file with a directory"));
         }
         if !path.is_dir() {
             on_file(path, 0, 1);

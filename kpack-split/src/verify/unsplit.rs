@@ -188,7 +188,7 @@ impl Pair {
             match places.find(|place| place.symlink_metadata().is_ok()) {
                 None if recombined && is_directory => {}
                 None if recombined => {
-                    let text = "is in no prefix, and left out of recombined artifacts";
+                    let text = "is in no prefix; recombined artifacts do not have it";
                     report.note(Subject::Files, unsplit, text);
                 }
                 None => {

@@ -1,4 +1,4 @@
-//! In what the trees of two shards differ that should be the same.
+//! Unexpected differences between two shards' host files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

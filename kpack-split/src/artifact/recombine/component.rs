@@ -228,7 +228,7 @@ impl<'a> Component<'a> {
         for (_, artifacts) in self.shards.of(self.name) {
             for (target, input) in &artifacts.targets {
                 if !claimed.contains(target) {
-                    let text = format!("left out: no group takes {target}");
+                    let text = format!("skipped: no group lists {target}");
                     self.say(Severity::Warning, input.path(), text);
                 }
             }

@@ -48,7 +48,7 @@ impl<'a> Component<'a> {
         let mut artifact = self.artifact(None, &tree.prefixes);
         artifact.shards.insert(first.to_owned());
         for path in &tree.unlisted {
-            let text = "left out: it is in no prefix that the artifact lists, so in no package";
+            let text = "skipped: it is in no prefix that the artifact lists, so in no package";
             self.say(Severity::Warning, path, text);
         }
         let merged = self.merge_shared(&trees)?;

@@ -107,11 +107,10 @@ impl Component<'_> {
         Ok(Some(match whole {
             Whole::Mapping => {
                 let text = format!(
-                    "{a}'s and {b}'s cannot be put together: it maps ranges of numbers, which begin \
-                     with 0 in every build, to files with kernels, so kernels of one build would be \
-                     looked for in files of the other; build with a hipBLASLt that writes a \
-                     TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target, or \
-                     let one shard build for all targets ({text})"
+                    "{a}'s and {b}'s cannot be merged: it maps ranges of kernel numbers, which \
+                     start at 0 in every build, to files; build with a hipBLASLt that writes a \
+                     TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each \
+                     target, or let one shard build for all targets ({text})"
                 );
                 (Severity::Error, text)
             }
@@ -121,10 +120,10 @@ impl Component<'_> {
                     false => (Severity::Warning, format!("; {a}'s is taken")),
                 };
                 let text = format!(
-                    "{a}'s and {b}'s cannot be put together, and with {a}'s, GPUs that {b} built \
-                     for do not find their kernels of it: it names kernels, and those of each \
-                     target can have other names; build with a directory for each target, or let \
-                     one shard build for all targets ({text}{end})"
+                    "{a}'s and {b}'s cannot be merged: they name different kernels, so with \
+                     {a}'s, the GPUs that {b} built for would not find theirs; build with a \
+                     directory for each target, or let one shard build for all targets \
+                     ({text}{end})"
                 );
                 (severity, text)
             }
@@ -178,10 +177,10 @@ fn left_out(first: &Tree, item: &Item, difference: &Difference) -> Result<Option
     let taken = format!("{text}; {}'s is taken", first.shard);
     Ok(match &item.class {
         Class::Split if is_only => Some(format!(
-            "left out: only shard {shard} has this host binary, so nothing will load its device code"
+            "skipped: only shard {shard} has this host binary, so nothing will load its device code"
         )),
         Class::Unknown { reason, .. } if is_only => {
-            Some(format!("left out: {reason}, and only shard {shard} has it"))
+            Some(format!("skipped: {reason}, and only shard {shard} has it"))
         }
         Class::Unknown { reason, .. } => Some(format!(
             "{reason}, and is not the same as {}'s, which is taken",
@@ -189,7 +188,7 @@ fn left_out(first: &Tree, item: &Item, difference: &Difference) -> Result<Option
         )),
         Class::Split => Some(taken),
         Class::Host if is_text(&item.from)? => None,
-        Class::Host if is_only => Some(format!("left out: {text}")),
+        Class::Host if is_only => Some(format!("skipped: {text}")),
         Class::Host => Some(taken),
         // An error already.
         Class::Fat | Class::Target { .. } => None,

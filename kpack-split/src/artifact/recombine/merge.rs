@@ -130,7 +130,7 @@ impl Component<'_> {
         for other in others {
             if let Some(difference) = differences::explain(&first.from, &other.from)? {
                 let text = format!(
-                    "it cannot be put together with shard {}'s ({reason}), and {}",
+                    "it cannot be merged with shard {}'s ({reason}), and {}",
                     first.shard, difference.text
                 );
                 self.say(severity, &other.from, text);
@@ -175,7 +175,7 @@ impl Component<'_> {
             });
         }
         let shards: Vec<&str> = copies.iter().map(|copy| &*copy.item.shard).collect();
-        let text = format!("put together from the copies of {}", shards.join(", "));
+        let text = format!("merged from the copies of {}", shards.join(", "));
         self.say(Severity::Note, &first.item.from, text);
         Some(File {
             like: (first.item, first.tree),

@@ -77,14 +77,14 @@ fn left_out(options: &Options, shards: &Shards) -> Vec<Finding> {
         findings.push(Finding {
             severity: Severity::Warning,
             path: path.clone(),
-            text: format!("left out: {}", leftover::TEXT),
+            text: format!("skipped: {}", leftover::TEXT),
         });
     }
     for (path, missed) in &shards.others {
         let is_shard = path.parent() == Some(&options.shards_dir);
         let text = match is_shard {
-            true => "left out: a shard without split artifacts, which have names such as",
-            false => "left out: it is no split artifact, which has a name such as",
+            true => "skipped: a shard without split artifacts, which have names such as",
+            false => "skipped: not a split artifact, which has a name such as",
         };
         findings.push(Finding {
             severity: match missed {

@@ -46,15 +46,15 @@ pub(super) fn stale(
             true => (
                 Severity::Error,
                 format!(
-                    "it is there already, and no artifact of {component} that this configuration \
-                     gives: of a group that was renamed or removed? Packages would be made of it, \
-                     too; remove it, or name another output directory"
+                    "stale: this configuration has no such artifact of {component} (was a group \
+                     renamed or removed?), and packages would be made from it; remove it, or \
+                     choose another output directory"
                 ),
             ),
             false if shards.components().contains(component) => continue,
             false => (
                 Severity::Warning,
-                format!("it is there already, and stays: no shard has the component {component}"),
+                format!("it stays, although no shard has the component {component}"),
             ),
         };
         findings.push(Finding {
@@ -71,8 +71,8 @@ pub(super) fn stale(
             findings.push(Finding {
                 severity: Severity::Warning,
                 path: path.clone(),
-                text: "left behind by a run that was interrupted, and not replaced by this one: \
-                       remove it, if no other run is at work"
+                text: "leftover of an interrupted run, which this run does not replace; remove \
+                       it, if no other run is at work"
                     .to_owned(),
             });
         }

@@ -73,7 +73,7 @@ pub(super) fn read(reads: &[Read], report: &mut Report) -> Result<Vec<Listed>, E
             match inspect::read_manifest(&from) {
                 Ok(manifest) => manifests.push(Listed { from, manifest }),
                 Err(Error::Refused { path, reason }) => {
-                    report.warn(path, format!("copied as it is: {reason}"));
+                    report.warn(path, format!("copied unchanged: {reason}"));
                 }
                 Err(error) => return Err(error),
             }

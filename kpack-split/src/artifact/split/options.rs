@@ -25,9 +25,9 @@ pub struct Options {
     pub databases: Selection,
     /// The targets that are expected; where empty, every target that is there.
     pub targets: Vec<TargetId>,
-    /// What becomes of what is for a target that is not expected.
+    /// How to treat files for targets that are not expected.
     pub unexpected: Unexpected,
-    /// What becomes of what looks architecture-specific in no known place.
+    /// How to treat files outside of kernel databases that look architecture-specific.
     pub unknown: Unknown,
     /// How code objects are stored.
     pub scheme: Scheme,
@@ -37,7 +37,7 @@ pub struct Options {
     pub jobs: NonZeroUsize,
 }
 
-/// What becomes of what looks architecture-specific in no known place.
+/// How to treat files outside of kernel databases that look architecture-specific.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unknown {
     /// It stays in the generic artifact, and is reported.

@@ -153,7 +153,7 @@ pub(super) fn plan(
         for binary in &module.binaries {
             let own = binary.file.code.targets();
             if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {
-                let text = format!("all of its device code is left out: {}", list(&own));
+                let text = format!("skipping all of its device code: {}", list(&own));
                 report.warn(&binary.file.code.path, text);
             }
             report.binaries.push(file_report(module, binary, &targets));

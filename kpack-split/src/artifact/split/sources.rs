@@ -43,7 +43,8 @@ pub(super) struct Sources {
     pub(super) whole: Option<PathBuf>,
     /// The artifacts of targets that were split off before.
     pub(super) targets: Vec<(TargetId, PathBuf)>,
-    /// The generic artifact where it is not one of these, and no other is to be written.
+    /// The generic artifact beside the input, if this run reads only artifacts of targets. It is looked
+    /// at, and this run writes none.
     generic_elsewhere: Option<PathBuf>,
 }
 
@@ -56,9 +57,9 @@ impl Sources {
         }
     }
 
-    /// Tells by what is in them whether they were split before. A single directory of a target was
-    /// where a generic artifact is beside it. Several were, or are refused: with something for the
-    /// host in those of targets, they are artifacts of several builds.
+    /// Detects directories that an earlier run split. A single directory named after a target was split
+    /// if its generic artifact is beside it. Several directories must have been split: if one named
+    /// after a target has host files, they come from different builds and are rejected.
     pub(super) fn told_apart(self, prefix: &str) -> Result<Self, Error> {
         if let (Some(path), true) = (&self.whole, self.targets.is_empty()) {
             let real = path

@@ -100,8 +100,8 @@ impl Stage {
         if !targets.is_empty() && is_empty && has_more_than_list(&output) {
             return Err(Error::refused(
                 &output,
-                "it would be replaced by an empty one: what is to be split has device code only, \
-                 and is what an earlier run split off",
+                "it would be replaced by an empty one, because the input has only device code \
+                 that an earlier run split off",
             ));
         }
         let generic = plan.generic.iter().map(|_| None);
@@ -123,7 +123,7 @@ impl Stage {
             if is_left {
                 report.warn(
                     self.output.join(name),
-                    "is of an earlier run; this artifact has nothing for that target",
+                    "stale: an earlier run wrote it, and this artifact has no code for its target",
                 );
             }
         }

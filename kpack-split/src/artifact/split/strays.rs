@@ -59,7 +59,7 @@ pub(super) fn read(
             Some(1) => format!("has a file that is in no prefix that {listed} lists"),
             Some(files) => format!("has {files} files that are in no prefix that {listed} lists"),
         };
-        let text = format!("{text}; copied to the generic artifact as it is");
+        let text = format!("{text}; copied unchanged to the generic artifact");
         report.warn(artifact.join(top), text);
     }
     Ok(entries)

@@ -67,7 +67,8 @@ impl Targets {
                     report.warn(
                         path,
                         format!(
-                            "{target} is not expected; this and all else that is for it is left out"
+                            "skipping {target}, which --gpu-targets does not list, here and \
+                             everywhere else"
                         ),
                     );
                     report.left_out.push(target.to_string());

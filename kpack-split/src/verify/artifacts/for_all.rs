@@ -94,8 +94,8 @@ fn has_each(
     };
     if let Some(first) = lost.first() {
         let text = format!(
-            "is for all targets, and has nothing for {}, which {} lists; expected what each \
-                 machine built put together, as `kpack recombine` does",
+            "is for all targets, but has nothing for {}, which {} lists; merge what each \
+             machine built, with `kpack recombine`",
             names(&lost),
             first.by.display()
         );
