@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use kpack_split::inspect::{self, Content};
 use kpack_split::install::{Options, install};
 use kpack_split::verify;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
 
@@ -105,7 +105,8 @@ proptest! {
 #[test]
 fn without_memory_for_a_code_object_it_is_not_called_damaged() {
     let tree = Tree::new();
-    let large = FatLibrary::new().wrapper(Storage::Zstd(2), [("gfx1100", vec![0; 96 << 20])]);
+    let zeros = code_object("gfx1100", &vec![0; 96 << 20]).unwrap();
+    let large = FatLibrary::new().wrapper(Storage::Zstd(2), [("gfx1100", zeros)]);
     large.build(&tree.path("lib/large.so")).unwrap();
     let install = "ulimit -v 98304; exec \"$0\" install --prefix . --module large lib/large.so";
     let output = Command::new("sh")

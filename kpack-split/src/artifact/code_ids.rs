@@ -1,4 +1,5 @@
-//! The IDs of device code in the markers of host files: each shard's name the targets that it built.
+//! The IDs of device code in the markers of host files. Recombining adds those of the targets that
+//! other shards built; splitting again takes out those of the targets that it leaves out.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,7 +14,7 @@ use crate::inspect::{elf_error, markers_of, open, read_markers};
 use crate::install::presplit::room;
 
 /// Changed bytes by offset.
-type Edits = Vec<(u64, Vec<u8>)>;
+pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
 /// What other shards' host files tell of device code, for the host files that are taken.
 #[derive(Default)]
@@ -51,33 +52,53 @@ impl MoreCodeIds {
             Some(more) if more.iter().any(|marker| !marker.code_ids.is_empty()) => more,
             _ => return Ok(None),
         };
-        let image = Image::read(open(from)?).map_err(|e| elf_error(from, e))?;
-        let Some(split) = split(from, &image)? else {
-            return Ok(None);
-        };
-        let mut edits = BTreeMap::new();
-        for group in read_markers(from, &image, &split)? {
-            let plain = group.marker.without_code_ids();
-            let Some(more) = more.iter().find(|more| more.without_code_ids() == plain) else {
+        let edits = edits(from, &|marker, room| {
+            let plain = marker.without_code_ids();
+            let more = more.iter().find(|more| more.without_code_ids() == plain)?;
+            with_more(marker, more, room)
+        })?;
+        Ok((!edits.is_empty()).then_some(edits))
+    }
+}
+
+/// What changes in the host file `from` when its markers lose the IDs of the targets that
+/// `left_out` tells.
+pub(super) fn without(from: &Path, left_out: &dyn Fn(&str) -> bool) -> Result<Edits, Error> {
+    edits(from, &|marker, room| {
+        let mut fewer = marker.clone();
+        fewer.code_ids.retain(|target, _| !left_out(target));
+        let changed = fewer != *marker;
+        changed.then(|| fewer.to_bytes_within(room)).flatten()
+    })
+}
+
+/// What `change` makes of each marker of a host file, given the room that the marker has; `None`
+/// where it stays as it is.
+fn edits(
+    from: &Path,
+    change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>,
+) -> Result<Edits, Error> {
+    let image = Image::read(open(from)?).map_err(|e| elf_error(from, e))?;
+    let Some(split) = split(from, &image)? else {
+        return Ok(Edits::new());
+    };
+    let mut edits = BTreeMap::new();
+    for group in read_markers(from, &image, &split)? {
+        for position in &group.wrappers {
+            let Some(wrapper) = split.wrappers.get(*position) else {
                 continue;
             };
-            for position in &group.wrappers {
-                let Some(wrapper) = split.wrappers.get(*position) else {
-                    continue;
-                };
-                let offset = wrapper.marker_offset;
-                if let Entry::Vacant(new) = edits.entry(offset) {
-                    let room = room(from, &image, &split, offset)?;
-                    new.insert(with_more(&group.marker, more, room));
-                }
+            let offset = wrapper.marker_offset;
+            if let Entry::Vacant(new) = edits.entry(offset) {
+                let room = room(from, &image, &split, offset)?;
+                new.insert(change(&group.marker, room));
             }
         }
-        let changed = edits.into_iter();
-        let changed: Edits = changed
-            .filter_map(|(offset, bytes)| Some((offset, bytes?)))
-            .collect();
-        Ok((!changed.is_empty()).then_some(changed))
     }
+    let edits = edits.into_iter();
+    Ok(edits
+        .filter_map(|(offset, bytes)| Some((offset, bytes?)))
+        .collect())
 }
 
 /// The marker with those IDs of `more` that it does not have and that there is room for; `None` where

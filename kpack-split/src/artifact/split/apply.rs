@@ -66,7 +66,7 @@ struct Work<'a> {
 impl Work<'_> {
     /// Writes everything. Gives the targets that there is an artifact for.
     fn write(&self, report: &mut Report) -> Result<Vec<TargetId>, Error> {
-        let mut targets: Vec<&TargetId> = self.plan.targets.0.iter().collect();
+        let mut targets: Vec<&TargetId> = self.plan.targets.kept.iter().collect();
         self.stage.check(&targets, self.plan, report)?;
         for prefix in self.plan.generic.iter().flatten() {
             make_directories(&self.stage.artifact(None).join(prefix))?;

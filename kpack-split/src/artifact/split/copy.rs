@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
 use std::ops::AddAssign;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -189,6 +189,10 @@ impl Copier<'_> {
                 let size = metadata.len();
                 let copied = copy_range(&input, &output, 0..size, 0);
                 copied.map_err(|e| Error::io(&item.from, "copy", e))?;
+                for (offset, bytes) in &item.edits {
+                    let edited = output.write_all_at(bytes, *offset);
+                    edited.map_err(|e| Error::io(to, "write", e))?;
+                }
                 size
             }
             Some((_, plan)) => {

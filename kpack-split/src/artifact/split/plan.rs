@@ -15,6 +15,7 @@ use super::targets::{Targets, list};
 use super::{Options, Unknown};
 use crate::Error;
 use crate::artifact::classify::{Class, Entry, KPACK, Node};
+use crate::artifact::code_ids::{self, Edits};
 use crate::artifact::databases::{self, Place};
 use crate::artifact::pairs::named_beside;
 use crate::install::{FileReport, Outcome};
@@ -49,6 +50,8 @@ pub(super) struct Item {
     pub(super) is_archive: bool,
     /// What is written in its place.
     pub(super) bytes: Option<Vec<u8>>,
+    /// Bytes that change in the copy, by offset.
+    pub(super) edits: Edits,
 }
 
 impl Item {
@@ -134,6 +137,10 @@ pub(super) fn plan(
                 Some(Rewritten::Bytes(bytes)) => Some(bytes),
                 None => None,
             };
+            let edits = match entry.class {
+                Class::Split => without_left_out(&from, &targets)?,
+                _ => Edits::new(),
+            };
             items.push(Item {
                 fat: fat_of.get(&from).copied(),
                 path: Path::new(&read.prefix).join(&entry.path),
@@ -143,6 +150,7 @@ pub(super) fn plan(
                 is_archive: matches!(&entry.class, Class::Target { database, .. }
                     if *database == KPACK),
                 bytes,
+                edits,
             });
         }
     }
@@ -168,6 +176,19 @@ pub(super) fn plan(
         modules,
         targets,
     })
+}
+
+/// What changes in a binary that was split before: its markers expect no device code that is left
+/// out, as those of a binary that is split now do not.
+fn without_left_out(from: &Path, targets: &Targets) -> Result<Edits, Error> {
+    if targets.left_out.is_empty() {
+        return Ok(Edits::new());
+    }
+    let left_out = |name: &str| {
+        let target = name.parse();
+        target.is_ok_and(|target: TargetId| targets.left_out.contains(&target))
+    };
+    code_ids::without(from, &left_out)
 }
 
 fn is_of_target(read: &Read) -> bool {

@@ -11,9 +11,12 @@ use crate::Error;
 use crate::artifact::target_name;
 use crate::install::Unexpected;
 
-/// The targets that are kept, of those that there is something for.
+/// What becomes of the targets that there is something for.
 #[derive(Debug, Default)]
-pub(super) struct Targets(pub(super) BTreeSet<TargetId>);
+pub(super) struct Targets {
+    pub(super) kept: BTreeSet<TargetId>,
+    pub(super) left_out: BTreeSet<TargetId>,
+}
 
 /// Refuses an artifact, or a batch of them, where there is something for targets, but for none of
 /// those that are expected: all device code would be left out.
@@ -42,7 +45,10 @@ impl Targets {
     ) -> Result<Self, Error> {
         let expected = &options.targets;
         if expected.is_empty() || found.is_empty() {
-            return Ok(Self(found.into_keys().collect()));
+            return Ok(Self {
+                kept: found.into_keys().collect(),
+                left_out: BTreeSet::new(),
+            });
         }
         let there = list(found.keys());
         let lacks: Vec<&TargetId> = expected
@@ -53,15 +59,15 @@ impl Targets {
             let text = format!("has nothing for {}, only for {there}", list(lacks));
             report.warn(&options.artifact_dir, text);
         }
-        let mut kept = BTreeSet::new();
+        let mut targets = Self::default();
         for (target, path) in found {
             if expected.iter().any(|expected| is_for(&target, expected)) {
-                kept.insert(target);
+                targets.kept.insert(target);
                 continue;
             }
             match options.unexpected {
                 Unexpected::Keep => {
-                    kept.insert(target);
+                    targets.kept.insert(target);
                 }
                 Unexpected::Drop => {
                     report.warn(
@@ -72,6 +78,7 @@ impl Targets {
                         ),
                     );
                     report.left_out.push(target.to_string());
+                    targets.left_out.insert(target);
                 }
                 Unexpected::Error => {
                     return Err(Error::refused(
@@ -81,11 +88,11 @@ impl Targets {
                 }
             }
         }
-        Ok(Self(kept))
+        Ok(targets)
     }
 
     pub(super) fn keeps(&self, target: &TargetId) -> bool {
-        self.0.contains(target)
+        self.kept.contains(target)
     }
 }
 
