@@ -356,7 +356,10 @@ fn an_artifact_has_its_name_when_it_is_durable() {
                     (line.contains("syncfs("), "all synced"),
                     (line.contains("fsync("), "names synced"),
                     (renames("out/blas_lib_generic"), "generic"),
-                    (renames("out/.blas_lib.tmp/old.blas_lib_generic"), "generic aside"),
+                    (
+                        renames("out/.blas_lib.tmp/old.blas_lib_generic"),
+                        "generic aside",
+                    ),
                     (renames("out/blas_lib_gfx"), "target"),
                 ]
                 .into_iter()

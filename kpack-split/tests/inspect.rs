@@ -105,10 +105,10 @@ proptest! {
 #[test]
 fn without_memory_for_a_code_object_it_is_not_called_damaged() {
     let tree = Tree::new();
-    let zeros = code_object("gfx1100", &vec![0; 96 << 20]).unwrap();
+    let zeros = code_object("gfx1100", &vec![0; 60 << 20]).unwrap();
     let large = FatLibrary::new().wrapper(Storage::Zstd(2), [("gfx1100", zeros)]);
     large.build(&tree.path("lib/large.so")).unwrap();
-    let install = "ulimit -v 98304; exec \"$0\" install --prefix . --module large lib/large.so";
+    let install = "ulimit -v 65536; exec \"$0\" install --prefix . --module large lib/large.so";
     let output = Command::new("sh")
         .args(["-c", install, env!("CARGO_BIN_EXE_kpack")])
         .current_dir(tree.root())

@@ -74,10 +74,7 @@ pub(super) fn without(from: &Path, left_out: &dyn Fn(&str) -> bool) -> Result<Ed
 
 /// What `change` makes of each marker of a host file, given the room that the marker has; `None`
 /// where it stays as it is.
-fn edits(
-    from: &Path,
-    change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>,
-) -> Result<Edits, Error> {
+fn edits(from: &Path, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Result<Edits, Error> {
     let image = Image::read(open(from)?).map_err(|e| elf_error(from, e))?;
     let Some(split) = split(from, &image)? else {
         return Ok(Edits::new());
