@@ -8,6 +8,7 @@ use kpack_format::archive::{
     Archive, ArchiveError, ArchiveWriter, Decoder, Encoder, Index, Scheme, Written, check_frame,
 };
 use kpack_format::digest::sha256;
+use kpack_format::raw_map;
 use proptest::prelude::*;
 
 const SCHEMES: [Scheme; 2] = [Scheme::None, Scheme::ZstdPerKernel];
@@ -519,22 +520,54 @@ fn lists_of_nothing_are_refused() {
     let error = with(bomb).to_string();
     assert!(error.contains("at most 4096 elements"), "{error}");
 
-    let names = (0..0x28_0000u32).flat_map(|n| {
-        [
-            0xa4,
-            (n >> 21) as u8 & 0x7f,
-            (n >> 14) as u8 & 0x7f,
-            (n >> 7) as u8 & 0x7f,
-            n as u8 & 0x7f,
-            0x80,
-        ]
+    // A kernel without code objects is refused, so each of these has one.
+    let names = (0..0x5_0000u32).flat_map(|n| {
+        let name = [14, 7, 0].map(|shift| (n >> shift) as u8 & 0x7f);
+        let entry = b"\x81\xa0\x83\xa4type\xa5hsaco\xa7ordinal\x00\xadoriginal_size\x00";
+        [&b"\xa3"[..], &name, entry].concat()
     });
-    let many = b"\xa3toc\xdf\x00\x28\x00\x00";
+    let many = b"\xa3toc\xdf\x00\x05\x00\x00";
     let error = with(table(b"\xa3toc\x80", many, names.collect())).to_string();
     assert!(error.contains("at most 262144 entries"), "{error}");
+    let nothing = table(b"\xa3toc\x80", b"\xa3toc\x81\xa0", vec![0x80]);
+    let error = with(nothing).to_string();
+    assert!(
+        error.contains("at least one code object by target"),
+        "{error}"
+    );
+}
 
-    let list = with(b"\x91\x01".to_vec());
-    assert!(matches!(list, ArchiveError::Toc { .. }), "{list}");
+/// Other readers of MessagePack take a list of the values for a map with names.
+#[test]
+fn a_list_in_place_of_a_map_is_refused() {
+    let bytes = archive(Scheme::None, &[("a#0", b"code")]);
+    let toc = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
+    let (data, contents) = bytes.split_at(toc);
+    let values = raw_map::read(contents).unwrap();
+    let list = |values: Vec<&[u8]>| [&[0x90 | values.len() as u8], &values.concat()[..]].concat();
+    let all = list(values.iter().map(|entry| entry.value_bytes).collect());
+    let error = open(&[data, &all].concat()).unwrap_err();
+    assert!(matches!(error, ArchiveError::Toc { .. }), "{error}");
+    assert!(error.to_string().contains("expected a map"), "{error}");
+
+    // And so is one in place of a kernel's targets, of an entry, and of a place.
+    let entry = list(vec![b"\xa5hsaco", b"\x00", b"\x04"]);
+    let with_entry = [&b"\x81\xa3a#0\x81\xadgfx90a:xnack+"[..], &entry].concat();
+    let without_target = [&b"\x81\xa3a#0"[..], &entry].concat();
+    let place = [&b"\x91"[..], &list(vec![b"\x40", b"\x04"])].concat();
+    for (key, value) in [
+        ("toc", with_entry),
+        ("toc", without_target),
+        ("blobs", place),
+    ] {
+        let parts = values.iter().map(|entry| match &entry.key {
+            raw_map::Key::Text(text) if text == key => (entry.key_bytes, &value[..]),
+            _ => (entry.key_bytes, entry.value_bytes),
+        });
+        let changed = raw_map::to_bytes(parts);
+        let error = open(&[data, &changed].concat()).unwrap_err().to_string();
+        assert!(error.contains("expected a map"), "{key}: {error}");
+    }
 }
 
 #[test]

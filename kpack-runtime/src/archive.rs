@@ -1,7 +1,7 @@
 //! An open archive, read by position.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::CodeId;
 use kpack_format::archive::{
-    ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry, check_frame,
+    ArchiveError, DecodeError, Decoder, Index, Scheme, Targets, Toc, TocEntry, check_frame,
 };
 use parking_lot::{Mutex, RwLock};
 use zstd::zstd_safe::WriteBuf;
@@ -80,7 +80,7 @@ impl Archive {
             source,
         })?;
         let toc = index.toc();
-        let of_kernels = toc.kernels.values().flat_map(BTreeMap::keys);
+        let of_kernels = toc.kernels.values().flat_map(Targets::keys);
         let targets = toc.gfx_arches.iter().chain(of_kernels).cloned().collect();
         Ok(Self {
             path: path.to_owned(),

@@ -44,12 +44,12 @@ pub enum ArchiveError {
         /// Target ID.
         target: String,
     },
-    /// More than a frame's size can say.
+    /// More than a reader takes, so it is not written.
     TooLarge {
-        /// Kernel name.
-        kernel: String,
-        /// Compressed size in bytes.
-        size: u64,
+        /// What is too large, and how large it is.
+        what: String,
+        /// The limit.
+        most: u64,
     },
     /// A Zstandard frame, and a program without zstd.
     NoCompression,
@@ -81,10 +81,7 @@ impl fmt::Display for ArchiveError {
                 f,
                 "kernel `{kernel}` for {target} already has a different code object"
             ),
-            Self::TooLarge { kernel, size } => write!(
-                f,
-                "kernel `{kernel}` has {size} bytes compressed; a frame has less than 4 GiB"
-            ),
+            Self::TooLarge { what, most } => write!(f, "{what}; at most {most} are supported"),
             Self::NoCompression => f.write_str(NO_COMPRESSION),
             Self::NoSuchKernel { kernel, target } => {
                 write!(f, "the archive has no kernel `{kernel}` for {target}")

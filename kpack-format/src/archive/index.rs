@@ -1,16 +1,11 @@
 //! Header and TOC of an archive, and where its code objects are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 
-use super::toc::{FORMAT_VERSION, MAX_FRAMES, Storage};
-use super::{ArchiveError, DATA_OFFSET, MAGIC, Toc};
-
-/// The largest TOC that is read or written, in bytes: room for some hundred thousand kernels.
-pub(super) const MAX_TOC: u64 = 16 << 20;
-
-/// The largest code object that is read, in bytes.
-pub const MAX_CODE_OBJECT: u64 = 2 << 30;
+use super::limits::{MAX_CODE_OBJECT, MAX_FRAMES, MAX_TOC};
+use super::toc::{FORMAT_VERSION, Storage};
+use super::{ArchiveError, DATA_OFFSET, MAGIC, Targets, Toc};
 
 /// What an archive says of itself: its TOC, checked against the size of the file. The code objects
 /// are not looked at, so reading an index costs what its TOC costs.
@@ -39,8 +34,7 @@ impl Index {
             );
         }
         source.seek(SeekFrom::Start(toc_offset))?;
-        let mut bytes = vec![0; toc_size as usize];
-        source.read_exact(&mut bytes)?;
+        let bytes = read_bytes(source, toc_size)?;
         let (toc, storage) = Toc::read(&bytes, toc_offset)?;
         let count = check_storage(source, toc_offset, &storage)?;
         let index = Self {
@@ -92,7 +86,7 @@ impl Index {
         &self,
         source: &mut R,
     ) -> Result<BTreeMap<u32, (u64, u64)>, ArchiveError> {
-        let entries = self.toc.kernels.values().flat_map(BTreeMap::values);
+        let entries = self.toc.kernels.values().flat_map(Targets::values);
         let named: BTreeSet<u32> = entries.map(|entry| entry.ordinal).collect();
         let mut walked = Vec::new();
         let mut places = BTreeMap::new();
@@ -349,6 +343,20 @@ fn check_range(offset: u64, size: u64, end: u64, what: &str) -> Result<(), Archi
             "{what} has {size:#x} bytes at offset {offset:#x}; expected it within {DATA_OFFSET:#x}..{end:#x}"
         ),
     )
+}
+
+/// The next `size` bytes. They may be many, for which there need not be memory.
+fn read_bytes<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, ArchiveError> {
+    let mut bytes = Vec::new();
+    let reserved = usize::try_from(size).map(|size| bytes.try_reserve_exact(size));
+    if !matches!(reserved, Ok(Ok(()))) {
+        return Err(io::Error::from(io::ErrorKind::OutOfMemory).into());
+    }
+    source.take(size).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 == size {
+        true => Ok(bytes),
+        false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+    }
 }
 
 fn word(bytes: &[u8]) -> u64 {

@@ -1,9 +1,11 @@
 //! `.kpack`: the archive of code objects, one file for each module and target.
 
 mod codec;
+mod entries;
 mod error;
 mod frame;
 mod index;
+mod limits;
 mod reader;
 mod toc;
 mod writer;
@@ -12,11 +14,13 @@ mod writer;
 pub(crate) use codec::NO_MEMORY;
 pub(crate) use codec::with_capacity;
 pub use codec::{DecodeError, Decoder, Encoded, Encoder};
+pub use entries::{Iter, Targets, TocEntry};
 pub use error::ArchiveError;
 pub use frame::check_frame;
-pub use index::{Index, MAX_CODE_OBJECT};
+pub use index::Index;
+pub use limits::{MAX_CODE_OBJECT, MAX_KERNELS, MAX_TOC};
 pub use reader::Archive;
-pub use toc::{Scheme, Toc, TocEntry};
+pub use toc::{Scheme, Toc};
 pub use writer::{ArchiveWriter, Written};
 
 /// The first bytes of an archive.

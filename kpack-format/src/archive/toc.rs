@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::ArchiveError;
+use super::limits::{MAX_FRAMES, MAX_KERNELS, MAX_TARGETS};
+use super::{ArchiveError, Targets, TocEntry};
 use crate::code_id::index_in;
 use crate::digest::Digest;
 use crate::message_pack::{self, List, Map, record};
@@ -10,13 +11,6 @@ use crate::{CodeId, Sha256, code_id};
 
 /// The version of the format, in the header and in the TOC.
 pub(super) const FORMAT_VERSION: u32 = 1;
-/// The most targets, kernel names and frames that are read. Frames in front of one that is wanted are
-/// walked over in an archive without `frame_offsets`.
-const MAX_TARGETS: usize = 4096;
-const MAX_KERNELS: usize = 1 << 18;
-pub(super) const MAX_FRAMES: usize = 1 << 20;
-/// The type of every entry.
-const HSACO: &str = "hsaco";
 
 /// How code objects are stored.
 ///
@@ -53,18 +47,9 @@ pub struct Toc {
     /// How code objects are stored.
     pub scheme: Scheme,
     /// Kernel name, then target ID.
-    pub kernels: BTreeMap<String, BTreeMap<String, TocEntry>>,
+    pub kernels: BTreeMap<String, Targets>,
     /// SHA-256 of each uncompressed code object, by ordinal, where the archive tells.
     pub checksums: Option<Vec<Sha256>>,
-}
-
-/// One kernel for one target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TocEntry {
-    /// Which stored code object. Two entries may name one: an identical code object is stored once.
-    pub ordinal: u32,
-    /// Size of the code object in bytes.
-    pub original_size: u64,
 }
 
 /// Where the code objects are stored, as the TOC tells it.
@@ -88,12 +73,12 @@ record! {
         gfx_arch_family = "gfx_arch_family": String,
         gfx_arches = "gfx_arches": List<String, MAX_TARGETS>,
         compression_scheme = "compression_scheme": String,
-        blobs = "blobs": Option<Vec<WireBlob>>,
+        blobs = "blobs": Option<List<WireBlob, MAX_FRAMES>>,
         zstd_offset = "zstd_offset": Option<u64>,
         zstd_size = "zstd_size": Option<u64>,
         frame_offsets = "frame_offsets": Option<List<u64, MAX_FRAMES>>,
-        checksums = "checksums": Option<Vec<Digest>>,
-        toc = "toc": Map<BTreeMap<String, WireEntry>, MAX_KERNELS>,
+        checksums = "checksums": Option<List<Digest, MAX_FRAMES>>,
+        toc = "toc": Map<Targets, MAX_KERNELS>,
     }
 }
 
@@ -101,14 +86,6 @@ record! {
     struct WireBlob {
         offset = "offset": u64,
         size = "size": u64,
-    }
-}
-
-record! {
-    struct WireEntry {
-        kind = "type": String,
-        ordinal = "ordinal": u32,
-        original_size = "original_size": u64,
     }
 }
 
@@ -144,18 +121,33 @@ impl Toc {
         code_id(&checksums)
     }
 
+    /// Compares `found`, the SHA-256 of the code object of `kernel` for `target` that is stored at
+    /// `offset`, with the checksum that the archive tells, if it does.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Malformed`].
+    pub fn check(
+        &self,
+        kernel: &str,
+        target: &str,
+        entry: &TocEntry,
+        offset: u64,
+        found: &Sha256,
+    ) -> Result<(), ArchiveError> {
+        let checksums = self.checksums.as_ref();
+        match checksums.and_then(|all| all.get(entry.ordinal as usize)) {
+            Some(expected) if expected != found => {
+                let (found, expected) = (hex(found), hex(expected));
+                let reason = format!(
+                    "kernel `{kernel}` for {target} is damaged: its SHA-256 is {found}, expected {expected}"
+                );
+                Err(ArchiveError::Malformed { offset, reason })
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn to_bytes(&self, storage: &Storage) -> Vec<u8> {
-        let entry = |entry: &TocEntry| WireEntry {
-            kind: HSACO.to_owned(),
-            ordinal: entry.ordinal,
-            original_size: entry.original_size,
-        };
-        let targets = |targets: &BTreeMap<String, TocEntry>| {
-            targets
-                .iter()
-                .map(|(target, e)| (target.clone(), entry(e)))
-                .collect()
-        };
         let mut wire = Wire {
             format_version: FORMAT_VERSION,
             group_name: self.group_name.clone(),
@@ -169,12 +161,8 @@ impl Toc {
             checksums: self
                 .checksums
                 .as_ref()
-                .map(|all| all.iter().copied().map(Digest).collect()),
-            toc: Map(self
-                .kernels
-                .iter()
-                .map(|(name, t)| (name.clone(), targets(t)))
-                .collect()),
+                .map(|all| List(all.iter().copied().map(Digest).collect())),
+            toc: Map(self.kernels.clone()),
         };
         match storage {
             Storage::Blobs(blobs) => {
@@ -182,7 +170,7 @@ impl Toc {
                     offset: *offset,
                     size: *size,
                 };
-                wire.blobs = Some(blobs.iter().map(blob).collect());
+                wire.blobs = Some(List(blobs.iter().map(blob).collect()));
             }
             Storage::Frames {
                 offset,
@@ -200,16 +188,6 @@ impl Toc {
     /// Reads the TOC that fills `bytes`, which are at `offset` of the file.
     pub(super) fn read(bytes: &[u8], offset: u64) -> Result<(Self, Storage), ArchiveError> {
         let malformed = |reason: String| ArchiveError::Malformed { offset, reason };
-        // The reader would take a list of the values for the map, too.
-        if let Some(first) = bytes
-            .first()
-            .filter(|b| !matches!(b, 0x80..=0x8f | 0xde | 0xdf))
-        {
-            return Err(ArchiveError::Toc {
-                offset,
-                reason: format!("it begins with {first:#04x}; expected a MessagePack map"),
-            });
-        }
         let (wire, size): (Wire, _) =
             message_pack::read(bytes).map_err(|error| ArchiveError::Toc {
                 offset,
@@ -235,7 +213,11 @@ impl Toc {
         let (scheme, storage) = match wire.compression_scheme.as_str() {
             "none" => {
                 let blobs = wire.blobs.as_ref().ok_or_else(|| missing("blobs"))?;
-                let blobs = blobs.iter().map(|blob| (blob.offset, blob.size)).collect();
+                let blobs = blobs
+                    .0
+                    .iter()
+                    .map(|blob| (blob.offset, blob.size))
+                    .collect();
                 (Scheme::None, Storage::Blobs(blobs))
             }
             "zstd-per-kernel" => {
@@ -252,41 +234,20 @@ impl Toc {
                 )));
             }
         };
-        let mut kernels = BTreeMap::new();
-        for (name, targets) in wire.toc.0 {
-            let mut entries = BTreeMap::new();
-            for (target, entry) in targets {
-                if entry.kind != HSACO {
-                    return Err(malformed(format!(
-                        "kernel `{name}` for {target} has type `{}`; expected `{HSACO}`",
-                        entry.kind
-                    )));
-                }
-                let WireEntry {
-                    ordinal,
-                    original_size,
-                    ..
-                } = entry;
-                entries.insert(
-                    target,
-                    TocEntry {
-                        ordinal,
-                        original_size,
-                    },
-                );
-            }
-            kernels.insert(name, entries);
-        }
         let toc = Self {
             group_name: wire.group_name,
             gfx_arch_family: wire.gfx_arch_family,
             gfx_arches: wire.gfx_arches.0,
             scheme,
-            kernels,
+            kernels: wire.toc.0,
             checksums: wire
                 .checksums
-                .map(|all| all.into_iter().map(|digest| digest.0).collect()),
+                .map(|all| all.0.into_iter().map(|digest| digest.0).collect()),
         };
         Ok((toc, storage))
     }
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

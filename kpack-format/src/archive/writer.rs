@@ -1,12 +1,16 @@
 //! Writing and merging archives.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use super::index::{MAX_TOC, malformed};
+use super::index::malformed;
+use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TOC};
 use super::toc::{FORMAT_VERSION, Storage};
-use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Toc, TocEntry};
+use super::{
+    Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Targets, Toc, TocEntry,
+};
 use crate::code_id::index_in;
 use crate::digest::{Hasher, Sha256};
 use crate::names::KernelName;
@@ -29,6 +33,8 @@ pub struct ArchiveWriter<S> {
     by_checksum: HashMap<Sha256, usize>,
     /// Index in `stored`.
     kernels: BTreeMap<KernelOrder, usize>,
+    /// [`MAX_TOC`]; tests have no use for one of that size.
+    max_toc: u64,
 }
 
 /// A code object in the spool.
@@ -92,6 +98,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             stored: Vec::new(),
             by_checksum: HashMap::new(),
             kernels: BTreeMap::new(),
+            max_toc: MAX_TOC,
         }
     }
 
@@ -285,11 +292,11 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         original_size: u64,
         checksum: Sha256,
     ) -> Result<usize, ArchiveError> {
-        if self.scheme == Scheme::ZstdPerKernel && u32::try_from(size).is_err() {
-            return Err(ArchiveError::TooLarge {
-                kernel: kernel.to_owned(),
-                size,
-            });
+        let what = || format!("kernel `{kernel}` has {original_size} bytes");
+        limits::check(what, original_size, MAX_CODE_OBJECT)?;
+        if self.scheme == Scheme::ZstdPerKernel {
+            let what = || format!("kernel `{kernel}` has {size} bytes compressed");
+            limits::check(what, size, MAX_FRAME)?;
         }
         self.spool.seek(SeekFrom::Start(self.spool_size))?;
         if io::copy(&mut stored.take(size), &mut self.spool)? < size {
@@ -308,16 +315,19 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     }
 
     fn enter(&mut self, kernel: &str, index: usize) -> Result<(), ArchiveError> {
-        match *self
-            .kernels
-            .entry(KernelOrder::new(kernel))
-            .or_insert(index)
-        {
-            known if known == index => Ok(()),
-            _ => Err(ArchiveError::Conflict {
+        let count = self.kernels.len() as u64 + 1;
+        match self.kernels.entry(KernelOrder::new(kernel)) {
+            Entry::Occupied(known) if *known.get() == index => Ok(()),
+            Entry::Occupied(_) => Err(ArchiveError::Conflict {
                 kernel: kernel.to_owned(),
                 target: self.target.clone(),
             }),
+            Entry::Vacant(place) => {
+                let what = || format!("the archive has {count} kernels");
+                limits::check(what, count, MAX_KERNELS as u64)?;
+                place.insert(index);
+                Ok(())
+            }
         }
     }
 
@@ -329,9 +339,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// Writes the archive. `out` is written from its current position and not flushed to disk.
     ///
     /// # Errors
-    /// [`ArchiveError::Io`].
+    /// [`ArchiveError::TooLarge`], with nothing written; [`ArchiveError::Io`].
     pub fn finish<W: Write>(mut self, out: W) -> Result<Written, ArchiveError> {
-        let mut kernels: BTreeMap<String, BTreeMap<String, TocEntry>> = BTreeMap::new();
+        let mut kernels: BTreeMap<String, Targets> = BTreeMap::new();
         // Ordinals in the order in which the kernels name them.
         let mut ordinals: HashMap<usize, u32> = HashMap::new();
         let mut in_order: Vec<&Stored> = Vec::new();
@@ -385,6 +395,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                 frame_offsets: Some(places.into_iter().map(|(offset, _)| offset).collect()),
             },
         };
+        let toc = toc.to_bytes(&storage);
+        let what = || format!("the table of contents has {} bytes", toc.len());
+        limits::check(what, toc.len() as u64, self.max_toc)?;
         let mut header = [0; DATA_OFFSET as usize];
         header[..4].copy_from_slice(&MAGIC);
         header[4..8].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -405,16 +418,6 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             if copied != stored.size {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
-        }
-        let toc = toc.to_bytes(&storage);
-        if toc.len() as u64 > MAX_TOC {
-            return malformed(
-                out.size,
-                format!(
-                    "the TOC has {} bytes; at most {MAX_TOC} can be read",
-                    toc.len()
-                ),
-            );
         }
         out.write_all(&toc)?;
         Ok(Written {
@@ -442,5 +445,28 @@ impl<W: Write> Write for Hashing<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn contents_that_no_reader_takes_are_not_written() {
+        let target = "gfx1100".parse().unwrap();
+        let spool = Cursor::new(Vec::new());
+        let mut writer = ArchiveWriter::new(spool, "vec_lib", &target, Scheme::None);
+        writer.max_toc = 1000;
+        let (name, code) = (format!("{}#0", "a".repeat(1000)), b"code");
+        writer
+            .add_from(&name, &mut &code[..], 4, 4, [0; 32])
+            .unwrap();
+        let mut out = Vec::new();
+        let error = writer.finish(&mut out).unwrap_err().to_string();
+        assert!(error.contains("at most 1000 are supported"), "{error}");
+        assert_eq!(out, b"", "nothing was written");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::archive::{ArchiveError, Scheme};
+use kpack_format::archive::{ArchiveError, Scheme, Targets};
 use kpack_format::names::KernelName;
 use serde::Serialize;
 
@@ -97,7 +97,7 @@ pub(super) fn inspect(path: &Path) -> Result<Archive, Error> {
     let mut archive = open_archive(path)?;
     let toc = archive.toc().clone();
     let mut shared: BTreeMap<u32, usize> = BTreeMap::new();
-    for entry in toc.kernels.values().flat_map(BTreeMap::values) {
+    for entry in toc.kernels.values().flat_map(Targets::values) {
         *shared.entry(entry.ordinal).or_default() += 1;
     }
     let mut stored = BTreeMap::new();

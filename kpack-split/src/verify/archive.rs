@@ -1,11 +1,11 @@
 //! An archive, whole: header and table, and each stored code object once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{Read, Seek};
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::archive::Archive;
+use kpack_format::archive::{Archive, Targets};
 use kpack_format::code_object::HEAD_SIZE;
 use kpack_format::names::Group;
 
@@ -38,7 +38,7 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
         let text = format!("holds `{expected}` under another name");
         report.note(Subject::Archive, path, text);
     }
-    let entries: usize = toc.kernels.values().map(BTreeMap::len).sum();
+    let entries: usize = toc.kernels.values().map(Targets::len).sum();
     if entries == 0 {
         report.note(Subject::Archive, path, "is empty");
     }
