@@ -11,17 +11,20 @@ use kpack_format::CodeId;
 use kpack_format::archive::{
     ArchiveError, DecodeError, Decoder, Index, Scheme, Targets, Toc, TocEntry, check_frame,
 };
+use kpack_format::digest::sha256;
 use parking_lot::{Mutex, RwLock};
 use zstd::zstd_safe::WriteBuf;
 
+use crate::Error;
 use crate::ffi::mapping::Mapping;
-use crate::{Error, regular_file};
+use crate::regular_file::{self, FileId};
 
 /// An archive. Any number of threads may read from it at once.
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,
     file: File,
+    id: FileId,
     mapping: Option<Mapping>,
     index: Index,
     /// Every target that it says it has, or has a code object for.
@@ -30,6 +33,8 @@ pub struct Archive {
     walked: Mutex<Vec<(u64, u64)>>,
     /// The IDs of binaries' device code that were asked for, by binary and target.
     code_ids: RwLock<HashMap<String, HashMap<String, Option<CodeId>>>>,
+    /// Code objects in the mapping whose checksum was compared, by ordinal.
+    compared: RwLock<BTreeSet<u32>>,
 }
 
 /// Memory that a code object is put into.
@@ -68,28 +73,39 @@ impl Archive {
     /// [`Error::Archive`].
     pub fn open(path: &Path) -> Result<Self, Error> {
         let io = |error| Error::io(path, error);
-        let (file, size) = regular_file::open(path).map_err(io)?;
-        if size == 0 {
+        let (file, metadata) = regular_file::open(path).map_err(io)?;
+        if metadata.len() == 0 {
             return Err(io(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 "it is empty",
             )));
         }
-        let index = Index::read(&mut At::new(&file)).map_err(|source| Error::Archive {
-            path: path.to_owned(),
-            source,
+        let index = Index::read(&mut At::new(&file)).map_err(|source| match source {
+            ArchiveError::Io(source) => io(source),
+            source => Error::Archive {
+                path: path.to_owned(),
+                source,
+            },
         })?;
         let toc = index.toc();
         let of_kernels = toc.kernels.values().flat_map(Targets::keys);
-        let targets = toc.gfx_arches.iter().chain(of_kernels).cloned().collect();
+        let mut targets = BTreeSet::new();
+        for target in toc.gfx_arches.iter().chain(of_kernels) {
+            // Many kernels, few targets.
+            if !targets.contains(target) {
+                targets.insert(target.clone());
+            }
+        }
         Ok(Self {
             path: path.to_owned(),
+            id: FileId::of(&metadata),
             file,
             mapping: None,
             targets,
             index,
             walked: Mutex::default(),
             code_ids: RwLock::default(),
+            compared: RwLock::default(),
         })
     }
 
@@ -115,6 +131,11 @@ impl Archive {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Which file it is.
+    pub(crate) fn id(&self) -> FileId {
+        self.id
     }
 
     /// The table of contents.
@@ -143,8 +164,9 @@ impl Archive {
 
     /// The code object of `kernel` for `target`, decompressed.
     ///
-    /// Its size is checked, and Zstandard's checksum where the frame has one; the SHA-256 in the
-    /// TOC is not, since that takes longer than decompressing. `kpack verify` compares it.
+    /// Its size is checked, and Zstandard's checksum where the frame has one. The SHA-256 in the TOC
+    /// is compared where the code object is not compressed; elsewhere it is not, since that takes
+    /// longer than decompressing. `kpack verify` always compares it.
     ///
     /// # Errors
     /// [`Error::Archive`] where there is no such kernel or it is damaged, [`Error::OutOfMemory`],
@@ -154,17 +176,25 @@ impl Archive {
     }
 
     /// The code object of `kernel` for `target`, in the mapped file. `None` where it is compressed,
-    /// or the archive was not opened by [`open_mapped`](Self::open_mapped).
+    /// or the archive was not opened by [`open_mapped`](Self::open_mapped). Its SHA-256 is compared the
+    /// first time.
     ///
     /// # Errors
-    /// [`Error::Archive`] where there is no such kernel.
+    /// [`Error::Archive`] where there is no such kernel or it is damaged.
     pub fn borrow(&self, kernel: &str, target: &str) -> Result<Option<&[u8]>, Error> {
         let entry = self.entry(kernel, target)?;
         if self.toc().scheme != Scheme::None {
             return Ok(None);
         }
         let (offset, size) = self.place(entry.ordinal)?;
-        Ok(self.mapped(offset, size))
+        let Some(bytes) = self.mapped(offset, size) else {
+            return Ok(None);
+        };
+        if !self.compared.read().contains(&entry.ordinal) {
+            self.compare(bytes, kernel, target, entry, offset)?;
+            self.compared.write().insert(entry.ordinal);
+        }
+        Ok(Some(bytes))
     }
 
     pub(crate) fn load_into<M: Memory>(&self, kernel: &str, target: &str) -> Result<M, Error> {
@@ -175,6 +205,7 @@ impl Archive {
                 let memory = usize::try_from(size).ok().and_then(M::zeroed);
                 let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
                 self.read_at(memory.written(), offset)?;
+                self.compare(memory.written(), kernel, target, entry, offset)?;
                 Ok(memory)
             }
             Scheme::ZstdPerKernel => match self.mapped(offset, size) {
@@ -189,6 +220,24 @@ impl Archive {
                 }),
             },
         }
+    }
+
+    /// Compares the SHA-256 of an uncompressed code object, if the archive tells one.
+    fn compare(
+        &self,
+        bytes: &[u8],
+        kernel: &str,
+        target: &str,
+        entry: &TocEntry,
+        offset: u64,
+    ) -> Result<(), Error> {
+        if self.toc().checksums.is_none() {
+            return Ok(());
+        }
+        let compared = self
+            .toc()
+            .check(kernel, target, entry, offset, &sha256(bytes));
+        compared.map_err(|source| self.damaged(source))
     }
 
     fn decompress<M: Memory>(

@@ -1,21 +1,25 @@
 //! Archives, opened once.
 
+use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::archive::Memory;
+use crate::regular_file::FileId;
 use crate::{Archive, Environment, Error, Request, candidates, lookup};
 
-/// Keeps archives open, for any number of threads. Archives are known by their canonical path.
+/// Keeps archives open, for any number of threads. A path leads to the archive that it led to first,
+/// until a binary turns out to have been made for the one that is there now.
 #[derive(Debug)]
 pub struct Cache {
     environment: Environment,
-    archives: RwLock<HashMap<PathBuf, Arc<Archive>>>,
-    /// The same by the absolute paths that led to them.
+    archives: RwLock<HashMap<FileId, Arc<Archive>>>,
+    /// The first of them that absolute or canonical paths led to.
     by_path: RwLock<HashMap<PathBuf, Arc<Archive>>>,
     /// Directories of binaries, by their paths.
     directories: RwLock<HashMap<PathBuf, Arc<[PathBuf]>>>,
@@ -54,20 +58,41 @@ impl Cache {
             return Ok(archive);
         }
         // Most of the paths that are tried lead nowhere, which this tells fastest.
-        fs::metadata(path).map_err(|error| Error::io(path, error))?;
-        let canonical = fs::canonicalize(path).map_err(|error| Error::io(path, error))?;
-        let archive = match get(&self.archives, &canonical) {
+        let io = |error| Error::io(path, error);
+        let metadata = fs::metadata(path).map_err(io)?;
+        let canonical = fs::canonicalize(path).map_err(io)?;
+        let archive = match get(&self.by_path, &canonical) {
             Some(archive) => archive,
-            // Nobody waits for the file to be read; of two threads that open it, one is first.
             None => {
-                let archive = Arc::new(Archive::open(&canonical)?);
-                insert(&self.archives, canonical, archive)
+                let archive = self.opened(FileId::of(&metadata), &canonical)?;
+                insert(&self.by_path, canonical, archive)
             }
         };
         if path.is_absolute() {
             insert(&self.by_path, path.to_owned(), Arc::clone(&archive));
         }
         Ok(archive)
+    }
+
+    /// The archive that `path` leads to now, if that is not `archive`: since that was opened, the file
+    /// was replaced, as an upgrade does.
+    pub(crate) fn replacement(&self, path: &Path, archive: &Archive) -> Option<Arc<Archive>> {
+        let id = FileId::of(&fs::metadata(path).ok()?);
+        if id == archive.id() {
+            return None;
+        }
+        let canonical = fs::canonicalize(path).ok()?;
+        self.opened(id, &canonical).ok()
+    }
+
+    /// The archive in the file `id`, which is at `canonical` if it is not open.
+    fn opened(&self, id: FileId, canonical: &Path) -> Result<Arc<Archive>, Error> {
+        if let Some(archive) = get(&self.archives, &id) {
+            return Ok(archive);
+        }
+        // Nobody waits for the file to be read; of two threads that open it, one is first.
+        let archive = Arc::new(Archive::open(canonical)?);
+        Ok(insert(&self.archives, archive.id(), archive))
     }
 
     /// The directories that a binary's search paths are relative to, as they were when it was first
@@ -105,12 +130,17 @@ impl Cache {
     }
 }
 
-fn get<T: Clone>(map: &RwLock<HashMap<PathBuf, T>>, path: &Path) -> Option<T> {
-    map.read().get(path).cloned()
+fn get<K, Q, T>(map: &RwLock<HashMap<K, T>>, key: &Q) -> Option<T>
+where
+    K: Borrow<Q> + Eq + Hash,
+    Q: Eq + Hash + ?Sized,
+    T: Clone,
+{
+    map.read().get(key).cloned()
 }
 
 /// Inserts where nothing is yet; returns what is there then.
-fn insert<T: Clone>(map: &RwLock<HashMap<PathBuf, T>>, path: PathBuf, value: T) -> T {
+fn insert<K: Eq + Hash, T: Clone>(map: &RwLock<HashMap<K, T>>, key: K, value: T) -> T {
     let mut map = map.write();
-    map.entry(path).or_insert(value).clone()
+    map.entry(key).or_insert(value).clone()
 }

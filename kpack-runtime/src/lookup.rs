@@ -49,18 +49,33 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
             tried.push((path, opened));
         }
     }
-    let archives = || tried.iter().filter_map(|(_, opened)| opened.as_ref().ok());
+    let opened = || {
+        tried
+            .iter()
+            .filter_map(|(path, o)| Some((path, o.as_ref().ok()?)))
+    };
+    let archives = || opened().map(|(_, archive)| archive);
     let mut of_other_builds: Vec<&Arc<Archive>> = Vec::new();
     for target in &targets {
-        for archive in archives().filter(|archive| archive.has_target(target)) {
-            let mut kernels = kernels.iter();
-            let Some(kernel) = kernels.find(|k| archive.toc().entry(k, target).is_ok()) else {
+        for (path, archive) in opened().filter(|(_, archive)| archive.has_target(target)) {
+            let offer = |archive| Offer::of(archive, request.marker, &kernels, target);
+            let first = offer(archive);
+            if let Offer::OtherBuild = first {
+                of_other_builds.push(archive);
+            }
+            // An upgrade may have put there since what the marker expects.
+            let replacement = match first {
+                Offer::Kernel(_) => None,
+                _ if !request.marker.code_ids.contains_key(target) => None,
+                _ => cache.replacement(path, archive),
+            };
+            let (archive, found) = match &replacement {
+                Some(now) => (now, offer(now)),
+                None => (archive, first),
+            };
+            let Offer::Kernel(kernel) = found else {
                 continue;
             };
-            if !is_of_this_build(request.marker, archive, kernel, target) {
-                of_other_builds.push(archive);
-                continue;
-            }
             let loaded = archive.load_into::<M>(kernel, target);
             if debug {
                 say(&success(
@@ -113,14 +128,31 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
     })
 }
 
-/// Whether an archive's code of the binary that `kernel` belongs to is what the marker expects, as far
-/// as both tell.
-fn is_of_this_build(marker: &Marker, archive: &Archive, kernel: &str, target: &str) -> bool {
-    if !marker.code_ids.contains_key(target) {
-        return true;
+/// What an archive has of a binary for a target.
+enum Offer<'a> {
+    /// The kernel with this name.
+    Kernel(&'a String),
+    /// The kernel, but the archive's code of the binary is not what the marker expects.
+    OtherBuild,
+    /// No such kernel.
+    Nothing,
+}
+
+impl<'a> Offer<'a> {
+    fn of(archive: &Archive, marker: &Marker, kernels: &'a [String], target: &str) -> Self {
+        let mut kernels = kernels.iter();
+        let Some(kernel) = kernels.find(|k| archive.toc().entry(k, target).is_ok()) else {
+            return Self::Nothing;
+        };
+        let KernelName { binary, .. } = KernelName::parse(kernel);
+        // The ID takes time to compute, and says nothing where the marker does not tell.
+        let is_of_this_build = !marker.code_ids.contains_key(target)
+            || marker.accepts(target, archive.code_id(binary, target));
+        match is_of_this_build {
+            true => Self::Kernel(kernel),
+            false => Self::OtherBuild,
+        }
     }
-    let KernelName { binary, .. } = KernelName::parse(kernel);
-    marker.accepts(target, archive.code_id(binary, target))
 }
 
 /// The binary that the kernels belong to.

@@ -197,3 +197,73 @@ fn threads_read_from_one_archive_at_once() {
         });
     }
 }
+
+#[test]
+fn a_library_of_very_many_kernels_with_long_names_loads() {
+    let tree = Tree::new();
+    let end = "_Cijk_Alik_Bljk_HHS_BH_MT128x128x32_MI32x32x8x1_SN".repeat(3);
+    let names = (0..100_000).map(|n| format!("lib/{n}{end}#0"));
+    let names: Vec<String> = names.collect();
+    let kernels: Vec<(&str, &[u8])> = names.iter().map(|n| (&**n, &b"code"[..])).collect();
+    let bytes = archive(Scheme::None, TARGET, &kernels);
+    assert!(bytes.len() > 16 << 20, "{}", bytes.len());
+    let archive = Archive::open(&file(&tree, &bytes)).unwrap();
+    assert_eq!(archive.load(&names[99_999], TARGET).unwrap(), b"code");
+}
+
+/// Random numbers that are the same in each run.
+struct Random(u64);
+
+impl Random {
+    /// A number below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        // Marsaglia, "Xorshift RNGs".
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn no_damage_of_an_uncompressed_archive_alters_what_is_loaded() {
+    // Given an archive of uncompressed code objects,
+    let tree = Tree::new();
+    let code: Vec<Vec<u8>> = (0..8u8)
+        .map(|n| vec![n; 50 + 90 * usize::from(n)])
+        .collect();
+    let names: Vec<String> = (0..8).map(|n| format!("a#{n}")).collect();
+    let kernels: Vec<(&str, &[u8])> = names
+        .iter()
+        .map(|n| &**n)
+        .zip(code.iter().map(|c| &**c))
+        .collect();
+    let whole = archive(Scheme::None, TARGET, &kernels);
+    let mut random = Random(1);
+    let mut refused = 0;
+    for _ in 0..2000 {
+        // when some bytes in a row are damaged,
+        let mut damaged = whole.clone();
+        let start = random.below(whole.len());
+        let end = whole.len().min(start + 1 + random.below(8));
+        for byte in &mut damaged[start..end] {
+            *byte ^= 1 + random.below(255) as u8;
+        }
+        let path = file(&tree, &damaged);
+        // SAFETY: nothing changes the file while it is open.
+        let Ok(opened) = (unsafe { Archive::open_mapped(&path) }) else {
+            continue;
+        };
+        for name in &names {
+            // then what is loaded or borrowed is a code object as it was, or nothing.
+            let loaded = opened.load(name, TARGET).ok();
+            let borrowed = opened.borrow(name, TARGET).ok().flatten();
+            assert_eq!(loaded.as_deref(), borrowed, "{start}..{end}: {name}");
+            let is_whole = |bytes: &Vec<u8>| code.contains(bytes);
+            assert!(loaded.iter().all(is_whole), "{start}..{end}: {name}");
+            refused += usize::from(loaded.is_none());
+        }
+    }
+    assert!(refused > 100, "{refused}");
+}

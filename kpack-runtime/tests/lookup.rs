@@ -240,6 +240,49 @@ fn a_process_of_one_version_takes_no_code_of_another() {
 }
 
 #[test]
+fn a_device_package_that_is_upgraded_later_is_found_without_a_restart() {
+    // Given a process of the new host, that looked for its code while the old archive was there,
+    let tree = Tree::new();
+    let path = tree.path(&kpack("gfx1100"));
+    let (version_1, version_2) = (
+        marker_of_build("gfx1100", &[b"one"]),
+        marker_of_build("gfx1100", &[b"two", b"new"]),
+    );
+    let (one, two) = (&b"one"[..], &b"two"[..]);
+    write(&path, "gfx1100", &[(KERNEL, one)]);
+    let cache = Cache::new(Environment::default());
+    let old = cache.archive(&path).unwrap();
+    let load = |marker: &Marker| load_with(&cache, &tree, marker, &["gfx1100"]);
+    let code = code_of(load(&version_2));
+    assert_eq!(code, ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
+
+    // when the device package is upgraded, by renaming as package managers do,
+    let next = tree.path("lib/.kpack/next");
+    write(
+        &next,
+        "gfx1100",
+        &[(KERNEL, two), ("lib/libvec.so#1", b"new")],
+    );
+    fs::rename(&next, &path).unwrap();
+
+    // then the next lookup finds the new code, of kernels that the old archive has not, too.
+    assert_eq!(load(&version_2).unwrap(), "two");
+    let isas = ["gfx1100".parse().unwrap()];
+    let new = cache.load_code_object(&Request {
+        marker: &version_2,
+        binary: &tree.path("lib/libvec.so"),
+        co_index: 1,
+        isas: &isas,
+    });
+    assert_eq!(new.unwrap(), b"new");
+    // What is of the old version goes on to load from the archive that was open,
+    assert_eq!(old.load(KERNEL, "gfx1100").unwrap(), b"one");
+    assert_eq!(load(&version_1).unwrap(), "one");
+    // and a marker that does not tell takes what it took before.
+    assert_eq!(load(&marker()).unwrap(), "one");
+}
+
+#[test]
 fn the_next_archive_is_taken_where_one_is_of_another_build() {
     let tree = Tree::new();
     let (first, second) = (tree.path("lib/a/a.kpack"), tree.path("lib/b/b.kpack"));
