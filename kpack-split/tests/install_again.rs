@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use kpack_split::Error;
-use kpack_split::install::{Options, Outcome, install};
+use kpack_split::install::{Only, Options, Outcome, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
@@ -42,6 +42,33 @@ fn assert_refused(tree: &Tree, options: &Options, parts: &[&str]) {
     let found = parts.iter().all(|part| text.contains(part));
     assert!(found, "{parts:?} are not all in: {text}");
     assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn device_code_that_the_host_does_not_expect_is_named() {
+    let tree = split();
+    let other = [code("gfx1100", "mul"), code("gfx942", "add")];
+    let other = FatLibrary::new().wrapper(Storage::Plain, other);
+    other.build(&tree.path("other.so")).unwrap();
+    let unsplit = unsplit();
+    let same = unsplit.path("prefix/lib/libvec.so");
+    for (source, expected) in [(same, None), (tree.path("other.so"), Some("gfx1100"))] {
+        // Given a split library, when device code of a build is put beside it,
+        let mut options = options(&tree, "vec");
+        options.only = Some(Only::Device);
+        options.sources = vec![source];
+        let report = install(&options, &()).unwrap();
+        // then a warning names the targets for which it is of another build.
+        let said = report.notices.iter().map(|notice| notice.text.as_str());
+        let said = Vec::from_iter(said);
+        match expected {
+            None => assert_eq!(said, [""; 0]),
+            Some(target) => {
+                let text = format!("expects other device code for {target}, so");
+                assert!(matches!(said[..], [one] if one.starts_with(&text)), "{said:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -10,12 +10,12 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use kpack_format::{CodeId, TargetId};
 
-use super::Binary;
+use super::{Binary, Report};
 use super::host::Edits;
-use super::locate::KpackPath;
+use super::locate::{KpackPath, Located};
 use crate::Error;
 use crate::elf::Plan;
-use crate::inspect::elf_error;
+use crate::inspect::{elf_error, markers_of};
 use crate::split::code_ids;
 
 /// What becomes of the host files, by path.
@@ -76,6 +76,38 @@ impl Plans {
         }
         Ok(())
     }
+}
+
+/// Warns of host files that are split already and expect other device code than `archives` have: a run
+/// for device code alone does not change them.
+pub(super) fn warn_of_other_builds(
+    fat: &[&Binary],
+    archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    for binary in fat.iter().filter(|binary| binary.located.path.exists()) {
+        let Located { path, name } = &binary.located;
+        let found = code_ids::computed(archives, name);
+        let markers = markers_of(path)?;
+        let own = markers
+            .iter()
+            .filter(|marker| marker.kernel_name.as_ref() == Some(name));
+        let others: BTreeSet<&str> = own
+            .flat_map(|marker| {
+                let ids = found.iter();
+                ids.filter(|(target, id)| !marker.accepts(target, Some(**id)))
+            })
+            .map(|(target, _)| target.as_str())
+            .collect();
+        if !others.is_empty() {
+            let text = format!(
+                "expects other device code for {}, so it does not load this; install the host file of the same build",
+                Vec::from_iter(others).join(", ")
+            );
+            report.warn(path, text);
+        }
+    }
+    Ok(())
 }
 
 fn marker(

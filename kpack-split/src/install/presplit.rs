@@ -97,7 +97,8 @@ impl Presplit {
         }
         let mut presplit = Self {
             path: path.to_owned(),
-            file: inspect::open(path)?,
+            // What was read, also where there is another file by now: the changes are for this one.
+            file: image.source().try_clone().map_err(|e| Error::io(path, "open", e))?,
             wrappers: Vec::new(),
             archives: Vec::new(),
         };
