@@ -147,7 +147,9 @@ impl Report {
             _ => None,
         };
         if let Some(why) = self.attempts.iter().find_map(exhausted) {
-            return format!("raise the limit of what the process ran out of: {why}");
+            return format!(
+                "raise the limit of what the process ran out of, or check the disk: {why}"
+            );
         }
         if !self.path.is_empty() {
             let hint = match installed {

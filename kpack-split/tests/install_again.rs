@@ -65,7 +65,10 @@ fn device_code_that_the_host_does_not_expect_is_named() {
             None => assert_eq!(said, [""; 0]),
             Some(target) => {
                 let text = format!("expects other device code for {target}, so");
-                assert!(matches!(said[..], [one] if one.starts_with(&text)), "{said:?}");
+                assert!(
+                    matches!(said[..], [one] if one.starts_with(&text)),
+                    "{said:?}"
+                );
             }
         }
     }

@@ -111,8 +111,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Every fat binary stays open from the plan to the end, so that what is written is what was read;
-/// an artifact of tests can have thousands. The usual limit is for programs that use `select`.
+/// Archives stay open while they are merged, and binaries of objects that were split before the link
+/// until the end: one for each target and binary. The usual limit is for programs that use `select`.
 fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -10,9 +10,9 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use kpack_format::{CodeId, TargetId};
 
-use super::{Binary, Report};
 use super::host::Edits;
 use super::locate::{KpackPath, Located};
+use super::{Binary, Report};
 use crate::Error;
 use crate::elf::Plan;
 use crate::inspect::{elf_error, markers_of};

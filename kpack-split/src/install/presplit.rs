@@ -98,7 +98,10 @@ impl Presplit {
         let mut presplit = Self {
             path: path.to_owned(),
             // What was read, also where there is another file by now: the changes are for this one.
-            file: image.source().try_clone().map_err(|e| Error::io(path, "open", e))?,
+            file: image
+                .source()
+                .try_clone()
+                .map_err(|e| Error::io(path, "open", e))?,
             wrappers: Vec::new(),
             archives: Vec::new(),
         };
