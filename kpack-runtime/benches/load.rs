@@ -190,11 +190,14 @@ fn uncompressed(toc: &Toc, archive: &mut Archive<Cursor<&Vec<u8>>>) {
     let mut bytes = Vec::new();
     writer.finish(&mut bytes).unwrap();
     println!("\nall kernels, uncompressed, one thread, best of 5");
-    for what in ["with checksums", "without"] {
+    let key = bytes.windows(9).rposition(|w| w == b"checksums").unwrap();
+    for (what, first) in [("with checksums", b'c'), ("without", b'C')] {
+        // Under another name they are a key that is not known.
+        bytes[key] = first;
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(&bytes).unwrap();
         let opened = rocm_kpack::Archive::open(file.path()).unwrap();
-        assert_eq!(opened.toc().checksums.is_some(), what == "with checksums");
+        assert_eq!(opened.toc().checksums.is_some(), first == b'c');
         let once = |_| {
             let start = Instant::now();
             for name in toc.kernels.keys() {
@@ -205,9 +208,6 @@ fn uncompressed(toc: &Toc, archive: &mut Archive<Cursor<&Vec<u8>>>) {
         let best: Duration = (0..5).map(once).min().unwrap_or_default();
         let speed = megabytes(total) / best.as_secs_f64();
         println!("  {what:<16} {speed:>8.0} MB/s");
-        // Under another name they are a key that is not known.
-        let key = bytes.windows(9).rposition(|w| w == b"checksums").unwrap();
-        bytes[key] = b'C';
     }
 }
 
