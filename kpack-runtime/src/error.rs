@@ -124,10 +124,9 @@ impl Error {
         let Self::Io { source, .. } = self else {
             return false;
         };
-        let reasons = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO];
-        source
-            .raw_os_error()
-            .is_some_and(|code| reasons.contains(&code))
+        let reasons = [libc::EMFILE, libc::ENFILE, libc::EIO].map(Some);
+        // Memory can also be missing here, and not in the system.
+        source.kind() == io::ErrorKind::OutOfMemory || reasons.contains(&source.raw_os_error())
     }
 
     /// For an operation on the file at `path`.

@@ -384,6 +384,32 @@ fn running_out_of_file_descriptors_is_an_io_error() {
     assert_eq!(loaded.unwrap(), "code");
 }
 
+/// Nor are a missing file and one whose contents there is no memory for.
+#[test]
+fn running_out_of_memory_is_an_io_error() {
+    if env::var_os("KPACK_LITTLE_MEMORY").is_none() {
+        let test = "running_out_of_memory_is_an_io_error";
+        let command = format!("ulimit -v 204800 && exec \"$0\" --exact {test}");
+        let mut sh = Command::new("sh");
+        sh.arg("-c").arg(command).arg(env::current_exe().unwrap());
+        // Each thread's share of malloc would reserve 64 MiB of addresses.
+        sh.env("KPACK_LITTLE_MEMORY", "1")
+            .env("MALLOC_ARENA_MAX", "1");
+        assert!(sh.status().unwrap().success());
+        return;
+    }
+    // Given an archive with 240 MiB of contents,
+    let tree = Tree::new();
+    let path = tree.path(&kpack("gfx1100"));
+    write(&path, "gfx1100", &[(KERNEL, b"code")]);
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_len(240 << 20).unwrap();
+    // when a process looks into it that may have 200 MiB, then it is not said to be missing.
+    let error = load(&tree, &marker(), &["gfx1100"]).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::KPACK_ERROR_IO_ERROR, "{error}");
+    assert!(error.to_string().contains("out of memory"), "{error}");
+}
+
 #[test]
 fn an_archive_that_holds_the_kernel_damaged_is_not_passed_over() {
     let tree = Tree::new();
