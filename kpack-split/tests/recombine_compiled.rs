@@ -338,3 +338,53 @@ fn code_that_is_not_the_same_is_an_error_wherever_it_is() {
     let parts = ["linux-c", "librocblas.so.5", ".text"];
     assert_said(&plan, Severity::Error, &parts);
 }
+
+/// Numbers that differ by as much as code has moved are no addresses where nothing relocates them.
+#[test]
+fn numbers_that_look_like_moved_addresses_are_an_error() {
+    if !has_compiler() {
+        return;
+    }
+    for declaration in [
+        "int host() { return NUMBER; }",
+        "extern const unsigned host[4] = { 1, NUMBER, 3, 4 };",
+        "extern const unsigned long host[4] = { 1, NUMBER, 3, 4 };",
+        "unsigned long host[4] = { 1, NUMBER, 3, 4 };",
+    ] {
+        let tree = Tree::new();
+        let with = |number: u64| {
+            let declaration = declaration.replace("NUMBER", &number.to_string());
+            source(20_000) + &format!("extern \"C\" {{ {declaration} }}\n")
+        };
+        let build = |numbers: [u64; 2]| {
+            compiled(&tree, "linux-a", &with(numbers[0]), &["gfx1100", "gfx1101"]);
+            compiled(&tree, "linux-c", &with(numbers[1]), &["gfx942"]);
+        };
+        // The same number in both.
+        build([1_000_000; 2]);
+        assert_eq!(planned(&tree, CONFIGURATION).errors(), 0, "{declaration}");
+
+        let text = ["linux-a", "linux-c"].map(|shard| text_address(&tree, shard));
+        assert_ne!(text[0], text[1]);
+        build(text.map(|address| address + 16));
+        assert_eq!(
+            ["linux-a", "linux-c"].map(|shard| text_address(&tree, shard)),
+            text
+        );
+        let plan = planned(&tree, CONFIGURATION);
+        assert_said(
+            &plan,
+            Severity::Error,
+            &["linux-c", "librocblas.so.5", "differs: "],
+        );
+    }
+}
+
+/// Where the code of a shard's library is.
+fn text_address(tree: &Tree, shard: &str) -> u64 {
+    use object::{Object, ObjectSection};
+    let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
+    let bytes = fs::read(tree.path(&library)).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    file.section_by_name(".text").unwrap().address()
+}

@@ -177,7 +177,7 @@ fn addresses(image: &Image<File>) -> Vec<u64> {
 /// Whether all other sections have the same bytes, but for addresses.
 fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfError> {
     let (ours, theirs) = (sections(one), sections(other));
-    let moves = Moves::new(ours.iter().zip(&theirs).map(|(a, b)| (*a, *b)));
+    let moves = Moves::new(one, ours.iter().zip(&theirs).map(|(a, b)| (*a, *b)))?;
     for (a, b) in ours.into_iter().zip(theirs) {
         // Compared entry by entry, or made from such.
         let is_table = matches!(

@@ -1,10 +1,11 @@
 //! Bytes that differ because what they lead to has moved.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 
 use object::elf;
 
-use crate::elf::Section;
+use crate::elf::{Dynamic, ElfError, Image, Relocations, Section};
 
 /// The farthest from the end of a displacement to the end of its instruction (x86-64: an immediate
 /// follows it), and from the end of what is addressed.
@@ -14,18 +15,34 @@ const SLACK: u64 = 8;
 pub(super) struct Moves {
     /// Addresses in the one, and by how much they have moved in the other.
     moved: Vec<(u64, u64, u64)>,
+    /// What the dynamic linker relocates in the one. `None` where the linker has fixed all addresses:
+    /// then any number may be one.
+    relocated: Option<BTreeSet<u64>>,
 }
 
 impl Moves {
-    /// Sections of one file with those of the other.
-    pub(super) fn new<'a>(pairs: impl Iterator<Item = (&'a Section, &'a Section)>) -> Self {
+    /// Sections of the file `one` with those of the other.
+    pub(super) fn new<'a>(
+        one: &Image<File>,
+        pairs: impl Iterator<Item = (&'a Section, &'a Section)>,
+    ) -> Result<Self, ElfError> {
         let loaded = pairs.filter(|(a, _)| a.is_alloc());
         let moved: BTreeSet<_> = loaded
             .map(|(a, b)| (a.addr, a.addr_end(), b.addr.wrapping_sub(a.addr)))
             .collect();
-        Self {
+        let relocated = match one.is_position_dependent() {
+            true => None,
+            false => {
+                let dynamic = Dynamic::read(one)?;
+                let relocations = Relocations::read(one, &dynamic)?;
+                let places = relocations.iter().map(|found| Ok(found?.address));
+                Some(places.collect::<Result<_, ElfError>>()?)
+            }
+        };
+        Ok(Self {
             moved: moved.into_iter().collect(),
-        }
+            relocated,
+        })
     }
 
     /// Whether the bytes `ours` of `section` in the one file and `theirs` in the other are the same,
@@ -62,11 +79,14 @@ impl Moves {
                 continue;
             };
             let (a, b) = (i32::from_le_bytes(a), i32::from_le_bytes(b));
-            if self.is_relative(section, start, a, b) || self.is_absolute(a as u32, b as u32) {
+            if self.is_relative(section, start, a, b)
+                || self.relocated.is_none() && self.is_absolute(a as u32, b as u32)
+            {
                 return Some(start + 4);
             }
         }
-        starts(8).find_map(|start| {
+        let mut starts = starts(8).filter(|start| self.may_have_address(section, *start));
+        starts.find_map(|start| {
             let (a, b) = (word::<8>(ours, start)?, word::<8>(theirs, start)?);
             let (a, b) = (u64::from_le_bytes(a), u64::from_le_bytes(b));
             self.leads_to(a, a, b.wrapping_sub(a)).then_some(start + 8)
@@ -91,6 +111,17 @@ impl Moves {
             false => (reach(section.addr), reach(section.addr_end())),
         };
         self.leads_to(first, last, by.wrapping_add(*own))
+    }
+
+    /// Whether there may be a whole address at `start`. In what is loaded at any address, those are
+    /// relocated, but for that of the dynamic section in the global offset table.
+    fn may_have_address(&self, section: &Section, start: usize) -> bool {
+        let Some(relocated) = &self.relocated else {
+            return true;
+        };
+        let is_table = matches!(&*section.name, ".got" | ".got.plt");
+        let address = section.addr.wrapping_add(start as u64);
+        !section.is_alloc() || is_table || relocated.contains(&address)
     }
 
     fn is_absolute(&self, ours: u32, theirs: u32) -> bool {
