@@ -94,6 +94,49 @@ fn shards_that_do_not_go_together() {
     with_filters(|| assert_snapshot!(format!("{refused}\n{faults}")));
 }
 
+/// Given three components, of which one's host files differ and another's place is taken, when they
+/// are recombined, then the third is written, and the two are named.
+#[test]
+fn a_component_that_fails_stops_no_other() {
+    let tree = tree();
+    for shard in ["linux-a", "linux-b"] {
+        for (name, text) in [("bad_lib", shard), ("good_lib", ""), ("taken_lib", "")] {
+            let artifact = tree.path(&format!("shards/{shard}/{name}_generic"));
+            write(&artifact.join("artifact_manifest.txt"), name.as_bytes());
+            write(&artifact.join(name).join(name), text.as_bytes());
+        }
+    }
+    write(&tree.path("packages/bad_lib_generic/.kpack-artifact"), b"");
+    write(&tree.path("packages/taken_lib_generic/mine"), b"");
+    let planned = said(&tree, &format!("{RECOMBINE} --dry-run"));
+    let recombined = said(&tree, RECOMBINE);
+    with_filters(|| assert_snapshot!(format!("{planned}\n{recombined}")));
+    let written = tree.files();
+    let written: Vec<&str> = written
+        .iter()
+        .filter_map(|path| path.strip_prefix("packages/"))
+        .filter(|path| !path.starts_with("blas_lib"))
+        .collect();
+    assert_eq!(
+        written,
+        [
+            "bad_lib_generic/.kpack-artifact",
+            "good_lib_generic/.kpack-artifact",
+            "good_lib_generic/artifact_manifest.txt",
+            "good_lib_generic/good_lib/good_lib",
+            "taken_lib_generic/mine",
+        ]
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_kpack"))
+        .current_dir(tree.root())
+        .args(format!("{RECOMBINE} --json").split(' '))
+        .output()
+        .unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["outcome"], "failed");
+    assert_eq!(said["failed"], serde_json::json!(["bad_lib", "taken_lib"]));
+}
+
 #[test]
 fn json_whatever_happens() {
     let tree = tree();

@@ -1,5 +1,6 @@
 //! `kpack recombine`.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,8 +19,8 @@ use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, pla
 ///
 /// A shard is a directory with the output of `kpack split`. Host files come from the primary shard, or
 /// from the first one that has the component; they must be equal in all shards. Device code comes from
-/// whichever shard has the target. kpack only reads the shards, and writes nothing if anything is wrong
-/// with them.
+/// whichever shard has the target. kpack only reads the shards. If anything is wrong with a component,
+/// kpack writes nothing of it, but it writes the others.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Configuration (JSON):
@@ -77,15 +78,15 @@ struct Summary<'a> {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// The components that were not written, or would not be.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    failed: &'a BTreeSet<String>,
     artifacts: &'a [Artifact],
     findings: &'a [Finding],
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let mut plan = Plan {
-        artifacts: Vec::new(),
-        findings: Vec::new(),
-    };
+    let mut plan = Plan::default();
     let result = recombine(arguments, &mut plan);
     if arguments.json {
         let error = result.as_ref().err();
@@ -96,10 +97,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 (None, false) => "recombined",
             },
             error: error.map(Error::in_one_line),
+            failed: &plan.failed,
             artifacts: &plan.artifacts,
             findings: &plan.findings,
         })?;
-    } else if result.is_ok() && !arguments.quiet {
+    } else if plan.failed.len() < plan.components && !arguments.quiet {
         summary(&plan).write()?;
     }
     result.map(|()| ExitCode::SUCCESS)
@@ -136,27 +138,29 @@ fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
             format_args!("{}: {}", finding.path.display(), finding.text),
         );
     }
-    if planned.errors() > 0 {
-        let text = format!(
-            "{}; nothing was written",
-            count(planned.errors() as u64, "error")
-        );
-        return Err(Error::refused(&options.shards_dir, text));
-    }
-    if arguments.dry_run {
-        return Ok(());
+    if arguments.dry_run || planned.failed.len() == planned.components {
+        return planned.failure(&options.shards_dir);
     }
     bar.reset();
     bar.set_draw_target(draw_target(arguments.quiet || arguments.json));
     bar.set_style(style(ALL));
-    bar.set_length(planned.artifacts.iter().map(|artifact| artifact.size).sum());
+    bar.set_length(planned.writable().map(|artifact| artifact.size).sum());
     let applied = planned.apply(&options, &|bytes| bar.inc(bytes));
     bar.finish_and_clear();
-    applied
+    let failed = applied.inspect_err(|_| {
+        let all = planned.artifacts.iter();
+        planned.failed = all.map(|artifact| artifact.component.clone()).collect();
+    })?;
+    for (component, error) in failed {
+        output::complain("error", error.in_one_line());
+        planned.io |= matches!(error, Error::Io { .. });
+        planned.failed.insert(component);
+    }
+    planned.failure(&options.shards_dir)
 }
 
 fn summary(plan: &Plan) -> Text {
-    let rows = plan.artifacts.iter().map(|artifact| {
+    let rows = plan.writable().map(|artifact| {
         let targets: Vec<String> = artifact.targets.iter().map(ToString::to_string).collect();
         let shards: Vec<&str> = artifact.shards.iter().map(String::as_str).collect();
         vec![

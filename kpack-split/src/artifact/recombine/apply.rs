@@ -1,5 +1,6 @@
 //! The plan, written.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{Artifact, Options, Plan, Source};
@@ -11,54 +12,139 @@ use crate::parallel;
 use crate::store::{Directory, Made, Renames};
 
 impl Plan {
-    /// Writes the artifacts. `on_bytes` is called with the size of each file that was copied.
+    /// Writes the artifacts of the components that did not fail. `on_bytes` is called with the size
+    /// of each file that was copied. Gives the components that failed now, and why; the others are
+    /// written.
     ///
-    /// Each is written under a hidden name, and all are renamed when all are complete and durable; an
-    /// artifact of that name that is there is replaced. Where a generic artifact is there, all of
-    /// its component are, and whole. The output directory is locked meanwhile.
+    /// Each artifact is written under a hidden name, and a component's are renamed when all of them
+    /// are complete and durable; an artifact of that name that is there is replaced. Where a generic
+    /// artifact is there, all of its component are, and whole. The output directory is locked
+    /// meanwhile.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the plan has errors; [`Error::Io`]. What was there before is there
-    /// then.
-    pub fn apply(&self, options: &Options, on_bytes: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {
-        if self.errors() > 0 {
-            let text = format!(
-                "{} errors in its shards; nothing was written",
-                self.errors()
-            );
-            return Err(Error::refused(&options.shards_dir, text));
+    /// [`Error::Refused`] or [`Error::Io`] where every component failed. What was there before is
+    /// there then, as it is for each component that failed.
+    pub fn apply(
+        &self,
+        options: &Options,
+        on_bytes: &(dyn Fn(u64) + Sync),
+    ) -> Result<BTreeMap<String, Error>, Error> {
+        if self.failed.len() == self.components {
+            self.failure(&options.shards_dir)?;
         }
         let output = &options.output_dir;
         let mut made = Made::default();
         let directory = Directory::make(output, &mut made)?;
         directory.lock()?;
 
+        let mut components: BTreeMap<&str, Vec<&Artifact>> = BTreeMap::new();
+        for artifact in self.writable() {
+            components
+                .entry(&artifact.component)
+                .or_default()
+                .push(artifact);
+        }
         let staged = parallel::with_jobs(options.jobs, || {
-            parallel::try_map(&self.artifacts, |artifact| {
-                let tree = stage(artifact, output, on_bytes)?;
-                Ok::<_, Error>((artifact.group.is_none(), tree))
+            parallel::map(components, |(name, artifacts)| {
+                (name, Staged::write(&artifacts, output, on_bytes))
             })
-        })?;
+        });
+        let mut writing = Writing::default();
+        for (name, staged) in staged {
+            match staged {
+                Ok(staged) => drop(writing.staged.insert(name, staged)),
+                Err(error) => drop(writing.failed.insert(name.to_owned(), error)),
+            }
+        }
         // The data first: a name must not survive a power failure that its content does not.
         directory.sync_file_system()?;
         // The generic ones go first and come last: where one is, all of its component is there.
-        let (generic, groups): (Vec<_>, Vec<_>) = staged.into_iter().partition(|(g, _)| *g);
-        for (_, tree) in generic.iter().chain(&groups) {
-            tree.check()?;
-        }
-        let mut renames = Renames::default();
-        for (_, tree) in generic.iter().chain(&groups) {
-            tree.make_way(&mut renames)?;
-        }
+        writing.each(Staged::make_way);
         directory.sync()?;
-        for trees in [&groups, &generic] {
-            for (_, tree) in trees {
-                tree.commit(&mut renames)?;
+        writing.each(|staged| staged.commit(false));
+        directory.sync()?;
+        writing.each(|staged| staged.commit(true));
+        directory.sync()?;
+        for (name, staged) in std::mem::take(&mut writing.staged) {
+            if let Err(error) = staged.done() {
+                writing.failed.insert(name.to_owned(), error);
             }
-            directory.sync()?;
         }
-        renames.keep();
-        let mut trees = groups.into_iter().chain(generic);
+        match writing.failed.pop_first() {
+            Some((_, error)) if self.failed.len() + writing.failed.len() + 1 == self.components => {
+                Err(error)
+            }
+            first => {
+                writing.failed.extend(first);
+                Ok(writing.failed)
+            }
+        }
+    }
+}
+
+/// The components that are on their way to their names, and those that are not any more.
+#[derive(Default)]
+struct Writing<'a> {
+    staged: BTreeMap<&'a str, Staged>,
+    failed: BTreeMap<String, Error>,
+}
+
+impl Writing<'_> {
+    /// Goes one step on with each component. Where that fails, what was there before is there again.
+    fn each(&mut self, step: impl Fn(&mut Staged) -> Result<(), Error>) {
+        let failed = &mut self.failed;
+        self.staged.retain(|name, staged| match step(staged) {
+            Ok(()) => true,
+            Err(error) => {
+                failed.insert((*name).to_owned(), error);
+                false
+            }
+        });
+    }
+}
+
+/// The artifacts of a component under hidden names.
+struct Staged {
+    /// Undone before the hidden directories are removed: fields are dropped in this order.
+    renames: Renames,
+    /// Each with whether it is the generic one.
+    trees: Vec<(bool, StagedTree)>,
+}
+
+impl Staged {
+    fn write(
+        artifacts: &[&Artifact],
+        output: &Path,
+        on_bytes: &(dyn Fn(u64) + Sync),
+    ) -> Result<Self, Error> {
+        let mut trees = parallel::try_map(artifacts, |artifact| {
+            let tree = stage(artifact, output, on_bytes)?;
+            tree.check()?;
+            Ok::<_, Error>((artifact.group.is_none(), tree))
+        })?;
+        trees.sort_by_key(|(is_generic, _)| !is_generic);
+        Ok(Self {
+            renames: Renames::default(),
+            trees,
+        })
+    }
+
+    /// Sets aside what has their names, the generic one first.
+    fn make_way(&mut self) -> Result<(), Error> {
+        let mut trees = self.trees.iter();
+        trees.try_for_each(|(_, tree)| tree.make_way(&mut self.renames))
+    }
+
+    /// Gives the generic artifact its name, or the others.
+    fn commit(&mut self, generic: bool) -> Result<(), Error> {
+        let mut trees = self.trees.iter().filter(|(is, _)| *is == generic);
+        trees.try_for_each(|(_, tree)| tree.commit(&mut self.renames))
+    }
+
+    /// All have their names; removes what they replaced.
+    fn done(self) -> Result<(), Error> {
+        self.renames.keep();
+        let mut trees = self.trees.into_iter();
         trees.try_for_each(|(_, tree)| tree.done())
     }
 }

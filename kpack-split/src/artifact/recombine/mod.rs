@@ -20,14 +20,16 @@ mod shards;
 mod stale;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::databases::Selection;
 use super::packaging::Configuration;
+use crate::Error;
 
 pub use plan::plan;
 
@@ -47,12 +49,19 @@ pub struct Options {
 }
 
 /// What is to be written, and what is wrong with it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default)]
 pub struct Plan {
     /// The artifacts, by name.
     pub artifacts: Vec<Artifact>,
-    /// What is to be said about the shards. With an error among it, nothing is written.
+    /// What is to be said about the shards. A component with an error among it is
+    /// not written.
     pub findings: Vec<Finding>,
+    /// The components with errors.
+    pub failed: BTreeSet<String>,
+    /// Whether reading one of them failed, rather than that its shards were refused.
+    pub io: bool,
+    /// How many components there are.
+    pub components: usize,
 }
 
 /// An artifact to be written.
@@ -107,6 +116,9 @@ pub struct Finding {
     pub text: String,
 }
 
+/// A finding, and the components that it is about.
+type Concerning = (Vec<String>, Finding);
+
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -115,7 +127,7 @@ pub enum Severity {
     Note,
     /// Probably not what was wanted.
     Warning,
-    /// Nothing is written.
+    /// Nothing of the component is written.
     Error,
 }
 
@@ -124,6 +136,33 @@ impl Plan {
     pub fn errors(&self) -> usize {
         let errors = self.findings.iter();
         errors.filter(|f| f.severity == Severity::Error).count()
+    }
+
+    /// The artifacts of the components that did not fail.
+    pub fn writable(&self) -> impl Iterator<Item = &Artifact> {
+        let artifacts = self.artifacts.iter();
+        artifacts.filter(|artifact| !self.failed.contains(&artifact.component))
+    }
+
+    /// The error that names the components that failed, of the shards in `directory`; none where all
+    /// can be written.
+    pub fn failure(&self, directory: &Path) -> Result<(), Error> {
+        let (failed, all) = (self.failed.len(), self.components);
+        let text = match failed {
+            0 => return Ok(()),
+            _ if failed == all => match self.errors() {
+                1 => "1 error; nothing was written".to_owned(),
+                errors => format!("{errors} errors; nothing was written"),
+            },
+            _ => {
+                let names: Vec<&str> = self.failed.iter().map(String::as_str).collect();
+                format!("{failed} of {all} components failed: {}", names.join(", "))
+            }
+        };
+        Err(match self.io {
+            true => Error::io(directory, "recombine", io::Error::other(text)),
+            false => Error::refused(directory, text),
+        })
     }
 }
 

@@ -2,29 +2,36 @@
 
 use std::path::Path;
 
-use super::{Artifact, Finding, Options, Severity, Source};
+use super::{Artifact, Concerning, Finding, Options, Severity, Source};
 use crate::Error;
 use crate::artifact::rules::{Content, Owner, Owners};
 
 /// Finds what would lie over one another: files that two artifacts have, and other files in several
 /// prefixes of one artifact.
-pub(super) fn overlaps(artifacts: &[Artifact], options: &Options) -> Result<Vec<Finding>, Error> {
+pub(super) fn overlaps(
+    artifacts: &[Artifact],
+    options: &Options,
+) -> Result<Vec<Concerning>, Error> {
     let mut owners = Owners::default();
     let mut found = Vec::new();
-    let mut say = |severity, path: &Path, text| {
+    let mut say = |components: &[&str], severity, path: &Path, text| {
         let path = options.output_dir.join(path);
-        found.push(Finding {
+        let finding = Finding {
             severity,
             path,
             text,
-        });
+        };
+        found.push((
+            components.iter().copied().map(str::to_owned).collect(),
+            finding,
+        ));
     };
     for artifact in artifacts {
         let name = Path::new(&artifact.name);
         for (outer, inner) in nested(&artifact.prefixes) {
             let text =
                 format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
-            say(Severity::Error, name, text);
+            say(&[&artifact.component], Severity::Error, name, text);
         }
         for (path, source) in &artifact.entries {
             let mut prefixes = artifact.prefixes.iter();
@@ -74,7 +81,8 @@ pub(super) fn overlaps(artifacts: &[Artifact], options: &Options) -> Result<Vec<
                     (Severity::Error, text)
                 }
             };
-            say(severity, &name.join(path), text);
+            let both = [other.component, &artifact.component];
+            say(&both, severity, &name.join(path), text);
         }
     }
     Ok(found)

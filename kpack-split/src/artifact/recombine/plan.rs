@@ -6,7 +6,7 @@ use super::component::Component;
 use super::overlay::overlaps;
 use super::shards::Shards;
 use super::stale::stale;
-use super::{Artifact, Finding, Options, Plan, Severity};
+use super::{Artifact, Concerning, Finding, Options, Plan, Severity};
 use crate::Error;
 use crate::artifact::rules::Digests;
 use crate::artifact::split::resolve;
@@ -35,8 +35,9 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
     apart(options, &shards)?;
     let components = chosen(options, &shards)?;
     let mut plan = Plan {
-        artifacts: Vec::new(),
         findings: left_out(options, &shards),
+        components: components.len(),
+        ..Plan::default()
     };
     let digests = Digests::default();
     let planned = parallel::with_jobs(options.jobs, || {
@@ -51,22 +52,38 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
         match component {
             Ok(component) => {
                 read.push(name);
+                let mut findings = component.findings.iter();
+                if findings.any(|finding| finding.severity == Severity::Error) {
+                    plan.failed.insert(name.to_owned());
+                }
                 plan.artifacts.extend(component.artifacts);
                 plan.findings.extend(component.findings);
             }
-            // A damaged file; what is wrong with the others is to be said as well.
-            Err(Error::Refused { path, reason }) => plan.findings.push(Finding {
-                severity: Severity::Error,
-                path,
-                text: reason,
-            }),
-            Err(error) => return Err(error),
+            // A damaged file, or one that cannot be read; the others go on.
+            Err(error) => {
+                plan.failed.insert(name.to_owned());
+                plan.io |= matches!(error, Error::Io { .. });
+                let (path, text) = match error {
+                    Error::Refused { path, reason } => (path, reason),
+                    error => (options.shards_dir.clone(), error.in_one_line()),
+                };
+                plan.findings.push(Finding {
+                    severity: Severity::Error,
+                    path,
+                    text,
+                });
+            }
         }
     }
-    plan.findings.extend(names_apart(&plan.artifacts, options));
-    plan.findings.extend(overlaps(&plan.artifacts, options)?);
-    let stale = stale(options, &shards, &read, &plan.artifacts)?;
-    plan.findings.extend(stale);
+    let mut found = names_apart(&plan.artifacts, options);
+    found.extend(overlaps(&plan.artifacts, options)?);
+    found.extend(stale(options, &shards, &read, &plan.artifacts)?);
+    for (components, finding) in found {
+        if finding.severity == Severity::Error {
+            plan.failed.extend(components);
+        }
+        plan.findings.push(finding);
+    }
     Ok(plan)
 }
 
@@ -134,19 +151,20 @@ fn apart(options: &Options, shards: &Shards) -> Result<(), Error> {
 
 /// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for
 /// `all`.
-fn names_apart(artifacts: &[Artifact], options: &Options) -> Vec<Finding> {
+fn names_apart(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
     for artifact in artifacts {
         if let Some(other) = names.insert(&artifact.name, &artifact.component) {
-            findings.push(Finding {
+            let finding = Finding {
                 severity: Severity::Error,
                 path: options.output_dir.join(&artifact.name),
                 text: format!(
                     "it would be an artifact of {other} and of {}; give the group another name",
                     artifact.component
                 ),
-            });
+            };
+            findings.push((vec![other.to_owned(), artifact.component.clone()], finding));
         }
     }
     findings

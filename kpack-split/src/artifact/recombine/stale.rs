@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::shards::{Shards, directories};
-use super::{Artifact, Finding, Options, Severity};
+use super::{Artifact, Concerning, Finding, Options, Severity};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::names;
@@ -16,7 +16,7 @@ pub(super) fn stale(
     shards: &Shards,
     components: &[&str],
     planned: &[Artifact],
-) -> Result<Vec<Finding>, Error> {
+) -> Result<Vec<Concerning>, Error> {
     let output = &options.output_dir;
     if !output.is_dir() {
         return Ok(Vec::new());
@@ -57,24 +57,26 @@ pub(super) fn stale(
                 format!("it stays, although no shard has the component {component}"),
             ),
         };
-        findings.push(Finding {
+        let finding = Finding {
             severity,
             path: path.clone(),
             text,
-        });
+        };
+        findings.push((vec![component.to_owned()], finding));
     }
     for path in leftover::directories_in(output)? {
         // What is planned is made under that name, and replaces it.
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = name.strip_prefix('.').unwrap_or_default();
         if !planned.iter().any(|artifact| artifact.name == name) {
-            findings.push(Finding {
+            let finding = Finding {
                 severity: Severity::Warning,
                 path: path.clone(),
                 text: "leftover of an interrupted run, which this run does not replace; remove \
                        it, if no other run is at work"
                     .to_owned(),
-            });
+            };
+            findings.push((Vec::new(), finding));
         }
     }
     Ok(findings)
