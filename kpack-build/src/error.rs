@@ -1,4 +1,4 @@
-//! What went wrong, with the file.
+//! Errors, with the file that caused them.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -10,30 +10,30 @@ use rustix::io::Errno;
 /// Why an operation on files failed.
 #[derive(Debug)]
 pub enum Error {
-    /// An input is damaged, or not what it has to be.
+    /// An input is damaged or unsupported.
     Refused {
         /// The file.
         path: PathBuf,
         /// What was expected and what was found.
         reason: String,
     },
-    /// The operating system refused.
+    /// An operating system call failed.
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried: a verb.
+        /// The failed action: a verb.
         action: &'static str,
         /// Why it failed.
         source: io::Error,
     },
-    /// A file is not the one any more that was read.
+    /// A file was replaced or modified after it was read.
     Changed {
         /// The file.
         path: PathBuf,
     },
-    /// There is no compiler, or it failed.
+    /// There is no suitable compiler, or it failed.
     Compiler(String),
-    /// A wrong argument.
+    /// An invalid argument.
     Usage(String),
 }
 
@@ -62,7 +62,7 @@ impl std::error::Error for Error {
 }
 
 impl Error {
-    /// The message, and what caused it.
+    /// The message and its cause, on one line.
     pub fn in_one_line(&self) -> String {
         match self {
             Self::Io { source, .. } => format!("{self}: {source}"),
@@ -94,11 +94,11 @@ impl Error {
         }
     }
 
-    /// What went wrong with the archive at `path`: damage is [`Error::Refused`], what the system
-    /// refused [`Error::Io`]; `action` is a verb.
+    /// An error of the archive at `path`: [`Error::Refused`] for damage, [`Error::Io`] for a failed
+    /// system call; `action` is a verb.
     pub fn archive(path: &Path, action: &'static str, error: ArchiveError) -> Self {
         match error {
-            // An archive that ends too early is damaged.
+            // A truncated archive counts as damaged.
             ArchiveError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 Self::io(path, action, error)
             }
@@ -106,8 +106,8 @@ impl Error {
         }
     }
 
-    /// Whether the process or the system ran out of memory or of open files, which tells nothing of the
-    /// file that was read.
+    /// Whether the process or the system ran out of memory or open files, which says nothing about
+    /// the file being read.
     pub fn is_exhaustion(&self) -> bool {
         let Self::Io { source, .. } = self else {
             return false;
@@ -122,14 +122,14 @@ impl Error {
     }
 }
 
-/// A path in a message: what is [`escaped`] in it cannot play tricks.
+/// A path for messages, [`escaped`].
 pub fn shown(path: &Path) -> impl fmt::Display {
     escaped(&path.to_string_lossy()).to_string()
 }
 
-/// Text that names of files, kernels or targets are part of, on one line: control characters, those
-/// that change the direction of text, and others that cannot be seen are escaped. Whoever makes a
-/// file chooses such names, and a terminal obeys some of these characters.
+/// Escapes text with names of files, kernels or targets, so that it fits on one line. It escapes
+/// control characters, invisible characters, and those that change the direction of text: whoever
+/// makes a file chooses such names, and terminals obey some of these characters.
 pub fn escaped(text: &str) -> impl fmt::Display {
     struct Escaped<'a>(&'a str);
 

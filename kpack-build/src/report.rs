@@ -1,4 +1,4 @@
-//! What a run did, and how far it is.
+//! Reports of a run, and its progress.
 
 mod json;
 
@@ -7,17 +7,16 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::archive::Written;
 
-/// What a run did.
+/// The results of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The binaries, in the order in which they were given.
+    /// The binaries, in the given order.
     pub files: Vec<FileReport>,
-    /// The archives that the binaries' device code is in, by target; with
-    /// `install::Only::Host` none.
+    /// The archives with the binaries' device code, by target; empty with `install::Only::Host`.
     pub archives: Vec<ArchiveReport>,
-    /// Archives that held nothing any more.
+    /// Archives removed because they were empty.
     pub removed: Vec<PathBuf>,
-    /// What is worth knowing, or wrong but no reason to stop.
+    /// Notes, and problems that did not stop the run.
     pub notices: Vec<Notice>,
 }
 
@@ -26,35 +25,35 @@ pub struct Report {
 pub struct FileReport {
     /// Its path in the prefix.
     pub path: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What became of a binary.
+/// The outcome for a binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was split, or its half of the work was done.
+    /// It was split, or in a partial run, the requested part was done.
     Split {
-        /// How many wrappers it has.
+        /// Number of wrappers.
         wrappers: usize,
         /// The targets whose device code is kept.
         targets: Vec<String>,
-        /// Its size before, in bytes.
+        /// Size before, in bytes.
         size_before: u64,
-        /// Its size after, in bytes; the same where only device code was taken.
+        /// Size after, in bytes; the same if only device code was extracted.
         size_after: u64,
     },
-    /// It was split before the link: its code objects were put into the archives, and its markers
-    /// changed to lead there.
-    Placed {
-        /// How many wrappers it has.
+    /// It was split before the link. Its code objects were added to the archives, and its markers
+    /// now refer to them.
+    Relocated {
+        /// Number of wrappers.
         wrappers: usize,
         /// The targets whose device code is kept.
         targets: Vec<String>,
     },
-    /// It is a split binary already.
+    /// It was already split.
     AlreadySplit,
-    /// It was left alone.
+    /// It was skipped.
     LeftAlone {
         /// Why.
         reason: String,
@@ -70,14 +69,14 @@ pub struct ArchiveReport {
     pub target: String,
     /// Its size in bytes.
     pub size: u64,
-    /// How many kernels it has.
+    /// Number of kernels.
     pub kernel_count: u64,
-    /// Whether it was written; it was not where it would be the same.
+    /// Whether it was written; false if it already had the same content.
     pub changed: bool,
 }
 
 impl ArchiveReport {
-    /// The line for an archive that was written.
+    /// The report of a written archive.
     pub fn written(path: impl Into<PathBuf>, target: &TargetId, written: &Written) -> Self {
         Self {
             path: path.into(),
@@ -89,23 +88,23 @@ impl ArchiveReport {
     }
 }
 
-/// Something worth knowing about a file.
+/// A message about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
     /// The file.
     pub path: PathBuf,
-    /// What is to be known.
+    /// The message.
     pub text: String,
 }
 
-/// How much a notice matters.
+/// Severity of a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// Worth knowing.
+    /// For information.
     Note,
-    /// Probably not what was wanted.
+    /// Probably not intended.
     Warning,
 }
 
@@ -129,23 +128,23 @@ impl Report {
     }
 }
 
-/// Is told how far the work is.
+/// Receives the progress of a run.
 pub trait Progress: Sync {
-    /// There are `total` bytes of device code.
+    /// Work starts on `total` bytes of device code.
     fn start(&self, total: u64) {
         let _ = total;
     }
 
-    /// `bytes` more of them were read.
+    /// Another `bytes` of them were read.
     fn advance(&self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// The work on a file begins.
+    /// Work on a file starts.
     fn file(&self, path: &Path) {
         let _ = path;
     }
 }
 
-/// Tells nobody.
+/// Ignores progress.
 impl Progress for () {}

@@ -891,7 +891,7 @@ fn wrong_arguments_are_usage_errors() {
     let tree = Tree::new();
     let mut options = Options::new("vec", tree.path("host"), ["a/x.o", "b/x.o"]);
     let twice = split(&options, &()).unwrap_err().in_one_line();
-    assert!(twice.contains("two files are called `x.o`"), "{twice}");
+    assert!(twice.contains("two files named `x.o`"), "{twice}");
     options.files.pop();
     options.search_paths = vec!["lib/vec.kpack".to_owned()];
     let pattern = split(&options, &()).unwrap_err().in_one_line();

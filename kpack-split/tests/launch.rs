@@ -213,7 +213,7 @@ fn a_compilation_that_fails_leaves_what_was_made_before() {
     let command = ["no-such-compiler", "-c", "-o", object.to_str().unwrap()];
     let options = Options::new("vec", "", Vec::<OsString>::new());
     let error = launch(&options, &command.map(OsString::from)).unwrap_err();
-    assert!(error.to_string().contains("cannot be run"), "{error}");
+    assert!(error.to_string().contains("cannot run `"), "{error}");
     assert_eq!(tree.snapshot(), before);
 
     // What cannot be split must not be linked, but what was linked before goes on.

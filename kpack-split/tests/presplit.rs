@@ -121,7 +121,7 @@ fn the_archives_are_those_of_a_linked_binary_that_was_split() {
     install(&options(&tree.path("fat")), &()).unwrap();
     let report = install(&options(&tree.path("host")), &()).unwrap();
     assert!(
-        matches!(&report.files[0].outcome, Outcome::Placed { wrappers: 3, targets } if targets.len() == 3),
+        matches!(&report.files[0].outcome, Outcome::Relocated { wrappers: 3, targets } if targets.len() == 3),
         "{report:#?}"
     );
     assert_eq!(archives(&tree.path("fat")), archives(&tree.path("host")));

@@ -1,8 +1,8 @@
-//! One library, built: compiled, split, and archived or linked.
+//! Builds one library: compiles, splits, and archives or links it.
 //!
-//! Everything is made in a hidden directory beside the library's, and given its name when it is
-//! whole. What fails leaves the library and the archives of the last build, which programs that were
-//! linked with it go on using.
+//! Everything is made in a hidden directory next to the library's, which is renamed when complete.
+//! If the build fails, the library and archives of the last build stay, so programs linked with it
+//! keep working.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -26,19 +26,19 @@ use crate::store::{
     StagedFile, check_names, recover_directory, remove_directory, replace_directory,
 };
 
-/// The directory in `OUT_DIR` in which each library has one of its own.
+/// The directory in `OUT_DIR` that holds one directory per library.
 const DIRECTORY: &str = "kpack";
-/// The component of what build scripts make.
+/// The component of archives made by build scripts.
 const COMPONENT: &str = "lib";
 
-/// What a build is to make.
+/// The kind of library to build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Static,
     Shared,
 }
 
-/// Everything that is known before the first file is written.
+/// Everything known before the first file is written.
 pub(super) struct Build<'a> {
     hip: &'a Hip,
     name: &'a str,
@@ -47,9 +47,9 @@ pub(super) struct Build<'a> {
     compiler: Compiler,
     /// The package's directory, in which the compiler runs.
     package: PathBuf,
-    /// Where everything is in the end.
+    /// The library's final directory.
     directory: PathBuf,
-    /// Where everything is made.
+    /// The hidden directory where everything is made.
     hidden: PathBuf,
     flags: Flags,
     threads: NonZeroUsize,
@@ -112,14 +112,14 @@ impl<'a> Build<'a> {
         })
     }
 
-    /// Builds it. On failure there is what was there before.
+    /// Builds the library. On failure the previous build stays.
     pub(super) fn run(&self, kind: Kind) -> Result<Library, Error> {
         let old = self.directory.with_file_name(format!(".{}.old", self.name));
         let cannot_write = |error| match error {
             Error::Io { action, source, .. } => self.cannot_write(action, &source),
             error => error,
         };
-        // What a build that was killed left.
+        // Recover from an interrupted build.
         match self.directory.exists() {
             true => remove_directory(&old),
             false => recover_directory(&self.directory, &old),
@@ -144,8 +144,8 @@ impl<'a> Build<'a> {
         Ok(library)
     }
 
-    /// Makes everything in the hidden directory: the library, whose name is given, and the archives.
-    /// With the files that the sources include.
+    /// Makes the library and the archives in the hidden directory. Returns the library's file name
+    /// and the files that the sources include.
     fn make(&self, kind: Kind) -> Result<(String, Vec<PathBuf>), Error> {
         let objects = self.hidden.join("objects");
         fs::create_dir_all(&objects).map_err(|e| self.cannot_write("make", &e))?;
@@ -160,7 +160,7 @@ impl<'a> Build<'a> {
             Kind::Static => self.archive(&hosts)?,
             Kind::Shared => self.link(&hosts)?,
         };
-        // All that is in them is in the library and the archives now.
+        // The library and the archives hold all of their content now.
         remove_directory(&objects)?;
         for host in &hosts {
             fs::remove_file(host).map_err(|e| Error::io(host, "remove", e))?;
@@ -183,7 +183,7 @@ impl<'a> Build<'a> {
         )
     }
 
-    /// One for each source. Objects, and with them kernels, are named after the sources' paths in the
+    /// One job for each source. Objects, and so kernels, are named after the sources' paths in the
     /// package.
     fn jobs(&self, objects: &Path) -> Vec<Job> {
         let mut names = BTreeSet::new();
@@ -221,7 +221,8 @@ impl<'a> Build<'a> {
         let mut options = object_file::Options::new(&self.module, &self.hidden, objects);
         options.component = COMPONENT.to_owned();
         options.jobs = self.threads;
-        // Build scripts are compiled without optimisation, and so would zstd be. Staging compresses.
+        // Build scripts are compiled without optimisation, which makes zstd slow. Staging
+        // compresses.
         options.scheme = Scheme::None;
         let Some(directory) = self.directory.to_str() else {
             return Err(Error::refused(
@@ -264,17 +265,17 @@ impl<'a> Build<'a> {
             }
             arguments.push("-lamdhip64".into());
         }
-        let what = format!("`{file_name}` cannot be linked");
+        let what = format!("cannot link `{file_name}`");
         compile::run_one(&self.compiler, &arguments, &self.package, &what)?;
         Ok(file_name)
     }
 
-    /// Where the HIP runtime is.
+    /// The directory of the HIP runtime.
     fn runtime(&self) -> Option<PathBuf> {
         self.compiler.rocm.as_ref().map(|rocm| rocm.join("lib"))
     }
 
-    /// What Cargo is told.
+    /// The directives for Cargo.
     fn directives(&self, kind: Kind, included: &[PathBuf], library: &Library) -> Vec<String> {
         let mut all = Vec::new();
         let mut say = |text: String| all.push(format!("cargo::{text}"));

@@ -1,4 +1,4 @@
-//! Compiling sources, some at a time.
+//! Compiles sources in parallel.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,17 +16,17 @@ use crate::parallel;
 pub(super) struct Job {
     pub(super) source: PathBuf,
     pub(super) object: PathBuf,
-    /// The flags, and the source as the compiler is to name it.
+    /// The flags, and the source's path as passed to the compiler.
     pub(super) arguments: Vec<OsString>,
 }
 
 /// The files that a source includes.
 type Included = Result<Vec<PathBuf>, Error>;
 
-/// Runs all jobs, and tells the files that the sources include.
+/// Runs all jobs and returns the files that the sources include.
 ///
 /// # Errors
-/// [`Error::Compiler`] with what the compiler said.
+/// [`Error::Compiler`] with the compiler's output.
 pub(super) fn run(
     compiler: &Compiler,
     jobs: &[Job],
@@ -43,7 +43,7 @@ pub(super) fn run(
 }
 
 impl Job {
-    /// Compiles the source, and tells the files that it includes.
+    /// Compiles the source and returns the files that it includes.
     fn run(&self, compiler: &Compiler, directory: &Path) -> Included {
         let rules = self.object.with_extension("d");
         let what = format!("`{}` does not compile", self.source.display());
@@ -56,9 +56,9 @@ impl Job {
         run_one(compiler, &arguments, directory, &what)?;
         let host = fs::read(&rules).map_err(|e| Error::io(&rules, "read", e))?;
 
-        // `-MD` is for the host's pass alone; each target may include other files.
+        // `-MD` covers only the host pass; each target may include other files.
         let what = format!(
-            "cannot tell what `{}` includes for GPU targets",
+            "cannot list the files that `{}` includes for GPU targets",
             self.source.display()
         );
         let mut arguments: Vec<OsString> = ["-M", "-MT", make_rule::TARGET, "--cuda-device-only"]
@@ -71,7 +71,7 @@ impl Job {
     }
 }
 
-/// Runs the compiler once, and gives what it printed; `what` says in an error what could not be made.
+/// Runs the compiler once and returns its output; `what` begins the error message.
 pub(super) fn run_one(
     compiler: &Compiler,
     arguments: &[OsString],

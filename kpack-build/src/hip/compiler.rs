@@ -1,4 +1,4 @@
-//! Finding a compiler for HIP.
+//! Finds a HIP compiler.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -10,16 +10,16 @@ use super::environment::Environment;
 use super::shell_words;
 use crate::Error;
 
-/// Where a ROCm installation has its compilers.
+/// Paths of the compilers in a ROCm installation.
 const IN_ROCM: [&str; 3] = ["lib/llvm/bin/amdclang++", "llvm/bin/clang++", "bin/hipcc"];
 
-/// Where ROCm is installed where nothing else is said.
+/// The default ROCm installation.
 const ROCM: &str = "/opt/rocm";
 
-/// What only ROCm calls its compiler.
+/// A compiler name that only ROCm uses.
 const OF_ROCM: &str = "amdclang++";
 
-/// Names of other compilers in the `PATH`, the most capable first. LLVM packages of distributions
+/// Names of other compilers on the `PATH`, the most capable first. Distributions' LLVM packages
 /// have the version in the name.
 const OTHERS: [&str; 13] = [
     "hipcc",
@@ -37,15 +37,15 @@ const OTHERS: [&str; 13] = [
     "clang++-12",
 ];
 
-/// A compiler, with what launches it.
+/// A compiler and its launcher, if any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Compiler {
     program: PathBuf,
-    /// Where the program is a launcher, the compiler.
+    /// If the program is a launcher: the compiler and further arguments.
     arguments: Vec<OsString>,
     /// The ROCm installation that it belongs to.
     pub(super) rocm: Option<PathBuf>,
-    /// Where device libraries are that it does not find by itself.
+    /// The directory of device libraries, if the compiler does not find them by itself.
     device_libraries: Option<PathBuf>,
 }
 
@@ -59,19 +59,19 @@ impl Compiler {
         }
     }
 
-    /// One at a known place. What it cannot do, it says when it compiles.
+    /// A compiler given by path. Missing features show up when it compiles.
     pub(super) fn at(program: &Path, environment: &Environment, wanted: &Wanted<'_>) -> Self {
         let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
         let compiler = Self::new(program.to_owned(), Vec::new(), rocm);
         compiler.clone().fit(wanted).unwrap_or(compiler)
     }
 
-    /// Finds it: `HIPCXX`; that of the ROCm installation in `ROCM_PATH`; ROCm's on the `PATH`; that
-    /// in `/opt/rocm`; another one on the `PATH`. The first that can make code for all targets of the
-    /// build is taken.
+    /// Finds a compiler. It tries `HIPCXX`, the ROCm installation in `ROCM_PATH`, ROCm's compiler
+    /// on the `PATH`, `/opt/rocm`, then other compilers on the `PATH`, and takes the first that
+    /// supports all targets of the build.
     ///
     /// # Errors
-    /// [`Error::Compiler`] with everything that was looked at.
+    /// [`Error::Compiler`] that lists everything tried.
     pub(super) fn find(environment: &Environment, wanted: &Wanted<'_>) -> Result<Self, Error> {
         Self::find_with(environment, wanted, Path::new(ROCM))
     }
@@ -137,7 +137,7 @@ impl Compiler {
                 }
             };
             if !missing.is_empty() {
-                looked_at.push(format!("not there: {}", missing.join(", ")));
+                looked_at.push(format!("not found: {}", missing.join(", ")));
                 missing.clear();
             }
             looked_at.extend(unfit);
@@ -152,46 +152,46 @@ impl Compiler {
         )))
     }
 
-    /// The program that is run.
+    /// The program to run.
     pub(super) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// A command, to which arguments are to be added.
+    /// A command without the arguments of a compilation.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
         command
     }
 
-    /// The flag that names the ROCm installation.
+    /// The flag for the ROCm installation.
     pub(super) fn rocm_flag(&self) -> Option<OsString> {
         let mut flag = OsString::from("--rocm-path=");
         flag.push(self.rocm.as_ref()?);
         Some(flag)
     }
 
-    /// The flags that say where ROCm's headers and device libraries are.
+    /// The flags for the directories of ROCm's headers and device libraries.
     pub(super) fn rocm_flags(&self) -> Vec<OsString> {
         let libraries = self.device_libraries.as_deref().map(device_code::flag);
         self.rocm_flag().into_iter().chain(libraries).collect()
     }
 
-    /// The compiler, where it can make code for the targets; otherwise why it cannot.
+    /// Returns the compiler if it supports the targets, otherwise the reason.
     fn fit(mut self, wanted: &Wanted<'_>) -> Result<Self, String> {
         self.can_target_amdgcn()?;
         self.device_libraries = device_code::libraries(&self, wanted)?;
         Ok(self)
     }
 
-    /// Whether it has the AMDGPU target; otherwise why not.
+    /// Checks that the compiler has the AMDGPU target.
     fn can_target_amdgcn(&self) -> Result<(), String> {
         let mut command = self.command();
         command.arg("--print-targets").stdin(Stdio::null());
         match command.output() {
             Err(error) => Err(format!("it cannot be run: {error}")),
             Ok(output) if !output.status.success() => Err(format!(
-                "`--print-targets`, which clang has, failed ({})",
+                "`--print-targets` failed ({}); expected a clang",
                 output.status
             )),
             Ok(output) if String::from_utf8_lossy(&output.stdout).contains("amdgcn") => Ok(()),
@@ -210,7 +210,8 @@ impl fmt::Display for Compiler {
     }
 }
 
-/// A program, whose path may have spaces, or one with arguments, as `ccache clang++`.
+/// Splits a program from its arguments, as in `ccache clang++`. The path of a program without
+/// arguments may have spaces.
 fn words(path: &OsStr, named: &OsStr) -> (Option<PathBuf>, Vec<OsString>) {
     if let Some(program) = on_path(path, named) {
         return (Some(program), Vec::new());
@@ -221,7 +222,7 @@ fn words(path: &OsStr, named: &OsStr) -> (Option<PathBuf>, Vec<OsString>) {
     (program, words.collect())
 }
 
-/// A program that is named, with or without a directory.
+/// Finds a program by its name or path.
 fn on_path(path: &OsStr, name: &OsStr) -> Option<PathBuf> {
     if Path::new(name).components().count() > 1 {
         let program = PathBuf::from(name);
@@ -249,7 +250,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The program that is found, and its ROCm installation, by their names in `root`.
+    /// The program found and its ROCm installation, relative to `root`.
     fn found(root: &Path, variables: &[(&str, &str)]) -> (String, Option<String>) {
         let mut all = vec![("PATH".to_owned(), root.join("bin").into_os_string())];
         all.extend(variables.iter().map(|(name, value)| {

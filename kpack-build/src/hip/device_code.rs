@@ -1,6 +1,6 @@
-//! Whether a compiler can make device code for the targets of a build.
+//! Checks that a compiler can make device code for the targets of a build.
 //!
-//! The compiler is asked, with an empty source: it alone knows which processors it supports, and
+//! The check compiles an empty source: only the compiler knows which processors it supports and
 //! where it looks for ROCm's device libraries.
 
 use std::env::consts::ARCH;
@@ -12,7 +12,7 @@ use kpack_format::TargetId;
 
 use super::compiler::Compiler;
 
-/// What flags begin with that decide whether device libraries are linked, and which.
+/// Prefixes of flags that select the device libraries to link.
 const OF_DEVICE_LIBRARIES: [&str; 6] = [
     "-nogpulib",
     "-nocudalib",
@@ -22,15 +22,15 @@ const OF_DEVICE_LIBRARIES: [&str; 6] = [
     "-mcode-object-version=",
 ];
 
-/// What a compiler must be able to do.
+/// The code that a compiler must be able to make.
 pub(super) struct Wanted<'a> {
     targets: &'a [TargetId],
-    /// The flags of the build that matter here.
+    /// The flags of the build that affect device libraries.
     flags: Vec<OsString>,
 }
 
 impl<'a> Wanted<'a> {
-    /// Code for `targets`, compiled with flags that are the package's own.
+    /// Code for `targets` with the package's flags.
     pub(super) fn new(targets: &'a [TargetId], own: &[OsString]) -> Self {
         let matters = |flag: &&OsString| {
             let text = flag.to_string_lossy();
@@ -44,17 +44,16 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// The targets, for people.
+    /// The targets, for messages.
     pub(super) fn names(&self) -> String {
         names(self.targets)
     }
 }
 
-/// The directory of device libraries that `compiler` has to be told; `None` where it finds them, or
-/// needs none.
+/// The directory of device libraries to pass to `compiler`; `None` if it finds them or needs none.
 ///
 /// # Errors
-/// What it cannot do.
+/// The reason why the compiler does not fit.
 pub(super) fn libraries(
     compiler: &Compiler,
     wanted: &Wanted<'_>,
@@ -71,7 +70,7 @@ pub(super) fn libraries(
     }
     let unknown = fails(Some("-nogpulib".into()));
     if !unknown.is_empty() {
-        return Err(format!("it cannot make code for {}", names(&unknown)));
+        return Err(format!("it cannot compile for {}", names(&unknown)));
     }
     let mut without = wanted.targets.to_vec();
     for directory in of_distributions().filter(|directory| directory.is_dir()) {
@@ -87,15 +86,15 @@ pub(super) fn libraries(
     ))
 }
 
-/// Names a directory of device libraries to the compiler.
+/// The flag for a directory of device libraries.
 pub(super) fn flag(directory: &Path) -> OsString {
     let mut flag = OsString::from("--rocm-device-lib-path=");
     flag.push(directory);
     flag
 }
 
-/// Where distributions have ROCm's device libraries. A clang of theirs looks in `/opt/rocm`, and
-/// beside itself.
+/// Directories of ROCm's device libraries in distributions. Their clang looks only in `/opt/rocm`
+/// and next to itself.
 fn of_distributions() -> impl Iterator<Item = PathBuf> {
     let parents = [
         format!("/usr/lib/{ARCH}-linux-gnu"),

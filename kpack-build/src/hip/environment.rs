@@ -1,4 +1,4 @@
-//! What a build script reads from its environment, remembered so that Cargo can be told.
+//! The environment of a build script. It records the variables read, so that Cargo can watch them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,16 +7,16 @@ use std::path::PathBuf;
 
 use crate::Error;
 
-/// Variables of the environment, and which of them were asked for.
+/// Environment variables, and the names of those read.
 #[derive(Debug)]
 pub(crate) struct Environment {
-    /// The process's own where this is `None`.
+    /// `None` for the process's own environment.
     variables: Option<BTreeMap<String, OsString>>,
     asked: RefCell<BTreeSet<String>>,
 }
 
 impl Environment {
-    /// That of this process.
+    /// The environment of this process.
     pub(crate) fn of_process() -> Self {
         Self {
             variables: None,
@@ -24,7 +24,7 @@ impl Environment {
         }
     }
 
-    /// One that has these variables only.
+    /// An environment of only these variables.
     pub(crate) fn of(variables: BTreeMap<String, OsString>) -> Self {
         Self {
             variables: Some(variables),
@@ -32,13 +32,13 @@ impl Environment {
         }
     }
 
-    /// A variable whose change makes another build necessary; `None` where it is empty.
+    /// A variable whose change requires a rebuild; `None` if empty.
     pub(crate) fn get(&self, name: &str) -> Option<OsString> {
         self.asked.borrow_mut().insert(name.to_owned());
         self.untracked(name)
     }
 
-    /// A variable that Cargo sets, or whose change it notices by itself.
+    /// A variable that Cargo sets, or whose changes need not be watched.
     pub(crate) fn untracked(&self, name: &str) -> Option<OsString> {
         let value = match &self.variables {
             Some(variables) => variables.get(name).cloned(),
@@ -47,22 +47,22 @@ impl Environment {
         value.filter(|value| !value.is_empty())
     }
 
-    /// The same as text.
+    /// Like `get`, as text.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         self.untracked(name)?.into_string().ok()
     }
 
-    /// A directory that Cargo names to build scripts.
+    /// A directory that Cargo passes to build scripts.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Error> {
         self.untracked(name).map(PathBuf::from).ok_or_else(|| {
             Error::usage(format!(
-                "{name} is not set; call this from a build script (build.rs), for which Cargo \
+                "{name} is not set; call this from a build script (build.rs), where Cargo \
                  sets it"
             ))
         })
     }
 
-    /// The variables that were asked for.
+    /// The names of the variables read.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.borrow().iter().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! The flags of compilers and linkers.
+//! Flags for the compiler and the linker.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use super::compiler::Compiler;
 use super::environment::Environment;
 use super::shell_words;
 
-/// What names a directory for headers, joined to it or in front of it.
+/// Flags for a header directory, which follows joined or as the next argument.
 const INCLUDES: [&str; 4] = ["-isystem", "-iquote", "-idirafter", "-I"];
 
-/// What a flag for the compiler begins with that matters to the link, too.
+/// Prefixes of compiler flags that also affect the link.
 const OF_LINK: [&str; 35] = [
     "-B",
     "-L",
@@ -52,7 +52,7 @@ const OF_LINK: [&str; 35] = [
     "-target",
 ];
 
-/// Those of them that the next argument belongs to.
+/// Flags among them that take the next argument as their value.
 const WITH_VALUE: [&str; 7] = [
     "-B",
     "-L",
@@ -69,7 +69,7 @@ pub(super) struct Places<'a> {
     pub(super) out_dir: &'a Path,
 }
 
-/// The flags that the package and `HIPFLAGS` give.
+/// The flags from the package and `HIPFLAGS`.
 pub(super) fn own(hip: &Hip, environment: &Environment) -> Vec<OsString> {
     let more = environment.get("HIPFLAGS").unwrap_or_default();
     let more = shell_words::split(&more.to_string_lossy()).into_iter();
@@ -79,11 +79,11 @@ pub(super) fn own(hip: &Hip, environment: &Environment) -> Vec<OsString> {
 
 /// The flags of one build.
 pub(super) struct Flags {
-    /// Of every source.
+    /// For every source.
     pub(super) compile: Vec<OsString>,
-    /// Of a shared library, but for its name and objects.
+    /// For linking a shared library, without its name and objects.
     pub(super) link: Vec<OsString>,
-    /// The directories for headers that are neither in the package nor part of the system.
+    /// Header directories outside of the package and the system.
     pub(super) include_directories: Vec<PathBuf>,
 }
 
@@ -110,7 +110,7 @@ impl Flags {
         if debug.is_some_and(|debug| !["false", "0", "none"].contains(&debug.as_str())) {
             compile.push("-g".into());
         }
-        // No path of this build in debug information, messages and assertions.
+        // Keep paths of this build out of debug information, messages and assertions.
         for place in mapped(places, &includes) {
             compile.push(joined("-ffile-prefix-map=", &place, "=."));
         }
@@ -149,9 +149,9 @@ impl Flags {
     }
 }
 
-/// The directories whose names are taken out of what the compiler writes: the package's, those of
-/// the workspaces that it is in, that of the build, and those of headers elsewhere. The longest are
-/// last, and win.
+/// The directories whose paths are mapped away in the compiler's output: the package, its
+/// workspaces, the build directory, and header directories elsewhere. The longest come last, since
+/// the last match wins.
 fn mapped(places: &Places<'_>, includes: &[PathBuf]) -> Vec<PathBuf> {
     let mut all = vec![places.package.to_owned(), places.out_dir.to_owned()];
     all.extend(workspaces(places.package));
@@ -165,8 +165,8 @@ fn mapped(places: &Places<'_>, includes: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
-/// The directories of the workspaces that a package may be in: those above it that have a
-/// `Cargo.lock`, and its own.
+/// The possible workspaces of a package: every directory above it with a `Cargo.lock`, and the
+/// package's own.
 pub fn workspaces(package: &Path) -> impl Iterator<Item = PathBuf> {
     let above = package
         .ancestors()
@@ -174,14 +174,14 @@ pub fn workspaces(package: &Path) -> impl Iterator<Item = PathBuf> {
     above.map(Path::to_owned)
 }
 
-/// Whether a directory is the same on all machines.
+/// Whether a directory belongs to the system, so its path is the same on all machines.
 fn is_of_system(directory: &Path) -> bool {
     ["/usr", "/opt"]
         .iter()
         .any(|root| directory.starts_with(root))
 }
 
-/// The directories for headers that flags name.
+/// The header directories in flags.
 fn include_flags(flags: &[OsString]) -> impl Iterator<Item = PathBuf> {
     let mut flags = flags.iter();
     std::iter::from_fn(move || {
@@ -198,14 +198,14 @@ fn include_flags(flags: &[OsString]) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// The flags that matter to a link.
+/// The flags that affect a link.
 fn of_link(flags: &[OsString]) -> Vec<OsString> {
     let mut found = Vec::new();
     let mut flags = flags.iter();
     while let Some(flag) = flags.next() {
         let text = flag.to_string_lossy();
         if text.starts_with("-X") && text != "-Xlinker" {
-            // The next one is for another program, or for one pass: `-Xarch_device -march=…`.
+            // The next argument is for another program or a single pass: `-Xarch_device -march=…`.
             flags.next();
             continue;
         }

@@ -1,13 +1,13 @@
-//! What was built, and what Cargo is told about it.
+//! A built library and its directives for Cargo.
 
 use std::path::{Path, PathBuf};
 
-/// In a library's directory, the file that names the directories for headers, outside of the package
-/// and the system, that its sources were compiled with. Staging looks for them in a release; and no
-/// other directory that a program is linked with has such a file.
+/// File in a library's directory that lists the header directories outside of the package and the
+/// system. Staging looks for their paths in a release. No other directory that a program is linked
+/// with has such a file.
 pub const INCLUDE_DIRECTORIES: &str = "include-directories.txt";
 
-/// A library of host code, and the archives with its device code.
+/// A host-only library and the archives of its device code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
     pub(super) path: PathBuf,
@@ -17,7 +17,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// The static or shared library.
+    /// Path of the static or shared library.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -32,7 +32,7 @@ impl Library {
         &self.module
     }
 
-    /// What Cargo has to be told: `cargo::` directives, one a line.
+    /// The `cargo::` directives, one per line.
     pub fn directives(&self) -> &[String] {
         &self.directives
     }

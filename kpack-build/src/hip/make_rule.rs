@@ -1,13 +1,14 @@
-//! What a compiler says that a source includes: a make rule.
+//! Parses the make rules in which a compiler lists included files.
 
 use std::path::PathBuf;
 
-/// The target of the rules, which the compiler is told: a path could have a colon.
+/// The target passed to the compiler for its rules. It is fixed because a path could contain a
+/// colon.
 pub(super) const TARGET: &str = "x";
 
-/// The files that rules for [`TARGET`] name behind the colon, in the form in which clang writes them
-/// (`PrintFilename` in its `DependencyFile.cpp`): `$$` is a dollar sign, `\#` a hash sign, and a space
-/// in a name has a backslash in front, before which backslashes are doubled.
+/// The files after the colon in rules for [`TARGET`], as clang writes them (`PrintFilename` in
+/// `DependencyFile.cpp`): `$$` is a dollar sign and `\#` a hash sign. A backslash precedes a space
+/// in a name, and backslashes before it are doubled.
 pub(super) fn dependencies(rules: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut name = String::new();

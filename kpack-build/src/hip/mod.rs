@@ -1,9 +1,9 @@
 //! HIP kernels of a Rust crate, compiled and split by its build script.
 //!
-//! A build script runs before its crate is linked, so it can never split the linked program; but it
-//! can split the objects that it compiles ([`object_file`](crate::object_file)), and hand the linker
-//! a library of host code. The device code is in archives in `OUT_DIR`, and the program finds it
-//! there as long as it is run by Cargo; staging makes a release of it that can be moved.
+//! A build script runs before its crate is linked, so it cannot split the linked program. Instead
+//! it splits the objects that it compiles ([`object_file`](crate::object_file)), and gives the
+//! linker a host-only library. The device code goes into archives in `OUT_DIR`, where a program run
+//! by Cargo finds it. `kpack stage` makes a relocatable release.
 
 mod build;
 mod compile;
@@ -28,7 +28,7 @@ pub use flags::workspaces;
 pub use library::INCLUDE_DIRECTORIES;
 pub use library::Library;
 
-/// Compiles HIP sources into a library without device code, and archives with it.
+/// Compiles HIP sources into a host-only library and archives of their device code.
 ///
 /// `build.rs`:
 ///
@@ -60,12 +60,12 @@ pub struct Hip {
     silent: bool,
     without_runtime: bool,
     without_standard_library: bool,
-    /// Instead of the process's own.
+    /// Replaces the process's environment.
     environment: Option<BTreeMap<String, OsString>>,
 }
 
 impl Hip {
-    /// A build with nothing to compile yet.
+    /// A build without sources.
     pub fn new() -> Self {
         Self::default()
     }
@@ -84,13 +84,13 @@ impl Hip {
         self
     }
 
-    /// Adds a directory to look for headers in.
+    /// Adds a header directory.
     pub fn include(&mut self, directory: impl AsRef<Path>) -> &mut Self {
         self.includes.push(directory.as_ref().to_owned());
         self
     }
 
-    /// Adds directories to look for headers in.
+    /// Adds header directories.
     pub fn includes(&mut self, paths: impl IntoIterator<Item = impl AsRef<Path>>) -> &mut Self {
         for path in paths {
             self.include(path);
@@ -109,14 +109,14 @@ impl Hip {
         self
     }
 
-    /// Adds a flag for the compiler. What matters to the link (`--sysroot=…`, `-fuse-ld=…`,
-    /// `-Wl,…`, `-L…`) is given to that of a shared library, too.
+    /// Adds a compiler flag. Flags that affect the link (`--sysroot=…`, `-fuse-ld=…`, `-Wl,…`,
+    /// `-L…`) also apply to linking a shared library.
     pub fn flag(&mut self, flag: impl AsRef<OsStr>) -> &mut Self {
         self.flags.push(flag.as_ref().to_owned());
         self
     }
 
-    /// Adds flags for the compiler.
+    /// Adds compiler flags.
     pub fn flags(&mut self, flags: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Self {
         for flag in flags {
             self.flag(flag);
@@ -124,14 +124,14 @@ impl Hip {
         self
     }
 
-    /// The C++ standard, such as `c++17`; otherwise the compiler's own.
+    /// Sets the C++ standard, such as `c++17`; defaults to the compiler's.
     pub fn std(&mut self, standard: impl Into<String>) -> &mut Self {
         self.standard = Some(standard.into());
         self
     }
 
-    /// Adds a GPU target, such as `gfx1100` or `gfx90a:xnack+`, or a list of them with semicolons, as
-    /// CMake has it. Where none is added, `KPACK_OFFLOAD_ARCH` names them.
+    /// Adds a GPU target, such as `gfx1100` or `gfx90a:xnack+`, or a semicolon-separated list as in
+    /// CMake. Without any, `KPACK_OFFLOAD_ARCH` names the targets.
     pub fn offload_arch(&mut self, target: impl Into<String>) -> &mut Self {
         self.offload_archs.push(target.into());
         self
@@ -148,48 +148,48 @@ impl Hip {
         self
     }
 
-    /// The module that the archives are named after; by default the package. No other package that is
-    /// linked into the same program may have it.
+    /// Sets the module that the archives are named after; defaults to the package name. Each
+    /// package linked into a program needs its own module.
     pub fn module(&mut self, name: impl Into<String>) -> &mut Self {
         self.module = Some(name.into());
         self
     }
 
-    /// The compiler, which otherwise is looked for: `HIPCXX`; that of ROCm in `ROCM_PATH`, on the
-    /// `PATH` or in `/opt/rocm`; another one on the `PATH`. The first that supports all GPU targets
-    /// of the build is taken.
+    /// Sets the compiler. By default kpack tries `HIPCXX`, ROCm's compiler in `ROCM_PATH`, on the
+    /// `PATH` or in `/opt/rocm`, then other compilers on the `PATH`, and takes the first that
+    /// supports all GPU targets of the build.
     pub fn compiler(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.compiler = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Where to build, instead of `OUT_DIR`.
+    /// Sets the build directory instead of `OUT_DIR`.
     pub fn out_dir(&mut self, directory: impl AsRef<Path>) -> &mut Self {
         self.out_dir = Some(directory.as_ref().to_owned());
         self
     }
 
-    /// Whether Cargo is told what was built; it is by default. [`Library::directives`] has what
-    /// would be said.
+    /// Whether to print directives for Cargo (default: yes). [`Library::directives`] returns them
+    /// in either case.
     pub fn cargo_metadata(&mut self, tell: bool) -> &mut Self {
         self.silent = !tell;
         self
     }
 
-    /// Whether the program is linked with the HIP runtime, `amdhip64`; it is by default.
+    /// Whether to link the program with the HIP runtime, `amdhip64` (default: yes).
     pub fn link_runtime(&mut self, link: bool) -> &mut Self {
         self.without_runtime = !link;
         self
     }
 
-    /// Whether the program is linked with the C++ standard library, `stdc++`; it is by default.
+    /// Whether to link the program with the C++ standard library, `stdc++` (default: yes).
     pub fn link_standard_library(&mut self, link: bool) -> &mut Self {
         self.without_standard_library = !link;
         self
     }
 
-    /// Variables to be read instead of the process's environment: for tests, and for building outside
-    /// of a build script.
+    /// Replaces the process's environment variables: for tests, and for building outside of a build
+    /// script.
     pub fn environment(
         &mut self,
         variables: impl IntoIterator<Item = (impl Into<String>, impl Into<OsString>)>,
@@ -203,7 +203,7 @@ impl Hip {
     /// Makes the static library `lib<name>.a`.
     ///
     /// # Panics
-    /// As [`try_compile`](Self::try_compile) fails.
+    /// If [`try_compile`](Self::try_compile) fails.
     #[track_caller]
     pub fn compile(&self, name: &str) -> Library {
         match self.try_compile(name) {
@@ -212,12 +212,12 @@ impl Hip {
         }
     }
 
-    /// Makes the static library `lib<name>.a`, and the archives with its device code.
+    /// Makes the static library `lib<name>.a` and the archives of its device code.
     ///
     /// # Errors
-    /// [`Error::Compiler`] where there is no compiler, or the sources do not compile;
-    /// [`Error::Usage`] for what makes no sense; [`Error::Refused`] for objects that cannot be split
-    /// before the link; [`Error::Io`].
+    /// [`Error::Compiler`] if there is no compiler or the sources do not compile; [`Error::Usage`]
+    /// for invalid options; [`Error::Refused`] for objects that cannot be split before the link;
+    /// [`Error::Io`].
     pub fn try_compile(&self, name: &str) -> Result<Library, Error> {
         self.build(name, Kind::Static)
     }
@@ -225,7 +225,7 @@ impl Hip {
     /// Makes the shared library `lib<name>.so`.
     ///
     /// # Panics
-    /// As [`try_shared`](Self::try_shared) fails.
+    /// If [`try_shared`](Self::try_shared) fails.
     #[track_caller]
     pub fn shared(&self, name: &str) -> Library {
         match self.try_shared(name) {
@@ -234,9 +234,9 @@ impl Hip {
         }
     }
 
-    /// Makes the shared library `lib<name>.so` and the archives with its device code. A program that
-    /// Cargo runs finds it; one that was staged does with the run path `$ORIGIN/../lib`, which only
-    /// its own package can give it.
+    /// Makes the shared library `lib<name>.so` and the archives of its device code. A program run
+    /// by Cargo finds the library. A staged program needs the run path `$ORIGIN/../lib`, which only
+    /// its own package can set.
     ///
     /// # Errors
     /// As [`try_compile`](Self::try_compile).

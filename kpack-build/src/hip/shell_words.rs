@@ -1,7 +1,7 @@
-//! Words of a variable of the environment, quoted as in a shell.
+//! Splits an environment variable into words, with quotes as in a shell.
 
-/// Splits at white space, but not in quotes; a backslash takes the meaning of what follows, but not
-/// in single quotes. A quote that is not closed ends with the text.
+/// Splits at white space outside of quotes. A backslash escapes the next character, except in
+/// single quotes. An unclosed quote ends with the text.
 pub(super) fn split(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -14,7 +14,7 @@ pub(super) fn split(text: &str) -> Vec<String> {
             (_, '\\') => {
                 let word = word.get_or_insert_default();
                 match (quote, rest.next()) {
-                    // In double quotes it stays before what has no meaning there.
+                    // In double quotes it stays before a character without special meaning.
                     (Some(_), Some(other)) if !"\"\\$`".contains(other) => {
                         word.extend(['\\', other]);
                     }

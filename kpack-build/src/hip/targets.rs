@@ -34,7 +34,7 @@ pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<Target
     if targets.is_empty() {
         return Err(Error::usage(format!(
             "no GPU target to compile for; name some in build.rs, `.offload_arch(\"gfx1100\")`, \
-             or in the environment, {VARIABLE}=\"gfx1100;gfx942\". `rocminfo` prints that of a \
+             or in the environment, {VARIABLE}=\"gfx1100;gfx942\". `rocminfo` prints the target of a \
              GPU"
         )));
     }

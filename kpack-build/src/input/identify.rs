@@ -1,4 +1,4 @@
-//! Which of the known kinds a file is, from its first bytes.
+//! Identifies a file's kind from its first bytes.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use object::elf;
 
 use crate::Error;
 
-/// The kinds of files that have to do with device code.
+/// Kinds of files related to device code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// An ELF file for a host that is not a relocatable object.
@@ -30,21 +30,21 @@ pub enum FileKind {
     CodeObject,
 }
 
-/// Tells what `file`, found at `path`, is; `None` where it is nothing of the kind. Only its first
-/// bytes are looked at, and of a manifest, which has no magic, also its name.
+/// Identifies `file`, found at `path`; `None` if it is of another kind. Reads only its first bytes.
+/// A manifest has no magic, so its name counts too.
 ///
 /// # Errors
-/// [`Error::Io`] where it cannot be read.
+/// [`Error::Io`] if it cannot be read.
 pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
     let mut buffer = [0u8; START];
     let start = first_bytes(file, &mut buffer).map_err(|e| Error::io(path, "read", e))?;
     Ok(kind_of(start).or_else(|| names::is_manifest(path).then_some(FileKind::Manifest)))
 }
 
-/// How many bytes [`kind_of`] looks at.
+/// Bytes that [`kind_of`] needs.
 pub(crate) const START: usize = 24;
 
-/// Tells what has these first bytes.
+/// Identifies a file by its first bytes.
 pub(crate) fn kind_of(start: &[u8]) -> Option<FileKind> {
     if start.starts_with(&elf::ELFMAG) {
         Some(elf_kind(start))

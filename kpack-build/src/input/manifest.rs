@@ -9,7 +9,7 @@ use kpack_format::names::Group;
 
 use crate::Error;
 
-/// No manifest of a real module comes near this: an entry takes about 150 bytes.
+/// Far above any real manifest: an entry takes about 150 bytes.
 const MAX_SIZE: u64 = 16 << 20;
 
 /// Reads a manifest. Damage is [`Error::Refused`].
@@ -17,7 +17,7 @@ pub fn read_manifest(path: &Path) -> Result<manifest::Manifest, Error> {
     parse_manifest(path, super::open(path)?)
 }
 
-/// Reads a manifest that is at `path`, or is to be there.
+/// Parses a manifest from `source`; `path` is its current or future location.
 pub(crate) fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest::Manifest, Error> {
     let mut bytes = Vec::new();
     source
@@ -33,8 +33,8 @@ pub(crate) fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest:
     manifest::Manifest::read(&bytes).map_err(|e| Error::refused(path, e.to_string()))
 }
 
-/// The parts of a module's manifest in `directory`, `<name>.<part>.kpm`: what single packages have
-/// of the module, where it is in several.
+/// The fragments of a module's manifest in `directory`, `<name>.<part>.kpm`: one for each package
+/// of a module that several packages share.
 pub fn manifest_parts(
     directory: &Path,
     group: &Group,
@@ -48,9 +48,9 @@ pub fn manifest_parts(
             continue;
         }
         match read_manifest(&path) {
-            // `vec_lib.x.kpm` is another module's whole manifest where that is called so.
+            // `vec_lib.x.kpm` may also be the whole manifest of another module.
             Ok(manifest) if manifest.component_name == **group => parts.push((path, manifest)),
-            // Verifying it says why it cannot be read.
+            // Verification reports why it cannot be read.
             Ok(_) | Err(Error::Refused { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! Files as they come in: opened, told apart, their headers read, and errors with their paths.
+//! Opens, identifies and reads input files, and adds their paths to errors.
 
 mod identify;
 mod manifest;
@@ -29,11 +29,11 @@ pub use manifest::{manifest_parts, read_manifest};
 pub fn open(path: &Path) -> Result<File, Error> {
     interrupt::check(path, "open")?;
     let not_regular = || Error::refused(path, "not a regular file");
-    // Opening a FIFO would wait for who writes into it.
+    // Opening a FIFO would wait for a writer.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let opened = File::options().read(true).custom_flags(flags).open(path);
     let file = match opened {
-        // A socket, which cannot be opened.
+        // Sockets cannot be opened.
         Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
             return Err(not_regular());
         }
@@ -76,10 +76,10 @@ pub fn open_bundle<R: Read + Seek>(
     Bundle::read(reader, wrapper.bundle_available)
 }
 
-/// A bundle's error, with the path that it lacks and, where the file has several, its place.
+/// Adds the path to a bundle's error, and the location if the file has several bundles.
 pub fn bundle_error(path: &Path, place: &str, error: BundleError) -> Error {
     match error {
-        // Damage that a decompressor finds is an I/O error without a number.
+        // A decompressor reports damage as an I/O error without an error number.
         BundleError::Io(error)
             if error.raw_os_error().is_some() || error.kind() == ErrorKind::OutOfMemory =>
         {
@@ -89,13 +89,13 @@ pub fn bundle_error(path: &Path, place: &str, error: BundleError) -> Error {
     }
 }
 
-/// The error of a wrapper's bundle at this file offset.
+/// Adds the path, wrapper and file offset to a bundle's error.
 pub fn wrapper_error(path: &Path, wrapper: u32, offset: u64, error: BundleError) -> Error {
     let place = format!("wrapper {wrapper}, bundle at file offset {offset:#x}: ");
     bundle_error(path, &place, error)
 }
 
-/// An ELF error, with the path that it lacks.
+/// Adds the path to an ELF error.
 pub fn elf_error(path: &Path, error: ElfError) -> Error {
     match error {
         ElfError::Io(e) if e.kind() != ErrorKind::UnexpectedEof => Error::io(path, "read", e),
@@ -103,13 +103,13 @@ pub fn elf_error(path: &Path, error: ElfError) -> Error {
     }
 }
 
-/// Whether a code object is for `target`, by what its own header says; the text says how not.
+/// Checks by its own header that a code object is for `target`; the error says what differs.
 pub fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), String> {
     let size = bytes.len() as u64;
     check_target(target, || CodeObject::read(&mut Cursor::new(bytes), size))
 }
 
-/// The same for one in a file, which it fills.
+/// Like [`check_code_object`], for a file that holds one code object.
 pub(crate) fn check_code_object_file(
     file: &File,
     size: u64,
@@ -118,7 +118,7 @@ pub(crate) fn check_code_object_file(
     check_target(target, || CodeObject::read(&mut BufReader::new(file), size))
 }
 
-/// The same for one of which only the first bytes are held.
+/// Like [`check_code_object`], given only the first bytes and the size.
 pub fn check_code_object_head(head: &[u8], size: u64, target: &TargetId) -> Result<(), String> {
     check_target(target, || CodeObject::read_head(head, size))
 }
@@ -127,7 +127,7 @@ fn check_target(
     target: &TargetId,
     read: impl FnOnce() -> Result<CodeObject, CodeObjectError>,
 ) -> Result<(), String> {
-    // SPIR-V is compiled further by the runtime and is no AMDGPU ELF file.
+    // The runtime compiles SPIR-V further; it is not an AMDGPU ELF file.
     if !target.processor().starts_with("gfx") {
         return Ok(());
     }
@@ -139,7 +139,7 @@ fn check_target(
         .target
         .map_or_else(String::new, |own| own.to_string());
     Err(format!(
-        "its ELF header says that it is for {own} (e_flags {:#x})",
+        "its ELF header is for {own} (e_flags {:#x})",
         header.flags
     ))
 }

@@ -1,15 +1,15 @@
-//! Which objects a compiler writes, by its arguments: those that gcc, clang and hipcc share.
+//! Finds the objects that a compiler writes, from the arguments that gcc, clang and hipcc share.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// How many response files may be within each other, so that one that names itself ends.
+/// How deeply response files may nest; stops one that names itself.
 const DEPTH: usize = 16;
 
-/// Options whose value is the next argument, which is no input then. Those that begin with `-X` are
-/// more.
+/// Options whose value is the next argument, which is then not an input. Options that begin with
+/// `-X` take one too.
 const WITH_VALUE: [&str; 34] = [
     "--config",
     "--include-directory",
@@ -46,23 +46,23 @@ const WITH_VALUE: [&str; 34] = [
     "-target",
     "-x",
 ];
-/// Extensions of what is compiled; all others are taken for input of the linker, but behind `-x`.
+/// Extensions of source files. Without `-x`, files with other extensions go to the linker.
 const SOURCES: [&str; 14] = [
     "C", "S", "bc", "c", "c++", "cc", "cp", "cpp", "cppm", "cu", "cxx", "hip", "i", "s",
 ];
 
-/// What a compiler is asked for.
+/// What a compiler is asked to make.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Compilation {
-    /// The files that it writes; none where it is not asked for objects, as when it links. What it
-    /// writes may still be something else.
+    /// The files it writes; empty unless it is asked for objects (for example, when it links). A
+    /// file may still turn out not to be an object.
     pub(super) outputs: Vec<PathBuf>,
     /// Whether it is asked for LLVM bitcode.
     pub(super) bitcode: bool,
 }
 
 impl Compilation {
-    /// Reads the arguments behind the compiler's name, those in response files too.
+    /// Reads the arguments after the compiler's name, including those in response files.
     pub(super) fn of(arguments: &[OsString]) -> Self {
         let mut all = Vec::new();
         expand(arguments, DEPTH, &mut all);
@@ -116,8 +116,8 @@ fn path(bytes: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(bytes))
 }
 
-/// The arguments, with those of response files (`@file`) in their places. A file that cannot be read
-/// is an argument, as it is for compilers.
+/// Replaces each response file (`@file`) by its arguments. As compilers do, keeps the name of an
+/// unreadable file as an argument.
 fn expand(arguments: &[OsString], depth: usize, all: &mut Vec<OsString>) {
     for argument in arguments {
         let file = argument.as_bytes().strip_prefix(b"@");
@@ -131,8 +131,8 @@ fn expand(arguments: &[OsString], depth: usize, all: &mut Vec<OsString>) {
     }
 }
 
-/// The words of a response file: between white space, with single and double quotes, and `\` in front
-/// of a character that stands for itself (GCC, "Options Controlling the Kind of Output", `@file`).
+/// Splits a response file into words at white space. Supports single and double quotes, and `\`
+/// before a literal character (GCC, "Options Controlling the Kind of Output", `@file`).
 fn words(text: &[u8]) -> Vec<OsString> {
     let mut found = Vec::new();
     let mut word: Option<Vec<u8>> = None;

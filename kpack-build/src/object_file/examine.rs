@@ -1,28 +1,27 @@
-//! What a file or a member of a static library is to the splitter, before anything is read of it but its
-//! bytes: most of what is compiled and archived has no device code, and is let through whatever it
-//! is.
+//! Quick check of a file or a static library member before parsing it. Most compiled and archived
+//! files have no device code and pass through, whatever they are.
 
 use object::elf;
 
 use crate::elf::{ElfError, ReadAt, refuse};
 use crate::input::{FileKind, START, kind_of};
 
-/// What is in whatever has device code of HIP: names of sections and symbols, and the magic of
-/// bundles. In bitcode and nested static libraries, too.
+/// Everything with HIP device code contains one of these: section names, symbol names, or the magic
+/// of a bundle. This holds for bitcode and nested static libraries too.
 const TRACES: [&[u8]; 4] = [
     b"hip_fatbin",
     b"hipFatBinSegment",
     b"__CLANG_OFFLOAD_BUNDLE__",
     b"llvm.offloading",
 ];
-/// How many bytes are searched at a time.
+/// Bytes searched at a time.
 const CHUNK: u64 = 1 << 20;
 
-/// Whether a file or member may be an object that can be split: one for a host that device code is
-/// made for. Where it is not, it has no device code.
+/// Whether a file or member may be an object that can be split: one for a supported host
+/// architecture. If not, it has no device code.
 ///
 /// # Errors
-/// What has device code and cannot be split.
+/// The file has device code but cannot be split.
 pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
     let start = start(source)?;
     match kind_of(&start) {
@@ -46,8 +45,8 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
             refuse!("it is a linked binary with device code; split it with `kpack install`")
         }
         Some(FileKind::StaticLibrary) if has_traces(source)? => refuse!(
-            "it is a static library with device code inside a static library, where no linker \
-             looks; split its objects, and put them into the outer library"
+            "it is a static library with device code inside a static library, where linkers do not \
+             look; split its objects and put them into the outer library"
         ),
         Some(FileKind::Bundle) => refuse!(
             "it is an offload bundle, as -fgpu-rdc --emit-static-lib makes it, whose device \
@@ -68,12 +67,12 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
     Ok(false)
 }
 
-/// Whether a file begins as LLVM bitcode does, with or without its wrapper.
+/// Whether a file starts like LLVM bitcode, with or without its wrapper.
 pub(super) fn is_bitcode(start: &[u8]) -> bool {
     start.starts_with(b"BC\xc0\xde") || start.starts_with(&[0xde, 0xc0, 0x17, 0x0b])
 }
 
-/// The first bytes; zeroes where there are fewer.
+/// The first bytes, padded with zeroes.
 pub(super) fn start<S: ReadAt>(source: &S) -> Result<[u8; START], ElfError> {
     let mut start = [0; START];
     let size = source.size()?.min(START as u64) as usize;
@@ -94,7 +93,7 @@ fn has_traces<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
             return Ok(true);
         }
         let end = at + some.len() as u64;
-        // A trace may begin in one part and end in the next.
+        // A trace may cross the boundary between two chunks.
         at = match end == size {
             true => end,
             false => end - longest,

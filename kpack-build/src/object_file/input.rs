@@ -1,4 +1,4 @@
-//! Objects and static libraries as they come in, with what is planned for them.
+//! Input objects and static libraries, and how each will be split.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use object::LittleEndian as LE;
 use super::examine;
 use super::name;
 use super::plan::Plan;
-use super::relocatable::{FatObject, Found, Relocatable};
+use super::relocatable::{DeviceContent, FatObject, Relocatable};
 use super::static_library::{self, Member};
 use super::window::{self, Window};
 use crate::Error;
@@ -23,7 +23,7 @@ use crate::report::{FileReport, Outcome, Report};
 use crate::split::{DeviceCode, code_ids, padding};
 use crate::store::{Directory, StagedFile};
 
-/// What is said of bundles that no wrapper leads to.
+/// Note for an object whose bundles no wrapper points to.
 const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: the program loads its device \
                                 code by other means, so it stays in place";
 
@@ -36,15 +36,16 @@ pub(super) struct Input {
     members: Option<Vec<Member>>,
     /// The objects with device code.
     pub(super) units: Vec<Unit>,
-    /// Whether one of its objects is split already.
+    /// Whether at least one of its objects is already split.
     pub(super) split_before: bool,
-    /// The objects whose bundles no wrapper leads to: the name of a member, or `None` for the file.
+    /// The objects whose bundles no wrapper points to: a member name, or `None` for the file
+    /// itself.
     without_wrappers: Vec<Option<String>>,
 }
 
-/// An object with device code: a file, or a member of a static library.
+/// An object with device code: a file or a static library member.
 pub(super) struct Unit {
-    /// The position of the member.
+    /// Index into `members`.
     member: Option<usize>,
     pub(super) kernel_name: String,
     pub(super) code: DeviceCode,
@@ -87,13 +88,13 @@ impl Input {
         Ok(input)
     }
 
-    /// The file name, which the kernels' names begin with.
+    /// The file name, used as the prefix of kernel names.
     pub(super) fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
     }
 
-    /// Plans an object, if it has device code.
+    /// Plans the split of an object that has device code.
     fn add(
         &mut self,
         member: Option<(usize, &Member)>,
@@ -115,17 +116,17 @@ impl Input {
         }
         let object = Relocatable::read(window).map_err(failed)?;
         let fat = match object.device_code().map_err(failed)? {
-            Found::None => return Ok(()),
-            Found::NoWrappers => {
+            DeviceContent::None => return Ok(()),
+            DeviceContent::NoWrappers => {
                 let name = member.map(|(_, member)| member.name.clone());
                 self.without_wrappers.push(name);
                 return Ok(());
             }
-            Found::Split => {
+            DeviceContent::Split => {
                 self.split_before = true;
                 return Ok(());
             }
-            Found::Fat(fat) => fat,
+            DeviceContent::Fat(fat) => fat,
         };
         let code = self.device_code(&object, &fat).map_err(in_member)?;
         let label = match member {
@@ -149,7 +150,7 @@ impl Input {
         Ok(())
     }
 
-    /// The bundles, where they are in the file.
+    /// The bundles and their file offsets.
     fn device_code(
         &self,
         object: &Relocatable<Window<'_>>,
@@ -178,7 +179,7 @@ impl Input {
         Ok(code)
     }
 
-    /// Puts the IDs of the device code that is in `archives` into the markers.
+    /// Writes the IDs of the device code in `archives` into the markers.
     pub(super) fn set_code_ids(
         &mut self,
         archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
@@ -235,7 +236,7 @@ impl Input {
         report.files.push(FileReport { path, outcome });
     }
 
-    /// Writes the host-only file beside the one of its name in `directory`.
+    /// Writes the host-only file under a temporary name in `directory`.
     pub(super) fn stage(&self, directory: &Arc<Directory>) -> Result<StagedFile, Error> {
         let name = self.path.file_name().unwrap_or_default();
         let mut staged = StagedFile::create(Arc::clone(directory), name)?;
@@ -266,7 +267,7 @@ impl Input {
     }
 }
 
-/// What a file should have been.
+/// Describes an unsupported file and what was expected instead.
 fn expected(start: &[u8], kind: Option<FileKind>) -> String {
     let what = match kind {
         Some(FileKind::Linked) => "it is a linked binary; split it with `kpack install`",
@@ -275,8 +276,8 @@ fn expected(start: &[u8], kind: Option<FileKind>) -> String {
         }
         Some(FileKind::CodeObject) => "it is device code, an AMDGPU ELF file",
         Some(FileKind::Archive | FileKind::Manifest) => "it is an archive or manifest of kpack",
-        // The machine of a COFF object (PE Format, "Machine Types"): x86-64 and ARM64, and what
-        // import libraries and /bigobj have in its place.
+        // The machine of a COFF object (PE Format, "Machine Types"): x86-64 and ARM64, and the
+        // values import libraries and /bigobj use instead.
         _ if [[0x64, 0x86], [0x64, 0xaa]].contains(&[start[0], start[1]])
             || start.starts_with(&[0, 0, 0xff, 0xff]) =>
         {

@@ -1,9 +1,9 @@
-//! Splitting as a part of compiling: a compiler launcher.
+//! Compiler launcher: splits objects as part of compiling.
 //!
-//! It runs the compiler, and splits the object that this has written, in its place. The archives go
-//! into a directory beside the object, `<object>.kpack`, to which its marker leads by an absolute
-//! path: a linked binary runs where it is built, and installing it puts the code objects where they
-//! belong.
+//! It runs the compiler, then splits the object it wrote, in place. The archives go into a
+//! directory next to the object, `<object>.kpack`, and the object's marker refers to them by an
+//! absolute path. So a linked binary runs from the build tree; installing it moves the code objects
+//! to their final place.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -19,20 +19,20 @@ use crate::input::{self, FileKind, elf_error};
 use crate::report::Outcome;
 use crate::store::remove_directory;
 
-/// Runs a compiler, and splits the objects that it makes. `options` have the module and how code
-/// objects are stored; their output directory and files are not looked at. What else a compiler
-/// writes, such as precompiled headers, stays as it is.
+/// Runs a compiler and splits the objects it makes, using the module and compression settings in
+/// `options` (its output directory and files are ignored). Other output of the compiler, such as
+/// precompiled headers, stays unchanged.
 ///
 /// # Errors
-/// [`Error::Compiler`] for one that cannot be run, and as [`split`]; the object is removed then, so
-/// that the build does not go on with it. A compiler that fails is none: its status is returned, and
-/// the archives of what it made before stay.
+/// [`Error::Compiler`] if the compiler cannot be run; otherwise as [`split`], with the object
+/// removed so that the build stops. A failing compiler is not an error: its exit status is
+/// returned, and the archives of its last successful run stay.
 pub fn launch(options: &Options, command: &[OsString]) -> Result<ExitStatus, Error> {
     launch_watched(options, command, &|_| {})
 }
 
-/// As [`launch`]; `watch` is told the compiler's process ID, and `None` when it has ended, so that
-/// signals can be passed on to it.
+/// As [`launch`], and calls `watch` with the compiler's process ID, then with `None` when it has
+/// ended, so that the caller can forward signals to it.
 ///
 /// # Errors
 /// As [`launch`].
@@ -44,7 +44,7 @@ pub fn launch_watched(
     let Some((compiler, arguments)) = command.split_first() else {
         return Err(Error::usage("no compiler given"));
     };
-    // Before it runs, which may remove response files.
+    // Read them before the compiler runs: it may remove its response files.
     let compilation = Compilation::of(arguments);
     let status = Command::new(compiler).args(arguments).spawn();
     let status = status.and_then(|mut compiler| {
@@ -53,8 +53,8 @@ pub fn launch_watched(
         watch(None);
         status
     });
-    let status = status
-        .map_err(|e| Error::Compiler(format!("`{}` cannot be run: {e}", compiler.display())))?;
+    let status =
+        status.map_err(|e| Error::Compiler(format!("cannot run `{}`: {e}", compiler.display())))?;
     if status.success() {
         for output in &compilation.outputs {
             // Compilers write through symbolic links.
@@ -71,7 +71,7 @@ pub fn launch_watched(
     Ok(status)
 }
 
-/// The directory of an object's archives, and a hidden one in which they are made.
+/// The directory of an object's archives, and the hidden directory where they are written first.
 fn directories(object: &Path) -> (PathBuf, PathBuf) {
     let name = object.file_name().unwrap_or(OsStr::new(""));
     let [mut shown, mut hidden] = ["", "."].map(OsString::from);
@@ -82,7 +82,7 @@ fn directories(object: &Path) -> (PathBuf, PathBuf) {
     (object.with_file_name(shown), object.with_file_name(hidden))
 }
 
-/// Whether there is an object to be split in what the compiler wrote.
+/// Whether the compiler wrote an object to split.
 fn is_object(path: &Path, bitcode: bool) -> Result<bool, Error> {
     if !path.is_file() {
         return Ok(false);
@@ -90,7 +90,7 @@ fn is_object(path: &Path, bitcode: bool) -> Result<bool, Error> {
     let file = input::open(path)?;
     Ok(match input::identify(path, &file)? {
         Some(FileKind::Object) => true,
-        // Of -flto. Where it has device code, that is said.
+        // Written by -flto. An error reports any device code in it.
         None => {
             let start = examine::start(&file).map_err(|e| elf_error(path, e))?;
             !bitcode && examine::is_bitcode(&start)
@@ -99,8 +99,8 @@ fn is_object(path: &Path, bitcode: bool) -> Result<bool, Error> {
     })
 }
 
-/// Splits `object` in its place. Archives and host object are made in a directory of their own, and
-/// replace what is there when they are whole.
+/// Splits `object` in place. Archives and host object are written to a hidden directory and replace
+/// the old ones when they are complete.
 fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error> {
     let (archives, hidden) = directories(object);
     if !is_object(object, bitcode)? {
@@ -117,13 +117,13 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
     own.output_dir.clone_from(&hidden);
     own.files = vec![object.to_owned()];
     own.search_paths = vec![format!("{place}/.kpack/{}", group.archive_pattern())];
-    // What a run that was killed left behind.
+    // Leftover of an interrupted run.
     remove_directory(&hidden)?;
     let done = split(&own, &()).and_then(|report| {
         let outcome = report.files.first().map(|file| &file.outcome);
         match outcome {
             Some(Outcome::Split { .. }) => replace(object, &archives, &hidden),
-            // The compiler wrote nothing, and what an earlier one wrote is there.
+            // The compiler wrote nothing; this is the object of an earlier run.
             Some(Outcome::AlreadySplit) => Ok(()),
             _ => remove_archives(&archives, &[]),
         }
@@ -132,7 +132,7 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
     done.and(removed)
 }
 
-/// Puts archives and host object from `hidden` into their places.
+/// Moves archives and host object from `hidden` to their final places.
 fn replace(object: &Path, archives: &Path, hidden: &Path) -> Result<(), Error> {
     let directory = archives.join(".kpack");
     fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
@@ -149,7 +149,7 @@ fn replace(object: &Path, archives: &Path, hidden: &Path) -> Result<(), Error> {
     remove_archives(archives, &new)
 }
 
-/// Removes archives and manifests of an object, but for those that `keep` names.
+/// Removes an object's archives and manifests, except those in `keep`.
 fn remove_archives(archives: &Path, keep: &[OsString]) -> Result<(), Error> {
     let directory = archives.join(".kpack");
     let Ok(entries) = fs::read_dir(&directory) else {
@@ -162,7 +162,7 @@ fn remove_archives(archives: &Path, keep: &[OsString]) -> Result<(), Error> {
             fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;
         }
     }
-    // Only where they are empty.
+    // Removes them only if empty.
     let _ = fs::remove_dir(&directory);
     let _ = fs::remove_dir(archives);
     Ok(())

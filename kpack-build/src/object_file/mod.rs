@@ -1,13 +1,13 @@
 //! Relocatable objects and static libraries, split before they are linked.
 //!
-//! In an object nothing has a fixed place yet: the bundles are in a section of their own
-//! (`.hip_fatbin`), and one relocation of the wrapper leads there. So the section is replaced by a
-//! small one with the marker, the wrapper's magic is changed, and every linker makes a host binary of
-//! it without ever seeing device code. What stays in the object stays byte for byte; what follows
-//! the device code moves up in the file.
+//! Nothing in an object has a fixed address yet: the bundles are in a section of their own
+//! (`.hip_fatbin`), and one relocation per wrapper points to it. Splitting replaces that section
+//! with a small one that holds the marker, and changes the wrapper's magic. Any linker then makes a
+//! host-only binary, without ever seeing device code. Everything else in the object stays byte for
+//! byte; what follows the device code moves up in the file.
 //!
-//! Each object has a marker of its own; its kernels are called `<file name>@<digest>#<index>`, with
-//! a digest of the object's device code.
+//! Each object has its own marker. Its kernels are named `<file name>@<digest>#<index>`, where the
+//! digest is of the object's device code.
 //!
 //! ```no_run
 //! use kpack_build::object_file::{Options, split};
@@ -45,7 +45,7 @@ use crate::parallel;
 
 use crate::report::{Progress, Report};
 use crate::split::{Budget, Compression, DeviceCode, compress};
-use crate::store::{Directory, Made, Transaction, Update, stem_of};
+use crate::store::{CreatedDirectories, Directory, Transaction, Update, stem_of};
 use input::Input;
 
 pub use launch::{launch, launch_watched};
@@ -53,14 +53,14 @@ pub use name::is_object;
 pub use options::Options;
 pub(crate) use static_library::create;
 
-/// Splits objects and static libraries: host-only files of the same names into
-/// [`Options::output_dir`], archives and manifest into `.kpack` in it. A file without device code,
-/// or one that is split already, is copied, so that the directory has everything to link.
+/// Splits objects and static libraries. Host-only files of the same names go to
+/// [`Options::output_dir`], archives and manifest to `.kpack` in it. Files without device code and
+/// files already split are copied, so the directory holds everything to link.
 ///
 /// # Errors
-/// [`Error::Usage`] for options that make no sense, [`Error::Refused`] for input that is damaged or
-/// cannot be split before the link, [`Error::Io`]. Nothing in the output directory has changed then,
-/// but where replacing files failed half-way.
+/// [`Error::Usage`] for invalid options; [`Error::Refused`] for input that is damaged or cannot be
+/// split before the link; [`Error::Io`]. On failure the output directory is unchanged, unless
+/// replacing its files failed half-way.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
     parallel::with_jobs(options.jobs, || split_all(options, progress))
@@ -75,7 +75,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     }
 
     let output = &options.output_dir;
-    let mut made = Made::default();
+    let mut made = CreatedDirectories::default();
     let directory = Directory::make(output, &mut made)?;
     let sources: Vec<(String, &DeviceCode)> = files
         .iter()
@@ -104,10 +104,10 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     Ok(report)
 }
 
-/// The directory of the archives in the output directory.
+/// Name of the archives' directory in the output directory.
 const KPACKS: &str = ".kpack";
 
-/// Archives, manifest and host-only files into the output directory.
+/// Writes archives, manifest and host-only files to the output directory.
 fn apply(
     output: Directory,
     group: &Group,
@@ -126,7 +126,7 @@ fn apply(
             .map(|old| old.kpack_files)
             .unwrap_or_default(),
     };
-    // Files that are split already say nothing about their kernels: these stay.
+    // The kernels of files that are already split are unknown here, so they stay.
     let again: Vec<&String> = names
         .iter()
         .zip(files)

@@ -1,10 +1,9 @@
-//! How the kernels of an object are called.
+//! How an object's kernels are named.
 //!
-//! A linked binary's kernels are named after its path in the install prefix, which no two files
-//! share. An object has no such path, and objects of many directories, or of several builds, meet
-//! in one module. So its name is `<file name>@<digest>`, where the digest is of its bundles: two
-//! objects of one name have the same device code, and whatever else has the name of an object,
-//! from this build or another, can be put into one archive with it.
+//! A linked binary's kernels are named after its path in the install prefix, which is unique.
+//! Objects have no such path, and objects of many directories or builds meet in one module. So an
+//! object's name is `<file name>@<digest>`, with a digest of its bundles. Two objects of the same
+//! name then have the same device code, and objects of different builds can share an archive.
 
 use std::fs::File;
 use std::ops::Range;
@@ -17,8 +16,8 @@ use kpack_format::names::KernelName;
 use crate::Error;
 use crate::input::hex;
 
-/// How many bytes of the digest are in a name: with 64 bits, a thousand million different objects
-/// of one file name meet with a probability of 3 %.
+/// Bytes of the digest in a name. With 64 bits, the probability of a collision among 10⁹ different
+/// objects of one file name is 3 %.
 const DIGEST: usize = 8;
 const CHUNK: u64 = 1 << 20;
 
@@ -56,8 +55,7 @@ pub fn is_object(kernel_name: &str) -> bool {
     })
 }
 
-/// The file name that a kernel of an object begins with, be the object a member of a static library
-/// or not.
+/// The file name in the kernel name of an object or a static library member.
 pub(super) fn file_of(kernel: &str) -> Option<&str> {
     let name = KernelName::parse(kernel).binary;
     let (label, _) = name.rsplit_once('@').filter(|_| is_object(name))?;

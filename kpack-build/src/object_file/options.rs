@@ -20,23 +20,23 @@ pub struct Options {
     pub component: String,
     /// Where the host-only objects go; the archives go into `.kpack` in it.
     pub output_dir: PathBuf,
-    /// Where the linked binary is to look for archives: absolute, or relative to its directory,
-    /// with `@GFXARCH@` for the target ID. Where empty, in `.kpack/` beside itself and in
+    /// Where the linked binary looks for archives: absolute, or relative to its directory, with
+    /// `@GFXARCH@` for the target ID. If empty, it looks in `.kpack/` next to itself and in
     /// `../lib/.kpack/`.
     pub search_paths: Vec<String>,
     /// How code objects are stored.
     pub scheme: Scheme,
-    /// The Zstandard level, where it applies.
+    /// The Zstandard level, if the scheme uses one.
     pub level: i32,
-    /// How many threads compress.
+    /// Number of compressing threads.
     pub jobs: NonZeroUsize,
-    /// Objects and static libraries. They stay as they are, unless they are in the output directory.
+    /// Objects and static libraries. They are not modified unless they are in the output directory.
     pub files: Vec<PathBuf>,
 }
 
 impl Options {
-    /// For a module, an output directory and its files, with the defaults of everything else:
-    /// component `lib`, Zstandard at level 3 (without feature `compression` of `kpack-format`, none), and as many threads as there are processors.
+    /// Options with defaults for everything else: component `lib`, Zstandard at level 3
+    /// (uncompressed without feature `compression` of `kpack-format`), one thread per processor.
     pub fn new(
         module: impl Into<String>,
         output_dir: impl Into<PathBuf>,
@@ -65,20 +65,20 @@ impl Options {
             .find(|path| !SearchPath::new(path.as_str()).names_target())
         {
             return Err(Error::usage(format!(
-                "search path `{path}` has no {GFXARCH} in the place of the target ID"
+                "search path `{path}` has no {GFXARCH} where the target ID belongs"
             )));
         }
         let mut names = BTreeSet::new();
         for file in &self.files {
             let Some(name) = file.file_name() else {
                 return Err(Error::usage(format!(
-                    "`{}` is not the name of a file",
+                    "`{}` is not a file name",
                     file.display()
                 )));
             };
             if !names.insert(name) {
                 return Err(Error::usage(format!(
-                    "two files are called `{}` and would overwrite each other in {}; split them \
+                    "two files named `{}` would overwrite each other in {}; split them \
                      into different directories",
                     name.display(),
                     self.output_dir.display()
@@ -88,7 +88,7 @@ impl Options {
         Ok(())
     }
 
-    /// What the markers are to have.
+    /// The search paths to put into the markers.
     pub(super) fn search_paths(&self, group: &Group) -> Vec<String> {
         if !self.search_paths.is_empty() {
             return self.search_paths.clone();
@@ -97,7 +97,7 @@ impl Options {
     }
 }
 
-/// Beside the binary, and in the library directory beside the binary's.
+/// Next to the binary, and in the library directory next to the binary's directory.
 pub(crate) fn default_search_paths(group: &Group) -> Vec<String> {
     let archive = group.archive_pattern();
     vec![

@@ -1,4 +1,4 @@
-//! A host-only object as a list of pieces: what is copied, what is new, and what is changed in it.
+//! Layout of a host-only object: a list of copied and new pieces, and edits to them.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -10,27 +10,27 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 
-use super::relocatable::{FatObject, Found, Header, Relocatable, SectionHeader};
+use super::relocatable::{DeviceContent, FatObject, Header, Relocatable, SectionHeader};
 use super::window::{Window, copy};
 use crate::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
 
 /// Alignment of a marker in its section, in bytes.
 const MARKER_ALIGN: u64 = 8;
-/// How many bytes are looked at at a time.
+/// Bytes read at a time.
 const CHUNK: u64 = 1 << 20;
 
 /// The layout of a host-only object: pure data.
 #[derive(Debug)]
 pub(super) struct Plan {
     pieces: Vec<Piece>,
-    /// Changed bytes by offset in the output, made last.
+    /// Changed bytes by output offset, applied last.
     edits: Vec<(u64, Vec<u8>)>,
     size: u64,
     wrappers: usize,
     marker: Vec<u8>,
 }
 
-/// A part of the output.
+/// A piece of the output.
 #[derive(Debug)]
 struct Piece {
     offset: u64,
@@ -61,9 +61,8 @@ enum What {
 }
 
 impl Plan {
-    /// Plans the object without its device code, `marker` in the place of each section of bundles.
-    /// What stands in front of the first part that changes its size stays where it is; what
-    /// follows moves up, in the same order.
+    /// Plans the object with `marker` in place of each section of bundles. Everything before the
+    /// first resized section keeps its offset; everything after it moves up, in the same order.
     pub(super) fn new<S: ReadAt>(
         object: &Relocatable<S>,
         fat: &FatObject,
@@ -151,11 +150,11 @@ impl Plan {
         })
     }
 
-    /// Puts another marker of the same size in the place of the planned one.
+    /// Replaces the planned marker by another of the same size.
     pub(super) fn set_marker(&mut self, marker: &[u8]) -> Result<(), ElfError> {
         if marker.len() != self.marker.len() {
             refuse!(
-                "its marker needs {} bytes, and {} were planned: it changed while it was read; run this again",
+                "its marker needs {} bytes (planned {}): the file changed while it was read; run this again",
                 marker.len(),
                 self.marker.len()
             );
@@ -174,8 +173,8 @@ impl Plan {
         self.size
     }
 
-    /// Writes the object into `output` from offset `base` on, where nothing is yet, and checks what
-    /// was written.
+    /// Writes the object to `output` at offset `base`, where nothing has been written yet, and
+    /// checks the result.
     pub(super) fn apply<S: ReadAt>(
         &self,
         source: &S,
@@ -195,11 +194,11 @@ impl Plan {
         self.check(Window::new(output, base, self.size))
     }
 
-    /// Reads what was written: split, with every wrapper, and the marker for each section of
-    /// bundles.
+    /// Reads the written object back: it must be split, with every wrapper, and one marker for each
+    /// section of bundles.
     fn check<S: ReadAt>(&self, written: S) -> Result<(), ElfError> {
         let object = Relocatable::read(written)?;
-        let split = matches!(object.device_code()?, Found::Split);
+        let split = matches!(object.device_code()?, DeviceContent::Split);
         let mut markers = 0;
         for (index, section) in object.sections.iter().enumerate() {
             if object.name(section) == SECTION_NAME.as_bytes()
@@ -217,13 +216,13 @@ impl Plan {
         Ok(())
     }
 
-    /// How many wrappers are redirected to the marker.
+    /// Number of wrappers redirected to the marker.
     pub(super) fn wrappers(&self) -> usize {
         self.wrappers
     }
 }
 
-/// The parts that have bytes, in order of offset, without overlaps.
+/// The parts that have bytes, sorted by offset; refuses overlaps.
 fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
     let header = &object.header;
     let mut parts = vec![
@@ -279,9 +278,8 @@ fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
     Ok(parts)
 }
 
-/// The alignment that a section's bytes have in the file: what the section asks for, or less where
-/// its offset has less, be it that the alignment is nonsense. So what is made of it grows by no
-/// more than its own size.
+/// The alignment of a section's bytes in the file: the section's own, or less if its offset has
+/// less, even when that alignment is nonsense. So padding never adds more than the section's size.
 fn alignment(section: &SectionHeader) -> u64 {
     let (offset, align) = (
         section.sh_offset.get(LE),
@@ -294,8 +292,8 @@ fn alignment(section: &SectionHeader) -> u64 {
     }
 }
 
-/// Sections without bytes in the file have an offset too, which by convention is where they would
-/// be: behind the section in front of them.
+/// Sections without bytes in the file have an offset too: by convention, the end of the previous
+/// section.
 fn empty_sections<S>(
     object: &Relocatable<S>,
     parts: &[Part],
@@ -333,7 +331,7 @@ fn empty_sections<S>(
     }
 }
 
-/// The section names with the marker's at their end, and where that is in them.
+/// The section names with the marker section's appended, and its offset.
 fn names_with_marker<S: ReadAt>(object: &Relocatable<S>) -> Result<(Vec<u8>, u32), ElfError> {
     let mut wanted = SECTION_NAME.as_bytes().to_vec();
     wanted.push(0);
@@ -350,7 +348,7 @@ fn names_with_marker<S: ReadAt>(object: &Relocatable<S>) -> Result<(Vec<u8>, u32
     }
 }
 
-/// What changes in the parts that are copied.
+/// The edits to copied parts.
 fn edits<S: ReadAt>(
     object: &Relocatable<S>,
     fat: &FatObject,
@@ -371,7 +369,7 @@ fn edits<S: ReadAt>(
         let at = output(wrapper.section) + wrapper.offset;
         edits.push((at, MAGIC_SPLIT.to_le_bytes().to_vec()));
         edits.push((at + 16, (index as u64).to_le_bytes().to_vec()));
-        // Some linkers keep the addend in place too.
+        // Some linkers read the addend from the pointer itself too.
         let in_place = object.bytes(input(wrapper.section) + wrapper.offset + POINTER, 8)?;
         if in_place != [0; 8] {
             edits.push((at + POINTER, vec![0; 8]));
@@ -384,7 +382,7 @@ fn edits<S: ReadAt>(
         }
         edits.push((output(relocations) + entry, rela));
     }
-    // Symbols of bundles, of which there is none in what clang writes.
+    // Symbols of bundles; clang writes none.
     for entry in &fat.symbols {
         let table = object.sections.iter().position(|section| {
             let start = section.sh_offset.get(LE);
@@ -404,14 +402,14 @@ fn edits<S: ReadAt>(
     Ok(edits)
 }
 
-/// What belongs to no section goes away where parts move, so it must be padding.
+/// Moving parts drops bytes outside of any section, so they must be padding.
 fn refuse_content<S: ReadAt>(object: &Relocatable<S>, gap: &Range<u64>) -> Result<(), ElfError> {
     let mut at = gap.start;
     while at < gap.end {
         let bytes = object.bytes(at, CHUNK.min(gap.end - at))?;
         if let Some(position) = bytes.iter().position(|byte| *byte != 0) {
             refuse!(
-                "file offset {:#x} is neither padding nor in a section; splitting would lose it",
+                "file offset {:#x} is neither padding nor in a section, so splitting would lose it",
                 at + position as u64
             );
         }

@@ -20,7 +20,7 @@ const OFFLOADING: u32 = 0x6fff_4c0b;
 pub(super) type Header = elf::FileHeader64<LE>;
 pub(super) type SectionHeader = elf::SectionHeader64<LE>;
 
-/// A relocatable object of which the headers are held.
+/// A relocatable object with its headers in memory.
 pub(super) struct Relocatable<S> {
     pub(super) source: S,
     pub(super) size: u64,
@@ -32,14 +32,14 @@ pub(super) struct Relocatable<S> {
     absolute: elf::RelocationType,
 }
 
-/// What device code an object has.
-pub(super) enum Found {
+/// The device code of an object.
+pub(super) enum DeviceContent {
     /// None.
     None,
-    /// Bytes in `.hip_fatbin`, and no wrapper that leads to them: the program, or another object,
-    /// uses them by other means.
+    /// `.hip_fatbin` has bytes, but no wrapper points to them: the program or another object loads
+    /// them by other means.
     NoWrappers,
-    /// It has been split already.
+    /// Already split.
     Split,
     /// Bundles.
     Fat(FatObject),
@@ -49,25 +49,25 @@ pub(super) enum Found {
 pub(super) struct FatObject {
     /// Indices of the sections with bundles.
     pub(super) fat_sections: Vec<usize>,
-    /// In order of section and offset; the position is the code object index.
+    /// Sorted by section and offset; the position is the code object index.
     pub(super) wrappers: Vec<FatWrapper>,
-    /// Symbols that are defined in these sections, section symbols apart: their file offsets.
+    /// File offsets of the symbols defined in these sections, except section symbols.
     pub(super) symbols: Vec<u64>,
 }
 
 /// A wrapper with magic HIPF.
 pub(super) struct FatWrapper {
-    /// The section that it is in.
+    /// Index of its section.
     pub(super) section: usize,
     /// Its offset in that section.
     pub(super) offset: u64,
-    /// The section of its pointer's relocation, and the entry's offset in that.
+    /// Its pointer's relocation: the section, and the offset of the entry in it.
     pub(super) relocation: (usize, u64),
-    /// Where its bundle is.
+    /// Location of its bundle.
     pub(super) bundle: linked::Wrapper,
 }
 
-/// A relocation, with what its symbol is.
+/// A relocation with its resolved symbol.
 struct Relocation {
     place: (usize, u64),
     kind: elf::RelocationType,
@@ -78,7 +78,7 @@ impl<S: ReadAt> Relocatable<S> {
     /// Reads the headers.
     ///
     /// # Errors
-    /// What is not a 64-bit little-endian relocatable object for x86-64 or AArch64.
+    /// The file is not a 64-bit little-endian relocatable object for x86-64 or AArch64.
     pub(super) fn read(source: S) -> Result<Self, ElfError> {
         let size = source.size()?;
         let bytes = bytes(&source, size, 0, 64, "the ELF header")?;
@@ -114,7 +114,7 @@ impl<S: ReadAt> Relocatable<S> {
         };
         let Some(table) = sections.get(names_index).filter(|_| names_index != 0) else {
             refuse!(
-                "its header refers to section {names_index} for section names, which does \
+                "its header names section {names_index} as the section name table, which does \
                      not exist"
             );
         };
@@ -137,17 +137,17 @@ impl<S: ReadAt> Relocatable<S> {
         rest.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
-    /// What device code there is, every relocation having been looked at.
+    /// Finds the device code and checks every relocation.
     ///
     /// # Errors
-    /// Device code that cannot be split off before the link, and damage.
-    pub(super) fn device_code(&self) -> Result<Found, ElfError> {
+    /// The object is damaged, or its device code cannot be split off before the link.
+    pub(super) fn device_code(&self) -> Result<DeviceContent, ElfError> {
         self.refuse_device_link()?;
         let fat_sections = self.named(FAT_SECTION);
         let wrapper_sections = self.named(WRAPPER_SECTION);
         let without_wrappers = match fat_sections.is_empty() {
-            true => Found::None,
-            false => Found::NoWrappers,
+            true => DeviceContent::None,
+            false => DeviceContent::NoWrappers,
         };
         if wrapper_sections.is_empty() {
             return Ok(without_wrappers);
@@ -158,7 +158,10 @@ impl<S: ReadAt> Relocatable<S> {
             if section.sh_flags.get(LE).0 & elf::SHF_COMPRESSED.0 != 0
                 || section.sh_type.get(LE) == elf::SHT_NOBITS
             {
-                refuse!("`{}` has no plain bytes", self.shown(*index));
+                refuse!(
+                    "`{}` is compressed or has no bytes in the file",
+                    self.shown(*index)
+                );
             }
         }
         let symbols = Symbols::read(self)?;
@@ -176,7 +179,7 @@ impl<S: ReadAt> Relocatable<S> {
                 };
                 if version != VERSION {
                     refuse!(
-                        "the wrapper at offset {offset:#x} of `{}` has version {version}; this program knows version {VERSION}",
+                        "the wrapper at offset {offset:#x} of `{}` has version {version}; expected {VERSION}",
                         self.shown(section)
                     );
                 }
@@ -190,7 +193,7 @@ impl<S: ReadAt> Relocatable<S> {
         if wrappers.is_empty() {
             return Ok(match split {
                 0 => without_wrappers,
-                _ => Found::Split,
+                _ => DeviceContent::Split,
             });
         }
         let used: Vec<(usize, u64)> = wrappers
@@ -224,20 +227,20 @@ impl<S: ReadAt> Relocatable<S> {
                 && !of_wrapper
             {
                 refuse!(
-                    "a relocation of `{}` at offset {:#x} points to offset {offset:#x} of `{FAT_SECTION}`, and belongs to no wrapper",
+                    "a relocation of `{}` at offset {:#x} points to offset {offset:#x} of `{FAT_SECTION}` but belongs to no wrapper",
                     self.shown(place.0),
                     place.1
                 );
             }
         }
-        Ok(Found::Fat(FatObject {
+        Ok(DeviceContent::Fat(FatObject {
             symbols: symbols.defined_in(&fat_sections),
             fat_sections,
             wrappers: found,
         }))
     }
 
-    /// Refuses sections that end behind the file.
+    /// Refuses sections that end past the end of the file.
     fn check_ranges(&self) -> Result<(), ElfError> {
         for (index, section) in self.sections.iter().enumerate().skip(1) {
             if matches!(section.sh_type.get(LE), elf::SHT_NOBITS | elf::SHT_NULL) {
@@ -256,7 +259,7 @@ impl<S: ReadAt> Relocatable<S> {
         Ok(())
     }
 
-    /// Objects whose device code is put together by a device link are not ready to be split.
+    /// Refuses objects that need a device link: their device code is not complete yet.
     fn refuse_device_link(&self) -> Result<(), ElfError> {
         for section in &self.sections {
             if self
@@ -282,7 +285,7 @@ impl<S: ReadAt> Relocatable<S> {
         Ok(())
     }
 
-    /// Sections of that name, or of that name with a suffix behind a dot.
+    /// Sections of that name, or of that name followed by a dot and a suffix.
     fn named(&self, name: &str) -> Vec<usize> {
         let is_named = |section: &SectionHeader| {
             let rest = self.name(section).strip_prefix(name.as_bytes());
@@ -295,14 +298,14 @@ impl<S: ReadAt> Relocatable<S> {
             .collect()
     }
 
-    /// A section's name, for people.
+    /// A section's name for messages.
     fn shown(&self, index: usize) -> String {
         let section = self.sections.get(index);
         String::from_utf8_lossy(section.map_or(&[], |section| self.name(section))).into_owned()
     }
 
-    /// Offset, magic and version of what looks like a wrapper in a section. Instrumented builds
-    /// pad between wrappers, so each aligned slot may hold the next one.
+    /// Offset, magic and version of each possible wrapper in a section. Instrumented builds pad
+    /// between wrappers, so each aligned slot may hold the next one.
     fn wrappers_in(&self, section: usize) -> Result<Vec<(u64, u32, u32)>, ElfError> {
         let bytes = self.bytes_of(section)?;
         let word = |at: usize| {
@@ -325,7 +328,7 @@ impl<S: ReadAt> Relocatable<S> {
         Ok(found)
     }
 
-    /// The bundle that a wrapper's relocation leads to.
+    /// The bundle that a wrapper's relocation points to.
     fn bundle(
         &self,
         (co_index, wrapper): (u32, u64),
@@ -378,7 +381,8 @@ impl<S: ReadAt> Relocatable<S> {
         })
     }
 
-    /// The relocations of wrappers, and all that point into `fat_sections`, by what they apply to.
+    /// The relocations of wrappers and all relocations that point into `fat_sections`, by the
+    /// location they apply to.
     fn relocations(
         &self,
         symbols: &Symbols,
@@ -444,13 +448,7 @@ impl<S: ReadAt> Relocatable<S> {
 
     /// Bytes of the file.
     pub(super) fn bytes(&self, offset: u64, size: u64) -> Result<Vec<u8>, ElfError> {
-        bytes(
-            &self.source,
-            self.size,
-            offset,
-            size,
-            "a part of the object",
-        )
+        bytes(&self.source, self.size, offset, size, "part of the object")
     }
 }
 

@@ -1,10 +1,10 @@
-//! Static libraries (`ar` archives in the GNU format): read member by member, rewritten with members
-//! of other sizes, or made of objects.
+//! Static libraries (`ar` archives in the GNU format): reading members, rewriting with resized
+//! members, and creating from objects.
 //!
-//! The format is that of GNU binutils and LLVM, "ar.h": `!<arch>\n`, then for each member a header
-//! of 60 bytes in text and its bytes, padded to an even offset. The members `/` and `/SYM64/` are
-//! the symbol table: where the header of the member that defines each symbol is. `//` has the
-//! names that are longer than 15 characters.
+//! The format is that of GNU binutils and LLVM ("ar.h"): `!<arch>\n`, then for each member a text
+//! header of 60 bytes and its bytes, padded to an even offset. The members `/` and `/SYM64/` are
+//! the symbol table: for each symbol, the offset of the header of the member that defines it. `//`
+//! holds names longer than 15 characters.
 
 use std::fs::File;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::elf::{ElfError, ReadAt, refuse};
 const MAGIC: &[u8; 8] = b"!<arch>\n";
 const THIN_MAGIC: &[u8; 8] = b"!<thin>\n";
 const HEADER_SIZE: u64 = 60;
-/// Where a header has its member's size, in decimal digits and spaces.
+/// Location of the member's size in a header, in decimal digits and spaces.
 const SIZE_FIELD: Range<usize> = 48..58;
 
 /// A member of a static library.
@@ -29,14 +29,14 @@ pub(super) struct Member {
     header: u64,
     /// Offset of its bytes.
     pub(super) offset: u64,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub(super) size: u64,
-    /// Its name; that of a table as it is in the header.
+    /// Its name; for a table, the name in the header.
     pub(super) name: String,
 }
 
 impl Member {
-    /// Where its bytes are in the file.
+    /// File range of its bytes.
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.size
     }
@@ -47,17 +47,17 @@ impl Member {
     }
 }
 
-/// The members, in order.
+/// Reads the members, in order.
 ///
 /// # Errors
-/// Thin archives, archives in the BSD format, and damage.
+/// Refuses thin archives, archives in the BSD format, and damaged ones.
 pub(super) fn members(file: &File) -> Result<Vec<Member>, ElfError> {
     let size = file.metadata()?.len();
     let mut magic = [0; 8];
     ReadAt::read_exact_at(file, 0, &mut magic)?;
     if &magic == THIN_MAGIC {
         refuse!(
-            "it is a thin archive, which only names its objects; split these, and make an \
+            "it is a thin archive, which only names its objects; split these and make an \
              archive of the host-only objects"
         );
     }
@@ -116,12 +116,12 @@ pub(super) fn members(file: &File) -> Result<Vec<Member>, ElfError> {
     Ok(members)
 }
 
-/// Refuses symbol tables that cannot be rewritten, before anything is.
+/// Refuses symbol tables that cannot be rewritten, before anything is written.
 fn check_symbol_tables(file: &File, members: &[Member]) -> Result<(), ElfError> {
     let mut seen = false;
     for member in members.iter().filter(|member| member.name == "/") {
         let window = Window::new(file, member.offset, member.size);
-        // The second one of a COFF library is little-endian ("PE Format", "Second Linker Member").
+        // A COFF library's second table is little-endian ("PE Format", "Second Linker Member").
         if seen {
             refuse!(
                 "it has two symbol tables, as static libraries and import libraries of Windows (COFF) have; expected objects for Linux (ELF)"
@@ -154,8 +154,8 @@ fn long_name(table: &[u8], at: usize) -> String {
     name.strip_suffix('/').unwrap_or(&name).to_owned()
 }
 
-/// Writes the static library into the empty file `output`, with the members that are planned
-/// split, and everything else as it is: `plans` has one entry for each of `members`.
+/// Writes the static library to the empty file `output`: members with a plan split, all others
+/// unchanged. `plans` has one entry for each of `members`.
 pub(super) fn rewrite(
     file: &File,
     members: &[Member],
@@ -201,7 +201,7 @@ pub(super) fn rewrite(
     Ok(())
 }
 
-/// The symbol table, whose offsets have `WORD` bytes, with the headers where they are now.
+/// Rewrites a symbol table with offsets of `WORD` bytes for the new header offsets.
 fn symbol_table<const WORD: usize>(
     table: &Window<'_>,
     moved: &dyn Fn(u64) -> Option<u64>,
@@ -236,8 +236,8 @@ fn big_endian(bytes: &[u8]) -> u64 {
         .fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// Makes a static library of objects, given by name and file, in `output`. The same objects give
-/// the same bytes: dates and owners are zero, as `ar rcD` has it.
+/// Writes a static library of objects, given by name and file, to `output`. The same objects give
+/// the same bytes: dates and owners are zero, as with `ar rcD`.
 pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), ElfError> {
     let mut symbols = Vec::new();
     let mut names = Vec::new();

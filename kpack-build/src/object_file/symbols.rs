@@ -9,19 +9,19 @@ use crate::elf::{ElfError, ReadAt, pods, refuse};
 /// What a relocation points to.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
-    /// A place in a section.
+    /// An offset in a section, given by index.
     Section(usize, u64),
     /// A symbol of another object, by its index.
     Undefined(u32),
 }
 
-/// The symbol table, of which relocatable objects have one.
+/// The symbol table. A relocatable object has one.
 pub(super) struct Symbols {
     /// File offset of the table.
     offset: u64,
     bytes: Vec<u8>,
     names: Vec<u8>,
-    /// Section indices of symbols for which 16 bits are too few (gABI, SHT_SYMTAB_SHNDX).
+    /// Section indices that do not fit in 16 bits (gABI, SHT_SYMTAB_SHNDX).
     extended: Vec<u8>,
 }
 
@@ -51,7 +51,7 @@ impl Symbols {
         pods(&self.bytes)
     }
 
-    /// The section that a symbol is defined in; `None` for one that is in none.
+    /// The section that defines a symbol, if any.
     pub(super) fn section(&self, index: usize) -> Option<usize> {
         let symbol = self.all().get(index)?;
         match symbol.st_shndx.get(LE) {
@@ -64,8 +64,8 @@ impl Symbols {
         }
     }
 
-    /// What a relocation against a symbol points to; `None` for what is neither in a section nor
-    /// in another object.
+    /// The target of a relocation against a symbol; `None` if the symbol is neither in a section
+    /// nor in another object.
     pub(super) fn target(&self, index: u32, addend: i64) -> Option<Target> {
         let symbol = self.all().get(index as usize)?;
         match self.section(index as usize) {
@@ -86,8 +86,7 @@ impl Symbols {
         String::from_utf8_lossy(name).into_owned()
     }
 
-    /// File offsets of the entries of symbols that are defined in `sections`, other than section
-    /// symbols.
+    /// File offsets of the entries of symbols defined in `sections`, except section symbols.
     pub(super) fn defined_in(&self, sections: &[usize]) -> Vec<u64> {
         let all = self.all().iter().enumerate();
         let defined = all.filter(|(index, symbol)| {
@@ -101,8 +100,7 @@ impl Symbols {
     }
 }
 
-/// The names of the symbols that an object defines for others: what the symbol table of a static
-/// library lists.
+/// The names of an object's global definitions, which a static library's symbol table lists.
 pub(super) fn defined_symbols<S: ReadAt>(
     object: &Relocatable<S>,
 ) -> Result<Vec<Vec<u8>>, ElfError> {

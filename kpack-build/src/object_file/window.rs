@@ -1,4 +1,4 @@
-//! A part of a file, such as a member of a static library, and copying.
+//! Reading and copying part of a file, such as a static library member.
 
 use std::fs::File;
 use std::io;
@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 
 use crate::elf::{ElfError, ReadAt};
 
-/// How many bytes are copied at a time.
+/// Bytes copied at a time.
 const CHUNK: u64 = 1 << 20;
 
-/// A part of a file, such as a member of a static library.
+/// Part of a file, such as a static library member.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window<'a> {
     file: &'a File,

@@ -1,4 +1,4 @@
-//! Reports as JSON. Written by hand, since `derive` costs each build script five crates.
+//! Reports as JSON. Implemented by hand: `derive` would add five crates to each build script.
 
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
@@ -6,7 +6,7 @@ use super::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // What is not UTF-8 is replaced: one odd name must not cost the whole report.
+        // Replace invalid UTF-8: one odd name must not make the whole report fail.
         let removed: Vec<_> = self.removed.iter().map(|p| p.to_string_lossy()).collect();
         let mut report = serializer.serialize_struct("Report", 4)?;
         report.serialize_field("files", &self.files)?;
@@ -34,7 +34,7 @@ impl Serialize for FileReport {
                 file.serialize_entry("size_before", size_before)?;
                 file.serialize_entry("size_after", size_after)?;
             }
-            Outcome::Placed { wrappers, targets } => {
+            Outcome::Relocated { wrappers, targets } => {
                 file.serialize_entry("outcome", "placed")?;
                 file.serialize_entry("wrappers", wrappers)?;
                 file.serialize_entry("targets", targets)?;

@@ -1,5 +1,5 @@
-//! The code IDs of a marker. Host files are planned before device code is hashed, since a plan can be
-//! refused at no cost; a marker's size does not depend on the IDs in it.
+//! Code IDs in markers. Host files are planned before device code is hashed, because planning is
+//! cheap and may fail. So a marker's size must not depend on its IDs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,14 +8,13 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use kpack_format::{CodeId, TargetId};
 
-/// How many bytes a marker has for code IDs and for what may follow it. It is the same whatever the
-/// targets, so that builds for other targets have the same layout, and so that another marker fits
-/// later.
+/// Bytes reserved in a marker for code IDs and future additions. The number does not depend on the
+/// targets, so builds for other targets have the same layout, and a later marker fits.
 const ROOM: usize = 512;
-/// How many of them are left where there are very many targets.
+/// Minimum left over when there are very many targets.
 const LEAST_ROOM: usize = 256;
 
-/// The marker as it stands in a host file, with room after it.
+/// The marker as written to a host file, padded with room to grow.
 pub fn with_room(marker: &Marker) -> Vec<u8> {
     let mut bytes = marker.to_bytes();
     let plain = marker.without_code_ids().to_bytes().len();
@@ -24,7 +23,7 @@ pub fn with_room(marker: &Marker) -> Vec<u8> {
     bytes
 }
 
-/// Room for the IDs of device code for these targets.
+/// Placeholder IDs for these targets.
 pub fn planned<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> BTreeMap<String, CodeId> {
     let targets = targets.into_iter();
     targets.map(|target| (target.to_string(), [0; 8])).collect()

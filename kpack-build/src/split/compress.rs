@@ -1,5 +1,5 @@
-//! Code objects into archives: one thread at a time reads, all compress. What is held is the code
-//! objects in flight.
+//! Compresses code objects into archives. One thread at a time reads, all compress. Only the code
+//! objects in flight are in memory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -19,24 +19,24 @@ use crate::parallel::{self, lock};
 use crate::report::Progress;
 use crate::store::scratch_file;
 
-/// Uncompressed code objects that may be in flight, in bytes. One that is larger goes alone.
+/// Limit for uncompressed code objects in flight, in bytes. A larger one goes alone.
 const IN_FLIGHT: u64 = 96 << 20;
 
-/// How code objects are compressed.
+/// Settings for compressing code objects.
 pub struct Compression<'a> {
     /// Module and component.
     pub group: &'a Group,
-    /// How the archives store code objects.
+    /// Storage scheme of the archives.
     pub scheme: Scheme,
-    /// The level of compression.
+    /// Compression level.
     pub level: i32,
-    /// A directory on the file system of the archives, for scratch files without a name.
+    /// A directory for nameless scratch files, on the file system of the archives.
     pub scratch: &'a Path,
-    /// What may be in flight, of this and of whatever else shares it.
+    /// Limits the bytes in flight; may be shared with other runs.
     pub budget: &'a Budget,
 }
 
-/// A code object to be compressed.
+/// A code object to compress.
 struct Job<'a> {
     file: &'a DeviceCode,
     kernels: Vec<String>,
@@ -45,11 +45,11 @@ struct Job<'a> {
     _permit: Permit<'a>,
 }
 
-/// Compresses the code objects of `files` for the targets that are `wanted`, into an archive for
-/// each target. The kernels of a file are named after its path in the prefix.
+/// Compresses the code objects of `files` for the `wanted` targets into one archive per target. A
+/// file's kernels are named after its path in the prefix.
 ///
 /// # Errors
-/// [`Error::Refused`] for device code that is damaged or not what it is said to be.
+/// [`Error::Refused`] for device code that is damaged or contradicts its bundle.
 pub fn compress(
     files: &[(String, &DeviceCode)],
     wanted: &(dyn Fn(&TargetId) -> bool + Sync),
@@ -97,25 +97,25 @@ pub fn compress(
     Ok(archives)
 }
 
-/// A code object of which an identical one comes or came another way.
+/// A code object identical to one that another thread handles or handled.
 struct Shared {
     kernels: Vec<String>,
     target: TargetId,
     checksum: Sha256,
 }
 
-/// What threads share.
+/// State shared by the threads.
 struct Run<'a> {
     compression: &'a Compression<'a>,
-    /// What some thread compresses or has compressed.
+    /// Code objects that a thread compresses or has compressed.
     claimed: Mutex<HashSet<(TargetId, Sha256)>>,
-    /// Those that nobody uses.
+    /// Idle encoders.
     encoders: Mutex<Vec<Encoder>>,
     archives: Mutex<BTreeMap<TargetId, ArchiveWriter<File>>>,
 }
 
 impl Run<'_> {
-    /// Checks a code object, and stores it compressed in its target's archive.
+    /// Checks a code object and stores it compressed in its target's archive.
     fn store(&self, job: Job<'_>) -> Result<Option<Shared>, Error> {
         let checksum = job.content.checksum();
         if !lock(&self.claimed).insert((job.target.clone(), checksum)) {
@@ -185,14 +185,14 @@ fn check_target(job: &Job<'_>) -> Result<(), String> {
     })
 }
 
-/// Bytes that may be in flight.
+/// Limit for bytes in flight.
 pub struct Budget {
     used: Mutex<u64>,
     freed: Condvar,
     limit: u64,
 }
 
-/// A share of the budget, given back when it is dropped.
+/// A share of the budget, returned on drop.
 struct Permit<'a> {
     budget: &'a Budget,
     size: u64,
@@ -209,7 +209,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Waits until there is room for `size` bytes, or nothing else in flight.
+    /// Waits until `size` bytes fit, or nothing else is in flight.
     fn take(&self, size: u64) -> Permit<'_> {
         let full = |used: &mut u64| *used > 0 && *used + size > self.limit;
         let used = lock(&self.used);

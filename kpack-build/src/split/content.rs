@@ -1,4 +1,4 @@
-//! A code object on its way into an archive: held, or where it is large, in a file without a name.
+//! A code object on its way into an archive: in memory, or if large, in a nameless file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -13,18 +13,18 @@ use crate::Error;
 use crate::input;
 use crate::store::scratch_file;
 
-/// Code objects that are larger are not held, in bytes. Those of real libraries are smaller.
+/// Larger code objects are not kept in memory, in bytes. Real libraries stay below it.
 const LARGE: u64 = 64 << 20;
-/// How much of a large one is held, in bytes.
+/// Bytes of a large one kept in memory.
 const PART: u64 = 1 << 20;
 
-/// A code object as it is.
+/// An uncompressed code object.
 pub(super) enum Content {
     Held(Vec<u8>),
     Spooled(Spooled),
 }
 
-/// A file that a large code object, or what becomes of it, fills.
+/// A file that holds a large code object, uncompressed or compressed.
 pub(super) struct Spooled {
     file: File,
     size: u64,
@@ -39,10 +39,10 @@ pub(super) enum Stored {
 
 impl Content {
     /// Reads a code object; a large one goes into a file in the directory `scratch`. `failed` adds
-    /// to an error where it is.
+    /// the location to an error.
     ///
     /// # Errors
-    /// [`Error::Refused`] for one that is too large for any reader, before it is read.
+    /// [`Error::Refused`], before reading, for one that is too large for any reader.
     pub(super) fn read<R: Read + Seek>(
         mut entry: CodeObjectReader<'_, R>,
         scratch: &Path,
@@ -79,7 +79,7 @@ impl Content {
         }))
     }
 
-    /// Another one of the same bytes.
+    /// A copy.
     pub(super) fn copy(&self, scratch: &Path) -> Result<Self, Error> {
         Ok(match self {
             Self::Held(bytes) => Self::Held(bytes.clone()),
@@ -102,7 +102,7 @@ impl Content {
         }
     }
 
-    /// How many bytes of it are in memory.
+    /// Bytes in memory.
     pub(super) fn held(&self) -> u64 {
         match self {
             Self::Held(bytes) => bytes.len() as u64,
@@ -110,7 +110,7 @@ impl Content {
         }
     }
 
-    /// The SHA-256 of it.
+    /// Its SHA-256.
     pub(super) fn checksum(&self) -> Sha256 {
         match self {
             Self::Held(bytes) => sha256(bytes),
@@ -118,7 +118,7 @@ impl Content {
         }
     }
 
-    /// Whether it is for `target`, by what its own header says; the text says how not.
+    /// Checks by its own header that it is for `target`; the error says what differs.
     pub(super) fn check(&self, target: &TargetId) -> Result<(), String> {
         match self {
             Self::Held(bytes) => input::check_code_object(bytes, target),
@@ -130,7 +130,7 @@ impl Content {
         }
     }
 
-    /// Compresses it; `checksum` is its own.
+    /// Compresses it; `checksum` is the code object's.
     pub(super) fn encode(
         &self,
         encoder: &mut Encoder,

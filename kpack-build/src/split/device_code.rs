@@ -1,4 +1,4 @@
-//! The bundles that the wrappers of one file point to, and the code objects in them.
+//! The bundles of one file's wrappers, and the code objects in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,10 +16,9 @@ use crate::elf;
 use crate::input;
 use crate::store::Identity;
 
-/// The device code of a file: a linked binary, a relocatable object, or a member of a static
-/// library.
+/// The device code of a linked binary, a relocatable object, or a static library member.
 pub struct DeviceCode {
-    /// Where the file is.
+    /// Path of the file.
     pub path: PathBuf,
     identity: Identity,
     wrapper_count: usize,
@@ -41,7 +40,7 @@ impl LocatedBundle {
     }
 }
 
-/// The table of each bundle, once for all wrappers that point to it.
+/// Reads the table of each bundle once, even if several wrappers point to it.
 fn bundles(
     path: &Path,
     file: &File,
@@ -68,7 +67,7 @@ fn bundles(
 }
 
 impl DeviceCode {
-    /// Reads the tables of the bundles that `wrappers` of `file`, found at `path`, point to.
+    /// Reads the tables of the bundles of `wrappers` in `file`, found at `path`.
     pub fn read(path: &Path, file: &File, wrappers: &[elf::Wrapper]) -> Result<Self, Error> {
         let identity = Identity::of(path, file)?;
         let bundles = bundles(path, file, wrappers)?;
@@ -80,10 +79,10 @@ impl DeviceCode {
         })
     }
 
-    /// Opens the file again: one descriptor for each of a thousand binaries would be too many.
+    /// Reopens the file: holding a descriptor for each of a thousand binaries would be too many.
     ///
     /// # Errors
-    /// [`Error::Changed`] where it is another file by now, or was written to.
+    /// [`Error::Changed`] if the file was replaced or modified.
     pub fn open(&self) -> Result<File, Error> {
         let file = input::open(&self.path)?;
         match Identity::of(&self.path, &file)? == self.identity {
@@ -97,24 +96,24 @@ impl DeviceCode {
         self.identity.size()
     }
 
-    /// How many wrappers it has.
+    /// Number of wrappers.
     pub fn wrapper_count(&self) -> usize {
         self.wrapper_count
     }
 
-    /// Where the bundles are in the file, in ascending order.
+    /// File ranges of the bundles, in ascending order.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let bundles = self.bundles.iter();
         bundles.map(|located| located.offset..located.offset.saturating_add(located.bundle.size))
     }
 
-    /// The targets that it has device code for.
+    /// The targets of its device code.
     pub fn targets(&self) -> BTreeSet<TargetId> {
         let entries = self.bundles.iter().flat_map(LocatedBundle::device_entries);
         entries.map(|(target, _)| target.clone()).collect()
     }
 
-    /// Size in bytes of the code objects for the targets that are wanted.
+    /// Size in bytes of the code objects for the wanted targets.
     pub fn device_size(&self, wanted: &dyn Fn(&TargetId) -> bool) -> u64 {
         let entries = self.bundles.iter().flat_map(LocatedBundle::device_entries);
         let sizes = entries
@@ -123,9 +122,9 @@ impl DeviceCode {
         sizes.fold(0, u64::saturating_add)
     }
 
-    /// Each wanted code object, with the indices of the wrappers that it belongs to and its target.
-    /// Large ones are in files in the directory `scratch`.
-    /// Every bundle is read to its end, so that damage anywhere is found.
+    /// Each wanted code object with its target and the indices of its wrappers. Large ones are in
+    /// files in the directory `scratch`. Reads every bundle to its end, so that damage anywhere is
+    /// found.
     pub(super) fn code_objects<'a>(
         &'a self,
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
@@ -162,7 +161,7 @@ impl DeviceCode {
         let start = file.seek(SeekFrom::Start(located.offset));
         start.map_err(|error| Error::io(&self.path, "read", error))?;
         let mut code_objects = located.bundle.code_objects(file, wanted).map_err(failed)?;
-        // Those of further targets whose entries name the same bytes.
+        // Entries of further targets that name the same bytes.
         let mut same = Vec::new();
         let mut next = move || {
             if let Some(code_object) = same.pop() {

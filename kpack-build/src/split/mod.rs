@@ -1,4 +1,4 @@
-//! Device code as data: the bundles of one file, and their code objects by target.
+//! Reads device code: the bundles of a file, and their code objects by target.
 
 pub mod code_ids;
 mod compress;

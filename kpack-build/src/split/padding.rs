@@ -1,4 +1,4 @@
-//! What is between the bundles of a fat section goes away with them, so it must be padding.
+//! Splitting drops the bytes between the bundles of a fat section, so they must be padding.
 
 use std::fs::File;
 use std::ops::Range;
@@ -7,11 +7,11 @@ use std::path::Path;
 
 use crate::Error;
 
-/// How many bytes are read at a time.
+/// Bytes read at a time.
 const CHUNK: u64 = 64 << 10;
 
-/// Refuses a `section` with other bytes than zeroes outside of `bundles`; both are given by file
-/// offset, the bundles in ascending order.
+/// Refuses a `section` with non-zero bytes outside of `bundles`. Both are given as file ranges, the
+/// bundles in ascending order.
 pub fn check(
     path: &Path,
     file: &File,
@@ -30,7 +30,7 @@ pub fn check(
                 return Err(Error::refused(
                     path,
                     format!(
-                        "file offset {offset:#x} in `.hip_fatbin` is neither padding nor in the bundle of a wrapper; splitting would lose it"
+                        "file offset {offset:#x} in `.hip_fatbin` is neither padding nor in the bundle of a wrapper, so splitting would lose it"
                     ),
                 ));
             }

@@ -1,4 +1,4 @@
-//! What a file has besides its bytes: owner, mode and extended attributes.
+//! Copies a file's owner, mode and extended attributes.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -7,14 +7,15 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 use rustix::io::Errno;
 
-/// These sign a file's content, which is another one now.
+/// Signatures of a file's content; they do not fit the new content.
 const OF_CONTENT: [&str; 2] = ["security.ima", "security.evm"];
 
-/// Gives `new` the owner, mode and extended attributes of `old`. Tells what could not be kept.
+/// Copies owner, mode and extended attributes from `old` to `new`. Returns a message for each that
+/// could not be kept.
 pub(super) fn keep(new: &File, old: &File) -> io::Result<Vec<String>> {
     let (own, wanted) = (new.metadata()?, old.metadata()?);
     let mut lost = Vec::new();
-    // Only root may give files away. Before the mode, since it takes set-user-ID away.
+    // Only root may give files away. Set owners before the mode, because chown clears set-user-ID.
     let user = own.uid() == wanted.uid() || fchown(new, Some(wanted.uid()), None).is_ok();
     let group = own.gid() == wanted.gid() || fchown(new, None, Some(wanted.gid())).is_ok();
     let mut mode = wanted.mode() & 0o7777;
@@ -25,7 +26,7 @@ pub(super) fn keep(new: &File, old: &File) -> io::Result<Vec<String>> {
         if kept {
             continue;
         }
-        // Whoever runs it would have the rights of somebody else than before.
+        // It would run with the rights of a different user or group than before.
         let dropped = match mode & bit {
             0 => String::new(),
             _ => format!("; its {called} bit is dropped"),
@@ -42,7 +43,7 @@ pub(super) fn keep(new: &File, old: &File) -> io::Result<Vec<String>> {
 fn extended(new: &File, old: &File, lost: &mut Vec<String>) {
     let names = match list(old) {
         Ok(names) => names,
-        // Not every file system has them.
+        // Not every file system supports this.
         Err(Errno::NOTSUP | Errno::NOSYS) => return,
         Err(error) => return lost.push(format!("cannot read its extended attributes: {error}")),
     };
@@ -53,19 +54,19 @@ fn extended(new: &File, old: &File, lost: &mut Vec<String>) {
         let shown = String::from_utf8_lossy(name).into_owned();
         if OF_CONTENT.contains(&shown.as_str()) {
             lost.push(format!(
-                "cannot keep its extended attribute `{shown}`, which signs the content that it had"
+                "cannot keep its extended attribute `{shown}`, which signs the old content"
             ));
             continue;
         }
         let kept = value(old, name).and_then(|wanted| {
-            // Such as a label that every file here gets by itself.
+            // For example, a label that every file here gets automatically.
             if value(new, name).is_ok_and(|own| own == wanted) {
                 return Ok(());
             }
             fsetxattr(new, name, &wanted, XattrFlags::empty())
         });
         match kept {
-            // It went meanwhile.
+            // It was removed meanwhile.
             Ok(()) | Err(Errno::NODATA) => {}
             Err(error) => lost.push(format!(
                 "cannot keep its extended attribute `{shown}`: {error}"

@@ -1,5 +1,5 @@
-//! A directory, held by its descriptor: what is done in it stays in it, whatever its path leads to
-//! meanwhile.
+//! A directory held open by its descriptor: operations stay in it, even if its path later leads
+//! elsewhere.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use crate::Error;
 use crate::interrupt;
 
-/// What directories get that a run makes, whatever the umask: what CMake's `install` gives them.
+/// The mode of new directories, regardless of the umask; CMake's `install` uses the same.
 const MODE: u32 = 0o755;
 
-/// How long to wait before a lock is tried again. Waiting in the kernel would keep a signal waiting, too.
+/// Time between attempts to lock. Waiting in the kernel would delay signals too.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// An open directory.
@@ -29,7 +29,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens a directory by a path that the caller chose, through symbolic links.
+    /// Opens a directory by a path from the caller; follows symbolic links.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let shown = match path.as_os_str().is_empty() {
             true => Path::new("."),
@@ -43,13 +43,13 @@ impl Directory {
         })
     }
 
-    /// The directory of a file at `path`.
+    /// Opens the directory of the file at `path`.
     pub fn of(path: &Path) -> Result<Self, Error> {
         Self::open(path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Opens the directory `relative` in this one. No symbolic link is followed: a path without any
-    /// was found before, and whoever puts one there now wants the output elsewhere.
+    /// Opens the directory `relative` in this one without following symbolic links: the path had
+    /// none when it was found, so one placed there now would redirect the output.
     pub fn below(&self, relative: &Path) -> Result<Self, Error> {
         let mut found = self.again()?;
         for name in names(relative) {
@@ -58,12 +58,17 @@ impl Directory {
         Ok(found)
     }
 
-    /// The same, where directories that are missing are made; `made` knows them.
-    pub fn make_below(&self, relative: &Path, made: &mut Made) -> Result<Self, Error> {
+    /// Like [`below`](Self::below), but creates missing directories and records them in `made`.
+    pub fn make_below(
+        &self,
+        relative: &Path,
+        made: &mut CreatedDirectories,
+    ) -> Result<Self, Error> {
         let mut found = self.again()?;
         for name in names(relative) {
             let path = found.path.join(name);
-            // Opened before, so that nothing can keep what is made from being known.
+            // Open the parent first, so that nothing can fail between creating a directory and
+            // recording it.
             let above = found.again()?;
             match rustix::fs::mkdirat(&found.file, name, Mode::from_raw_mode(MODE)) {
                 Ok(()) => made.directories.push((above, name.to_owned())),
@@ -75,7 +80,7 @@ impl Directory {
             }
             found = found.child(name)?;
             let set = found.file.metadata().and_then(|metadata| {
-                // What a directory with set-group-ID gives to those in it stays.
+                // Keep the set-group-ID bit that a new directory inherits.
                 let mode = metadata.mode() & 0o7000 | MODE;
                 found
                     .file
@@ -86,8 +91,8 @@ impl Directory {
         Ok(found)
     }
 
-    /// Opens the directory `path`, which is made where it is missing, with those above it.
-    pub fn make(path: &Path, made: &mut Made) -> Result<Self, Error> {
+    /// Opens the directory `path`, creating it and its parents if missing.
+    pub fn make(path: &Path, made: &mut CreatedDirectories) -> Result<Self, Error> {
         let there = path.ancestors().find(|above| above.exists());
         let there = there.unwrap_or(Path::new(""));
         let rest = path.strip_prefix(there).unwrap_or(path);
@@ -110,7 +115,7 @@ impl Directory {
         }
     }
 
-    /// A second handle, which has no lock.
+    /// A second handle, without the lock.
     fn again(&self) -> Result<Self, Error> {
         let file = rustix::fs::openat(&self.file, ".", directory_flags(), Mode::empty());
         let file = file.map_err(|e| Error::io(&self.path, "open", e.into()))?;
@@ -120,13 +125,13 @@ impl Directory {
         })
     }
 
-    /// Its path, as far as that still leads to it.
+    /// The path it was opened by, which may lead elsewhere by now.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits until no other run has the lock on it. The lock is on the directory itself (`flock`), so
-    /// nothing is left behind.
+    /// Waits for the lock on it. The lock is on the directory itself (`flock`), so it leaves no
+    /// file behind.
     pub fn lock(&self) -> Result<(), Error> {
         lock(&self.file, &self.path)
     }
@@ -139,21 +144,21 @@ impl Directory {
         }
     }
 
-    /// Creates a file that is not there, for its owner alone.
+    /// Creates a new file, accessible only to its owner.
     pub(super) fn create(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(rustix::fs::openat(&self.file, name, flags, mode)?.into())
     }
 
-    /// Creates a file without a name, for its owner alone.
+    /// Creates a file without a name, accessible only to its owner.
     pub(super) fn create_nameless(&self) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(rustix::fs::openat(&self.file, ".", flags, mode)?.into())
     }
 
-    /// Opens a file to read it; `None` where there is none, or anything but a regular file.
+    /// Opens a regular file for reading; `None` if there is none.
     pub(super) fn open_file(&self, name: &OsStr) -> Result<Option<File>, Error> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = match rustix::fs::openat(&self.file, name, flags, Mode::empty()) {
@@ -171,7 +176,7 @@ impl Directory {
         Ok(rustix::fs::renameat(&self.file, from, &self.file, to)?)
     }
 
-    /// Removes a file in it that may be missing.
+    /// Removes a file in it, if it exists.
     pub fn remove(&self, name: &OsStr) -> Result<(), Error> {
         match rustix::fs::unlinkat(&self.file, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -179,12 +184,12 @@ impl Directory {
         }
     }
 
-    /// Removes a directory in it, where that is empty.
+    /// Removes a directory in it, if it is empty.
     pub fn remove_empty(&self, name: &OsStr) {
         let _ = rustix::fs::unlinkat(&self.file, name, AtFlags::REMOVEDIR);
     }
 
-    /// The names of what is in it.
+    /// The names of its entries.
     pub fn names(&self) -> Result<Vec<OsString>, Error> {
         let failed = |error: Errno| Error::io(&self.path, "list", error.into());
         let mut names = Vec::new();
@@ -197,13 +202,13 @@ impl Directory {
         Ok(names)
     }
 
-    /// Makes everything durable that was written to its file system.
+    /// Makes everything written to its file system durable.
     pub fn sync_file_system(&self) -> Result<(), Error> {
         let synced = rustix::fs::syncfs(&self.file);
         synced.map_err(|e| Error::io(&self.path, "write", e.into()))
     }
 
-    /// Makes what was renamed and removed in it durable. Not every file system can.
+    /// Makes renames and removals in it durable. Not every file system supports this.
     pub fn sync(&self) -> Result<(), Error> {
         match self.file.sync_all() {
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
@@ -218,15 +223,15 @@ fn directory_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
 }
 
-/// Makes the directory `path`, and those above it.
+/// Creates the directory `path` and its parents.
 pub fn make_directories(path: &Path) -> Result<(), Error> {
-    let mut made = Made::default();
+    let mut made = CreatedDirectories::default();
     Directory::make(path, &mut made)?;
     made.keep();
     Ok(())
 }
 
-/// The parts of a path that goes down only.
+/// The components of a path without `..`.
 fn names(relative: &Path) -> impl Iterator<Item = &OsStr> {
     relative.components().filter_map(|part| match part {
         Component::CurDir => None,
@@ -242,8 +247,8 @@ fn lock(file: &File, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The same where the file system can lock a file that is open for reading: NFS cannot, nor Lustre
-/// without the mount option `flock`.
+/// Like `lock`, but does nothing if the file system cannot lock a file opened for reading (NFS, or
+/// Lustre without the mount option `flock`).
 pub(super) fn lock_where_possible(file: &File, path: &Path) -> Result<(), Error> {
     wait_for_lock(file, path).map(drop)
 }
@@ -261,15 +266,15 @@ fn wait_for_lock(file: &File, path: &Path) -> Result<io::Result<()>, Error> {
     }
 }
 
-/// Directories that a run made. At its end, those go again that are empty.
+/// Directories created by a run. On drop, empty ones are removed.
 #[derive(Debug, Default)]
-pub struct Made {
-    /// Each with the one that it is in, the outermost first.
+pub struct CreatedDirectories {
+    /// Parent and name of each, the outermost first.
     directories: Vec<(Directory, OsString)>,
 }
 
-impl Made {
-    /// They stay, also empty.
+impl CreatedDirectories {
+    /// Keeps them, even if empty.
     pub fn keep(mut self) {
         self.directories.clear();
     }
@@ -282,7 +287,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedDirectories {
     fn drop(&mut self) {
         for (above, name) in self.directories.iter().rev() {
             above.remove_empty(name);
@@ -301,7 +306,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("libvec.so");
         std::fs::write(&path, "host").unwrap();
-        // A descriptor that no file system locks, as NFS does with one that cannot write.
+        // No file system locks such a descriptor, as with a read-only one on NFS.
         let flags = OFlags::PATH.bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(&path);
         let file = file.unwrap();

@@ -1,4 +1,4 @@
-//! Which file, with which content.
+//! Recognises a file and its content.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::Error;
 
-/// What tells whether a path still leads to the same file with the same content.
+/// Tells whether a path still leads to the same file with the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     device: u64,
@@ -16,7 +16,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of an open file; `path` is where it is.
+    /// The identity of an open file at `path`.
     pub fn of(path: &Path, file: &File) -> Result<Self, Error> {
         let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
         Ok(Self {

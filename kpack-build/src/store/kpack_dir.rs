@@ -12,20 +12,20 @@ use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{self, Group};
 
-use super::directory::{Directory, Made};
+use super::directory::{CreatedDirectories, Directory};
 use super::staged_file::StagedFile;
 use crate::Error;
 use crate::input;
 use crate::interrupt::Watched;
 
-/// A module's kpacks in a directory that is locked as long as this lives.
+/// A module's kpacks in a directory, which stays locked until this is dropped.
 #[derive(Debug)]
 pub struct KpackDir {
     directory: Arc<Directory>,
     group: Group,
 }
 
-/// An archive of the module that is there.
+/// An existing archive of the module.
 pub struct Present {
     /// The file.
     pub path: PathBuf,
@@ -34,18 +34,18 @@ pub struct Present {
 }
 
 impl KpackDir {
-    /// Waits for the lock on the directory `relative` in `root`, which is made where it is missing,
-    /// and removes what killed runs left in it.
+    /// Locks the directory `relative` in `root`, creating it if missing, and removes leftovers of
+    /// interrupted runs.
     pub fn lock(
         root: &Directory,
         relative: &Path,
         group: Group,
-        made: &mut Made,
+        made: &mut CreatedDirectories,
     ) -> Result<Self, Error> {
         loop {
             let directory = root.make_below(relative, made)?;
             directory.lock()?;
-            // Another run may have removed it, empty, while this one waited.
+            // Another run may have removed the empty directory meanwhile.
             if root.below(relative).is_ok_and(|now| now.is(&directory)) {
                 directory.remove_leftovers(&|stem| {
                     names::is_archive(stem.as_ref()) || names::is_manifest(stem.as_ref())
@@ -73,7 +73,7 @@ impl KpackDir {
         &self.group
     }
 
-    /// What the module's archive for a target is called.
+    /// The file name of the module's archive for a target.
     pub fn archive_name(&self, target: &TargetId) -> String {
         self.group.archive(target)
     }
@@ -88,7 +88,7 @@ impl KpackDir {
             };
             let path = self.path().join(name);
             let archive = input::open_archive(&path)?;
-            // `a_b` may be module `a` with component `b…`; the archive knows.
+            // `a_b` may also be module `a` with component `b…`; only the archive tells.
             if archive.toc().group_name == *self.group {
                 found.insert(target, Present { path, archive });
             }
@@ -96,7 +96,7 @@ impl KpackDir {
         Ok(found)
     }
 
-    /// The manifest; `None` where there is none.
+    /// The manifest, if there is one.
     pub fn manifest(&self) -> Result<Option<Manifest>, Error> {
         let path = self.path().join(self.group.manifest());
         match input::read_manifest(&path) {
@@ -106,8 +106,8 @@ impl KpackDir {
         }
     }
 
-    /// Writes the parts of the manifest anew, with what `manifest` says of their archives, each beside
-    /// the one that it may replace.
+    /// Rewrites the manifest's fragments with the entries that `manifest` has for their archives,
+    /// each next to the fragment that it may replace.
     pub(super) fn stage_parts(&self, manifest: &Manifest) -> Result<Vec<StagedFile>, Error> {
         let mut staged = Vec::new();
         for (path, mut part) in input::manifest_parts(self.path(), &self.group)? {
@@ -125,8 +125,8 @@ impl KpackDir {
     }
 }
 
-/// Writes the archive that is to become `name` in `directory`, and reads it back: what nobody could
-/// open must not take the place of device code.
+/// Writes the future archive `name` in `directory` and reads it back: an unreadable archive must
+/// not replace device code.
 pub fn stage_archive(
     directory: &Arc<Directory>,
     name: &OsStr,
@@ -163,7 +163,7 @@ fn stage(
     Ok((staged, written))
 }
 
-/// Writes the manifest that is to become `name` in `directory`, and reads it back.
+/// Writes the future manifest `name` in `directory` and reads it back.
 pub fn stage_manifest(
     directory: &Arc<Directory>,
     name: &OsStr,
@@ -180,7 +180,7 @@ pub fn stage_manifest(
     Ok(staged)
 }
 
-/// What was written is no file that this program reads.
+/// The written file cannot be read back.
 fn unreadable(path: &Path, error: &Error) -> Error {
     let reason = match error {
         Error::Refused { reason, .. } => reason.clone(),
@@ -188,7 +188,7 @@ fn unreadable(path: &Path, error: &Error) -> Error {
     };
     Error::refused(
         path,
-        format!("what was written cannot be read back: {reason}; nothing is replaced"),
+        format!("the written file cannot be read back: {reason}; nothing was replaced"),
     )
 }
 
@@ -203,8 +203,8 @@ pub fn entry(target: &TargetId, filename: String, written: &Written) -> KpackFil
     }
 }
 
-/// The manifest's entry for an archive that is there and stays as it is; `known` is the entry that
-/// the manifest has, which holds as long as the size does.
+/// The manifest's entry for an existing archive that stays unchanged. `known` is the current entry,
+/// which is valid while the size matches.
 pub fn entry_of(
     target: &TargetId,
     filename: String,
@@ -245,7 +245,7 @@ mod tests {
         });
         let error = staged.map(|_| ()).unwrap_err().to_string();
         assert!(
-            error.contains("what was written cannot be read back"),
+            error.contains("the written file cannot be read back"),
             "{error}"
         );
         assert_eq!(opened.names().unwrap(), Vec::<OsString>::new());

@@ -1,4 +1,4 @@
-//! New kernels into the archives of a module, in the place of older ones of the same binaries.
+//! Merges new kernels into a module's archives, replacing older ones of the same binaries.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,26 +14,26 @@ use super::staged_file::StagedFile;
 use crate::Error;
 use crate::parallel;
 
-/// What is to become of a module's archives.
+/// How to change a module's archives.
 pub struct Update<'a> {
-    /// Whether a kernel of an archive that is there is of a binary that is written anew.
+    /// Whether an existing kernel belongs to a rewritten binary.
     pub replaces: &'a (dyn Fn(&str) -> bool + Sync),
-    /// Whether the archive of a target for which there is nothing new may change.
+    /// Whether the archive of a target without new kernels may change.
     pub touches: &'a dyn Fn(&TargetId) -> bool,
-    /// Archives are only to be known, not to be kept.
+    /// Only compute the archives; do not keep them.
     pub only_computed: bool,
 }
 
-/// What an update makes: archives under hidden names, and those that hold nothing any more.
+/// The result of an update: archives under hidden names, and archives that became empty.
 #[derive(Default)]
 pub struct Updated {
-    /// Without a file where it was only computed.
+    /// No file if only computed.
     pub archives: Vec<(TargetId, Written, Option<StagedFile>)>,
-    /// Names of archives that are to be removed.
+    /// Names of archives to remove.
     pub emptied: Vec<String>,
 }
 
-/// An archive to be written: new kernels, and the archive that they are merged with.
+/// An archive to write: new kernels, and the archive to merge them with.
 struct Change {
     target: TargetId,
     archive: ArchiveWriter<File>,
@@ -41,8 +41,8 @@ struct Change {
 }
 
 impl Update<'_> {
-    /// Merges `new` kernels with those that stay. `manifest` loses the entries of what is emptied,
-    /// and gets entries of archives that stay as they are.
+    /// Merges `new` kernels with those that stay. Removes the entries of emptied archives from
+    /// `manifest`, and adds those of unchanged ones.
     pub(super) fn stage(
         &self,
         directory: &KpackDir,
@@ -75,8 +75,8 @@ impl Update<'_> {
         Ok(updated)
     }
 
-    /// What becomes of the archive of a target that the binaries have no device code for (any
-    /// more): the beginning of a new one for the kernels of other binaries, if it has to change.
+    /// Handles the archive of a target for which the binaries have no device code (any more). If it
+    /// has to change, returns a new archive for the kernels of other binaries.
     fn without_stale(
         &self,
         directory: &KpackDir,
@@ -110,7 +110,7 @@ impl Update<'_> {
         )))
     }
 
-    /// Merges and writes archives, some at a time.
+    /// Merges and writes archives in parallel.
     fn write(
         &self,
         directory: &KpackDir,
@@ -125,7 +125,7 @@ impl Update<'_> {
     }
 }
 
-/// The part of an update that threads share.
+/// State of an update shared by threads.
 struct Writer<'a> {
     directory: &'a KpackDir,
     replaces: &'a (dyn Fn(&str) -> bool + Sync),

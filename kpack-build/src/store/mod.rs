@@ -1,5 +1,5 @@
-//! How files get written: archives, manifests and host binaries, each under a hidden name first, read
-//! back, made durable, and renamed.
+//! Writes archives, manifests and host binaries: each first under a hidden name, then read back,
+//! made durable, and renamed.
 
 mod attributes;
 mod directory;
@@ -13,7 +13,7 @@ mod sparse;
 mod staged_file;
 mod transaction;
 
-pub use directory::{Directory, Made, make_directories};
+pub use directory::{CreatedDirectories, Directory, make_directories};
 pub use identity::Identity;
 pub use kpack_dir::{KpackDir, Present, entry, entry_of, stage_archive, stage_manifest};
 pub use merge::{Update, Updated};

@@ -1,4 +1,4 @@
-//! Directories that are made beside the one that they replace.
+//! Replaces directories by new ones made next to them.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::Error;
 
-/// Removes a directory that may be missing, with all that is in it.
+/// Removes a directory with its content, if it exists.
 pub fn remove_directory(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
         Err(error) if !is_missing(&error) => Err(Error::io(path, "remove", error)),
@@ -16,13 +16,13 @@ pub fn remove_directory(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Renames that belong together: unless all are made, those that were are undone, the last first.
+/// Renames that belong together: unless all succeed, they are undone in reverse order.
 #[derive(Debug, Default)]
 pub struct Renames {
     made: Vec<Rename>,
 }
 
-/// What was called `before` is called `now`, and the other way round where they were exchanged.
+/// A rename from `before` to `now`, or an exchange of the two names.
 #[derive(Debug)]
 struct Rename {
     before: PathBuf,
@@ -31,13 +31,13 @@ struct Rename {
 }
 
 impl Renames {
-    /// Gives `new` the name `path`, which is free.
+    /// Renames `new` to `path`, which must be free.
     pub fn rename(&mut self, new: &Path, path: &Path) -> Result<(), Error> {
         self.make(new, path, RenameFlags::empty())
             .map_err(|e| Error::io(path, "replace", e))
     }
 
-    /// Gives what is at `path`, which may be nothing, the name `aside`, which is free.
+    /// Renames `path`, if it exists, to `aside`, which must be free.
     pub fn set_aside(&mut self, path: &Path, aside: &Path) -> Result<(), Error> {
         match self.make(path, aside, RenameFlags::empty()) {
             Err(error) if !is_missing(&error) => Err(Error::io(path, "replace", error)),
@@ -45,8 +45,8 @@ impl Renames {
         }
     }
 
-    /// Gives `new` the name `path`, and what is there the name `aside` or `new`: at once, where the
-    /// file system can exchange two names.
+    /// Renames `new` to `path`, and the existing entry to `aside` or `new`: atomically, if the file
+    /// system can exchange two names.
     pub fn replace(&mut self, new: &Path, path: &Path, aside: &Path) -> Result<(), Error> {
         if self.make(new, path, RenameFlags::EXCHANGE).is_ok() {
             return Ok(());
@@ -65,7 +65,7 @@ impl Renames {
         Ok(())
     }
 
-    /// All are made.
+    /// Keeps the renames.
     pub fn keep(mut self) {
         self.made.clear();
     }
@@ -79,8 +79,8 @@ impl Drop for Renames {
     }
 }
 
-/// Gives the directory `new` the name `path`. What has that name is called `old`, which has to be
-/// free, until then. On failure it has its name again.
+/// Replaces the directory `path` by `new`. Meanwhile the old one is called `old`, a free name. On
+/// failure it gets its name back.
 pub fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Error> {
     let mut renames = Renames::default();
     renames.set_aside(path, old)?;
@@ -89,7 +89,7 @@ pub fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Erro
     Ok(())
 }
 
-/// Gives `old` its name again where a run was killed between the two renames of
+/// Restores the name of `old` after a run was killed between the two renames of
 /// [`replace_directory`].
 pub fn recover_directory(path: &Path, old: &Path) -> Result<(), Error> {
     match fs::rename(old, path) {
@@ -98,7 +98,7 @@ pub fn recover_directory(path: &Path, old: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether there was nothing, or a file where a directory above it would be.
+/// Whether the path does not exist, or one of its parents is a file.
 fn is_missing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -138,7 +138,7 @@ mod tests {
         replace_all(&["a", "b", "missing"]).unwrap_err();
         assert_eq!(state(), before);
 
-        // Exchanged names, too.
+        // Exchanged names are undone too.
         let mut renames = Renames::default();
         renames
             .replace(&at("a.new"), &at("a"), &at("a.old"))

@@ -1,4 +1,4 @@
-//! Copies that keep holes.
+//! Copies files and keeps their holes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,14 +9,14 @@ use rustix::io::Errno;
 
 use crate::interrupt;
 
-/// How much is copied at a time.
+/// Bytes copied at a time.
 const PIECE: u64 = 64 << 20;
 
-/// Copies a range of `input` to `to` in `output`. What is a hole in `input` is none of `output`'s
-/// blocks either, where it is beyond its end. The kernel copies, where it can.
+/// Copies a range of `input` to offset `to` of `output`. Holes of `input` past the end of `output`
+/// stay holes. The kernel copies, if it can.
 ///
 /// # Errors
-/// [`io::ErrorKind::UnexpectedEof`] where `input` is shorter.
+/// [`io::ErrorKind::UnexpectedEof`] if `input` is shorter.
 pub fn copy_range(
     mut input: &File,
     mut output: &File,
@@ -36,16 +36,16 @@ pub fn copy_range(
     while at < range.end {
         let data = match rustix::fs::seek(input, Find::Data(at)) {
             Ok(data) => data.min(range.end),
-            // Nothing but a hole up to the end.
+            // Only a hole up to the end.
             Err(Errno::NXIO) => range.end,
-            // Not every file system tells.
+            // Not every file system reports holes.
             Err(_) => at,
         };
         let end = match rustix::fs::seek(input, Find::Hole(data)) {
             Ok(hole) => hole.min(range.end),
             Err(_) => range.end,
         };
-        // In pieces, so that a signal does not have to wait.
+        // Copy in pieces, so that signals are handled soon.
         let end = end.min(data + PIECE);
         if data < end {
             interrupt::asked()?;

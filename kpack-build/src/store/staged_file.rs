@@ -1,4 +1,4 @@
-//! A file that is written under a hidden name beside the one that it is to become.
+//! Files written under a hidden name next to their final one.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions, TryLockError};
@@ -15,20 +15,20 @@ use super::identity::Identity;
 use crate::Error;
 use crate::interrupt;
 
-/// What new files get, whatever the umask: what CMake's `install` gives them.
+/// The mode of new files, regardless of the umask; CMake's `install` uses the same.
 const MODE: u32 = 0o644;
 
-/// File names have at most so many bytes, on every file system of Linux.
+/// Maximum length of a file name in bytes, on every Linux file system.
 const NAME_MAX: usize = 255;
 
-/// What hidden names end with.
+/// Ending of hidden names.
 const ENDING: &str = ".tmp";
 
 /// Digits of the number in a hidden name.
 const DIGITS: usize = 16;
 
-/// A file in the making, with a hidden name that no other run has. It is locked as long as this
-/// lives: one without a lock is a leftover. Dropped before it is committed, it is removed.
+/// A file being written under a hidden name that no other run uses. It stays locked until dropped;
+/// an unlocked one is a leftover. If dropped before it is committed, it is removed.
 #[derive(Debug)]
 pub struct StagedFile {
     directory: Arc<Directory>,
@@ -36,15 +36,15 @@ pub struct StagedFile {
     name: OsString,
     path: PathBuf,
     file: File,
-    /// Whether it has the mode of another file already.
+    /// Whether it already has the mode of another file.
     has_mode: bool,
-    /// The file that it replaces, where it has to be this one.
+    /// The only file that it may replace, if set.
     replaces: Option<Identity>,
     done: bool,
 }
 
 impl StagedFile {
-    /// Lets `write` fill a new file, which is to become `path`.
+    /// Creates the future file `path` and lets `write` fill it.
     pub fn write<T>(
         path: &Path,
         write: impl FnOnce(&mut Self) -> Result<T, Error>,
@@ -58,7 +58,7 @@ impl StagedFile {
         Ok((staged, value))
     }
 
-    /// Creates the file that is to become `name` in `directory`.
+    /// Creates the future file `name` in `directory`.
     pub fn create(directory: Arc<Directory>, name: &OsStr) -> Result<Self, Error> {
         let path = directory.path().join(name);
         interrupt::check(&path, "write")?;
@@ -69,7 +69,7 @@ impl StagedFile {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(Error::io(&path, "write", error)),
             };
-            // Where nobody can have a lock, nobody takes it for a leftover either.
+            // If locking is not supported, no run removes it as a leftover either.
             let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
             let staged = Self {
                 directory: Arc::clone(&directory),
@@ -81,7 +81,7 @@ impl StagedFile {
                 replaces: None,
                 done: false,
             };
-            // Another run may have taken it for a leftover before it was locked, and removes it or did.
+            // Before it was locked, another run may have taken it for a leftover and removed it.
             let linked = staged.file.metadata().map(|metadata| metadata.nlink() > 0);
             if linked.map_err(|e| Error::io(&path, "write", e))? && !is_taken {
                 return Ok(staged);
@@ -94,7 +94,7 @@ impl StagedFile {
         &self.file
     }
 
-    /// The file that it is to become.
+    /// Its final path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -103,14 +103,14 @@ impl StagedFile {
         &self.directory
     }
 
-    /// Gives it the owner, mode and extended attributes of the file that it is made of. Tells what
-    /// could not be kept.
+    /// Copies owner, mode and extended attributes from the original file. Returns a message for
+    /// each that could not be kept.
     pub fn keep_attributes(&mut self, of: &File) -> Result<Vec<String>, Error> {
         self.has_mode = true;
         attributes::keep(&self.file, of).map_err(|e| Error::io(&self.path, "set the mode of", e))
     }
 
-    /// Gives it the mode of the file that it is made of.
+    /// Copies the mode of the original file.
     pub fn keep_mode(&mut self, of: &File) -> Result<(), Error> {
         self.has_mode = true;
         let mode = of.metadata().map(|metadata| metadata.mode() & 0o777);
@@ -118,13 +118,13 @@ impl StagedFile {
             .map_err(|e| Error::io(&self.path, "set the mode of", e))
     }
 
-    /// It replaces only the file that `opened` is.
+    /// Lets it replace only the file `opened`.
     pub fn replaces(&mut self, opened: &File) -> Result<(), Error> {
         self.replaces = Some(Identity::of(&self.path, opened)?);
         Ok(())
     }
 
-    /// The file that it replaces, where it has to be a certain one.
+    /// The only file that it may replace, if set, opened.
     pub(super) fn replaced(&self) -> Result<Option<(Identity, File)>, Error> {
         let Some(expected) = self.replaces else {
             return Ok(None);
@@ -137,8 +137,8 @@ impl StagedFile {
         }
     }
 
-    /// Makes its content durable, with the mode of the file that it replaces or of a new one, where
-    /// it has none of its own yet.
+    /// Makes its content durable. If it has no mode yet, sets that of the replaced file or of new
+    /// files.
     pub fn sync(&self) -> Result<(), Error> {
         let failed = |error| Error::io(&self.path, "write", error);
         if !self.has_mode {
@@ -152,12 +152,12 @@ impl StagedFile {
         self.file.sync_all().map_err(failed)
     }
 
-    /// Fails where what it replaces is not the file any more that it was made of.
+    /// Fails if the file to replace is not the original any more.
     pub fn check(&self) -> Result<(), Error> {
         self.replaced().map(drop)
     }
 
-    /// Whether what is there already has the same bytes.
+    /// Whether the existing file has the same bytes.
     fn is_unchanged(&self) -> Result<bool, Error> {
         let failed = |e| Error::io(&self.path, "read", e);
         let Some(there) = self.directory.open_file(&self.name)? else {
@@ -172,7 +172,8 @@ impl StagedFile {
         same_bytes(reader(&there), reader(&self.file)).map_err(failed)
     }
 
-    /// Renames it, unless what is there has the same bytes. Tells whether it did.
+    /// Renames it to its final name, unless the existing file has the same bytes. Returns whether
+    /// it did.
     pub fn commit(mut self) -> Result<bool, Error> {
         self.check()?;
         let unchanged = self.replaces.is_none() && self.is_unchanged()?;
@@ -194,14 +195,13 @@ impl Drop for StagedFile {
 }
 
 impl Directory {
-    /// Removes the hidden files of runs that were killed, as far as `is_own` takes what they were to
-    /// become for one of its own.
+    /// Removes hidden files of interrupted runs, if `is_own` accepts their final names.
     pub fn remove_leftovers(&self, is_own: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
         for name in self.names()? {
             if !leftover_stem(&name).is_some_and(is_own) {
                 continue;
             }
-            // What cannot be opened is somebody else's.
+            // A file that cannot be opened is not ours.
             if let Ok(Some(file)) = self.open_file(&name)
                 && file.try_lock().is_ok()
             {
@@ -212,7 +212,7 @@ impl Directory {
     }
 }
 
-/// `.NAME.<16 hexadecimal digits>.tmp`, where the beginning of a long name is cut off.
+/// `.NAME.<16 hexadecimal digits>.tmp`; a long name loses its beginning.
 fn hidden_name(name: &OsStr) -> OsString {
     let number = RandomState::new().hash_one(std::process::id());
     let mut hidden = OsString::from(".");
@@ -221,18 +221,18 @@ fn hidden_name(name: &OsStr) -> OsString {
     hidden
 }
 
-/// What of a name is in its hidden name.
+/// The part of a name that its hidden name keeps.
 pub fn stem_of(name: &OsStr) -> OsString {
     let bytes = name.as_bytes();
     let mut start = (bytes.len() + 2 + DIGITS + ENDING.len()).saturating_sub(NAME_MAX);
-    // Not in the middle of a character (UTF-8).
+    // Do not cut a UTF-8 character in half.
     while bytes.get(start).is_some_and(|byte| byte & 0xc0 == 0x80) {
         start += 1;
     }
     OsString::from_vec(bytes[start..].to_vec())
 }
 
-/// What of the name of the file that was to be made is in a hidden name, with a number or without.
+/// The part of the final name kept in a hidden name, with or without a number.
 fn leftover_stem(hidden: &OsStr) -> Option<&OsStr> {
     let stem = hidden.as_bytes().strip_prefix(b".")?;
     let stem = stem.strip_suffix(ENDING.as_bytes())?;

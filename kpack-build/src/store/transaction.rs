@@ -1,4 +1,4 @@
-//! What a run changes, all of it or nothing: archives, their manifest, and the files that lead to them.
+//! All-or-nothing changes of a run: archives, their manifest, and the files that refer to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -9,34 +9,35 @@ use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::Group;
 
-use super::directory::{Directory, Made, lock_where_possible};
+use super::directory::{CreatedDirectories, Directory, lock_where_possible};
 use super::kpack_dir::{KpackDir, entry, stage_manifest};
 use super::merge::Update;
 use super::staged_file::StagedFile;
 use crate::Error;
 use crate::report::{ArchiveReport, Report};
 
-/// Files under hidden names, and what goes. Dropped before it is committed, nothing has changed.
+/// Files under hidden names, and files to remove. If dropped before it is committed, nothing
+/// changes.
 #[derive(Debug)]
 pub struct Transaction {
     archives: Vec<(StagedFile, ArchiveReport)>,
-    /// Names of archives that hold nothing any more.
+    /// Names of archives that became empty.
     emptied: Vec<String>,
     manifest: Option<StagedFile>,
-    /// Of the manifest, where the module is in several packages.
+    /// Fragments of the manifest, if several packages share the module.
     fragments: Vec<StagedFile>,
     removes_manifest: bool,
     hosts: Vec<StagedFile>,
-    /// Dropped after the files in them, since only what is empty is removed, and before the lock: who
-    /// waits for it has to see that the directory went.
-    made: Made,
+    /// Dropped after the files in them, since only empty directories are removed; and before the
+    /// lock, so that a waiting run sees that the directory is gone.
+    made: CreatedDirectories,
     directory: KpackDir,
 }
 
 impl Transaction {
-    /// Waits for the lock on the directory `relative` in `root`, which is made where it is missing.
+    /// Locks the directory `relative` in `root`, creating it if missing.
     pub fn begin(root: &Directory, relative: &Path, group: &Group) -> Result<Self, Error> {
-        let mut made = Made::default();
+        let mut made = CreatedDirectories::default();
         let directory = KpackDir::lock(root, relative, group.clone(), &mut made)?;
         Ok(Self {
             archives: Vec::new(),
@@ -55,9 +56,9 @@ impl Transaction {
         &self.directory
     }
 
-    /// Merges new kernels with those that stay, and writes the archives. `manifest` is made to say what
-    /// will be there. What was computed only is given
-    /// back, with the entry that the manifest had.
+    /// Merges new kernels with those that stay, writes the archives, and updates `manifest` to
+    /// match. For archives that were only computed, returns them with the manifest's previous
+    /// entry.
     pub fn archives(
         &mut self,
         update: &Update<'_>,
@@ -82,7 +83,7 @@ impl Transaction {
         Ok(computed)
     }
 
-    /// Writes the manifest; one without archives is removed.
+    /// Writes the manifest, or removes one without archives.
     pub fn manifest(&mut self, manifest: &Manifest) -> Result<(), Error> {
         self.removes_manifest = manifest.kpack_files.is_empty();
         if !self.removes_manifest {
@@ -93,23 +94,23 @@ impl Transaction {
         Ok(())
     }
 
-    /// Writes the parts of the manifest that packages have.
+    /// Writes the packages' fragments of the manifest.
     pub fn fragments(&mut self, manifest: &Manifest) -> Result<(), Error> {
         self.fragments = self.directory.stage_parts(manifest)?;
         Ok(())
     }
 
-    /// Adds a file that needs the archives.
+    /// Adds a host file that needs the archives.
     pub fn host(&mut self, host: StagedFile) {
         self.hosts.push(host);
     }
 
-    /// Renames what was staged, in the order in which each file finds what it needs, and each step
-    /// durable before the next.
+    /// Renames the staged files so that each finds what it needs, making each step durable before
+    /// the next.
     ///
     /// # Errors
-    /// [`Error::Changed`] where a host file is not the one any more that was read, and
-    /// [`Error::Io`]. The files that were replaced by then are whole, and fit the others.
+    /// [`Error::Changed`] if a host file changed since it was read; [`Error::Io`]. Files replaced
+    /// before the error are complete and consistent.
     pub fn commit(mut self, report: &mut Report) -> Result<(), Error> {
         let locks = Locks::on(&self.hosts)?;
         for host in &self.hosts {
@@ -155,13 +156,13 @@ impl Transaction {
     }
 }
 
-/// Files that are to be replaced, locked: a run that waits finds then that it came too late. Where
-/// files cannot be locked, that they are looked at right before they are replaced has to do.
+/// Locks on the files to replace, so that a waiting run sees that it came too late. If files cannot
+/// be locked, checking them right before replacing has to suffice.
 struct Locks(Vec<File>);
 
 impl Locks {
     fn on(hosts: &[StagedFile]) -> Result<Self, Error> {
-        // Always in the same order, so that no two runs wait for each other; and a file that has
+        // Lock in a fixed order, so that no two runs wait for each other, and lock a file with
         // several names once.
         let mut replaced = BTreeMap::new();
         for host in hosts {

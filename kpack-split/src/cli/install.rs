@@ -193,7 +193,7 @@ fn summary(report: &Report) -> Text {
                     count(targets.len() as u64, "target")
                 ));
             }
-            Outcome::Placed { wrappers, targets } => {
+            Outcome::Relocated { wrappers, targets } => {
                 text.line(format_args!(
                     "{}: split before the link, device code moved into the prefix ({}, {})",
                     file.path,

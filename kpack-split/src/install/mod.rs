@@ -322,7 +322,7 @@ fn file_reports(
         let Binary { located, input, .. } = binary;
         if let (Some(presplit), None) = (&binary.presplit, binary.fat()) {
             let targets = presplit.targets().into_iter().filter(wants);
-            let outcome = Outcome::Placed {
+            let outcome = Outcome::Relocated {
                 wrappers: presplit.wrapper_count(),
                 targets: targets.map(|target| target.to_string()).collect(),
             };

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::store::{
-    Directory, Made, StagedFile, recover_directory, remove_directory, replace_directory,
+    CreatedDirectories, Directory, StagedFile, recover_directory, remove_directory,
+    replace_directory,
 };
 
 /// The file that only staging writes: it names every file of the release.
@@ -34,7 +35,7 @@ pub(super) struct OutputDir {
     pub(super) path: PathBuf,
     done: bool,
     /// It, and the directories above it that were made for it.
-    _made: Made,
+    _made: CreatedDirectories,
 }
 
 impl OutputDir {
@@ -66,7 +67,7 @@ impl OutputDir {
         there(&path)?;
         remove_own(&hidden)?;
 
-        let mut made = Made::default();
+        let mut made = CreatedDirectories::default();
         Directory::make(&hidden, &mut made)?;
         let stamp = hidden.join(STAMP);
         let output = Self {

@@ -128,7 +128,7 @@ impl<'a> Release<'a> {
         })?;
         staged.commit()?;
         let targets = presplit.targets().into_iter();
-        Ok(Outcome::Placed {
+        Ok(Outcome::Relocated {
             wrappers: presplit.wrapper_count(),
             targets: targets.map(|target| target.to_string()).collect(),
         })

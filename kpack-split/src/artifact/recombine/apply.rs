@@ -9,7 +9,7 @@ use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::artifact::staged_tree::StagedTree;
 use crate::parallel;
-use crate::store::{Directory, Made, Renames};
+use crate::store::{CreatedDirectories, Directory, Renames};
 
 impl Plan {
     /// Writes the artifacts of the components that did not fail. `on_bytes` is called with the size
@@ -33,7 +33,7 @@ impl Plan {
             self.failure(&options.shards_dir)?;
         }
         let output = &options.output_dir;
-        let mut made = Made::default();
+        let mut made = CreatedDirectories::default();
         let directory = Directory::make(output, &mut made)?;
         directory.lock()?;
 

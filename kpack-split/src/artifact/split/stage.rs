@@ -16,7 +16,7 @@ use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::artifact::names::{self, GENERIC, Kind};
 use crate::artifact::staged_tree::remove_tree;
-use crate::store::{Directory, Made, Renames};
+use crate::store::{CreatedDirectories, Directory, Renames};
 
 /// The name of a split artifact.
 pub(super) fn artifact_name(prefix: &str, target: Option<&TargetId>) -> String {
@@ -38,7 +38,7 @@ pub(super) struct Stage {
     prefix: String,
     lock: Directory,
     /// It, and the output directory, as far as they were made; without output they go again.
-    _made: Made,
+    _made: CreatedDirectories,
 }
 
 impl Stage {
@@ -46,7 +46,7 @@ impl Stage {
     pub(super) fn lock(options: &Options) -> Result<Self, Error> {
         let output = options.output_dir.clone();
         let path = output.join(hidden_name(&options.artifact_prefix));
-        let mut made = Made::default();
+        let mut made = CreatedDirectories::default();
         let lock = loop {
             // What is in it is removed.
             if path.is_symlink() {
