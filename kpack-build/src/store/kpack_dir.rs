@@ -87,7 +87,13 @@ impl KpackDir {
                 continue;
             };
             let path = self.path().join(name);
-            let archive = input::open_archive(&path)?;
+            let archive = input::open_archive(&path).map_err(|error| match error {
+                Error::Refused { path, reason } => Error::refused(
+                    &path,
+                    format!("{reason}. Restore it, or remove it and split all binaries of the module again"),
+                ),
+                error => error,
+            })?;
             // `a_b` may also be module `a` with component `b…`; only the archive tells.
             if archive.toc().group_name == *self.group {
                 found.insert(target, Present { path, archive });

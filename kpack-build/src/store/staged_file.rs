@@ -174,15 +174,21 @@ impl StagedFile {
 
     /// Renames it to its final name, unless the existing file has the same bytes. Returns whether
     /// it did.
-    pub fn commit(mut self) -> Result<bool, Error> {
-        self.check()?;
+    pub fn commit(self) -> Result<bool, Error> {
         let unchanged = self.replaces.is_none() && self.is_unchanged()?;
         if !unchanged {
-            let renamed = self.directory.rename(&self.hidden, &self.name);
-            renamed.map_err(|e| Error::io(&self.path, "replace", e))?;
-            self.done = true;
+            self.replace()?;
         }
         Ok(!unchanged)
+    }
+
+    /// Renames it to its final name.
+    pub(super) fn replace(mut self) -> Result<(), Error> {
+        self.check()?;
+        let renamed = self.directory.rename(&self.hidden, &self.name);
+        renamed.map_err(|e| Error::io(&self.path, "replace", e))?;
+        self.done = true;
+        Ok(())
     }
 }
 

@@ -149,7 +149,8 @@ impl Transaction {
             if changed.insert(directory.path().to_owned()) {
                 directories.push(directory.clone());
             }
-            host.commit()?;
+            // With the same bytes, too: a build system compares its time with that of its input.
+            host.replace()?;
         }
         drop(locks);
         directories.iter().try_for_each(|changed| changed.sync())
