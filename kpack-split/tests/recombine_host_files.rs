@@ -89,7 +89,7 @@ fn data_that_is_not_the_same_is_said_even_where_it_need_not_be() {
     let tree = three_shards();
     for (shard, count) in [("linux-a", 1), ("linux-b", 2), ("linux-c", 1)] {
         let data = [b"SQLite format 3\0", &[count; 16][..]].concat();
-        put(&tree, shard, "lib/rocfft/rocfft_kernel_cache.db", &data);
+        put(&tree, shard, "share/blas/tuning.db", &data);
         put(
             &tree,
             shard,
@@ -101,12 +101,7 @@ fn data_that_is_not_the_same_is_said_even_where_it_need_not_be() {
     put(&tree, "linux-c", "share/more.txt", b"text");
     let lenient = with_validation("verify_generic_artifacts_match", false);
     let plan = planned(&tree, &lenient);
-    let parts = [
-        "linux-b",
-        "rocfft_kernel_cache.db",
-        "differs: ",
-        "; linux-a's is taken",
-    ];
+    let parts = ["linux-b", "tuning.db", "differs: ", "; linux-a's is taken"];
     assert_said(&plan, Severity::Warning, &parts);
     let parts = ["linux-c", "more.db", "skipped: only shard linux-c has it"];
     assert_said(&plan, Severity::Warning, &parts);

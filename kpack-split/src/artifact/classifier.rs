@@ -10,8 +10,9 @@ use walkdir::DirEntry;
 use super::classify::{Class, Classification, Finding, KPACK, Node};
 use super::content::Content;
 use super::data_file::{self, is_package, not_data};
-use super::databases::{self, Place, Selection};
+use super::databases::{self, ForAll, Merge, Place, Selection};
 use super::elf_header::Headers;
+use super::kernel_cache::{self, Unreadable};
 use super::pairs::{self, Pairs};
 use super::pe;
 use super::target_name;
@@ -111,7 +112,7 @@ impl Classifier<'_> {
         }
         let target = match place {
             Place::Target(target) => Some(target),
-            Place::Shared => None,
+            Place::ForAll(_) => None,
             Place::Unnamed => {
                 let to = fs::read_link(self.full).map_err(|e| Error::io(self.full, "read", e))?;
                 let name = to.file_name().unwrap_or_default().to_string_lossy();
@@ -164,6 +165,10 @@ impl Classifier<'_> {
                 return self.outside(file, size, kind);
             }
         };
+        if place == Place::ForAll(ForAll::Merge(Merge::KernelCache)) {
+            self.kernel_cache(result)?;
+            return Ok(Class::Host);
+        }
         // An engine of a target may be a library of its own, which stays whole.
         let kind = match kind {
             Some(FileKind::Linked) if self.headers(file, size)? != Headers::Readable => None,
@@ -199,13 +204,33 @@ impl Classifier<'_> {
                 one
             }
             // However many targets one build made it for, it is one file for all of them.
-            Place::Shared => return Ok(Class::Host),
+            Place::ForAll(_) => return Ok(Class::Host),
             Place::Unnamed => match content.only_target() {
                 Some(target) => target.clone(),
                 None => return Ok(self.unnamed(&content)),
             },
         };
         Ok(Class::Target { target, database })
+    }
+
+    /// rocFFT's kernel cache, which is for all targets.
+    fn kernel_cache(&self, result: &mut Classification) -> Result<(), Error> {
+        let (found, text) = match kernel_cache::targets(self.full)? {
+            Ok(targets) if targets.is_empty() => return Ok(()),
+            Ok(targets) => {
+                let targets: Vec<String> = targets.into_iter().collect();
+                let targets = targets.join(", ");
+                let text = format!("has device code for {targets}, in one file for all targets");
+                (&mut result.for_all, text)
+            }
+            Err(Unreadable {
+                reason,
+                damaged: true,
+            }) => (&mut result.damaged, reason),
+            Err(Unreadable { reason, .. }) => (&mut result.notices, reason),
+        };
+        found.push(self.finding(text));
+        Ok(())
     }
 
     /// An ELF file for a host. One for another kind of machine cannot have device code.

@@ -27,11 +27,13 @@ pub struct Classification {
     pub disagreements: Vec<Finding>,
     /// Code objects without their library file, and library files without their code objects.
     pub unpaired: Vec<Finding>,
-    /// Library files of Tensile that are not whole.
+    /// Library files of Tensile and kernel caches that are not whole.
     pub damaged: Vec<Finding>,
     /// Files outside of databases that begin like device code and cannot be read as such. They are
     /// for the host.
     pub unreadable: Vec<Finding>,
+    /// Kernel caches, which are for all targets. The text names those that they have device code for.
+    pub for_all: Vec<Finding>,
     /// What else is worth knowing.
     pub notices: Vec<Finding>,
 }
@@ -184,6 +186,7 @@ pub(super) fn classify_found(
         classification.disagreements.extend(part.disagreements);
         classification.damaged.extend(part.damaged);
         classification.unreadable.extend(part.unreadable);
+        classification.for_all.extend(part.for_all);
         classification.notices.extend(part.notices);
         pairs.extend(part_pairs);
     }

@@ -12,6 +12,7 @@ mod data_file;
 pub mod databases;
 pub(crate) mod differences;
 mod elf_header;
+pub(crate) mod kernel_cache;
 mod layout;
 pub mod manifest_txt;
 pub(crate) mod mark;

@@ -1,107 +1,49 @@
 //! Files of kernel databases that have something for every target, in one file with one name: of
 //! what several machines built, each has its own targets' part.
 //!
-//! They are no device code of one target, so they are in generic artifacts. Copies of them are put
-//! together entry by entry.
+//! They are no device code of one target, so they are in generic artifacts. Copies of them are merged
+//! entry by entry; [`databases`](super::databases) says which files these are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufReader, Seek};
+use std::io::{self, BufReader, Seek};
 use std::path::Path;
 
+use kpack_format::TargetId;
 use kpack_format::offload_bundle::{self, Bundle};
 use kpack_format::raw_map::{self, Key};
 
-use super::databases::{self, Place};
+use super::databases::Merge;
+use super::kernel_cache;
 use super::names;
-use super::pairs::TENSILE;
 use crate::Error;
 use crate::inspect;
-
-/// How such a file is made up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Shared {
-    /// An offload bundle, or a code object alone: an entry for each target.
-    Bundle,
-    /// A MessagePack map with targets as keys.
-    ByTarget,
-    /// A text with a line for each file that was built.
-    Lines,
-}
-
-/// How the file with this path in the prefix is made up; `None` for one that is not for all targets,
-/// or that is the same whatever they are.
-pub(crate) fn shared(path: &Path) -> Option<Shared> {
-    let path = path.to_str()?;
-    let mut parts = path.rsplit('/');
-    if parts.next() == Some("TensileManifest.txt")
-        && parts.next() == Some("library")
-        && parts.next().is_some_and(|name| TENSILE.contains(&name))
-    {
-        return Some(Shared::Lines);
-    }
-    let (_, place) = databases::recognise(path)?;
-    let name = path.rsplit('/').next()?;
-    match (place, name) {
-        (Place::Shared, "hipblasltExtOpLibrary.dat") => Some(Shared::ByTarget),
-        (Place::Shared, _) if name.ends_with(".hsaco") || name.ends_with(".co") => {
-            Some(Shared::Bundle)
-        }
-        _ => None,
-    }
-}
-
-/// A file for all targets of which one build's copy is of no use to another's code objects, and that
-/// cannot be put together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whole {
-    /// Which file has which kernels. A key is the number that a range of kernels begins with, and
-    /// numbers begin with 0 in every build: another build's ranges cut through them.
-    Mapping,
-    /// A library file of kernels for GPUs without their own, which names them. It is the same for all
-    /// targets, unless these name their kernels otherwise.
-    Fallback,
-}
-
-/// Which such file this is, by its path in the prefix.
-pub(crate) fn whole(path: &Path) -> Option<Whole> {
-    let text = path.to_str()?;
-    let (directory, name) = text.rsplit_once('/')?;
-    let is_flat = directory.ends_with("hipblaslt/library");
-    let is_mapping = matches!(
-        name,
-        "TensileLiteLibrary_lazy_Mapping.dat" | "TensileLiteLibrary_lazy_Mapping.dat.zlib"
-    );
-    if is_flat && is_mapping {
-        return Some(Whole::Mapping);
-    }
-    let (_, place) = databases::recognise(text)?;
-    (place == Place::Shared && shared(path).is_none()).then_some(Whole::Fallback)
-}
 
 /// The entries of a shared file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entries {
-    kind: Shared,
+    kind: Merge,
     /// ID of the host's entry in a bundle.
     host: String,
-    /// The name as it is written, a bundle's entry ID or a map's key, and what it has.
+    /// The name as it is written (a bundle's entry ID, a map's key, or a row without its code), and
+    /// what it has.
     entries: BTreeMap<Key, (Vec<u8>, Vec<u8>)>,
 }
 
 impl Entries {
     /// Reads the file at `path`; `Err` with the reason, where it is not made up so.
-    pub(crate) fn read(path: &Path, kind: Shared) -> Result<Result<Self, String>, Error> {
+    pub(crate) fn read(path: &Path, kind: Merge) -> Result<Result<Self, String>, Error> {
         match kind {
-            Shared::Bundle => bundle(path),
-            Shared::ByTarget => {
+            Merge::Bundle => bundle(path),
+            Merge::ByTarget => {
                 let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
                 Ok(map(&bytes))
             }
-            Shared::Lines => {
+            Merge::Lines => {
                 let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
                 Ok(lines(bytes))
             }
+            Merge::KernelCache => rows(path),
         }
     }
 
@@ -132,9 +74,10 @@ impl Entries {
         missing.map(|(key, _)| text(key)).collect()
     }
 
-    /// The keys, in order.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = String> {
-        self.entries.keys().map(text)
+    /// The targets that it has something for, which are what the keys begin with.
+    pub(crate) fn targets(&self) -> BTreeSet<TargetId> {
+        let target = |key: &Key| names::target(text(key).split(' ').next()?);
+        self.entries.keys().filter_map(target).collect()
     }
 
     /// Whether the same keys have the same content.
@@ -145,31 +88,37 @@ impl Entries {
     /// What an entry is of, for people.
     pub(crate) fn noun(&self) -> &'static str {
         match self.kind {
-            Shared::Bundle | Shared::ByTarget => "for",
-            Shared::Lines => "in the line",
+            Merge::Bundle | Merge::ByTarget | Merge::KernelCache => "for",
+            Merge::Lines => "in the line",
         }
     }
 
-    /// As a file: a plain bundle, a MessagePack map, or a text, in the order of the keys.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        match self.kind {
-            Shared::Bundle => {
+    /// As a file: a plain bundle, a MessagePack map, a text, or an SQLite database, in the order of
+    /// the keys.
+    pub(crate) fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        Ok(match self.kind {
+            Merge::Bundle => {
                 let own = self.entries.values();
                 // An ID was read as text.
                 let own = own.filter_map(|(id, code)| Some((str::from_utf8(id).ok()?, &code[..])));
                 offload_bundle::plain([(&self.host[..], &[][..])].into_iter().chain(own))
             }
-            Shared::ByTarget => {
+            Merge::ByTarget => {
                 let own = self.entries.values();
                 raw_map::to_bytes(own.map(|(key, value)| (&key[..], &value[..])))
             }
-            Shared::Lines => {
+            Merge::Lines => {
                 let lines = self.entries.values();
                 lines
                     .flat_map(|(line, _)| [line, &b"\n"[..]].concat())
                     .collect()
             }
-        }
+            Merge::KernelCache => {
+                let rows = self.entries.values();
+                let rows = rows.map(|(row, code)| Ok((serde_json::from_slice(row)?, &code[..])));
+                kernel_cache::to_bytes(rows)?
+            }
+        })
     }
 }
 
@@ -201,7 +150,7 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
         return Ok(Err("it has code for the host".to_owned()));
     }
     let mut found = Entries {
-        kind: Shared::Bundle,
+        kind: Merge::Bundle,
         host: host.map_or(HOST, |host| host.id.as_str()).to_owned(),
         entries: BTreeMap::new(),
     };
@@ -229,10 +178,34 @@ fn lines(bytes: Vec<u8>) -> Result<Entries, String> {
         (Key::Text(line.to_owned()), (name, Vec::new()))
     };
     Ok(Entries {
-        kind: Shared::Lines,
+        kind: Merge::Lines,
         host: String::new(),
         entries: text.lines().map(entry).collect(),
     })
+}
+
+fn rows(path: &Path) -> Result<Result<Entries, String>, Error> {
+    let rows = match kernel_cache::rows(path)? {
+        Ok(rows) => rows,
+        Err(unreadable) => return Ok(Err(unreadable.reason)),
+    };
+    let mut entries = BTreeMap::new();
+    for (row, code) in rows {
+        let key = row.to_string();
+        let columns = serde_json::to_vec(&row);
+        let columns = columns.map_err(|e| Error::refused(path, e.to_string()))?;
+        if entries
+            .insert(Key::Text(key.clone()), (columns, code))
+            .is_some()
+        {
+            return Ok(Err(format!("it has two rows for {key}")));
+        }
+    }
+    Ok(Ok(Entries {
+        kind: Merge::KernelCache,
+        host: String::new(),
+        entries,
+    }))
 }
 
 fn map(bytes: &[u8]) -> Result<Entries, String> {
@@ -249,7 +222,7 @@ fn map(bytes: &[u8]) -> Result<Entries, String> {
         }
     }
     Ok(Entries {
-        kind: Shared::ByTarget,
+        kind: Merge::ByTarget,
         host: String::new(),
         entries,
     })

@@ -10,10 +10,10 @@ use kpack_format::names::{Group, is_manifest};
 use walkdir::{DirEntry, WalkDir};
 
 use super::classify::{Class, Classification, KPACK, Node, classify_found, walk_error};
+use super::databases::{ForAll, Merge, MustMatch, for_all};
 use super::manifest_txt;
 use super::mark;
 use super::names::{self, Kind};
-use super::shared::{Shared, Whole, shared, whole};
 use crate::Error;
 use crate::leftover::is_leftover;
 
@@ -160,6 +160,7 @@ pub(crate) struct Tree {
     pub(crate) disagreements: Vec<(PathBuf, String)>,
     pub(crate) damaged: Vec<(PathBuf, String)>,
     pub(crate) unpaired: Vec<(PathBuf, String)>,
+    pub(crate) for_all: Vec<(PathBuf, String)>,
 }
 
 /// An entry of a tree.
@@ -192,17 +193,22 @@ impl Item {
         path.strip_prefix(&*self.prefix).ok()
     }
 
-    /// How it is made up, where it is a file for all targets that each shard has a part of. `path` is
-    /// its path in the artifact.
-    pub(crate) fn shared(&self, path: &Path) -> Option<Shared> {
-        let is_file = matches!(self.node, Node::File { .. });
-        shared(self.installed(path)?).filter(|_| is_file)
+    /// How copies of it are merged, where it is a file for all targets that each shard has a part of.
+    /// `path` is its path in the artifact.
+    pub(crate) fn shared(&self, path: &Path) -> Option<Merge> {
+        match for_all(self.installed(path)?)? {
+            ForAll::Merge(merge) if matches!(self.node, Node::File { .. }) => Some(merge),
+            _ => None,
+        }
     }
 
-    /// Which file for all targets it is, of those that cannot be put together. `path` is its path in
-    /// the artifact.
-    pub(crate) fn whole(&self, path: &Path) -> Option<Whole> {
-        whole(self.installed(path)?).filter(|_| !self.is_directory())
+    /// Why copies of it must be equal, where it is a file for all targets that cannot be merged.
+    /// `path` is its path in the artifact.
+    pub(crate) fn must_match(&self, path: &Path) -> Option<MustMatch> {
+        match for_all(self.installed(path)?)? {
+            ForAll::MustMatch(why) if !self.is_directory() => Some(why),
+            _ => None,
+        }
     }
 
     /// Whether it is an archive of kernels.
@@ -229,6 +235,7 @@ impl Tree {
             disagreements: Vec::new(),
             damaged: Vec::new(),
             unpaired: Vec::new(),
+            for_all: Vec::new(),
         }
     }
 
@@ -297,6 +304,7 @@ impl Tree {
             (content.disagreements, &mut self.disagreements),
             (content.damaged, &mut self.damaged),
             (content.unpaired, &mut self.unpaired),
+            (content.for_all, &mut self.for_all),
         ] {
             let findings = findings.into_iter();
             all.extend(findings.map(|finding| (directory.join(finding.path), finding.text)));

@@ -12,10 +12,10 @@ use walkdir::WalkDir;
 use super::{Key, Size};
 use crate::Error;
 use crate::artifact::classify::{Class, Entry, KPACK, Node, classify_without_special_files};
-use crate::artifact::databases::Selection;
+use crate::artifact::databases::{ForAll, Merge, Selection, for_all};
+use crate::artifact::kernel_cache;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
-use crate::artifact::shared::shared;
 use crate::elf::{DeviceCode, FatBinary, Image};
 use crate::input::wrapper_error;
 use crate::inspect;
@@ -191,9 +191,8 @@ impl Tree {
             Class::Host => {
                 let is_manifest = is_manifest(&entry.path);
                 let what = match is_manifest {
-                    true => "kpack manifests",
-                    false if shared(&entry.path).is_some() => "files for all targets",
-                    false => "other files",
+                    true => "kpack manifests".to_owned(),
+                    false => what_of_host(path, &entry.path)?,
                 };
                 let module = match (module, is_manifest) {
                     (Some(module), _) => module.to_owned(),
@@ -202,7 +201,7 @@ impl Tree {
                         .unwrap_or_default(),
                     (None, false) => String::new(),
                 };
-                self.add(Key::other(&module, what), size);
+                self.add(Key::other(&module, &what), size);
                 Ok(())
             }
         }
@@ -307,6 +306,22 @@ impl Tree {
         self.add_code(index, size.saturating_sub(used), 0);
         Ok(())
     }
+}
+
+/// What a file of the host at `path` is called, by its path in the prefix. Every machine gets the
+/// whole of rocFFT's kernel cache, whatever it has code for.
+fn what_of_host(path: &Path, within: &Path) -> Result<String, Error> {
+    Ok(match for_all(within) {
+        Some(ForAll::Merge(Merge::KernelCache)) => match kernel_cache::targets(path)? {
+            Ok(targets) if !targets.is_empty() => {
+                let targets: Vec<String> = targets.into_iter().collect();
+                format!("kernel cache for {}", targets.join(", "))
+            }
+            _ => "files for all targets".to_owned(),
+        },
+        Some(ForAll::Merge(_)) => "files for all targets".to_owned(),
+        _ => "other files".to_owned(),
+    })
 }
 
 /// What the bundles of a fat binary store for each target.

@@ -23,6 +23,9 @@ pub(super) fn verify(prefix: &Path, report: &mut Report) -> Result<(), Error> {
     for finding in findings.chain(&content.damaged).chain(&content.unpaired) {
         report.fault(Subject::File, &prefix.join(&finding.path), &finding.text);
     }
+    for finding in &content.for_all {
+        report.note(Subject::File, &prefix.join(&finding.path), &finding.text);
+    }
     if !content.entries.is_empty() && report.count(Outcome::Fault) == faults {
         let files = counted(content.entries.len(), "file");
         let text = format!("{files} of kernel databases, as their names say and in pairs");

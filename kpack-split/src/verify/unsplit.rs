@@ -11,13 +11,16 @@ use super::archive::counted;
 use super::{Context, Outcome, Report, Subject, original};
 use crate::Error;
 use crate::artifact::classify::{Class, Entry, Node, classify, walk_error};
-use crate::artifact::databases::Selection;
+use crate::artifact::databases::{ForAll, Selection, for_all};
 use crate::artifact::differences::same_bytes;
 use crate::artifact::manifest_txt;
-use crate::artifact::shared::{Entries, shared};
+use crate::artifact::shared::Entries;
 use crate::artifact::split::artifact_prefix;
 use crate::artifact::tree::{is_artifact, is_of_group};
 use crate::parallel;
+
+/// How many lost entries of a file are named.
+const MOST_NAMES: usize = 5;
 
 /// Compares the tree at `path` with `unsplit`: an install prefix with one, an artifact directory, or
 /// a directory of artifact directories, with what was split from it.
@@ -314,7 +317,7 @@ impl Pair {
 /// `within` the prefix, may have more than before, from other shards.
 fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<String>, Error> {
     let other_bytes = || Some("has other bytes than in the unsplit tree".to_owned());
-    let Some(kind) = shared(within) else {
+    let Some(ForAll::Merge(kind)) = for_all(within) else {
         return Ok(other_bytes());
     };
     let (now, then) = (Entries::read(place, kind)?, Entries::read(unsplit, kind)?);
@@ -323,7 +326,11 @@ fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<S
     };
     let lost = then.not_in(&now);
     Ok((!lost.is_empty()).then(|| {
-        let (noun, lost) = (then.noun(), lost.join(", "));
-        format!("has not what the unsplit tree's has {noun} {lost}")
+        let more = match lost.len().saturating_sub(MOST_NAMES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let (noun, lost) = (then.noun(), lost[..lost.len().min(MOST_NAMES)].join(", "));
+        format!("has not what the unsplit tree's has {noun} {lost}{more}")
     }))
 }

@@ -102,7 +102,7 @@ impl<'a> Component<'a> {
     fn input(&mut self, shard: &str, input: &Input) -> Result<Tree, Error> {
         match input {
             Input::Directory(path) => self.tree(shard, path),
-            Input::Part(tree) => Ok(self.undamaged(tree.clone())),
+            Input::Part(tree) => Ok(self.undamaged(Tree::clone(tree))),
         }
     }
 

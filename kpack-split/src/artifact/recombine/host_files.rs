@@ -11,8 +11,8 @@ use super::merge::MOST_NAMES;
 use super::{Finding, Severity};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
+use crate::artifact::databases::MustMatch;
 use crate::artifact::differences;
-use crate::artifact::shared::Whole;
 use crate::artifact::tree::{Item, Tree};
 use crate::inspect;
 
@@ -48,8 +48,8 @@ impl Component<'_> {
             let Some(item) = items.find_map(|tree| tree.entries.get(&difference.path)) else {
                 continue;
             };
-            let what = match (item.whole(&difference.path), compares) {
-                (Some(whole), _) => self.whole(whole, first, tree, &difference)?,
+            let what = match (item.must_match(&difference.path), compares) {
+                (Some(why), _) => self.must_match(why, first, tree, &difference)?,
                 (None, true) if difference.kind == Kind::Layout => {
                     let same = layout.entry(difference.text).or_default();
                     same.push(item.from.clone());
@@ -86,10 +86,10 @@ impl Component<'_> {
         Ok(())
     }
 
-    /// What to say of a file for all targets that cannot be put together; `None` where nothing breaks.
-    fn whole(
+    /// What to say of a file for all targets that cannot be merged; `None` where nothing breaks.
+    fn must_match(
         &self,
-        whole: Whole,
+        why: MustMatch,
         first: &Tree,
         tree: &Tree,
         difference: &Difference,
@@ -104,8 +104,8 @@ impl Component<'_> {
             let text = host_file(first, tree, text);
             return Ok(compares.then_some((Severity::Error, text)));
         }
-        Ok(Some(match whole {
-            Whole::Mapping => {
+        Ok(Some(match why {
+            MustMatch::Mapping => {
                 let text = format!(
                     "{a}'s and {b}'s cannot be merged: it maps ranges of kernel numbers, which \
                      start at 0 in every build, to files; build with a hipBLASLt that writes a \
@@ -114,7 +114,7 @@ impl Component<'_> {
                 );
                 (Severity::Error, text)
             }
-            Whole::Fallback => {
+            MustMatch::Fallback => {
                 let (severity, end) = match compares || self.strict() {
                     true => (Severity::Error, String::new()),
                     false => (Severity::Warning, format!("; {a}'s is taken")),
@@ -207,7 +207,7 @@ fn is_text(path: &Path) -> Result<bool, Error> {
 /// The directories that files for all targets are in.
 fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
     let shared = tree.entries.iter();
-    let shared =
-        shared.filter(|(path, item)| item.shared(path).is_some() || item.whole(path).is_some());
+    let shared = shared
+        .filter(|(path, item)| item.shared(path).is_some() || item.must_match(path).is_some());
     shared.flat_map(|(path, _)| path.ancestors().skip(1))
 }

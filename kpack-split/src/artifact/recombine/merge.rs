@@ -6,8 +6,9 @@ use std::path::Path;
 use super::component::Component;
 use super::{Artifact, Severity};
 use crate::Error;
+use crate::artifact::databases::Merge;
 use crate::artifact::differences;
-use crate::artifact::shared::{Entries, Shared};
+use crate::artifact::shared::Entries;
 use crate::artifact::tree::{Item, Tree};
 
 /// How many entries or files that differ are named.
@@ -74,7 +75,7 @@ impl Component<'_> {
     /// Puts the shared files of the generic artifacts `trees` together, so that each has what every
     /// shard's has.
     pub(super) fn merge_shared<'t>(&mut self, trees: &'t [Tree]) -> Result<Merged<'t>, Error> {
-        let mut files: BTreeMap<&Path, Shared> = BTreeMap::new();
+        let mut files: BTreeMap<&Path, Merge> = BTreeMap::new();
         for tree in trees {
             let entries = tree.entries.iter();
             files.extend(entries.filter_map(|(path, item)| Some((&**path, item.shared(path)?))));
@@ -82,7 +83,7 @@ impl Component<'_> {
         let mut merged = Merged::default();
         for (path, kind) in files {
             let copies = self.copies(path, kind, trees)?;
-            if let Some(file) = self.merge(&copies) {
+            if let Some(file) = self.merge(&copies)? {
                 merged.files.insert(path, file);
             }
         }
@@ -94,7 +95,7 @@ impl Component<'_> {
     fn copies<'t>(
         &mut self,
         path: &Path,
-        kind: Shared,
+        kind: Merge,
         trees: &'t [Tree],
     ) -> Result<Vec<Copy<'t>>, Error> {
         let mut copies = Vec::new();
@@ -139,8 +140,10 @@ impl Component<'_> {
         Ok(())
     }
 
-    fn merge<'t>(&mut self, copies: &[Copy<'t>]) -> Option<File<'t>> {
-        let (first, others) = copies.split_first()?;
+    fn merge<'t>(&mut self, copies: &[Copy<'t>]) -> Result<Option<File<'t>>, Error> {
+        let Some((first, others)) = copies.split_first() else {
+            return Ok(None);
+        };
         let mut all = first.entries.clone();
         for (index, copy) in others.iter().enumerate() {
             let differ = all.merge(copy.entries.clone());
@@ -168,19 +171,21 @@ impl Component<'_> {
             self.say(severity, &copy.item.from, text);
         }
         if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
-            return Some(File {
+            return Ok(Some(File {
                 like: (whole.item, whole.tree),
                 bytes: None,
                 shards: vec![&whole.item.shard],
-            });
+            }));
         }
         let shards: Vec<&str> = copies.iter().map(|copy| &*copy.item.shard).collect();
         let text = format!("merged from the copies of {}", shards.join(", "));
         self.say(Severity::Note, &first.item.from, text);
-        Some(File {
+        let bytes = all.to_bytes();
+        let bytes = bytes.map_err(|e| Error::io(&first.item.from, "merge", e))?;
+        Ok(Some(File {
             like: (first.item, first.tree),
-            bytes: Some(all.to_bytes()),
+            bytes: Some(bytes),
             shards,
-        })
+        }))
     }
 }

@@ -76,7 +76,7 @@ impl Component<'_> {
             Class::Unknown { device_code, .. } => !device_code,
             Class::Fat | Class::Target { .. } => false,
         };
-        let for_all = item.shared(path).is_some() || item.whole(path).is_some();
+        let for_all = item.shared(path).is_some() || item.must_match(path).is_some();
         if item.is_directory() || !is_host || for_all {
             return None;
         }

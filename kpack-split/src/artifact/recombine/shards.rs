@@ -41,7 +41,7 @@ pub(super) enum Input {
     /// An artifact directory.
     Directory(PathBuf),
     /// What a group's artifact has for it.
-    Part(Tree),
+    Part(Box<Tree>),
 }
 
 impl Input {
@@ -95,7 +95,8 @@ impl Shards {
                     }
                     Role::Group | Role::Unsplit => {
                         let parts = parts.into_iter().flatten();
-                        let parts = parts.map(|(target, tree)| (target, Input::Part(tree)));
+                        let parts =
+                            parts.map(|(target, tree)| (target, Input::Part(Box::new(tree))));
                         component.targets.extend(parts);
                     }
                 }

@@ -116,7 +116,9 @@ pub(super) fn plan(
         for finding in damaged.chain(&read.classification.unreadable) {
             report.warn(read.root.join(&finding.path), &finding.text);
         }
-        for finding in &read.classification.notices {
+        report.device_code |= !read.classification.for_all.is_empty();
+        let for_all = read.classification.for_all.iter();
+        for finding in for_all.chain(&read.classification.notices) {
             report.note(read.root.join(&finding.path), &finding.text);
         }
         for entry in &read.classification.entries {
@@ -200,7 +202,7 @@ fn is_device_code(options: &Options, read: &Read, entry: &Entry) -> bool {
     let is_left_out = || {
         let path = entry.path.to_string_lossy();
         matches!(databases::recognise(&path), Some((database, place))
-            if !options.databases.has(database) && place != Place::Shared)
+            if !options.databases.has(database) && !matches!(place, Place::ForAll(_)))
     };
     match &entry.class {
         Class::Unknown { device_code, .. } => *device_code,

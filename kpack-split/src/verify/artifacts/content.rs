@@ -55,6 +55,9 @@ impl Member {
         for (path, text) in self.tree.disagreements.iter().chain(&self.tree.damaged) {
             report.fault(Subject::Artifact, path, text);
         }
+        for (path, text) in &self.tree.for_all {
+            report.note(Subject::Artifact, path, text);
+        }
         for (path, text) in &self.tree.unpaired {
             // The library file may be one for all targets, in the generic artifact.
             let within = path.strip_prefix(root).unwrap_or(path);
@@ -70,6 +73,7 @@ impl Member {
             report.fault(Subject::Artifact, root, "is empty: it has no device code");
         }
         if report.holds() {
+            seen.for_all = !self.tree.for_all.is_empty();
             report.ok(Subject::Artifact, root, seen.summary(&self.role));
         }
         report
@@ -97,6 +101,8 @@ struct Seen {
     targets: BTreeSet<TargetId>,
     /// Files with device code in no known place.
     unknown: usize,
+    /// Whether a file for all targets has device code.
+    for_all: bool,
 }
 
 impl Seen {
@@ -127,6 +133,7 @@ impl Seen {
                     self.unknown
                 )
             }
+            Role::Generic if self.for_all => "a generic artifact".to_owned(),
             Role::Generic if targets.is_empty() => "nothing architecture-specific".to_owned(),
             Role::Generic => "a generic artifact".to_owned(),
             Role::Target(_) | Role::Group => format!("device code only for {targets}"),

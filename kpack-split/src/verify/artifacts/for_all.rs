@@ -8,8 +8,9 @@ use kpack_format::TargetId;
 use super::{Member, Set};
 use crate::Error;
 use crate::artifact::classify::Class;
+use crate::artifact::databases::Merge;
 use crate::artifact::names;
-use crate::artifact::shared::{Entries, Shared};
+use crate::artifact::shared::Entries;
 use crate::artifact::target_name::either_agrees;
 use crate::artifact::tree::{Item, Role};
 use crate::inspect::read_manifest;
@@ -42,7 +43,7 @@ impl Set {
             for (path, item) in own {
                 if item.is_manifest() {
                     listed.extend(read_listed(path, item, options)?);
-                } else if let Some(kind @ (Shared::Bundle | Shared::ByTarget)) = item.shared(path) {
+                } else if let Some(kind) = item.shared(path).filter(|kind| *kind != Merge::Lines) {
                     for_all.push((path, item, kind));
                 }
             }
@@ -56,7 +57,7 @@ impl Set {
 
 fn has_each(
     (path, item): (&Path, &Item),
-    kind: Shared,
+    kind: Merge,
     listed: &[Listed],
     members: &[Member],
     report: &mut Report,
@@ -72,10 +73,7 @@ fn has_each(
         }
         Err(error) => return Err(error),
     };
-    let own: Vec<TargetId> = entries
-        .keys()
-        .filter_map(|key| names::target(&key))
-        .collect();
+    let own = entries.targets();
     let lacks = |listed: &&Listed| !own.iter().any(|own| either_agrees(own, &listed.target));
     let mut lacking: Vec<&Listed> = listed.iter().filter(lacks).collect();
     lacking.sort_by(|a, b| a.target.cmp(&b.target));
