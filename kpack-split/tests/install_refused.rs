@@ -187,7 +187,8 @@ fn a_code_object_for_another_target_than_its_entry_says() {
         &FatLibrary::new().wrapper(Storage::Plain, [mislabelled]),
     ));
     assert!(
-        text.contains("`lib/libvec.so#0` for gfx942") && text.contains("it is for gfx1100"),
+        text.contains("`lib/libvec.so#0` for gfx942")
+            && text.contains("its ELF header is for gfx1100"),
         "{text}"
     );
 }
