@@ -485,7 +485,7 @@ fn device_code_within_relro_is_refused() -> Result<()> {
             let error = format!("{:#}", refused.expect_err("it is within RELRO"));
             assert!(
                 error.contains("`.hip_fatbin` is within PT_GNU_RELRO")
-                    && error.contains("link it elsewhere"),
+                    && error.contains("change the linker script"),
                 "{place}, {kind:?}: {error}"
             );
             assert!(!host.exists());

@@ -118,7 +118,7 @@ fn no_section_headers() {
     bytes[60..64].fill(0);
     let text = refused(&bytes);
     assert!(
-        text.contains("no section headers, without which device code cannot be found"),
+        text.contains("no section headers, which kpack needs to find device code"),
         "{text}"
     );
 }

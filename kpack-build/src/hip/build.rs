@@ -18,7 +18,7 @@ use super::compile::{self, Job};
 use super::compiler::Compiler;
 use super::device_code::Wanted;
 use super::environment::Environment;
-use super::flags::{self, Flags, Places};
+use super::flags::{self, BuildDirectories, Flags};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::Error;
 use crate::object_file;
@@ -89,7 +89,7 @@ impl<'a> Build<'a> {
         let threads = environment
             .text("NUM_JOBS")
             .and_then(|jobs| jobs.parse().ok());
-        let places = Places {
+        let places = BuildDirectories {
             package: &package,
             out_dir: &out_dir,
         };

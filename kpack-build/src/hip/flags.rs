@@ -64,7 +64,7 @@ const WITH_VALUE: [&str; 7] = [
 ];
 
 /// The directories of a build.
-pub(super) struct Places<'a> {
+pub(super) struct BuildDirectories<'a> {
     pub(super) package: &'a Path,
     pub(super) out_dir: &'a Path,
 }
@@ -93,7 +93,7 @@ impl Flags {
         own: Vec<OsString>,
         targets: &[TargetId],
         compiler: &Compiler,
-        places: &Places<'_>,
+        places: &BuildDirectories<'_>,
         environment: &Environment,
     ) -> Self {
         let includes = hip.includes.iter().cloned();
@@ -152,7 +152,7 @@ impl Flags {
 /// The directories whose paths are mapped away in the compiler's output: the package, its
 /// workspaces, the build directory, and header directories elsewhere. The longest come last, since
 /// the last match wins.
-fn mapped(places: &Places<'_>, includes: &[PathBuf]) -> Vec<PathBuf> {
+fn mapped(places: &BuildDirectories<'_>, includes: &[PathBuf]) -> Vec<PathBuf> {
     let mut all = vec![places.package.to_owned(), places.out_dir.to_owned()];
     all.extend(workspaces(places.package));
     for directory in includes {

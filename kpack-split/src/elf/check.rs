@@ -1,5 +1,4 @@
-//! A look at what was written: a host binary that would not load is an error here, not at its
-//! user's.
+//! Checks a written host binary: one that would not load is an error here, not for its user.
 
 use std::fs::File;
 
@@ -14,7 +13,7 @@ use super::{DeviceCode, ElfError, Plan};
 /// Reads the host binary back and compares it with its plan.
 ///
 /// # Errors
-/// [`ElfError::Unsound`], which speaks of the host binary and not of the sound file that it is made of.
+/// [`ElfError::Unsound`]: the fault is in the host binary, not in its sound input.
 pub(crate) fn host_binary(output: &File, plan: &Plan) -> Result<(), ElfError> {
     read_back(output, plan).map_err(|error| match error {
         ElfError::Refused(reason) => ElfError::Unsound(reason),
@@ -26,20 +25,21 @@ fn read_back(output: &File, plan: &Plan) -> Result<(), ElfError> {
     let image = Image::read(output)?;
     image.validate()?;
     if image.segments != plan.segments || image.sections != plan.sections {
-        refuse!("its headers are not those that were planned");
+        refuse!("its headers differ from the plan");
     }
     loaded(&image)?;
     dynamic_addresses(&image)?;
     wrappers(&image, plan)
 }
 
-/// Whether sections, and what program headers name, are where PT_LOADs map them.
+/// Checks that PT_LOADs map all sections and all contents of program headers where they belong.
 pub(crate) fn loaded<S>(image: &Image<S>) -> Result<(), ElfError> {
     sections_in_segments(image)?;
     segments_are_loaded(&image.segments)
 }
 
-/// What is loaded from the file. What is not in the file stays where it was, right or wrong.
+/// Checks sections loaded from the file. Sections without bytes in the file did not move, so they
+/// are as right as before.
 fn sections_in_segments<S>(image: &Image<S>) -> Result<(), ElfError> {
     let loaded = |s: &&Section| s.is_alloc() && s.has_bytes() && s.size > 0;
     for section in image.sections.iter().filter(loaded) {
@@ -61,8 +61,9 @@ fn sections_in_segments<S>(image: &Image<S>) -> Result<(), ElfError> {
     Ok(())
 }
 
-/// What the dynamic loader, the C library and debuggers find through program headers is mapped from
-/// the file, and all of what the dynamic loader protects after relocation is mapped.
+/// Checks that everything the dynamic loader, the C library and debuggers find through program
+/// headers is mapped from the file, and that the whole range the dynamic loader protects after
+/// relocation is mapped.
 fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
     let loads = || segments.iter().filter(|s| s.is_load());
     for segment in segments {
@@ -87,7 +88,7 @@ fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
         };
         if !mapped {
             refuse!(
-                "{:?}, {:#x} bytes at address {:#x} and offset {:#x}, is not all where a PT_LOAD maps it",
+                "{:?}, {:#x} bytes at address {:#x} and offset {:#x}, is not entirely where a PT_LOAD maps it",
                 segment.kind,
                 segment.memsz,
                 segment.vaddr,
@@ -98,8 +99,8 @@ fn segments_are_loaded(segments: &[Segment]) -> Result<(), ElfError> {
     Ok(())
 }
 
-/// Whether PT_LOADs, which are in order of address, map all addresses of a segment. They map whole
-/// pages, and linkers may let RELRO end with a page.
+/// Whether PT_LOADs, sorted by address, map all addresses of a segment. They map whole pages, and
+/// linkers may let RELRO end at a page boundary.
 fn is_mapped<'a>(segment: &Segment, loads: impl Iterator<Item = &'a Segment>) -> bool {
     let end = segment.vaddr.saturating_add(segment.memsz);
     let mut mapped_to = segment.vaddr;
@@ -126,7 +127,7 @@ fn dynamic_addresses(image: &Image<&File>) -> Result<(), ElfError> {
 
 fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
     let DeviceCode::Split(split) = image.device_code()? else {
-        refuse!("it does not read as a split binary");
+        refuse!("it is not recognised as a split binary");
     };
     let right = split.wrappers.iter().enumerate().all(|(index, wrapper)| {
         let has_own = plan.split_before.contains(&wrapper.address);
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_program_headers_name_has_to_be_mapped() {
-        // Nothing is mapped from 0x3000 on, up to 0x8000.
+        // Nothing is mapped from 0x3000 to 0x8000.
         let loads = [
             segment(elf::PT_LOAD, 0, 0x2800),
             segment(elf::PT_LOAD, 0x8000, 0x1800),
@@ -178,7 +179,7 @@ mod tests {
             };
             assert!(is_sound(elsewhere).is_err(), "{kind:?}");
         }
-        // Up to the end of a page, as some linkers have it, and across the hole.
+        // To the end of a page, as with some linkers, and across the hole.
         assert_eq!(is_sound(segment(elf::PT_GNU_RELRO, 0x8000, 0x2000)), Ok(()));
         let error = is_sound(segment(elf::PT_GNU_RELRO, 0x2000, 0x7000)).unwrap_err();
         assert!(error.contains("PT_GNU_RELRO"), "{error}");

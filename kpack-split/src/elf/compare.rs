@@ -1,8 +1,7 @@
-//! Comparing the host code of a fat binary with that of the binary split from it.
+//! Compares the host code of a fat binary with that of its split binary.
 //!
 //! Sections are matched by name and compared as the loader would see them. Splitting changes the
-//! wrappers, and words that name a moved section; each difference must be explained by one of
-//! these, or it is reported.
+//! wrappers, and words that refer to a moved section. Any other difference is reported.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,14 +15,14 @@ use super::headers::{Section, Segment};
 use super::records::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods};
 use super::{DeviceCode, ElfError, Image, ReadAt};
 
-/// How many bytes are compared at a time.
+/// Bytes compared at a time.
 const CHUNK: u64 = 1 << 20;
-/// Differences of one section that are reported before it says "and more".
+/// Differences reported per section; further ones are only counted.
 const MOST: usize = 4;
 
-/// What differs between the host code of a fat binary and the binary split from it, beyond what
-/// splitting changes. Empty where they agree. Only what is loaded is compared, so both may have
-/// been stripped.
+/// Returns differences between the host code of a fat binary and its split binary, beyond what
+/// splitting changes; empty if they agree. Compares only what is loaded, so both may have been
+/// stripped.
 pub fn compare<A: ReadAt, B: ReadAt>(
     original: &Image<A>,
     split: &Image<B>,
@@ -39,7 +38,7 @@ pub fn compare<A: ReadAt, B: ReadAt>(
             ));
         } else if old.addr != new.addr && !explained.may_move(old, new) {
             differences.push(format!(
-                "section `{}` was at address {:#x} and is at {:#x}",
+                "section `{}` was at address {:#x} and is now at {:#x}",
                 old.name, old.addr, new.addr
             ));
         } else if old.addr == new.addr && !same_access((original, old), (split, new)) {
@@ -48,7 +47,7 @@ pub fn compare<A: ReadAt, B: ReadAt>(
                 None => "not mapped".to_owned(),
             };
             differences.push(format!(
-                "section `{}` was {} and is {}",
+                "section `{}` was {} and is now {}",
                 old.name,
                 flags(access(original, old)),
                 flags(access(split, new))
@@ -60,7 +59,7 @@ pub fn compare<A: ReadAt, B: ReadAt>(
     Ok(differences)
 }
 
-/// Loaded sections of both by name, device code excepted.
+/// Pairs the loaded sections of both by name, without device code.
 fn match_sections<'a, A, B>(
     original: &'a Image<A>,
     split: &'a Image<B>,
@@ -79,21 +78,21 @@ fn match_sections<'a, A, B>(
             .filter(|same| !same.is_empty())
         {
             Some(same) => pairs.push((old, same.remove(0))),
-            None => differences.push(format!("section `{}` is gone", old.name)),
+            None => differences.push(format!("section `{}` is missing", old.name)),
         }
     }
     let added = by_name.into_values().flatten();
-    differences.extend(added.map(|s| format!("section `{}` was not there", s.name)));
+    differences.extend(added.map(|s| format!("section `{}` is new", s.name)));
     pairs
 }
 
-/// What the gABI and the GNU extensions call the type of a segment.
+/// The name of a segment type in the gABI and the GNU extensions.
 fn segment_type(kind: elf::ProgramType) -> String {
     let name = kind.name().map(str::to_owned);
     name.unwrap_or_else(|| format!("segment of type {:#x}", kind.0))
 }
 
-/// Entry point, and what the segments map.
+/// Compares the ELF header and the segments.
 fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
     let mut differences = Vec::new();
     let identity = |header: &elf::FileHeader64<LE>| {
@@ -109,7 +108,7 @@ fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
     }
     for old in original.segments.iter().filter(|s| s.memsz > 0) {
         let kept = match old.kind {
-            // Its sections are compared.
+            // Its sections are compared instead.
             elf::PT_LOAD => true,
             // These keep their addresses; others may belong to a section that moves.
             elf::PT_TLS | elf::PT_GNU_RELRO | elf::PT_DYNAMIC => split
@@ -120,7 +119,7 @@ fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
         };
         if !kept {
             differences.push(format!(
-                "no segment does for {:#x}..{:#x} what the original's {} did",
+                "no segment covers {:#x}..{:#x} as the original's {} did",
                 old.vaddr,
                 old.vaddr.saturating_add(old.memsz),
                 segment_type(old.kind)
@@ -148,7 +147,7 @@ fn access<S>(image: &Image<S>, section: &Section) -> Option<elf::ProgramFlags> {
     image.segments.iter().find(maps).map(|s| s.flags)
 }
 
-/// Whether the section may be used as before. What holds no code need not be executable any more.
+/// Whether the section keeps its access rights. A section without code may lose execution.
 fn same_access<A, B>(
     (original, old): (&Image<A>, &Section),
     (split, new): (&Image<B>, &Section),
@@ -161,11 +160,11 @@ fn same_access<A, B>(
 
 /// The differences that splitting makes.
 struct Explained {
-    /// Where the device code was: what moves goes there.
+    /// The place of the former device code, where sections move to.
     fat: Range<u64>,
     /// Old addresses of sections that moved, and the new address of their start.
     moved: Vec<(Range<u64>, u64)>,
-    /// The wrappers' addresses, in order.
+    /// The wrappers' addresses, in ascending order.
     wrappers: Vec<u64>,
     /// Address of the marker.
     marker: u64,
@@ -192,7 +191,7 @@ impl Explained {
             }
             _ => (0..0, Vec::new(), None),
         };
-        // The others have markers of their own, to which they point as before.
+        // The other wrappers still point to their own markers.
         let marker = match split.device_code()? {
             DeviceCode::Split(split) => {
                 let mut wrappers = split.wrappers.iter();
@@ -209,7 +208,7 @@ impl Explained {
         })
     }
 
-    /// Whether the section is one that can be found again, and went to where the device code was.
+    /// Whether the section may move, and moved to the former place of the device code.
     fn may_move(&self, old: &Section, new: &Section) -> bool {
         let inside = self.fat.start <= new.addr && new.addr_end() <= self.fat.end;
         inside && (old.kind != elf::SHT_PROGBITS || old.name == ".interp")
@@ -224,8 +223,8 @@ impl Explained {
             .any(|mapped| mapped == new)
     }
 
-    /// Whether the word at `address` of `section` may have become `new`. `entry` is the record that
-    /// it is in, as it is now.
+    /// Whether splitting may change the word at `address` of `section` to `new`. `entry` is its
+    /// record, as it is now.
     fn word(&self, section: &Section, address: u64, old: u64, new: u64, entry: &[u8]) -> bool {
         if self.follows(old, new) {
             return true;
@@ -242,7 +241,7 @@ impl Explained {
             }
         }
         match section.kind {
-            // The section index, in the record's first word.
+            // The section index is in the record's first word.
             elf::SHT_DYNSYM => {
                 (address - section.addr).is_multiple_of(24) && (old ^ new) >> 48 << 48 == old ^ new
             }
@@ -263,7 +262,7 @@ fn contents<A: ReadAt, B: ReadAt>(
     differences: &mut Vec<String>,
 ) -> Result<(), ElfError> {
     let mut found = 0;
-    // The size of a record, of those that are looked at (gABI).
+    // The record size of the sections that need it (gABI).
     let entsize = match old.kind {
         elf::SHT_DYNSYM | elf::SHT_RELA => 24,
         _ => 8,
@@ -303,7 +302,7 @@ fn contents<A: ReadAt, B: ReadAt>(
     Ok(())
 }
 
-/// The word that `bytes`, at most eight of them, begin.
+/// The word of `bytes`, at most eight, padded with zeroes.
 fn word(bytes: &[u8]) -> u64 {
     bytes
         .iter()

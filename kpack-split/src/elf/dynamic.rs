@@ -1,4 +1,4 @@
-//! The dynamic section, and the relocations and symbols that it names.
+//! The dynamic section, with the relocations and symbols it refers to.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(crate) struct Dynamic {
 /// One relocation of the dynamic relocation tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Relocation {
-    /// The address that is relocated.
+    /// The relocated address.
     pub(crate) address: u64,
     /// File offset of its RELA entry; `None` for RELR, where the addend is in place.
     pub(crate) entry: Option<u64>,
@@ -39,7 +39,7 @@ pub(crate) struct Relocation {
 }
 
 impl Dynamic {
-    /// Reads it; empty for a static executable.
+    /// Reads the dynamic section; empty for a static executable.
     pub(crate) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, ElfError> {
         let Some(segment) = image.segments.iter().find(|s| s.kind == elf::PT_DYNAMIC) else {
             return Ok(Self::default());
@@ -63,7 +63,7 @@ impl Dynamic {
             .map(|(_, value)| *value)
     }
 
-    /// The addresses of a table given by two entries, address and size.
+    /// The address range of a table, from its address and size entries.
     fn table(
         &self,
         address: elf::DynamicTag,
@@ -72,7 +72,7 @@ impl Dynamic {
         match (self.get(address), self.get(size)) {
             (Some(start), Some(size)) if size > 0 => match start.checked_add(size) {
                 Some(end) => Ok(Some(start..end)),
-                None => refuse!("the table of {address:?} ends beyond the address space"),
+                None => refuse!("the table of {address:?} ends past the end of the address space"),
             },
             _ => Ok(None),
         }
@@ -154,7 +154,7 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
         })
     }
 
-    /// All of them. The addend of a RELR entry is read from its place.
+    /// All relocations. The addend of a RELR entry is read from the relocated word.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Result<Relocation, ElfError>> + '_ {
         let rela = self.rela.iter().flat_map(|(offset, bytes)| {
             pods::<elf::Rela64<LE>>(bytes)
@@ -182,7 +182,7 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
         rela.chain(relr)
     }
 
-    /// The value of a relocation that the image itself determines: base plus addend, or a symbol
+    /// The value of a relocation, if the image alone determines it: base plus addend, or a symbol
     /// that it defines.
     pub(crate) fn target(
         &self,
@@ -201,7 +201,7 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
 }
 
 /// The addresses of a RELR table (gABI, "Relative relocation table"): an even entry is an address,
-/// an odd one a bitmap of the 63 words behind the last.
+/// an odd one a bitmap of the next 63 words.
 fn relr_addresses(table: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let mut next = 0u64;
     pods::<object::U64<LE>>(table)
@@ -222,7 +222,7 @@ fn relr_addresses(table: &[u8]) -> impl Iterator<Item = u64> + '_ {
         })
 }
 
-/// Reads words of memory one after the other, a block at a time.
+/// Reads consecutive words of memory in blocks.
 #[derive(Debug)]
 struct Words<'a, S> {
     image: &'a Image<S>,
@@ -244,7 +244,7 @@ impl<'a, S: ReadAt> Words<'a, S> {
         let end = address.saturating_add(8);
         let Some(offset) = self.image.offset_of(&(address..end)) else {
             refuse!(
-                "a RELR relocation is at address {address:#x}, which no PT_LOAD has in the file"
+                "a RELR relocation is at address {address:#x}, which no PT_LOAD loads from the file"
             );
         };
         let mut block = self.block.borrow_mut();
@@ -265,7 +265,7 @@ impl<'a, S: ReadAt> Words<'a, S> {
     }
 }
 
-/// The dynamic symbol table's bytes; empty where there is none.
+/// The dynamic symbol table's bytes; empty if there is none.
 pub(crate) fn dynamic_symbols<S: ReadAt>(image: &Image<S>) -> Result<Vec<u8>, ElfError> {
     match image.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM) {
         Some(section) => image.section_bytes(section),

@@ -1,4 +1,4 @@
-//! The bytes that change: wrappers, relocations, dynamic tags, symbols, and what moves.
+//! Byte changes: wrappers, relocations, dynamic tags, symbols, and moved sections.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +34,7 @@ impl Edits {
         self.write(offset, vec![0; size as usize]);
     }
 
-    /// Takes the changes within `range` out, and makes them in `bytes`, which stand for it.
+    /// Removes the changes within `range` and applies them to `bytes`, the content of that range.
     fn take_into(&mut self, range: &Range<u64>, bytes: &mut [u8]) {
         self.writes.retain(|(offset, change)| {
             let inside = range.start <= *offset && offset + change.len() as u64 <= range.end;
@@ -46,14 +46,15 @@ impl Edits {
         });
     }
 
-    /// By offset in the output.
+    /// The changes by output offset.
     pub(crate) fn into_output(self, geometry: &Geometry) -> Vec<(u64, Vec<u8>)> {
         let place = |(offset, bytes)| (geometry.output_offset(offset), bytes);
         self.writes.into_iter().map(place).collect()
     }
 }
 
-/// Makes every wrapper point to the marker, and checks that nothing else points to what goes away.
+/// Redirects every wrapper to the marker, and checks that nothing else points to the removed device
+/// code.
 pub(crate) fn wrappers_and_relocations<S: ReadAt>(
     image: &Image<S>,
     dynamic: &Dynamic,
@@ -62,7 +63,7 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
     edits: &mut Edits,
 ) -> Result<(), ElfError> {
     let marker = geometry.marker.start;
-    // By the address of the pointer: whether the marker's address has to be in place.
+    // By address of the pointer: whether the marker's address must be stored in the pointer itself.
     let mut pointers: BTreeMap<u64, bool> = fat
         .wrappers
         .iter()
@@ -75,7 +76,7 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
         let relocation: Relocation = relocation?;
         if geometry.fat.contains(&relocation.address) {
             refuse!(
-                "a relocation ({:?}) applies to address {:#x} inside `{FAT_SECTION}`, which goes away",
+                "a relocation ({:?}) applies to address {:#x} inside `{FAT_SECTION}`, which kpack removes",
                 relocation.kind,
                 relocation.address
             );
@@ -97,12 +98,12 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
             }
         } else if let Some(target) = target.filter(|target| geometry.fat.contains(target)) {
             refuse!(
-                "the relocation ({:?}) of address {:#x} points to {target:#x} inside `{FAT_SECTION}`, and belongs to no wrapper",
+                "the relocation ({:?}) of address {:#x} points to {target:#x} inside `{FAT_SECTION}` but belongs to no wrapper",
                 relocation.kind,
                 relocation.address
             );
         } else if let Some(to) = target.and_then(|target| geometry.map(target)) {
-            // Through a symbol it follows by itself, since the symbol moves.
+            // A relocation against a symbol follows automatically, because the symbol moves.
             match relocation.entry {
                 None => edits.write(
                     offset_of(image, relocation.address, 8)?,
@@ -121,7 +122,7 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
         let mut bytes = image.bytes(offset, WRAPPER_SIZE, "a wrapper")?;
         let in_place = pointers.get(&(wrapper.address + POINTER)) == Some(&true);
         bytes[0..4].copy_from_slice(&MAGIC_SPLIT.to_le_bytes());
-        // Some linkers also keep a RELA relocation's addend in place.
+        // Some linkers also store a RELA relocation's addend in the relocated word.
         if in_place || bytes[8..16] != [0; 8] {
             bytes[8..16].copy_from_slice(&marker.to_le_bytes());
         }
@@ -160,11 +161,11 @@ fn redirect<S: ReadAt>(
 fn offset_of<S: ReadAt>(image: &Image<S>, address: u64, size: u64) -> Result<u64, ElfError> {
     match image.offset_of(&(address..address.saturating_add(size))) {
         Some(offset) => Ok(offset),
-        None => refuse!("address {address:#x} is in no PT_LOAD's part of the file"),
+        None => refuse!("address {address:#x} is not loaded from the file"),
     }
 }
 
-/// Lets the dynamic tags of moved sections follow.
+/// Updates the dynamic tags that refer to moved sections.
 pub(crate) fn dynamic_tags(dynamic: &Dynamic, geometry: &Geometry, edits: &mut Edits) {
     for (index, (tag, value)) in dynamic.entries.iter().enumerate() {
         if let Some(to) = geometry.map(*value).filter(|_| is_address(*tag)) {
@@ -174,8 +175,8 @@ pub(crate) fn dynamic_tags(dynamic: &Dynamic, geometry: &Geometry, edits: &mut E
     }
 }
 
-/// Renumbers the sections of all symbols, and lets those of moved sections follow. What pointed
-/// into the device code points to the marker.
+/// Renumbers the sections of all symbols and moves the symbols of moved sections. Symbols in the
+/// device code point to the marker.
 pub(crate) fn symbols<S: ReadAt>(
     image: &Image<S>,
     geometry: &Geometry,
@@ -240,7 +241,7 @@ pub(crate) fn symbols<S: ReadAt>(
     Ok(())
 }
 
-/// Moves the sections that make room, with the changes in them.
+/// Moves the sections that make room for a program header, with their changes.
 pub(crate) fn move_block<S: ReadAt>(
     image: &Image<S>,
     geometry: &Geometry,
@@ -258,7 +259,7 @@ pub(crate) fn move_block<S: ReadAt>(
     Ok(())
 }
 
-/// Puts the marker in the device code's place, and zeroes what of the device code stays in the file.
+/// Replaces the device code by the marker, and zeroes any device code that stays in the file.
 pub(crate) fn device_code(geometry: &Geometry, marker: &[u8], edits: &mut Edits) {
     let fat_end = geometry.fat_offset + (geometry.fat.end - geometry.fat.start);
     let kept_end = geometry.kept_offset(geometry.kept);

@@ -1,7 +1,7 @@
 //! Program and section headers as plain values.
 //!
-//! The gABI's tables are little-endian records at any alignment; here they are numbers, so that a
-//! plan can be computed, compared and printed.
+//! The gABI's tables are unaligned little-endian records. Plain numbers let a plan be computed,
+//! compared and printed.
 
 use object::LittleEndian as LE;
 use object::elf;
@@ -57,7 +57,7 @@ impl Segment {
         self.kind == elf::PT_LOAD
     }
 
-    /// End of the addresses that come from the file.
+    /// End of the addresses loaded from the file.
     pub(crate) fn file_backed_end(&self) -> u64 {
         self.vaddr.saturating_add(self.filesz)
     }
@@ -67,7 +67,7 @@ impl Segment {
         self.offset.saturating_add(self.filesz)
     }
 
-    /// Moves its start up by `by` bytes, leaving the end where it is.
+    /// Moves its start up by `by` bytes and keeps the end.
     pub(crate) fn trim_start(&mut self, by: u64) {
         self.offset += by;
         self.vaddr += by;
@@ -95,7 +95,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Without its name, which needs the string table.
+    /// Reads it without its name, which needs the string table.
     pub(crate) fn from_pod(header: &elf::SectionHeader64<LE>) -> Self {
         Self {
             name: String::new(),

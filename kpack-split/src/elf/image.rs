@@ -1,4 +1,4 @@
-//! A linked ELF file: its headers held, everything else read on demand.
+//! Reads linked ELF files.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::records::pods;
 use super::refuse;
 use super::{ElfError, ReadAt};
 
-/// A linked ELF file, of which the headers are held and the rest is read on demand.
+/// A linked ELF file with its headers in memory; everything else is read on demand.
 #[derive(Debug)]
 pub struct Image<S> {
     source: S,
@@ -23,7 +23,7 @@ pub struct Image<S> {
     pub(crate) names_index: usize,
 }
 
-/// The host architectures that are rewritten.
+/// Supported host architectures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Machine {
     X86_64,
@@ -57,8 +57,8 @@ impl Machine {
 }
 
 impl<S: ReadAt> Image<S> {
-    /// Reads the headers. Refuses what is not a 64-bit little-endian ELF file for x86-64 or
-    /// AArch64, a relocatable object, and a file without section headers.
+    /// Reads the headers. Refuses anything but a linked 64-bit little-endian ELF file for x86-64 or
+    /// AArch64 with section headers.
     pub fn read(source: S) -> Result<Self, ElfError> {
         let size = source.size()?;
         let mut ident = [0u8; 16];
@@ -68,7 +68,7 @@ impl<S: ReadAt> Image<S> {
         source.read_exact_at(0, &mut ident)?;
         if !ident.starts_with(&elf::ELFMAG) {
             refuse!(
-                "it is no ELF file: it starts with {:02x?}, not with 7f 45 4c 46",
+                "it is not an ELF file (expected 7f 45 4c 46 at its start, found {:02x?})",
                 &ident[..4]
             );
         }
@@ -111,17 +111,17 @@ impl<S: ReadAt> Image<S> {
         })
     }
 
-    /// What the headers were read from.
+    /// The file behind the image.
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// Whether addresses are as linked: no relocation is applied to them at run time.
+    /// Whether it runs at its linked addresses, without relocation at run time.
     pub(crate) fn is_position_dependent(&self) -> bool {
         self.header.e_type.get(LE) == elf::ET_EXEC
     }
 
-    /// Reads `size` bytes of `what` at `offset`; refused where the file does not have them.
+    /// Reads `size` bytes of `what` at `offset`; refused if they end past the end of the file.
     pub(crate) fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
         read(&self.source, self.size, offset, size, what)
     }
@@ -149,33 +149,33 @@ impl<S: ReadAt> Image<S> {
         Ok(first)
     }
 
-    /// The PT_LOAD that has all of `addresses` in the file.
+    /// The PT_LOAD that loads all of `addresses` from the file.
     pub(crate) fn load_of(&self, addresses: &Range<u64>) -> Option<(usize, &Segment)> {
         self.segments.iter().enumerate().find(|(_, s)| {
             s.is_load() && s.vaddr <= addresses.start && addresses.end <= s.file_backed_end()
         })
     }
 
-    /// File offset of `addresses`, if one PT_LOAD has all of them in the file.
+    /// File offset of `addresses`, if one PT_LOAD loads all of them from the file.
     pub(crate) fn offset_of(&self, addresses: &Range<u64>) -> Option<u64> {
         let (_, load) = self.load_of(addresses)?;
         Some(load.offset + (addresses.start - load.vaddr))
     }
 
-    /// Reads memory as it is before relocation.
+    /// Reads memory as it is before relocations are applied.
     pub(crate) fn memory(&self, addresses: Range<u64>, what: &str) -> Result<Vec<u8>, ElfError> {
         match self.offset_of(&addresses) {
             Some(offset) => self.bytes(offset, addresses.end - addresses.start, what),
             None => refuse!(
-                "{what} is at addresses {:#x}..{:#x}, which no PT_LOAD has in the file",
+                "{what} is at addresses {:#x}..{:#x}, which no PT_LOAD loads from the file",
                 addresses.start,
                 addresses.end
             ),
         }
     }
 
-    /// Checks what a rewrite relies on: segments within the file, in ascending order, congruent
-    /// modulo their alignment; sections within the file.
+    /// Checks what a rewrite relies on: segments and sections lie within the file, and segments
+    /// ascend and are congruent modulo their alignment.
     pub(crate) fn validate(&self) -> Result<(), ElfError> {
         let mut previous_end = 0;
         for (index, segment) in self.segments.iter().enumerate() {
@@ -201,7 +201,7 @@ impl<S: ReadAt> Image<S> {
             let align = segment.align.max(1);
             if !align.is_power_of_two() || (segment.vaddr ^ segment.offset) & (align - 1) != 0 {
                 refuse!(
-                    "PT_LOAD {index}: address {:#x} and offset {:#x} do not agree modulo the alignment {align:#x}",
+                    "PT_LOAD {index}: address {:#x} and offset {:#x} are not congruent modulo the alignment {align:#x}",
                     segment.vaddr,
                     segment.offset
                 );
@@ -233,13 +233,13 @@ impl<S: ReadAt> Image<S> {
     }
 }
 
-/// Addresses and offsets end below this, so that what is computed with them does not overflow. The
-/// address space of every host is far smaller.
+/// Upper limit for addresses and offsets, so that arithmetic on them cannot overflow. The address
+/// space of every host is far smaller.
 const LIMIT: u64 = 1 << 62;
-/// The largest alignment, far above the largest page.
+/// The largest accepted alignment, far above the largest page.
 const MAX_ALIGN: u64 = 1 << 32;
 
-/// Refuses headers with which no address or offset could be computed.
+/// Refuses headers that could make arithmetic overflow.
 fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), ElfError> {
     let beyond = |start: u64, size: u64| start.checked_add(size).is_none_or(|end| end > LIMIT);
     for (index, s) in segments.iter().enumerate() {
@@ -270,7 +270,7 @@ fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), ElfErr
     Ok(())
 }
 
-/// Reads `size` bytes at `offset`, having checked that the file has them.
+/// Reads `size` bytes at `offset`, after checking that the file has them.
 fn read<S: ReadAt>(
     source: &S,
     file_size: u64,
@@ -298,7 +298,7 @@ fn program_headers<S: ReadAt>(
 ) -> Result<Vec<Segment>, ElfError> {
     let count = header.e_phnum.get(LE);
     if count == 0 {
-        refuse!("it has no program headers; an executable or shared object has some");
+        refuse!("it has no program headers (expected an executable or shared object)");
     }
     if count == elf::PN_XNUM {
         refuse!("it has 65535 program headers or more, which is not supported");
@@ -325,7 +325,7 @@ fn section_headers<S: ReadAt>(
     let offset = header.e_shoff.get(LE);
     if offset == 0 {
         refuse!(
-            "it has no section headers, without which device code cannot be found; install it before they are stripped"
+            "it has no section headers, which kpack needs to find device code; install it before stripping them"
         );
     }
     let count = header.e_shnum.get(LE);
@@ -349,7 +349,9 @@ fn section_headers<S: ReadAt>(
         .get(names_index)
         .filter(|s| s.kind == elf::SHT_STRTAB)
     else {
-        refuse!("e_shstrndx is {names_index}, which is no string table of the {count} sections");
+        refuse!(
+            "e_shstrndx is {names_index}, which is not a string table among its {count} sections"
+        );
     };
     let names = read(
         source,

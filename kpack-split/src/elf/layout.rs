@@ -1,9 +1,10 @@
-//! The plan of a host binary: which addresses keep their bytes, what moves, what is cut.
+//! The layout of a host binary: what stays, what moves, and what is cut out.
 //!
-//! The program header table stays at the head of the file, where every tool expects it. It grows
-//! by one entry at most, since the segment around the device code falls in two, and the sections
-//! right behind it make room: they are found through program headers and dynamic tags, so they can
-//! move to where the device code was. `docs/elf-layout.md` has the whole story.
+//! The program header table stays at the start of the file, where every tool expects it. It grows
+//! by at most one entry, because the segment around the device code is split in two. The sections
+//! right after the table make room. They are found through program headers and dynamic tags, so
+//! they can move to the former place of the device code. `docs/elf-layout.md` explains this in
+//! full.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,67 +24,68 @@ use super::section_table::{self, SectionTable};
 use super::wrappers::FatBinary;
 use super::{ElfError, ReadAt};
 
-/// Smallest page that a host binary's layout is made for, in bytes.
+/// Smallest supported page size, in bytes.
 const MIN_PAGE: u64 = 4096;
 
-/// How a host binary is made of a fat one. A value: it can be printed, checked and refused before
-/// a byte changes.
+/// How to make a host binary from a fat one. A plain value: it can be printed, checked and refused
+/// before any byte changes.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub(crate) geometry: Geometry,
     pub(crate) wrapper_count: usize,
-    /// Addresses of the wrappers that have markers of their own, since before the link.
+    /// Addresses of wrappers of objects that were split before the link; they have their own
+    /// markers.
     pub(crate) split_before: Vec<u64>,
     /// Size of the input in bytes.
     pub(crate) input_size: u64,
-    /// End of the input's bytes that are kept; what is behind is written anew in the tail.
+    /// End of the input's kept bytes; the tail replaces everything after it.
     pub(crate) kept_end: u64,
     /// The new program headers.
     pub(crate) segments: Vec<Segment>,
     /// The new section headers.
     pub(crate) sections: Vec<Section>,
-    /// Bytes that change, by offset in the output.
+    /// Changed bytes by output offset.
     pub(crate) edits: Vec<(u64, Vec<u8>)>,
     /// Offset of the tail in the output: section names and section headers.
     pub(crate) tail_offset: u64,
     pub(crate) tail: Vec<u8>,
 }
 
-/// Where things are put. Addresses, unless it says offsets.
+/// Positions in the host binary: addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Geometry {
     /// Index of the PT_LOAD that holds the device code.
     pub(crate) load: usize,
-    /// The device code as it was, and its file offset.
+    /// The former device code, and its file offset.
     pub(crate) fat: Range<u64>,
     pub(crate) fat_offset: u64,
-    /// The marker, without the padding behind it.
+    /// The marker, without the padding after it.
     pub(crate) marker: Range<u64>,
     /// Section `.rocm_kpack_ref`: marker and padding.
     pub(crate) marker_section: Range<u64>,
     /// The sections that make room for a program header.
     pub(crate) moved: Option<Moved>,
-    /// Index of the PT_PHDR that gives up its entry in the program header table to another.
+    /// Index of the PT_PHDR whose program header table entry is reused.
     pub(crate) given_up: Option<usize>,
-    /// Where the program header table grows.
+    /// The range into which the program header table grows.
     pub(crate) grown: Range<u64>,
     /// End of the kept bytes: from here on `.hip_fatbin` is NOBITS.
     pub(crate) kept: u64,
-    /// What is left of `.hip_fatbin`, NOBITS.
+    /// The rest of `.hip_fatbin`, NOBITS.
     pub(crate) nobits: Range<u64>,
-    /// Where the second part of the segment begins, if anything follows the device code in it.
+    /// Start of the segment's second part, if anything follows the device code in it.
     pub(crate) resume: Option<u64>,
-    /// File offsets that are left out. A multiple of every segment's alignment.
+    /// File offsets to cut out. The length is a multiple of every segment's alignment.
     pub(crate) cut: Option<Range<u64>>,
 }
 
 impl Geometry {
-    /// The new address of what was at `address`, if it moves.
+    /// The new address for the old `address`, if its content moves.
     pub(crate) fn map(&self, address: u64) -> Option<u64> {
         self.moved.as_ref().and_then(|moved| moved.map(address))
     }
 
-    /// Input file offset of an address in the kept part of the device code's place.
+    /// Input file offset of an address in the kept part of the device code's range.
     pub(crate) fn kept_offset(&self, address: u64) -> u64 {
         self.fat_offset + (address - self.fat.start)
     }
@@ -99,8 +101,8 @@ impl Geometry {
 }
 
 impl Plan {
-    /// Plans the host binary of `image`, whose device code is `fat`, with `marker` (at most
-    /// 64 KiB) in its place.
+    /// Plans the host binary of `image`, replacing the device code `fat` by `marker` (at most 64
+    /// KiB).
     pub fn new<S: ReadAt>(
         image: &Image<S>,
         fat: &FatBinary,
@@ -123,7 +125,7 @@ impl Plan {
 
         let kept_end = section_table::kept_end(image, &geometry);
         if kept_end == image.size {
-            // The old tables stay in the middle of the file; leave no stale copy.
+            // The old tables stay in the middle of the file; overwrite the stale copy.
             let size = SECTION_ENTRY * image.sections.len() as u64;
             edits.zero(image.header.e_shoff.get(LE), size);
         }
@@ -158,18 +160,18 @@ impl Plan {
         })
     }
 
-    /// Puts another marker in the place of the planned one. Code IDs that do not fit are left out.
+    /// Replaces the planned marker. Drops code IDs that do not fit.
     pub(crate) fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
         let planned = self.geometry.marker.end - self.geometry.marker.start;
         let Some(bytes) = marker.to_bytes_within(planned as usize) else {
-            refuse!("its marker needs more than the {planned} bytes that were planned");
+            refuse!("its marker does not fit the planned {planned} bytes");
         };
         self.add(vec![(self.geometry.fat_offset, bytes)]);
         Ok(())
     }
 
-    /// Adds changes, by offset in the input: what becomes of the wrappers and markers of objects that
-    /// were split before the link. These are in data and in sections that do not move.
+    /// Adds changes by input offset, for the wrappers and markers of objects that were split before
+    /// the link. These are in data and in sections that do not move.
     pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
         for (offset, bytes) in edits {
             let offset = self.geometry.output_offset(offset);
@@ -194,7 +196,7 @@ impl Geometry {
         let marker_end = start + marker.len() as u64;
         if marker_end > end {
             refuse!(
-                "`{FAT_SECTION}` has {} bytes; the marker that takes its place needs {}",
+                "`{FAT_SECTION}` has {} bytes; the marker that replaces it needs {}",
                 end - start,
                 marker.len()
             );
@@ -219,7 +221,7 @@ impl Geometry {
             cut: None,
         };
 
-        // Without a page to free, the marker goes in, the rest is zeroed, and nothing moves.
+        // If no page can be freed, write the marker, zero the rest, and move nothing.
         if freed(marker_end, end, page, follows).is_none() {
             return Ok(this);
         }
@@ -234,7 +236,7 @@ impl Geometry {
                     split.moved = Some(moved);
                 }
                 Room::Instead(index) => {
-                    // What is left of `.hip_fatbin` is behind the marker, and within the segment.
+                    // The rest of `.hip_fatbin` comes after the marker, within the segment.
                     content_end += 1;
                     split.marker_section.end = marker_end;
                     split.given_up = Some(index);
@@ -260,26 +262,26 @@ impl Geometry {
         Ok(split)
     }
 
-    /// The addresses where nothing is mapped any more, if there are any.
+    /// The addresses that are no longer mapped, if any.
     pub(crate) fn unmapped(&self) -> Option<Range<u64>> {
         self.cut.as_ref()?;
         Some(self.kept..self.resume?)
     }
 }
 
-/// Where the kept bytes end when the content ends at `content_end`, and how many bytes of the file
-/// are freed behind; `None` if not a page is.
+/// If the content ends at `content_end`: the end of the kept bytes, and the number of bytes freed
+/// after it; `None` if less than a page.
 fn freed(content_end: u64, end: u64, page: u64, follows: bool) -> Option<(u64, u64)> {
     let kept = content_end.checked_next_multiple_of(page)?;
-    // What follows in the segment must keep its place within the page.
+    // The rest of the segment must keep its offset within a page.
     let limit = if follows { end - end % page } else { end };
     let size = limit.checked_sub(kept)?;
     let size = size - size % page;
     (size > 0).then_some((kept, size))
 }
 
-/// The largest alignment of a PT_LOAD: what is cut out must be a multiple of it, so that offsets
-/// and addresses behind it stay congruent.
+/// The largest alignment of a PT_LOAD. The cut must be a multiple of it, so that later offsets and
+/// addresses stay congruent.
 fn page_size<S>(image: &Image<S>) -> u64 {
     image
         .segments
@@ -289,7 +291,7 @@ fn page_size<S>(image: &Image<S>) -> u64 {
         .fold(MIN_PAGE, u64::max)
 }
 
-/// Refuses what would be damaged by the cut: a section or segment whose bytes overlap it.
+/// Refuses files in which the cut would overlap the bytes of another section or segment.
 fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError> {
     let fat_size = geometry.fat.end - geometry.fat.start;
     let fat_bytes = geometry.fat_offset..geometry.fat_offset + fat_size;
@@ -322,8 +324,8 @@ fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfErr
     Ok(())
 }
 
-/// Refuses device code within what is read-only after relocation: the dynamic loader protects these
-/// addresses as a whole, and fails where some of them are not mapped. It takes one PT_GNU_RELRO only.
+/// Refuses device code in the range that is read-only after relocation. The dynamic loader protects
+/// this range as a whole and fails if part of it is not mapped. It supports only one PT_GNU_RELRO.
 fn check_relro<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError> {
     let Some(hole) = geometry.unmapped() else {
         return Ok(());
@@ -334,7 +336,7 @@ fn check_relro<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError>
     });
     if let Some(relro) = relro {
         refuse!(
-            "`{FAT_SECTION}` is within PT_GNU_RELRO, at addresses {:#x}..{:#x}, which can only be protected as a whole; link it elsewhere (a linker script puts it there), or with `-z norelro`",
+            "`{FAT_SECTION}` is within PT_GNU_RELRO, at addresses {:#x}..{:#x}, which can only be protected as a whole; change the linker script that puts it there, or link with `-z norelro`",
             relro.vaddr,
             relro.vaddr.saturating_add(relro.memsz)
         );
@@ -377,8 +379,8 @@ fn new_segments<S: ReadAt>(
         }
         segments.push(segment);
     }
-    // The table is mapped by the segment that maps the ELF header; where nothing followed the table
-    // in it, it grows with it.
+    // The segment that maps the ELF header also maps the table. If nothing followed the table in
+    // it, the segment grows with the table.
     let holder = segments
         .iter()
         .position(|s| s.is_load() && s.offset <= table_offset && table_offset < s.file_end());
@@ -396,7 +398,7 @@ fn new_segments<S: ReadAt>(
     Ok(segments)
 }
 
-/// The segment around the device code, in one part or two.
+/// Splits the segment around the device code into one part or two.
 fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec<Segment> {
     if geometry.cut.is_none() {
         return vec![*old];
@@ -409,9 +411,9 @@ fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec
     let mut second = *old;
     second.trim_start(resume - old.vaddr);
     second.offset = geometry.output_offset(second.offset);
-    // What is between is not mapped.
+    // The range between the parts is not mapped.
     first.memsz = first.filesz;
-    // Linkers give PF_X to what holds executable sections, and checkers expect just that.
+    // Linkers set PF_X exactly on segments with executable sections, and checkers expect that.
     let executable = |addresses: Range<u64>| {
         image.sections.iter().any(|s| {
             s.is_alloc()
@@ -452,7 +454,7 @@ impl fmt::Display for Plan {
         }
         match &geometry.cut {
             Some(cut) => writeln!(f, "file offsets {} are cut", range(cut))?,
-            None => writeln!(f, "nothing is cut: the device code frees no page")?,
+            None => writeln!(f, "nothing is cut: the device code does not free a page")?,
         }
         writeln!(f, "program headers:")?;
         for s in &self.segments {

@@ -1,4 +1,5 @@
-//! One linked ELF file: read, find its device code, plan the host binary, apply the plan.
+//! Splits one linked ELF file: reads it, finds its device code, plans the host binary, and applies
+//! the plan.
 //!
 //! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `Plan` (the layout, pure data)
 //! → `Plan::apply` (the rewrite, checked afterwards).

@@ -1,4 +1,4 @@
-//! Applying a plan: the kept bytes are copied, the changed ones written over them.
+//! Applies a plan: copies the kept bytes, then writes the changed ones over them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,8 @@ use super::{ElfError, Plan, check};
 use crate::store::copy_range;
 
 impl Plan {
-    /// Writes the host binary into the empty file `output`, then reads it back and checks it.
-    /// `input` is the file that the plan was made for.
+    /// Writes the host binary to the empty file `output`, then reads it back and checks it. `input`
+    /// must be the planned file.
     pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
         match &self.geometry.cut {
             None => copy_range(input, output, 0..self.kept_end, 0)?,

@@ -1,5 +1,5 @@
-//! Room for one more program header: what is right behind the table moves to where the device code
-//! was.
+//! Makes room for one more program header: the sections right after the table move to the former
+//! place of the device code.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::image::Image;
 use super::refuse;
 use super::{ElfError, ReadAt};
 
-/// A run of sections that moves as one block. Addresses, unless it says offset.
+/// A run of sections that moves as one block. Positions are addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// Their indices, in order of address.
@@ -23,7 +23,7 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
-    /// The new address of what was at `address`, if it moves.
+    /// The new address for the old `address`, if its content moves.
     pub(crate) fn map(&self, address: u64) -> Option<u64> {
         self.from
             .contains(&address)
@@ -35,7 +35,7 @@ impl Moved {
     }
 }
 
-/// The addresses that the table takes when it grows by one entry; empty where it is not loaded.
+/// The addresses of the table's new entry; empty if the table is not loaded.
 pub(crate) fn growth<S>(image: &Image<S>) -> Range<u64> {
     let offset = image.header.e_phoff.get(LE);
     let holder = image
@@ -48,15 +48,15 @@ pub(crate) fn growth<S>(image: &Image<S>) -> Range<u64> {
     })
 }
 
-/// How there is room for one more program header.
+/// How to make room for one more program header.
 pub(crate) enum Room {
-    /// These sections leave.
+    /// Move these sections.
     Moved(Moved),
-    /// Nothing can leave; the program header with this index, a PT_PHDR, does without its entry.
+    /// Nothing can move; replace the PT_PHDR with this index.
     Instead(usize),
 }
 
-/// Makes room for one more program header; what leaves goes behind the address `behind`.
+/// Makes room for one more program header; moved sections go after the address `behind`.
 pub(crate) fn make<S: ReadAt>(
     image: &Image<S>,
     dynamic: &Dynamic,
@@ -66,9 +66,9 @@ pub(crate) fn make<S: ReadAt>(
         Ok(moved) => return Ok(Room::Moved(moved)),
         Err(error) => error,
     };
-    // PT_PHDR tells the dynamic loader where it loaded the program (gABI), which is no question
-    // where addresses are as linked. `patchelf` puts the dynamic section, which has to be
-    // writable, right behind the table of such executables.
+    // PT_PHDR tells the dynamic loader the load address of the program (gABI), which a
+    // position-dependent executable does not need. In such executables, `patchelf` puts the dynamic
+    // section right after the table, and it must be writable.
     let own = image.segments.iter().position(|s| s.kind == elf::PT_PHDR);
     match own.filter(|_| image.is_position_dependent()) {
         Some(index) => Ok(Room::Instead(index)),
@@ -76,23 +76,23 @@ pub(crate) fn make<S: ReadAt>(
     }
 }
 
-/// What must leave so that the table can grow by one entry.
+/// Finds what must move so that the table can grow by one entry.
 fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, behind: u64) -> Result<Moved, ElfError> {
-    let movable = |leaving: &Leaving<'_>| {
+    let movable = |leaving: &Displaced<'_>| {
         let mut sections = leaving.sections.iter();
         sections.try_for_each(|index| check_movable(image, dynamic, &image.sections[*index]))
     };
-    let mut leaving = Leaving::new(image, true);
+    let mut leaving = Displaced::new(image, true);
     if movable(&leaving).is_err() {
-        leaving = Leaving::new(image, false);
+        leaving = Displaced::new(image, false);
         movable(&leaving)?;
     }
     for s in &leaving.segments {
         let movable = matches!(s.kind, elf::PT_NOTE | elf::PT_INTERP | elf::PT_GNU_PROPERTY);
         if !movable || image.offset_of(&(s.vaddr..s.file_backed_end())) != Some(s.offset) {
             refuse!(
-                "there is no room for another program header: what {:?} names at address {:#x} \
-                 and offset {:#x} is right after the table, and cannot be moved",
+                "there is no room for another program header: the content of {:?} at address {:#x} \
+                 and offset {:#x} is right after the table and cannot be moved",
                 s.kind,
                 s.vaddr,
                 s.offset
@@ -104,17 +104,17 @@ fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, behind: u64) -> Result<
     Ok(moved)
 }
 
-/// What is right behind the program header table.
-struct Leaving<'a> {
+/// The content right after the program header table, which must move.
+struct Displaced<'a> {
     /// Indices of sections, in order of address.
     sections: Vec<usize>,
-    /// What a program header names (PT_NOTE, say) moves as a whole, also where it is in no
-    /// section: tools that rearrange sections leave some behind.
+    /// The content of a program header such as PT_NOTE moves as a whole, even if it is in no
+    /// section: tools that rearrange sections may leave such content behind.
     segments: Vec<&'a Segment>,
 }
 
-impl<'a> Leaving<'a> {
-    /// `with_symbols`: what belongs to a dynamic symbol table goes with it.
+impl<'a> Displaced<'a> {
+    /// With `with_symbols`, everything that belongs to a dynamic symbol table moves with it.
     fn new<S>(image: &'a Image<S>, with_symbols: bool) -> Self {
         let start = table_end(image);
         let mut end = start + SEGMENT_ENTRY;
@@ -140,7 +140,7 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// As one block behind an address.
+    /// Places it as one block after an address.
     fn block<S>(self, image: &Image<S>, behind: u64) -> Moved {
         // Address, offset, size, alignment.
         let sections = self.sections.iter().map(|index| {
@@ -169,7 +169,7 @@ fn table_end<S>(image: &Image<S>) -> u64 {
     image.header.e_phoff.get(LE) + SEGMENT_ENTRY * image.segments.len() as u64
 }
 
-/// The sections that have bytes between the file offsets, and empty ones there.
+/// The sections between the file offsets, including empty ones.
 fn sections_between<S>(image: &Image<S>, start: u64, end: u64) -> Vec<usize> {
     let between = |s: &Section| {
         let empty = s.size == 0 && s.offset >= start && s.is_alloc();
@@ -180,10 +180,9 @@ fn sections_between<S>(image: &Image<S>, start: u64, end: u64) -> Vec<usize> {
         .collect()
 }
 
-/// File end of what belongs to a dynamic symbol table among `sections`: its strings, and the
-/// relocations that use it. GNU strip, which reads a symbol table when it comes to one of them, puts
-/// sections in another order where they do not come behind it, and does not renumber the sections
-/// of dynamic symbols.
+/// File end of the strings and relocations of a dynamic symbol table among `sections`. GNU strip
+/// reads a symbol table when it reaches one of them. If they do not come after the table, strip
+/// reorders the sections without renumbering those of dynamic symbols.
 fn symbols_end<S>(image: &Image<S>, sections: &[usize]) -> Option<u64> {
     let is_symbols = |index: &usize| image.sections[*index].kind == elf::SHT_DYNSYM;
     let symbols = sections.iter().copied().find(is_symbols)?;
@@ -198,7 +197,8 @@ fn symbols_end<S>(image: &Image<S>, sections: &[usize]) -> Option<u64> {
         .max()
 }
 
-/// Only what is found through program headers and dynamic tags may move: no code refers to it.
+/// Only content found through program headers and dynamic tags may move, since no code refers to
+/// it.
 fn check_movable<S: ReadAt>(
     image: &Image<S>,
     dynamic: &Dynamic,
@@ -230,15 +230,15 @@ fn check_movable<S: ReadAt>(
     }
     refuse!(
         "there is no room for another program header: section `{}` ({:?}) at offset {:#x} is \
-         right after the table, which ends at {table_end:#x}, and cannot be moved",
+         right after the table, which ends at {table_end:#x}, and it cannot be moved",
         section.name,
         section.kind,
         section.offset
     )
 }
 
-/// What is between the sections that move is padding, or left over from sections that a tool
-/// moved elsewhere (`patchelf` does), as long as nothing names it.
+/// Gaps between the moved sections are padding, or leftovers of sections that a tool such as
+/// `patchelf` moved, as long as nothing refers to them.
 fn check_gap(dynamic: &Dynamic, moved: &Moved, growth: &Range<u64>) -> Result<(), ElfError> {
     let stays = |address| moved.map(address).is_none();
     for (tag, value) in &dynamic.entries {

@@ -15,7 +15,7 @@ use super::{ElfError, ReadAt};
 /// Section indices from here on are reserved (gABI, `SHN_LORESERVE`).
 const INDEX_LIMIT: usize = elf::SHN_LORESERVE as usize;
 
-/// The new table, but for the place of the section names, which is known last.
+/// The new table without the offset of the section names, which is known last.
 #[derive(Debug)]
 pub(crate) struct SectionTable {
     sections: Vec<Section>,
@@ -69,7 +69,7 @@ impl SectionTable {
             let fat = image.sections[index].name == FAT_SECTION;
             if fat {
                 order.push(None);
-                // What is left of the device code is empty, or behind everything.
+                // The rest of the device code is empty, or comes last.
                 if geometry.unmapped().is_some() {
                     order.push(Some(index));
                 }
@@ -102,7 +102,7 @@ impl SectionTable {
         Ok(this)
     }
 
-    /// New index of the section that was `old`. What is no section's index stays as it is.
+    /// New index of section `old`. Reserved indices stay unchanged.
     pub(crate) fn renumber(&self, old: usize) -> usize {
         self.renumbered.get(old).copied().unwrap_or(old)
     }
@@ -141,8 +141,8 @@ impl SectionTable {
         section
     }
 
-    /// The sections, and the tail of the file that begins at `offset`: names, then headers; with
-    /// the offset of the headers in the tail.
+    /// Returns the sections, the tail of the file from `offset` (names, then headers), and the
+    /// offset of the headers in the tail.
     pub(crate) fn finish(&self, offset: u64) -> (Vec<Section>, Vec<u8>, u64) {
         let mut sections = self.sections.clone();
         sections[self.names_index].offset = offset;
@@ -155,8 +155,8 @@ impl SectionTable {
     }
 }
 
-/// End of the input's bytes that are kept. Section names and section headers are written anew, so
-/// where they are the last things in the file, as linkers put them, they are left out.
+/// End of the input's kept bytes. Section names and headers are rewritten; if they come last in the
+/// file, as linkers place them, the old ones are dropped.
 pub(crate) fn kept_end<S>(image: &Image<S>, geometry: &Geometry) -> u64 {
     let headers = image.header.e_shoff.get(LE);
     let headers_end = headers + SECTION_ENTRY * image.sections.len() as u64;
@@ -172,7 +172,7 @@ pub(crate) fn kept_end<S>(image: &Image<S>, geometry: &Geometry) -> u64 {
         .chain(geometry.cut.as_ref().map(|cut| cut.end))
         .fold(0, u64::max);
     let last = headers_end.max(names.file_end());
-    // Anything behind (a signature, an appended archive) is not ours to drop.
+    // Keep anything after them, such as a signature or an appended archive.
     let nothing_behind = image.size.saturating_sub(last) < 16;
     if nothing_behind && headers >= content && names.offset >= content {
         content

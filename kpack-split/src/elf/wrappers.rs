@@ -1,4 +1,4 @@
-//! Finding device code: the wrappers in `.hipFatBinSegment`, and what each points to.
+//! Finds device code: the wrappers in `.hipFatBinSegment`, and the bundle or marker of each.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,21 +19,21 @@ use super::{ElfError, ReadAt};
 /// The device code of a linked ELF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceCode {
-    /// There is none; says why a file that looks as if it had some has none.
+    /// None, and why.
     None(NoDeviceCode),
     /// A fat binary.
     Fat(FatBinary),
-    /// Split already.
+    /// Already split.
     Split(SplitBinary),
 }
 
-/// Why a file has no device code that could be split off.
+/// Why a file has no device code to split off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoDeviceCode {
-    /// Nothing of the kind in it.
+    /// It has no sections for device code.
     Absent,
-    /// A separated debug file: the sections are there by name only (NOBITS).
+    /// A separate debug file, whose sections have no content (NOBITS).
     DebugFile,
     /// `.hip_fatbin` without a wrapper: the program loads its device code by other means.
     NoWrappers,
@@ -46,17 +46,17 @@ pub struct FatBinary {
     pub addresses: Range<u64>,
     /// File offset of `.hip_fatbin`.
     pub offset: u64,
-    /// Its wrappers, in order of address.
+    /// Its wrappers, sorted by address.
     pub wrappers: Vec<Wrapper>,
-    /// Wrappers of objects that were split before they were linked with others that were not. None
-    /// in most fat binaries.
+    /// Wrappers of objects that were split before the link, if others were not. Most fat binaries
+    /// have none.
     pub split_before: Vec<SplitWrapper>,
 }
 
 /// The wrappers of a split binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SplitBinary {
-    /// In order of address.
+    /// Sorted by address.
     pub wrappers: Vec<SplitWrapper>,
 }
 
@@ -67,18 +67,18 @@ pub struct SplitWrapper {
     pub position: u32,
     /// Address of the wrapper.
     pub address: u64,
-    /// Code object index: the number behind `#` in the kernel name.
+    /// Code object index: the number after `#` in the kernel name.
     pub co_index: u32,
     /// Address of its marker.
     pub marker_address: u64,
     /// File offset of its marker.
     pub marker_offset: u64,
-    /// How many bytes the marker may occupy: up to the end of the segment's bytes in the file.
+    /// Bytes from the marker to the end of the segment's content in the file.
     pub marker_available: u64,
 }
 
 /// A wrapper of either kind, as found.
-struct Found {
+struct RawWrapper {
     position: u32,
     address: u64,
     magic: u32,
@@ -87,7 +87,7 @@ struct Found {
 }
 
 impl<S: ReadAt> Image<S> {
-    /// Finds the wrappers, and follows each to its bundle or marker.
+    /// Finds the wrappers and follows each to its bundle or marker.
     pub fn device_code(&self) -> Result<DeviceCode, ElfError> {
         let fat = self.section(FAT_SECTION)?.map(|(_, section)| section);
         let Some((_, wrappers)) = self.section(WRAPPER_SECTION)? else {
@@ -101,7 +101,7 @@ impl<S: ReadAt> Image<S> {
             return Ok(DeviceCode::None(NoDeviceCode::DebugFile));
         }
         let found = self.find_wrappers(wrappers)?;
-        let (bundles, markers): (Vec<Found>, Vec<Found>) =
+        let (bundles, markers): (Vec<RawWrapper>, Vec<RawWrapper>) =
             found.into_iter().partition(|w| w.magic == MAGIC_FAT);
         match (bundles.is_empty(), markers.is_empty()) {
             (true, true) => Ok(DeviceCode::None(NoDeviceCode::NoWrappers)),
@@ -114,7 +114,7 @@ impl<S: ReadAt> Image<S> {
         }
     }
 
-    fn find_wrappers(&self, section: &Section) -> Result<Vec<Found>, ElfError> {
+    fn find_wrappers(&self, section: &Section) -> Result<Vec<RawWrapper>, ElfError> {
         let bytes = self.section_bytes(section)?;
         let pointers = self.pointers_in(section.addr..section.addr_end())?;
         let mut found = Vec::new();
@@ -127,7 +127,7 @@ impl<S: ReadAt> Image<S> {
             let in_place = u64_at(slot, POINTER as usize);
             let pointer = match pointers.get(&(address + POINTER)) {
                 Some(relocated) => Some(*relocated),
-                // Nothing relocates a position-dependent executable: the pointer is in place.
+                // A position-dependent executable is not relocated: it stores the pointer itself.
                 None if self.is_position_dependent()
                     && self
                         .offset_of(&(in_place..in_place.saturating_add(1)))
@@ -143,11 +143,9 @@ impl<S: ReadAt> Image<S> {
             };
             let version = u32_at(slot, 4);
             if version != VERSION {
-                refuse!(
-                    "the wrapper at {address:#x} has version {version}; this program knows version {VERSION}"
-                );
+                refuse!("the wrapper at {address:#x} has version {version}; expected {VERSION}");
             }
-            found.push(Found {
+            found.push(RawWrapper {
                 position: found.len() as u32,
                 address,
                 magic,
@@ -159,7 +157,7 @@ impl<S: ReadAt> Image<S> {
         Ok(found)
     }
 
-    /// What the relocated words within `addresses` point to, by address.
+    /// The targets of relocated words within `addresses`, by address.
     fn pointers_in(&self, addresses: Range<u64>) -> Result<BTreeMap<u64, u64>, ElfError> {
         let dynamic = Dynamic::read(self)?;
         let relocations = Relocations::read(self, &dynamic)?;
@@ -190,7 +188,7 @@ impl<S: ReadAt> Image<S> {
     fn follow_bundles(
         &self,
         fat: Option<&Section>,
-        found: &[Found],
+        found: &[RawWrapper],
     ) -> Result<FatBinary, ElfError> {
         let Some(fat) = fat else {
             refuse!(
@@ -199,7 +197,7 @@ impl<S: ReadAt> Image<S> {
         };
         if !fat.has_bytes() || !fat.is_alloc() {
             refuse!(
-                "its wrappers say that it is unsplit (HIPF), but `{FAT_SECTION}` has no loaded bytes ({:?})",
+                "its wrappers are unsplit (magic HIPF), but `{FAT_SECTION}` has no loaded bytes ({:?})",
                 fat.kind
             );
         }
@@ -207,7 +205,7 @@ impl<S: ReadAt> Image<S> {
         let addresses = fat.addr..fat.addr_end();
         if self.offset_of(&addresses) != Some(fat.offset) {
             refuse!(
-                "`{FAT_SECTION}` is at addresses {:#x}..{:#x} and file offset {:#x}, which no PT_LOAD maps there",
+                "`{FAT_SECTION}` is at addresses {:#x}..{:#x} and file offset {:#x}, where no PT_LOAD maps it",
                 addresses.start,
                 addresses.end,
                 fat.offset
@@ -245,7 +243,7 @@ impl<S: ReadAt> Image<S> {
         })
     }
 
-    fn follow_markers(&self, found: &[Found]) -> Result<SplitBinary, ElfError> {
+    fn follow_markers(&self, found: &[RawWrapper]) -> Result<SplitBinary, ElfError> {
         let mut wrappers = Vec::with_capacity(found.len());
         for wrapper in found {
             let marker = wrapper.pointer..wrapper.pointer.saturating_add(1);
@@ -270,7 +268,7 @@ impl<S: ReadAt> Image<S> {
     }
 }
 
-/// The bytes of a whole wrapper at `at`, if there are as many.
+/// The bytes of a complete wrapper at `at`, if there are enough.
 fn slot(bytes: &[u8], at: u64) -> Option<&[u8]> {
     let at = usize::try_from(at).ok()?;
     bytes.get(at..at.checked_add(WRAPPER_SIZE as usize)?)

@@ -206,11 +206,11 @@ impl<'a> Pattern<'a> {
     /// `<module>_<component>_<target>.kpack`, and its parts. Where there are parts, they say what is
     /// here, as the whole one also lists what is in packages that are not. A manifest that cannot be
     /// read lists nothing here; verifying it says why.
-    fn manifest_targets(&self) -> Result<Option<Known>, Error> {
+    fn manifest_targets(&self) -> Result<Option<ManifestTargets>, Error> {
         let Some(group) = self.path.group() else {
             return Ok(None);
         };
-        let mut known = Known::default();
+        let mut known = ManifestTargets::default();
         let mut wholes = Vec::new();
         for directory in self
             .directories
@@ -243,7 +243,7 @@ impl<'a> Pattern<'a> {
 
 /// What a module's manifests say.
 #[derive(Default)]
-struct Known {
+struct ManifestTargets {
     manifests: Vec<PathBuf>,
     /// Targets that have a kpack somewhere.
     listed: BTreeSet<TargetId>,

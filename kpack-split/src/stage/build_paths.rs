@@ -1,26 +1,26 @@
-//! Paths of the build machine in bytes that are to leave it.
+//! Finds paths of the build machine in files of a release.
 
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// How many bytes are read at a time.
+/// Bytes read at a time.
 const CHUNK: usize = 1 << 20;
 
-/// How many bytes behind a path are looked at: a slash and a name.
+/// Bytes examined after a path: a slash and a name.
 const BEHIND: usize = 256;
 
-/// A path with as many names as this is not in the middle of another one by accident.
+/// A path with at least this many names does not occur inside another one by accident.
 const TELLING: usize = 3;
 
-/// The first of `places`, absolute paths, that is in the bytes: as a whole, or with a slash and more
-/// behind it.
+/// Finds the first of `places`, absolute paths, in the bytes: alone, or followed by a slash and
+/// more.
 ///
-/// A short one may be part of another path: `/src` is in `/rustc/…/library/core/src/slice.rs`. But
-/// what stands in front of it may also be the end of another text, since string constants of Rust
-/// have nothing between them. So where a name could go on, it counts only if something is there by
-/// the name that follows. What is in one of `except` does not count.
+/// A short path may be part of another one: `/src` is in `/rustc/…/library/core/src/slice.rs`. Yet
+/// the text before it may also be the end of another string, since Rust does not separate string
+/// constants. So where a longer name could end, a match counts only if the path with the following
+/// name exists. Matches in one of `except` do not count.
 pub(super) fn find<'a>(
     mut source: impl Read,
     places: &'a [PathBuf],
@@ -38,8 +38,7 @@ pub(super) fn find<'a>(
             .take(CHUNK as u64)
             .read_to_end(&mut window)?;
         let end = read == 0;
-        // What could not be seen as a whole is looked at again, with what follows and what is in
-        // front of it.
+        // Keep what may be incomplete for the next round, with the bytes before and after it.
         let whole = match end {
             true => window.len(),
             false => window.len().saturating_sub(longest + BEHIND),
@@ -65,7 +64,7 @@ pub(super) fn find<'a>(
     }
 }
 
-/// Whether bytes begin with a place; `front` is what is before them.
+/// Whether bytes begin with `place`; `front` is the byte before them.
 fn is_place(front: Option<&u8>, bytes: &[u8], place: &Path) -> bool {
     let Some(rest) = bytes.strip_prefix(place.as_os_str().as_bytes()) else {
         return false;
@@ -74,12 +73,12 @@ fn is_place(front: Option<&u8>, bytes: &[u8], place: &Path) -> bool {
         return false;
     }
     let begins = front.is_none_or(|byte| !is_of_name(*byte) && *byte != b'/');
-    // The root is one component more.
+    // The root counts as a component.
     begins || place.components().count() > TELLING || leads_somewhere(place, rest)
 }
 
-/// Whether `rest`, a slash and more, names something in `place`. A file's name may have other text
-/// behind it.
+/// Whether `rest`, a slash and more, names an existing file in `place`. Other text may follow the
+/// name.
 fn leads_somewhere(place: &Path, rest: &[u8]) -> bool {
     let Some(rest) = rest.strip_prefix(b"/") else {
         return false;
@@ -97,7 +96,7 @@ fn leads_somewhere(place: &Path, rest: &[u8]) -> bool {
     })
 }
 
-/// Whether a name in a path goes on with a byte.
+/// Whether a byte can continue a name in a path.
 fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte)
 }
@@ -144,7 +143,7 @@ mod tests {
         fs::write(directory.path().join("main.rs"), "").unwrap();
         assert!(has(&packed, place));
         assert!(!has(format!("x{place}/mainly/z"), place));
-        // A long path needs no proof.
+        // A long path always counts.
         assert!(has("internal error/a/b/c/main.rs", "/a/b/c"));
     }
 
@@ -156,7 +155,7 @@ mod tests {
             let text = place.to_str().unwrap().as_bytes();
             bytes[at..at + text.len()].copy_from_slice(text);
             assert!(has(&bytes, "/home/somebody/work"), "{at}");
-            // What is in front is seen, too.
+            // The bytes before it count too.
             bytes[at - 4..at].copy_from_slice(b"/usr");
             assert!(!has(&bytes, "/home"), "{at}");
             assert!(!has(&bytes, "/home/some"), "{at}");

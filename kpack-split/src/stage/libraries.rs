@@ -1,5 +1,5 @@
-//! What build scripts made, as far as the programs of this build are linked with it. An `OUT_DIR` may
-//! have more, of earlier builds; Cargo's messages know.
+//! Libraries from build scripts that the programs of this build are linked with. An `OUT_DIR` may
+//! hold more from earlier builds, so Cargo's messages decide.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,14 +17,14 @@ use kpack_format::names::{Group, is_manifest};
 pub(super) struct Library {
     /// The package, by name and version.
     package: String,
-    /// Where the library and its archives are.
+    /// The directory of the library and its archives.
     directory: PathBuf,
 }
 
 /// The libraries of a build, each once.
 pub(super) fn of_build(built: &Built) -> Vec<Library> {
     let mut found: Vec<Library> = Vec::new();
-    // What is built for the machine that builds is elsewhere than what is built for a target.
+    // Cargo separates builds for the build machine from those for a target.
     let profiles: Vec<&Path> = built
         .binaries
         .iter()
@@ -50,7 +50,7 @@ pub(super) fn of_build(built: &Built) -> Vec<Library> {
 }
 
 impl Library {
-    /// The directories for headers that it was compiled with, outside of its package.
+    /// The header directories outside of its package that it was compiled with.
     pub(super) fn include_directories(&self) -> Result<Vec<PathBuf>, Error> {
         let path = self.directory.join(INCLUDE_DIRECTORIES);
         let text = fs::read_to_string(&path).map_err(|e| Error::io(&path, "read", e))?;
@@ -58,7 +58,7 @@ impl Library {
     }
 }
 
-/// What is in a directory, in order; nothing in one that is not there.
+/// The sorted entries of a directory; empty if it does not exist.
 fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |e| Error::io(directory, "list", e);
     if !directory.is_dir() {

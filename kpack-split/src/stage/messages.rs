@@ -1,4 +1,4 @@
-//! What Cargo says that it built.
+//! Reads Cargo's messages about what it built.
 
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use cargo_metadata::{Message, TargetKind};
 
 use crate::Error;
 
-/// What a build made.
+/// The results of a build.
 #[derive(Debug, Default)]
 pub(super) struct Built {
     /// Executables and C-compatible dynamic libraries, each once.
     pub(super) binaries: Vec<Binary>,
     /// The packages with a build script.
     pub(super) scripts: Vec<Script>,
-    /// The directories of the packages that were built; those that Cargo fetched are not local.
+    /// The directories of the built packages, and whether each is local (not fetched by Cargo).
     pub(super) packages: Vec<(PathBuf, bool)>,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct Script {
     /// The package, by name and version.
     pub(super) package: String,
     pub(super) out_dir: PathBuf,
-    /// Where it told Cargo to look for libraries.
+    /// The library directories that it passed to Cargo.
     pub(super) linked_paths: Vec<PathBuf>,
 }
 
-/// Reads what `cargo build` prints with `--message-format=json`, or `json-render-diagnostics`.
+/// Reads the output of `cargo build` with `--message-format=json` or `json-render-diagnostics`.
 pub(super) fn read(
     messages: impl BufRead,
     diagnostics: &mut dyn FnMut(&str),
@@ -119,7 +119,7 @@ impl Built {
     }
 }
 
-/// A path that libraries are looked for in, without the kind of libraries: `native=/usr/lib`.
+/// Removes the kind of library from a search path such as `native=/usr/lib`.
 fn without_kind(path: &str) -> &str {
     match path.split_once('=') {
         Some((kind, path)) if !kind.contains('/') => path,
@@ -127,7 +127,7 @@ fn without_kind(path: &str) -> &str {
     }
 }
 
-/// `vec v0.1.0` of a package ID such as `path+file:///srv/vec#0.1.0` or `…#vec@0.1.0` (Cargo's
+/// `vec v0.1.0` for a package ID such as `path+file:///srv/vec#0.1.0` or `…#vec@0.1.0` (Cargo's
 /// package ID specifications).
 fn package_name(id: &str) -> String {
     let Some((source, fragment)) = id.rsplit_once('#') else {

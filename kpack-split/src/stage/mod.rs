@@ -1,10 +1,10 @@
-//! A release of Rust programs with HIP kernels: programs, libraries and archives in a directory that
-//! can be moved, packed and installed.
+//! Stages releases of Rust programs with HIP kernels: a relocatable directory of programs,
+//! libraries and archives, ready to pack and install.
 //!
-//! While a program is developed, its device code is where Cargo built it: an archive in the `OUT_DIR`
-//! of each package with kernels, to which the markers in the program lead. Staging copies what the
-//! program really has of them, of all packages that are linked into it, into one archive for each
-//! module and GPU target, and changes the markers to relative paths.
+//! During development, device code stays where Cargo built it: in an archive in the `OUT_DIR` of
+//! each package with kernels, to which the program's markers refer. Staging copies the code objects
+//! that the programs use into one archive per module and GPU target, and changes the markers to
+//! relative paths.
 
 mod build_paths;
 mod libraries;
@@ -19,21 +19,21 @@ use std::path::PathBuf;
 use crate::Error;
 use crate::report::Report;
 use output_dir::OutputDir;
-use places::Places;
+use places::BuildDirectories;
 use release::Release;
 
 /// What to stage, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The directory to make. One that an earlier run made is replaced, as long as it has nothing
-    /// that was not staged; an empty one is filled.
+    /// The directory to create. An empty directory is filled. A release of an earlier run is
+    /// replaced, unless the directory has files that were not staged.
     pub output_dir: PathBuf,
-    /// Whether files may have paths of the machine that they were built on. Markers never do.
+    /// Whether files may contain paths of the build machine. Markers never do.
     pub allow_build_paths: bool,
 }
 
 impl Options {
-    /// For an output directory, in which no file may have a path of the build machine.
+    /// Options for an output directory, without paths of the build machine.
     pub fn new(output_dir: impl Into<PathBuf>) -> Self {
         Self {
             output_dir: output_dir.into(),
@@ -42,15 +42,15 @@ impl Options {
     }
 }
 
-/// Stages what a build made, of which Cargo told in `messages`: what `cargo build
-/// --message-format=json-render-diagnostics` printed. Executables go into `bin/`, libraries into
-/// `lib/`, archives into `lib/.kpack/`. With plain `json` the messages have what the compiler said;
-/// each is given to `diagnostics`.
+/// Stages the results of a build. `messages` is the output of `cargo build
+/// --message-format=json-render-diagnostics`. Executables go into `bin/`, libraries into `lib/`,
+/// archives into `lib/.kpack/`. With plain `json`, the messages include the compiler's diagnostics;
+/// each is passed to `diagnostics`.
 ///
 /// # Errors
-/// [`Error::Refused`] for messages of a build that failed, for two packages with one module, for
-/// archives that are gone, for files with paths of the build machine, and for an output directory
-/// with anything that was not staged; [`Error::Io`]. The output directory is as it was then.
+/// [`Error::Refused`] for messages of a failed build, two packages with the same module, missing
+/// archives, files with paths of the build machine, and an output directory with files that were
+/// not staged; [`Error::Io`]. The output directory is unchanged then.
 pub fn stage(
     options: &Options,
     messages: impl BufRead,
@@ -66,7 +66,7 @@ pub fn stage(
         release.add(binary)?;
     }
     let mut report = release.finish()?;
-    Places::of_build(&built, &libraries)?.check(options, &output, &mut report)?;
+    BuildDirectories::of_build(&built, &libraries)?.check(options, &output, &mut report)?;
     output.commit()?;
     Ok(report)
 }

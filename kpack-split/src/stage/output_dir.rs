@@ -1,5 +1,5 @@
-//! The directory of a release: made under a hidden name beside it, and given its own at the end. Only
-//! a directory that an earlier run made is replaced, and only while it has nothing else.
+//! The directory of a release, made under a hidden name next to it and renamed at the end. It
+//! replaces only the release of an earlier run without other files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -13,37 +13,36 @@ use crate::store::{
     replace_directory,
 };
 
-/// The file that only staging writes: it names every file of the release.
+/// Marks a directory as staged, and lists every file of the release.
 pub(super) const STAMP: &str = ".kpack-stage";
 
 /// Its first line.
 const STAMP_HEAD: &str = "# Made by `kpack stage`, which replaces this directory while it has these files and no others.";
 
-/// What has the name of the release so far.
+/// What exists at the path of the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum There {
+enum ExistingOutput {
     Nothing,
     Empty,
     Release,
 }
 
-/// A release in the making. Dropped before it is committed, nothing of it stays.
+/// A release in progress. If dropped before it is committed, it is removed.
 pub(super) struct OutputDir {
-    /// Where it is made.
+    /// The hidden directory where it is made.
     pub(super) hidden: PathBuf,
-    /// What it is to be called.
+    /// Its final path.
     pub(super) path: PathBuf,
     done: bool,
-    /// It, and the directories above it that were made for it.
+    /// The directory, and parents created for it.
     _made: CreatedDirectories,
 }
 
 impl OutputDir {
-    /// Begins a release that is to be at `path`; a symbolic link there is followed.
+    /// Starts a release for `path`, following a symbolic link there.
     ///
     /// # Errors
-    /// [`Error::Refused`] for what stays: a file, or a directory with anything that no earlier run
-    /// made.
+    /// [`Error::Refused`] for an existing file, or a directory with files that were not staged.
     pub(super) fn begin(path: &Path) -> Result<Self, Error> {
         let given = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
         let path = match given.symlink_metadata() {
@@ -52,7 +51,7 @@ impl OutputDir {
         };
         let Some(name) = path.file_name() else {
             return Err(Error::usage(format!(
-                "`{}` is not the name of a new directory",
+                "`{}` is not a valid directory name",
                 path.display()
             )));
         };
@@ -80,7 +79,7 @@ impl OutputDir {
         Ok(output)
     }
 
-    /// Names the files of the release in the stamp.
+    /// Lists the files of the release in the stamp.
     fn stamp(&self, files: &BTreeSet<PathBuf>) -> Result<(), Error> {
         let mut text = format!("{STAMP_HEAD}\n");
         for file in files {
@@ -94,17 +93,17 @@ impl OutputDir {
         staged.commit().map(drop)
     }
 
-    /// Gives it its name, in the place of what an earlier run made.
+    /// Renames it to its final path, replacing an earlier release.
     pub(super) fn commit(mut self) -> Result<(), Error> {
         let mut content = Content::of(&self.hidden)?;
         content.files.remove(Path::new(STAMP));
         self.stamp(&content.files)?;
         let failed = |e| Error::io(&self.path, "create", e);
-        // Looked at again: somebody may have put a file there in the meantime.
+        // Check again: somebody may have put a file there in the meantime.
         match there(&self.path)? {
-            There::Nothing => fs::rename(&self.hidden, &self.path).map_err(failed)?,
-            There::Empty => self.move_into().map_err(failed)?,
-            There::Release => {
+            ExistingOutput::Nothing => fs::rename(&self.hidden, &self.path).map_err(failed)?,
+            ExistingOutput::Empty => self.move_into().map_err(failed)?,
+            ExistingOutput::Release => {
                 let old = aside(&self.path);
                 replace_directory(&self.hidden, &self.path, &old)?;
                 remove_own(&old)?;
@@ -114,7 +113,7 @@ impl OutputDir {
         Ok(())
     }
 
-    /// Fills a directory that somebody else made, which stays what it is.
+    /// Moves the release into an existing empty directory, which keeps its attributes.
     fn move_into(&self) -> io::Result<()> {
         let mut moved = Vec::new();
         for entry in fs::read_dir(&self.hidden)? {
@@ -141,7 +140,7 @@ impl Drop for OutputDir {
     }
 }
 
-/// Where the release that is replaced is, until its successor has its name.
+/// Temporary path of the release being replaced.
 fn aside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -149,7 +148,7 @@ fn aside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Undoes what a run that was killed left of replacing a release.
+/// Recovers from a run that was killed while it replaced a release.
 fn recover(path: &Path) -> Result<(), Error> {
     let old = aside(path);
     match path.exists() {
@@ -158,8 +157,8 @@ fn recover(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a directory that staging made, which may be missing. A run that is killed meanwhile leaves
-/// one that is known again: the stamp comes first and goes last, and without it there is nothing.
+/// Removes a staged directory, if it exists. An interrupted removal stays recognisable: the stamp
+/// is written first and removed last, and a directory without it is empty.
 fn remove_own(path: &Path) -> Result<(), Error> {
     let failed = |e| Error::io(path, "remove", e);
     let entries = match fs::read_dir(path) {
@@ -188,13 +187,13 @@ fn is_stamped(path: &Path) -> bool {
     text.is_ok_and(|text| text.starts_with(STAMP_HEAD))
 }
 
-/// What is at `path`.
+/// Examines `path`.
 ///
 /// # Errors
-/// [`Error::Refused`] for what is not to be replaced.
-fn there(path: &Path) -> Result<There, Error> {
+/// [`Error::Refused`] for a file or directory that must not be replaced.
+fn there(path: &Path) -> Result<ExistingOutput, Error> {
     if path.symlink_metadata().is_err() {
-        return Ok(There::Nothing);
+        return Ok(ExistingOutput::Nothing);
     }
     let refused = |what: String| {
         Error::refused(
@@ -207,7 +206,7 @@ fn there(path: &Path) -> Result<There, Error> {
     }
     let content = Content::of(path)?;
     if content.files.is_empty() && content.empty.is_empty() {
-        return Ok(There::Empty);
+        return Ok(ExistingOutput::Empty);
     }
     if !is_stamped(path) {
         return Err(refused(format!(
@@ -216,7 +215,7 @@ fn there(path: &Path) -> Result<There, Error> {
     }
     let stamp = path.join(STAMP);
     let text = fs::read_to_string(&stamp).map_err(|e| Error::io(&stamp, "read", e))?;
-    // With the directories that they are in, from which somebody may have taken them.
+    // Include their parent directories, in case somebody removed files from them.
     let files = text.lines().skip(1).map(Path::new);
     let mut known: BTreeSet<&Path> = files.flat_map(Path::ancestors).collect();
     known.insert(Path::new(STAMP));
@@ -226,15 +225,15 @@ fn there(path: &Path) -> Result<There, Error> {
             "it has `{}`, which was not staged",
             foreign.display()
         ))),
-        None => Ok(There::Release),
+        None => Ok(ExistingOutput::Release),
     }
 }
 
-/// What is in a directory, by paths in it.
+/// The content of a directory, by relative path.
 struct Content {
-    /// Everything but directories.
+    /// All entries except directories.
     files: BTreeSet<PathBuf>,
-    /// Directories that have nothing.
+    /// Empty directories.
     empty: BTreeSet<PathBuf>,
 }
 

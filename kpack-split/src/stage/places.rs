@@ -1,4 +1,4 @@
-//! The places of a build, none of which may be in a release.
+//! Directories of a build, whose paths must not appear in a release.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,18 +15,18 @@ use crate::report::Report;
 use kpack_build::shared::hip::workspaces;
 use kpack_format::names::is_archive;
 
-/// What Cargo puts into a target directory.
+/// A file that Cargo puts into every target directory.
 const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
 
 /// Directories of a build.
-pub(super) struct Places {
-    /// Of what was built; paths in them are refused.
+pub(super) struct BuildDirectories {
+    /// Of local packages and build output; paths in them are refused.
     own: Vec<PathBuf>,
-    /// Of the packages that Cargo fetched, whose code may name its sources in panic messages.
+    /// Of packages that Cargo fetched; their panic messages may contain source paths.
     fetched: Vec<PathBuf>,
 }
 
-impl Places {
+impl BuildDirectories {
     pub(super) fn of_build(built: &Built, libraries: &[Library]) -> Result<Self, Error> {
         let (mut own, mut fetched) = (BTreeSet::new(), BTreeSet::new());
         for (directory, local) in &built.packages {
@@ -59,7 +59,7 @@ impl Places {
                 !packages.any(|package| directory.starts_with(package))
             }));
         }
-        // The root, and what is relative, tell nothing.
+        // The root and relative paths are not specific enough.
         own.retain(|place| place.is_absolute() && place.parent().is_some());
         Ok(Self {
             own: own.into_iter().collect(),
@@ -67,7 +67,7 @@ impl Places {
         })
     }
 
-    /// Looks for them in every file of a release, and in every code object of its archives.
+    /// Looks for these paths in every file of a release and every code object of its archives.
     pub(super) fn check(
         &self,
         options: &Options,
@@ -108,7 +108,7 @@ impl Places {
         Ok(())
     }
 
-    /// What is wrong with a file.
+    /// Describes a build path in a file, if any.
     fn in_file(&self, path: &Path) -> Result<Option<String>, Error> {
         let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
         let place = build_paths::find(BufReader::new(file), &self.own, &self.fetched)
@@ -124,7 +124,7 @@ impl Places {
         }))
     }
 
-    /// What is wrong with a code object of an archive, which has them compressed.
+    /// Describes a build path in a code object of an archive, if any.
     fn in_archive(&self, path: &Path) -> Result<Option<String>, Error> {
         let mut archive = open_archive(path)?;
         let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What is put into a release.
+//! Collects the files of a release.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -20,13 +20,13 @@ use crate::report::{FileReport, Outcome, Report};
 use crate::split::{self, Input, code_ids};
 use crate::store::{Directory, StagedFile, Transaction, Update, make_directories, scratch_file};
 
-/// Where the archives go, in the staged directory.
+/// The directory of the archives in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
 
-/// Archives in the making, by module with component, and target.
+/// Archives in progress, by module, component and target.
 type Archives = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
 
-/// A release in the making.
+/// A release in progress.
 pub(super) struct Release<'a> {
     output: &'a OutputDir,
     archives: Archives,
@@ -42,7 +42,7 @@ impl<'a> Release<'a> {
         }
     }
 
-    /// Copies a binary, and its code objects into the archives of their modules.
+    /// Copies a binary, and adds its code objects to the archives of their modules.
     pub(super) fn add(&mut self, binary: &Binary) -> Result<(), Error> {
         let file_name = binary.path.file_name().unwrap_or_default();
         let name = format!("{}/{}", binary.directory, file_name.display());
@@ -51,7 +51,7 @@ impl<'a> Release<'a> {
             return Err(Error::refused(
                 &binary.path,
                 format!(
-                    "another binary of the build is also called `{name}`; they cannot be staged \
+                    "the build has another binary named `{name}`; they cannot be staged \
                      together"
                 ),
             ));
@@ -79,7 +79,7 @@ impl<'a> Release<'a> {
                 let reason = match input {
                     Input::LeftAlone(reason) => reason,
                     Input::Fat(_) => "a fat binary".to_owned(),
-                    Input::Split => "split already".to_owned(),
+                    Input::Split => "already split".to_owned(),
                 };
                 Outcome::LeftAlone { reason }
             }
@@ -91,7 +91,7 @@ impl<'a> Release<'a> {
         Ok(())
     }
 
-    /// Copies the code objects of a binary, and the binary with markers that lead to them.
+    /// Copies the code objects of a binary, and the binary with markers that refer to them.
     fn place(
         &mut self,
         presplit: &Presplit,
@@ -181,7 +181,7 @@ impl<'a> Release<'a> {
     }
 }
 
-/// The marker of a staged binary for the kernels of one module.
+/// The marker of a staged binary for one module's kernels.
 fn marker(name: &str, directory: &str, group: &Group) -> Marker {
     let kpacks = match directory {
         "lib" => ".kpack",
