@@ -176,14 +176,19 @@ pub fn stage_manifest(
     manifest: &Manifest,
 ) -> Result<StagedFile, Error> {
     let staged = StagedFile::create(Arc::clone(directory), name)?;
-    let path = staged.path();
-    let mut file = staged.file();
-    file.write_all(&manifest.to_bytes())
-        .and_then(|()| file.rewind())
-        .map_err(|e| Error::io(path, "write", e))?;
-    input::parse_manifest(path, file).map_err(|error| unreadable(path, &error))?;
+    write_manifest(staged.path(), staged.file(), &manifest.to_bytes())?;
     staged.sync()?;
     Ok(staged)
+}
+
+/// Writes a manifest to an empty file, which is to become `path`, and reads it back: what nobody
+/// could read must not be published.
+pub fn write_manifest(path: &Path, mut file: &File, bytes: &[u8]) -> Result<(), Error> {
+    file.write_all(bytes)
+        .and_then(|()| file.rewind())
+        .map_err(|e| Error::io(path, "write", e))?;
+    let read = input::parse_manifest(path, file);
+    read.map(drop).map_err(|error| unreadable(path, &error))
 }
 
 /// The written file cannot be read back.

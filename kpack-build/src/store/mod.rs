@@ -15,7 +15,9 @@ mod transaction;
 
 pub use directory::{CreatedDirectories, Directory, make_directories};
 pub use identity::Identity;
-pub use kpack_dir::{KpackDir, Present, entry, entry_of, stage_archive, stage_manifest};
+pub use kpack_dir::{
+    KpackDir, Present, entry, entry_of, stage_archive, stage_manifest, write_manifest,
+};
 pub use merge::{Update, Updated};
 pub use names::{check_names, is_name_part};
 pub use replace::{Renames, recover_directory, remove_directory, replace_directory};

@@ -13,7 +13,7 @@ use walkdir::WalkDir;
 use super::mark;
 use crate::Error;
 use crate::inspect;
-use crate::store::{Renames, copy_range, make_directories};
+use crate::store::{Renames, copy_range, make_directories, write_manifest};
 
 /// An artifact directory in the making: `.<name>.tmp` beside its final place. Dropped before it is
 /// committed, it is removed.
@@ -99,6 +99,20 @@ impl StagedTree {
             make_directories(directory)?;
         }
         fs::write(&path, bytes).map_err(|e| Error::io(&path, "write", e))?;
+        self.written.push(path);
+        Ok(())
+    }
+
+    /// Writes a manifest of archives, and reads it back.
+    pub(crate) fn manifest(&mut self, relative: &Path, bytes: &[u8]) -> Result<(), Error> {
+        let path = self.hidden.join(relative);
+        if let Some(directory) = path.parent() {
+            make_directories(directory)?;
+        }
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(&path);
+        let file = file.map_err(|e| Error::io(&path, "create", e))?;
+        write_manifest(&self.path.join(relative), &file, bytes)?;
         self.written.push(path);
         Ok(())
     }
@@ -251,5 +265,33 @@ pub(super) fn remove_tree(path: &Path) -> Result<(), Error> {
             Err(Error::io(path, "remove", error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kpack_format::manifest::Manifest;
+
+    use super::*;
+
+    #[test]
+    fn a_manifest_that_nobody_can_read_is_not_published() {
+        let parent = tempfile::tempdir().unwrap();
+        let mut tree = StagedTree::begin(parent.path(), "blas_lib_generic").unwrap();
+        let path = Path::new("stage/lib/.kpack/blas_lib.kpm");
+        let manifest = Manifest {
+            component_name: "x".repeat(17 << 20),
+            prefix: "lib".to_owned(),
+            kpack_files: BTreeMap::new(),
+        };
+        let error = tree.manifest(path, &manifest.to_bytes()).unwrap_err();
+        let error = error.in_one_line();
+        assert!(
+            error.contains("blas_lib_generic/stage/lib/.kpack/blas_lib.kpm")
+                && error.contains("cannot be read back: larger than 16 MiB"),
+            "{error}"
+        );
+        drop(tree);
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
     }
 }

@@ -169,8 +169,8 @@ fn stage(
                 let metadata = from.symlink_metadata();
                 on_bytes(metadata.map(|m| m.len()).unwrap_or_default());
             }
-            Source::Bytes(bytes, None) => tree.write(path, bytes)?,
-            Source::Bytes(bytes, Some(like)) => {
+            Source::Manifest(bytes) => tree.manifest(path, bytes)?,
+            Source::Bytes(bytes, like) => {
                 let metadata = like.metadata().map_err(|e| Error::io(like, "read", e))?;
                 tree.write_like(path, bytes, &metadata)?;
             }

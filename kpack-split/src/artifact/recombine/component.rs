@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::code_object::processors;
+use kpack_format::manifest::Manifest;
 use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
@@ -286,7 +287,7 @@ impl<'a> Component<'a> {
                         artifact.entries.entry(above.to_owned()).or_insert(source);
                     }
                 }
-                artifact.write(&path, manifest.to_bytes(), None);
+                artifact.write_manifest(&path, &manifest);
                 if group.is_none() {
                     let targets = manifest.kpack_files.keys().filter_map(|t| t.parse().ok());
                     artifact.targets.extend(targets);
@@ -318,12 +319,18 @@ impl Artifact {
     }
 
     /// Adds a file that is made new, with the mode and times of `like`.
-    pub(super) fn write(&mut self, path: &Path, bytes: Vec<u8>, like: Option<&Path>) {
+    pub(super) fn write(&mut self, path: &Path, bytes: Vec<u8>, like: &Path) {
         self.files += 1;
         self.size += bytes.len() as u64;
-        self.entries.insert(
-            path.to_owned(),
-            Source::Bytes(bytes, like.map(Path::to_owned)),
-        );
+        let source = Source::Bytes(bytes, like.to_owned());
+        self.entries.insert(path.to_owned(), source);
+    }
+
+    fn write_manifest(&mut self, path: &Path, manifest: &Manifest) {
+        let bytes = manifest.to_bytes();
+        self.files += 1;
+        self.size += bytes.len() as u64;
+        self.entries
+            .insert(path.to_owned(), Source::Manifest(bytes));
     }
 }

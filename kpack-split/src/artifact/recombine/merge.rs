@@ -57,7 +57,7 @@ impl Merged<'_> {
                 .shards
                 .extend(file.shards.into_iter().map(str::to_owned));
             match file.bytes {
-                Some(bytes) => artifact.write(path, bytes, Some(&item.from)),
+                Some(bytes) => artifact.write(path, bytes, &item.from),
                 None => artifact.add(path, item),
             }
         }

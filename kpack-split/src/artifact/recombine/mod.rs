@@ -100,8 +100,10 @@ enum Source {
     Copy(PathBuf),
     /// A copy with changed bytes, by offset.
     Edited(PathBuf, Vec<(u64, Vec<u8>)>),
-    /// Made new, with the mode and times of another file where one is named.
-    Bytes(Vec<u8>, Option<PathBuf>),
+    /// Made new, with the mode and times of another file.
+    Bytes(Vec<u8>, PathBuf),
+    /// A manifest of archives, made new.
+    Manifest(Vec<u8>),
 }
 
 /// Something to be said about the shards.

@@ -46,7 +46,7 @@ pub(super) fn overlaps(
                     Source::Directory(_) => Content::Directory,
                     // Code IDs are added to all copies of a host file.
                     Source::Copy(from) | Source::Edited(from, _) => Content::File(from),
-                    Source::Bytes(bytes, _) => Content::Bytes(bytes),
+                    Source::Bytes(bytes, _) | Source::Manifest(bytes) => Content::Bytes(bytes),
                 },
             };
             let Some((other, same)) = owners.add(installed, owner)? else {

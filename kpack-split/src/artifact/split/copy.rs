@@ -20,7 +20,7 @@ use crate::artifact::staged_tree::copy_symlink;
 use crate::elf::{self, ElfError};
 use crate::inspect;
 use crate::install::Progress;
-use crate::store::{copy_range, make_directories};
+use crate::store::{copy_range, make_directories, write_manifest};
 
 /// How many files an artifact has, and their size.
 #[derive(Default, Clone, Copy)]
@@ -178,14 +178,12 @@ impl Copier<'_> {
             .metadata()
             .map_err(|e| Error::io(&item.from, "read", e))?;
         let output = create(to)?;
-        let size = match fat {
-            None if item.bytes.is_some() => {
-                let bytes = item.bytes.as_deref().unwrap_or_default();
-                let written = io::Write::write_all(&mut &output, bytes);
-                written.map_err(|e| Error::io(to, "write", e))?;
+        let size = match (fat, &item.manifest) {
+            (None, Some(bytes)) => {
+                write_manifest(to, &output, bytes)?;
                 bytes.len() as u64
             }
-            None => {
+            (None, None) => {
                 let size = metadata.len();
                 let copied = copy_range(&input, &output, 0..size, 0);
                 copied.map_err(|e| Error::io(&item.from, "copy", e))?;
@@ -195,7 +193,7 @@ impl Copier<'_> {
                 }
                 size
             }
-            Some((_, plan)) => {
+            (Some((_, plan)), _) => {
                 let applied = plan.apply(&input, &output);
                 applied.map_err(|error| match error {
                     ElfError::Io(error) => Error::io(to, "write", error),

@@ -48,8 +48,8 @@ pub(super) struct Item {
     pub(super) fat: Option<(usize, usize)>,
     /// Whether it is an archive of what was split before.
     pub(super) is_archive: bool,
-    /// What is written in its place.
-    pub(super) bytes: Option<Vec<u8>>,
+    /// The manifest that is written in its place.
+    pub(super) manifest: Option<Vec<u8>>,
     /// Bytes that change in the copy, by offset.
     pub(super) edits: Edits,
 }
@@ -134,7 +134,7 @@ pub(super) fn plan(
             if target.is_none() && is_device_code(options, read, entry) {
                 report.left_generic += 1;
             }
-            let bytes = match rewritten.remove(from.as_path()) {
+            let manifest = match rewritten.remove(from.as_path()) {
                 Some(Rewritten::Gone) => continue,
                 Some(Rewritten::Bytes(bytes)) => Some(bytes),
                 None => None,
@@ -151,7 +151,7 @@ pub(super) fn plan(
                 node: entry.node,
                 is_archive: matches!(&entry.class, Class::Target { database, .. }
                     if *database == KPACK),
-                bytes,
+                manifest,
                 edits,
             });
         }
