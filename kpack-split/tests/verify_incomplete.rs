@@ -377,3 +377,24 @@ fn kernels_that_no_marker_leads_to() {
         "{notes:?}"
     );
 }
+
+/// A host binary that lost its end looks like any file that kpack does not know.
+#[test]
+fn a_truncated_host_binary() {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
+    let library = tree.path(&format!(
+        "shards/linux-a/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"
+    ));
+    let bytes = fs::read(&library).unwrap();
+    for end in [bytes.len() - 1, bytes.len() / 2, 64, 0] {
+        fs::write(&library, &bytes[..end]).unwrap();
+        let found = faults(&tree, "shards/linux-a");
+        let text = "has kernels of `lib/librocblas.so.5`, which is no split binary";
+        assert!(found.iter().any(|line| line.contains(text)), "{found:#?}");
+
+        let plan = planned(&tree, CONFIGURATION);
+        let parts = ["librocblas.so.5", "it is no split binary"];
+        assert_said(&plan, Severity::Error, &parts);
+    }
+}

@@ -1,13 +1,15 @@
 //! What has to hold in a tree of artifacts, whoever asks: split, recombine or verify.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use kpack_format::Sha256;
+use kpack_format::archive::Toc;
 use kpack_format::manifest::KpackFile;
+use kpack_format::names::KernelName;
 
 use super::classify::{Class, Node};
 use super::differences::same_bytes;
@@ -15,6 +17,7 @@ use super::target_name::either_agrees;
 use super::tree::{Item, Role};
 use crate::Error;
 use crate::inspect::{digest, open, open_archive};
+use crate::object_file::is_object;
 use crate::parallel::lock;
 
 /// Why an entry is worth a word where it is.
@@ -162,6 +165,46 @@ impl Content<'_> {
             },
         }
     }
+}
+
+/// What stands where the host file of kernels should be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    /// Nothing.
+    Missing,
+    /// A file that loads no kernels, at this path in the artifact: truncated, for example.
+    NotSplit(PathBuf),
+}
+
+/// The binaries that the archive at `path` in an artifact has kernels of, and that are no split
+/// binaries. `entry` finds what is at a path, in any of the artifacts.
+pub(crate) fn kernels_without_host<'t>(
+    path: &Path,
+    toc: &Toc,
+    entry: &dyn Fn(&Path) -> Option<&'t Item>,
+) -> BTreeMap<String, Host> {
+    let kernels = toc.kernels.keys();
+    let binaries: BTreeSet<&str> = kernels
+        .map(|kernel| KernelName::parse(kernel).binary)
+        .collect();
+    let mut found = BTreeMap::new();
+    for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
+        let mut host = Some(Host::Missing);
+        // The archive is somewhere in the prefix that its kernels are named in.
+        for prefix in path.ancestors().skip(1) {
+            let place = prefix.join(binary);
+            match entry(&place) {
+                None => {}
+                Some(item) if item.class == Class::Split || item.node == Node::Symlink => {
+                    host = None;
+                    break;
+                }
+                Some(_) => host = Some(Host::NotSplit(place)),
+            }
+        }
+        found.extend(host.map(|host| (binary.to_owned(), host)));
+    }
+    found
 }
 
 /// The SHA-256 of files, each read once.

@@ -161,6 +161,7 @@ pub(crate) struct Tree {
     pub(crate) damaged: Vec<(PathBuf, String)>,
     pub(crate) unpaired: Vec<(PathBuf, String)>,
     pub(crate) for_all: Vec<(PathBuf, String)>,
+    pub(crate) unreadable: Vec<(PathBuf, String)>,
 }
 
 /// An entry of a tree.
@@ -236,6 +237,7 @@ impl Tree {
             damaged: Vec::new(),
             unpaired: Vec::new(),
             for_all: Vec::new(),
+            unreadable: Vec::new(),
         }
     }
 
@@ -305,6 +307,7 @@ impl Tree {
             (content.damaged, &mut self.damaged),
             (content.unpaired, &mut self.unpaired),
             (content.for_all, &mut self.for_all),
+            (content.unreadable, &mut self.unreadable),
         ] {
             let findings = findings.into_iter();
             all.extend(findings.map(|finding| (directory.join(finding.path), finding.text)));

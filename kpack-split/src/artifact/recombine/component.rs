@@ -70,7 +70,8 @@ impl<'a> Component<'a> {
             named.any(|named| named.to_string() == target)
         };
         // Without a generic artifact, which is an error already, nothing can be said of them.
-        if !generics.is_empty() {
+        if let Some(first) = generics.first() {
+            component.hosts_are_split(first, &trees)?;
             component.manifests(&generics, &trees, &wanted)?;
         }
         component.generic_has_all_targets();

@@ -1,5 +1,6 @@
 //! The generic artifact: the primary shard's, with which the others' are compared.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::component::Component;
@@ -9,7 +10,7 @@ use crate::Error;
 use crate::artifact::classify::Class;
 use crate::artifact::code_ids::MoreCodeIds;
 use crate::artifact::names;
-use crate::artifact::rules::{Place, belongs};
+use crate::artifact::rules::{Host, Place, belongs, kernels_without_host};
 use crate::artifact::tree::{Item, Role, Tree};
 use crate::inspect;
 use crate::object_file::is_object;
@@ -49,6 +50,9 @@ impl<'a> Component<'a> {
         artifact.shards.insert(first.to_owned());
         for path in &tree.unlisted {
             let text = "skipped: it is in no prefix that the artifact lists, so in no package";
+            self.say(Severity::Warning, path, text);
+        }
+        for (path, text) in &tree.unreadable {
             self.say(Severity::Warning, path, text);
         }
         let merged = self.merge_shared(&trees)?;
@@ -134,6 +138,30 @@ impl<'a> Component<'a> {
                 self.say(Severity::Error, &item.from, text);
             }
         }
+    }
+
+    /// Refuses files in the place of host binaries that archives in `groups` have kernels of: `host`
+    /// has been split, so a file that loads no kernels is a truncated or another one.
+    pub(super) fn hosts_are_split(&mut self, host: &Tree, groups: &[Tree]) -> Result<(), Error> {
+        let mut wrong = BTreeSet::new();
+        for tree in groups {
+            let kpacks = tree.entries.iter().filter(|(_, item)| item.is_kpack());
+            for (path, item) in kpacks {
+                let archive = inspect::open_archive(&item.from)?;
+                let entry = |path: &Path| host.entries.get(path);
+                for (_, found) in kernels_without_host(path, archive.toc(), &entry) {
+                    if let Host::NotSplit(path) = found {
+                        wrong.extend(host.entries.get(&path).map(|item| &item.from));
+                    }
+                }
+            }
+        }
+        for path in wrong {
+            let text = "it is no split binary, and there are kernels of it; it is truncated, or another \
+                        file, so split again";
+            self.say(Severity::Error, path, text);
+        }
+        Ok(())
     }
 
     /// Refuses host binaries whose kernels are named after objects, where several shards built them:

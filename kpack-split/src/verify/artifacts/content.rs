@@ -55,7 +55,7 @@ impl Member {
         for (path, text) in self.tree.disagreements.iter().chain(&self.tree.damaged) {
             report.fault(Subject::Artifact, path, text);
         }
-        for (path, text) in &self.tree.for_all {
+        for (path, text) in self.tree.for_all.iter().chain(&self.tree.unreadable) {
             report.note(Subject::Artifact, path, text);
         }
         for (path, text) in &self.tree.unpaired {

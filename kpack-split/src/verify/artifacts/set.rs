@@ -1,17 +1,14 @@
 //! Artifacts together: each path in one of them, and nothing without its other half.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-
-use kpack_format::names::KernelName;
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::{Member, Set};
 use crate::Error;
 use crate::artifact::names;
-use crate::artifact::rules::{Content, Owner, Owners};
+use crate::artifact::rules::{Content, Host, Owner, Owners, kernels_without_host};
 use crate::artifact::tree::{Item, Role};
 use crate::inspect::open_archive;
-use crate::object_file::is_object;
 use crate::verify::{Report, Subject};
 
 /// Whether each path is installed by one artifact only, of those that lie in one directory.
@@ -82,18 +79,21 @@ impl Set {
             return Ok(());
         }
         let entries = || members.iter().flat_map(|member| &member.tree.entries);
-        let files: BTreeSet<&PathBuf> = entries().map(|(path, _)| path).collect();
+        let entry = |path: &Path| {
+            let mut trees = members.iter().map(|member| &member.tree);
+            trees.find_map(|tree| tree.entries.get(path))
+        };
         for (path, item) in entries().filter(|(_, item)| item.is_kpack()) {
-            kernels_have_binaries(path, item, &files, report)?;
+            kernels_have_binaries(path, item, &entry, report)?;
         }
         Ok(())
     }
 }
 
-fn kernels_have_binaries(
+fn kernels_have_binaries<'t>(
     path: &Path,
     item: &Item,
-    files: &BTreeSet<&PathBuf>,
+    entry: &dyn Fn(&Path) -> Option<&'t Item>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let archive = match open_archive(&item.from) {
@@ -102,17 +102,14 @@ fn kernels_have_binaries(
         Err(Error::Refused { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
-    // The archive is somewhere in the prefix that its kernels are named in.
-    let kernels = archive.toc().kernels.keys();
-    let binaries: BTreeSet<&str> = kernels
-        .map(|kernel| KernelName::parse(kernel).binary)
-        .collect();
-    for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
-        let mut above = path.ancestors().skip(1);
-        if !above.any(|prefix| files.contains(&prefix.join(binary))) {
-            let text = format!("has kernels of `{binary}`, which no artifact has");
-            report.fault(Subject::Artifact, &item.from, text);
-        }
+    for (binary, host) in kernels_without_host(path, archive.toc(), entry) {
+        let text = match host {
+            Host::Missing => format!("has kernels of `{binary}`, which no artifact has"),
+            Host::NotSplit(_) => format!(
+                "has kernels of `{binary}`, which is no split binary; it is truncated, or another file"
+            ),
+        };
+        report.fault(Subject::Artifact, &item.from, text);
     }
     Ok(())
 }
