@@ -1,5 +1,5 @@
-# The arguments of kpack_install() and kpack_split_installed(): ours taken out, those of
-# install(TARGETS) kept in order, and read as far as the hook must agree with them.
+# Parses the arguments of kpack_install() and kpack_split_installed(). Removes our own, and keeps
+# those of install(TARGETS) in order, reading the ones that the hook must follow.
 
 include_guard(GLOBAL)
 cmake_policy(PUSH)
@@ -7,7 +7,7 @@ cmake_policy(VERSION 3.22...3.31)
 
 # Ends the configuration with an error that names the call.
 function(_kpack_fail command)
-  # Not as a list, since the text may have semicolons.
+  # Avoid list operations, since the text may contain semicolons.
   set(text "")
   math(EXPR last "${ARGC} - 1")
   foreach(index RANGE 1 ${last})
@@ -44,13 +44,13 @@ function(_kpack_read_arguments command)
   endforeach()
   set(read "")
   set(kind GENERAL)
-  # The keyword whose values are expected, and how many of them.
+  # The keyword whose values follow, and how many it takes.
   set(keyword "")
   set(expects none)
   foreach(word IN LISTS ARGN)
     if(word IN_LIST keywords)
       if(expects STREQUAL "one")
-        _kpack_fail(${command} "${keyword} needs a value, but is followed by ${word}.")
+        _kpack_fail(${command} "${keyword} needs a value, but ${word} follows it.")
       endif()
       set(keyword "${word}")
       set(expects none)
@@ -106,16 +106,16 @@ function(_kpack_read_arguments command)
   endforeach()
 endfunction()
 
-# Stops at words that no keyword takes.
+# Rejects words that no keyword takes.
 function(_kpack_refuse_unknown command)
   if(NOT kpack_UNKNOWN STREQUAL "")
     list(JOIN kpack_UNKNOWN " " words)
-    _kpack_fail(${command} "does not know what to do with \"${words}\".")
+    _kpack_fail(${command} "does not accept the arguments \"${words}\".")
   endif()
 endfunction()
 
-# Sets <output> to what install(TARGETS) takes as <key> for an artifact of <kind>: its own, or
-# what was given before the first kind.
+# Sets <output> to the value of <key> that install(TARGETS) uses for an artifact of <kind>: its own,
+# or the general one.
 function(_kpack_artifact_argument output kind key)
   if(NOT "${kpack_${kind}_${key}}" STREQUAL "")
     set(${output} "${kpack_${kind}_${key}}" PARENT_SCOPE)
@@ -124,14 +124,14 @@ function(_kpack_artifact_argument output kind key)
   endif()
 endfunction()
 
-# Checks what does not depend on targets: names, target IDs, destinations, choices.
-# Sets kpack_ARCHITECTURES in the caller's scope to canonical target IDs without repetitions.
+# Checks everything that does not depend on targets: names, target IDs, destinations, choices. Sets
+# kpack_ARCHITECTURES in the caller's scope to canonical target IDs without repetitions.
 function(_kpack_check_arguments command)
   if(kpack_TARGETS STREQUAL "")
-    _kpack_fail(${command} "TARGETS is missing: which targets are to be split?")
+    _kpack_fail(${command} "TARGETS is missing; name the targets to split.")
   endif()
   if(kpack_MODULE STREQUAL "")
-    _kpack_fail(${command} "MODULE is missing: its name begins the names of the kpacks, "
+    _kpack_fail(${command} "MODULE is missing. The kpacks are named after it, "
       "as in lib/.kpack/<module>_lib_gfx1100.kpack.")
   endif()
   foreach(keyword MODULE KPACK_COMPONENT)
@@ -140,16 +140,16 @@ function(_kpack_check_arguments command)
     endif()
   endforeach()
   if(NOT kpack_UNEXPECTED MATCHES "^(|drop|error|keep)$")
-    _kpack_fail(${command} "UNEXPECTED is \"${kpack_UNEXPECTED}\"; it can be drop, error or keep.")
+    _kpack_fail(${command} "UNEXPECTED is \"${kpack_UNEXPECTED}\" (expected drop, error or keep).")
   endif()
   if(NOT kpack_UNEXPECTED STREQUAL "" AND kpack_ARCHITECTURES STREQUAL "")
     _kpack_fail(${command} "UNEXPECTED needs ARCHITECTURES: without them every target is expected.")
   endif()
   if(NOT kpack_COMPRESSION MATCHES "^(|zstd|none)$")
-    _kpack_fail(${command} "COMPRESSION is \"${kpack_COMPRESSION}\"; it can be zstd or none.")
+    _kpack_fail(${command} "COMPRESSION is \"${kpack_COMPRESSION}\" (expected zstd or none).")
   endif()
   if(NOT kpack_LEVEL MATCHES "^([1-9]|1[0-9]|2[0-2])?$")
-    _kpack_fail(${command} "LEVEL is \"${kpack_LEVEL}\"; it can be 1 to 22.")
+    _kpack_fail(${command} "LEVEL is \"${kpack_LEVEL}\" (expected 1 to 22).")
   endif()
   if(kpack_DEVICE_COMPONENTS)
     if(kpack_ARCHITECTURES STREQUAL "")
@@ -169,7 +169,7 @@ function(_kpack_check_arguments command)
 
   set(canonical "")
   foreach(target IN LISTS kpack_ARCHITECTURES)
-    # The form of the GPUs' names, so that a new GPU needs no new kpack, but a slip is noticed.
+    # Check only the form of GPU names: new GPUs then need no new kpack, yet typos are noticed.
     if(NOT target MATCHES "^(gfx[0-9][0-9a-f][0-9a-f]+|gfx[0-9]+(-[0-9]+)*-generic|amdgcnspirv)(:(xnack|sramecc)[+-])*$")
       _kpack_fail(${command} "ARCHITECTURES has \"${target}\", which is not a target ID "
         "such as gfx1100, gfx9-4-generic or gfx90a:xnack+.")
@@ -188,24 +188,24 @@ function(_kpack_check_arguments command)
   set(kpack_ARCHITECTURES "${canonical}" PARENT_SCOPE)
 endfunction()
 
-# A name that becomes part of file names.
+# Checks a name that becomes part of file names.
 function(_kpack_check_name command keyword name)
   if(NOT name MATCHES "^[A-Za-z0-9][A-Za-z0-9.+_-]*$")
     set(remedy "")
     if(keyword STREQUAL "COMPONENT")
       set(remedy "; choose the name in the names of kpacks with KPACK_COMPONENT")
     endif()
-    _kpack_fail(${command} "${keyword} is \"${name}\". It becomes part of file names, and may have "
-      "letters, digits and any of . + _ - behind the first character${remedy}.")
+    _kpack_fail(${command} "${keyword} is \"${name}\". It becomes part of file names and may contain "
+      "letters, digits, and after the first character also . + _ -${remedy}.")
   endif()
 endfunction()
 
-# A directory in the install prefix. What only the generator knows is checked when installing.
+# Checks a directory in the install prefix. Generator expressions are checked when installing.
 function(_kpack_check_destination command keyword destination)
   cmake_path(SET normal NORMALIZE "${destination}")
   if(IS_ABSOLUTE "${destination}")
-    _kpack_fail(${command} "${keyword} is \"${destination}\", an absolute path. The names of "
-      "kernels and the way from a binary to its kpacks are relative to the install prefix: "
+    _kpack_fail(${command} "${keyword} is \"${destination}\", an absolute path. Kernel "
+      "names and the paths from a binary to its kpacks are relative to the install prefix: "
       "write it relative to CMAKE_INSTALL_PREFIX.")
   elseif(normal MATCHES "^\\.\\.(/|$)")
     _kpack_fail(${command} "${keyword} is \"${destination}\", which leaves the install prefix.")

@@ -1,5 +1,5 @@
-# Read by cpack at the end of CPackConfig.cmake, when all of the project's variables are known.
-# Whatever the project has set itself stays as it is.
+# Included at the end of CPackConfig.cmake, when all of the project's variables are known. Keeps
+# every variable that the project has set.
 
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
@@ -22,8 +22,8 @@ macro(_kpack_cpack_default variable value)
   endif()
 endmacro()
 
-# Appends to a variable that is a list with commas. Where a component has none of its own, it begins
-# with that of all packages, in whose place it is.
+# Appends to a comma-separated list. If a component has no list of its own, starts with the one for
+# all packages, which it overrides.
 macro(_kpack_cpack_append variable common value)
   set(_kpack_list "${${common}}")
   if(DEFINED ${variable})
@@ -36,7 +36,7 @@ macro(_kpack_cpack_append variable common value)
   set(${variable} "${_kpack_list}" PARENT_SCOPE)
 endmacro()
 
-# Sets <output> to the component or, where it has one, the group that a package is made of.
+# Sets <output> to the unit of packaging: the component's group if it has one, else the component.
 function(_kpack_cpack_unit component output)
   string(TOUPPER "${component}" upper)
   if(CPACK_COMPONENT_${upper}_GROUP
@@ -77,7 +77,7 @@ function(_kpack_cpack_deb_package unit name_output version_output)
   set(${version_output} "${version}" PARENT_SCOPE)
 endfunction()
 
-# Those of an RPM package.
+# The name and version of an RPM package.
 function(_kpack_cpack_rpm_package unit name_output version_output)
   string(TOUPPER "${unit}" upper)
   string(TOUPPER "${CPACK_RPM_MAIN_COMPONENT}" main)
@@ -106,8 +106,8 @@ endfunction()
 
 # The Debian package of a device component. Reads variables of _kpack_cpack_component().
 #
-# The code is that of one build: it needs exactly this version. CPack adds the same dependency from
-# CPACK_COMPONENT_<component>_DEPENDS where the project asked for that.
+# The code belongs to one build, so it needs exactly this version. CPack adds the same dependency
+# from CPACK_COMPONENT_<component>_DEPENDS if the project asked for that.
 macro(_kpack_cpack_deb_device)
   _kpack_cpack_deb_package("${host_unit}" package version)
   if(NOT "${CPACK_DEBIAN_${host_upper}_PACKAGE_NAME}" STREQUAL "")
@@ -140,7 +140,7 @@ macro(_kpack_cpack_deb_device)
   endif()
 endmacro()
 
-# The RPM package, likewise.
+# The RPM package of a device component, likewise.
 macro(_kpack_cpack_rpm_device)
   _kpack_cpack_rpm_package("${host_unit}" package version)
   if(NOT "${CPACK_RPM_${host_upper}_PACKAGE_NAME}" STREQUAL "")
@@ -159,8 +159,8 @@ macro(_kpack_cpack_rpm_device)
   endforeach()
   if(NOT weak STREQUAL "none")
     _kpack_cpack_rpm_package("${device}" device_package version)
-    # CPack has no variable for Recommends, and ignores that for Suggests with the rpm of today; but it
-    # writes what a package provides into the spec file as it is. A package provides itself anyway.
+    # CPack has no variable for Recommends, and ignores the one for Suggests with current rpm. But
+    # it copies Provides to the spec file verbatim, and a package provides itself anyway.
     set(provides "${package} = ${version}")
     _kpack_cpack_first(provides
       CPACK_RPM_${host_upper}_PACKAGE_PROVIDES CPACK_RPM_PACKAGE_PROVIDES provides)
@@ -171,8 +171,8 @@ macro(_kpack_cpack_rpm_device)
   endif()
 endmacro()
 
-# Describes the device component <device> that goes with the component <host>. <weak> is what the
-# host package says of it: recommend, suggest or none.
+# Describes the device component <device> of the component <host>. <weak> is the host package's
+# dependency on it: recommend, suggest or none.
 function(_kpack_cpack_component device host target suffix weak)
   if(CPACK_COMPONENTS_ALL AND NOT device IN_LIST CPACK_COMPONENTS_ALL)
     message(WARNING "CPACK_COMPONENTS_ALL lacks \"${device}\": no package will have the device code "
@@ -204,9 +204,9 @@ function(_kpack_cpack_component device host target suffix weak)
   _kpack_cpack_rpm_device()
 endfunction()
 
-# CPack begins the description of every Debian package with the project's summary. Where there are
-# packages with a summary of their own, each is given what CPack would make of its description, and
-# CPack is kept from adding the summary by making it the default one.
+# CPack starts the description of every Debian package with the project's summary. If packages have
+# a summary of their own, give each the description that CPack would make, and keep CPack from
+# adding the summary by making it the default one.
 function(_kpack_cpack_deb_summaries)
   set(summary "${CPACK_PACKAGE_DESCRIPTION_SUMMARY}")
   if(summary STREQUAL "" OR summary STREQUAL "${CPACK_DEFAULT_PACKAGE_DESCRIPTION_SUMMARY}"

@@ -1,5 +1,5 @@
-# The version of this package, which is that of the helper beside it (`kpack --version`).
-# Before 1.0 every minor version may change what callers see.
+# The version of this package, the same as of its helper (`kpack --version`). Before 1.0 every minor
+# version may change the interface.
 set(PACKAGE_VERSION "0.1.0")
 
 if(PACKAGE_FIND_VERSION_RANGE)

@@ -1,4 +1,4 @@
-# DEVICE_COMPONENTS: one install component for each GPU target, and what CPack has to know of it.
+# DEVICE_COMPONENTS: one install component per GPU target, and their description for CPack.
 
 include_guard(GLOBAL)
 cmake_policy(PUSH)
@@ -6,7 +6,7 @@ cmake_policy(VERSION 3.22...3.31)
 
 set_property(GLOBAL PROPERTY KPACK_CPACK_SCRIPT "${CMAKE_CURRENT_LIST_DIR}/KpackCPack.cmake")
 
-# A target ID as a part of component and package names.
+# Converts a target ID for use in component and package names.
 #
 # Debian allows a-z 0-9 + - . in package names, but apt reads a + or - at the end of a name as an
 # order to install or remove it, and a colon begins an architecture. So the colon becomes a dot,
@@ -26,7 +26,7 @@ function(_kpack_target_name target output)
   set(${output} "${name}" PARENT_SCOPE)
 endfunction()
 
-# Sets <output> to the device component that goes with a host component, and registers it.
+# Sets <output> to the device component of a host component, and registers it.
 function(_kpack_device_component command component host target output)
   _kpack_target_name("${target}" suffix)
   if(component STREQUAL "")
@@ -46,13 +46,13 @@ function(_kpack_device_component command component host target output)
     endif()
   elseif(NOT known_host STREQUAL host)
     _kpack_fail(${command} "component \"${device}\" would hold device code of both \"${known_host}\" "
-      "and \"${host}\". Give COMPONENT in every call that has DEVICE_COMPONENTS.")
+      "and \"${host}\". Pass COMPONENT to every call with DEVICE_COMPONENTS.")
   endif()
   set(${output} "${device}" PARENT_SCOPE)
 endfunction()
 
-# Lets cpack read what the components are to each other. Names and versions of packages may be
-# set until include(CPack), so they are looked up when cpack runs.
+# Tells cpack how the components relate. Names and versions of packages may be set until
+# include(CPack), so they are looked up when cpack runs.
 function(_kpack_extend_cpack_config)
   set(config "${CPACK_OUTPUT_CONFIG_FILE}")
   if(config STREQUAL "")
@@ -66,7 +66,7 @@ function(_kpack_extend_cpack_config)
     set(weak "${KPACK_DEVICE_PACKAGES}")
   endif()
   if(NOT weak MATCHES "^(recommend|suggest|none)$")
-    message(FATAL_ERROR "KPACK_DEVICE_PACKAGES is \"${weak}\"; it can be recommend, suggest or none.")
+    message(FATAL_ERROR "KPACK_DEVICE_PACKAGES is \"${weak}\" (expected recommend, suggest or none).")
   endif()
   get_property(script GLOBAL PROPERTY KPACK_CPACK_SCRIPT)
   get_property(calls GLOBAL PROPERTY KPACK_CPACK_CALLS)

@@ -1,10 +1,10 @@
-# Where the helper is, and whether it is the one that belongs to this package.
+# Finds the helper and checks that it belongs to this package.
 
 include_guard(GLOBAL)
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
 
-# Sets <helper> to the path of the executable, or <problem> to why there is none to be had.
+# Sets <helper> to the path of the executable, or <problem> to the reason why there is none.
 function(_kpack_find_helper package_dir version helper problem)
   set(${helper} "" PARENT_SCOPE)
   set(${problem} "" PARENT_SCOPE)
@@ -20,7 +20,7 @@ function(_kpack_find_helper package_dir version helper problem)
       return()
     endif()
   elseif(EXISTS "${above}/Cargo.toml")
-    # In a source tree nothing else would fit: neither an older build nor an installed helper.
+    # In a source tree only its own build fits, not an installed helper.
     set(release "${above}/target/release/kpack")
     set(debug "${above}/target/debug/kpack")
     if(EXISTS "${release}" AND (NOT EXISTS "${debug}" OR "${release}" IS_NEWER_THAN "${debug}"))
@@ -29,14 +29,14 @@ function(_kpack_find_helper package_dir version helper problem)
       set(found "${debug}")
     else()
       set(${problem}
-        "The helper is not built: run \"cargo build --release -p kpack-split\" in ${above}, or ${remedy}."
+        "The helper has not been built: run \"cargo build --release -p kpack-split\" in ${above}, or ${remedy}."
         PARENT_SCOPE)
       return()
     endif()
   elseif(EXISTS "${prefix}/bin/kpack")
     cmake_path(SET found NORMALIZE "${prefix}/bin/kpack")
   else()
-    # A sysroot or find root holds programs of the machine that is built for.
+    # A sysroot or find root holds programs of the target machine.
     find_program(found NAMES kpack NO_CACHE NO_CMAKE_FIND_ROOT_PATH)
     if(NOT found)
       cmake_path(SET expected NORMALIZE "${prefix}/bin/kpack")

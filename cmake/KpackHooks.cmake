@@ -1,5 +1,5 @@
-# From arguments to install rules: which files a call installs, grouped by install component, and
-# for each group the rule that splits them.
+# Turns arguments into install rules: finds the files that a call installs, groups them by install
+# component, and adds a rule that splits each group.
 
 include_guard(GLOBAL)
 cmake_policy(PUSH)
@@ -7,7 +7,7 @@ cmake_policy(VERSION 3.22...3.31)
 
 set_property(GLOBAL PROPERTY KPACK_PACKAGE_DIR "${CMAKE_CURRENT_LIST_DIR}")
 
-# The artifact kind that install(TARGETS) has for a target's binary.
+# The artifact kind of a target's binary in install(TARGETS).
 function(_kpack_kind output type)
   if(type STREQUAL "EXECUTABLE")
     set(${output} RUNTIME PARENT_SCOPE)
@@ -16,14 +16,14 @@ function(_kpack_kind output type)
   endif()
 endfunction()
 
-# Adds the rules for a call whose arguments have been read and checked.
+# Adds the rules for a call with parsed and checked arguments.
 function(_kpack_add_hooks command)
   if(WIN32 OR APPLE)
     _kpack_fail(${command} "kpack splits ELF binaries, which ${CMAKE_SYSTEM_NAME} does not use. "
       "Call install(TARGETS) there.")
   endif()
   if(kpack_KPACK_DESTINATION STREQUAL "")
-    # The library directory, as GNUInstallDirs or the user chose it.
+    # The library directory chosen by GNUInstallDirs or the user.
     if(DEFINED CMAKE_INSTALL_LIBDIR)
       set(kpack_KPACK_DESTINATION "${CMAKE_INSTALL_LIBDIR}/.kpack")
       _kpack_check_destination(${command} CMAKE_INSTALL_LIBDIR "${CMAKE_INSTALL_LIBDIR}")
@@ -58,7 +58,7 @@ function(_kpack_add_hooks command)
 
     _kpack_artifact_argument(destination ${kind} DESTINATION)
     if(destination STREQUAL "")
-      # What install(TARGETS) uses then.
+      # The default of install(TARGETS).
       if(kind STREQUAL "RUNTIME")
         set(destination bin)
         set(variable CMAKE_INSTALL_BINDIR)
@@ -88,7 +88,7 @@ function(_kpack_add_hooks command)
       set(group_${index}_excluded "${excluded}")
       set(group_${index}_script "")
     endif()
-    # Bracket arguments take paths as they are. What they hold is evaluated by file(GENERATE).
+    # Bracket arguments keep paths verbatim; file(GENERATE) evaluates their generator expressions.
     string(APPEND group_${index}_script
       "_kpack_hook_file([==[${target}]==] [==[${destination}]==] "
       "[==[$<TARGET_FILE_NAME:${target}>]==] [==[$<TARGET_FILE:${target}>]==] "
@@ -136,8 +136,8 @@ function(_kpack_add_rule command component excluded files)
     endif()
   endforeach()
 
-  # A script for each configuration, since install(CODE) evaluates generator expressions only
-  # where CMP0087 is NEW at the end of the caller's directory.
+  # Generate a script for each configuration, since install(CODE) evaluates generator expressions
+  # only if CMP0087 is NEW at the end of the caller's directory.
   get_property(package_dir GLOBAL PROPERTY KPACK_PACKAGE_DIR)
   get_property(number GLOBAL PROPERTY KPACK_RULE_COUNT)
   if(NOT number)
@@ -169,7 +169,7 @@ ${files}_kpack_hook_run(\"\${_kpack_mode}\" \"\${_kpack_target}\" [==[${helper}]
     set(exclude EXCLUDE_FROM_ALL)
   endif()
   if(kpack_DEVICE_COMPONENTS)
-    # Device code first: until the host rule has run, the installed binary still has its own.
+    # Device code first: the installed binary keeps its own until the host rule has run.
     foreach(target IN LISTS kpack_ARCHITECTURES)
       _kpack_device_component(${command} "${component}" "${effective}" "${target}" device_component)
       _kpack_install_code("${script}" device "${target}" COMPONENT "${device_component}" ${exclude})
@@ -180,12 +180,12 @@ ${files}_kpack_hook_run(\"\${_kpack_mode}\" \"\${_kpack_target}\" [==[${helper}]
   endif()
 endfunction()
 
-# The rule itself, with no generator expression in it.
+# Adds the rule itself, which has no generator expressions.
 function(_kpack_install_code script mode target)
   get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
   set(include "include(\"\${_kpack_script}.cmake\")")
   if(multi_config)
-    # CMake compares configurations without regard to case, and installs nothing of others.
+    # CMake ignores the case of configurations, and installs nothing for unknown ones.
     string(TOLOWER "${CMAKE_CONFIGURATION_TYPES}" configurations)
     string(REPLACE ";" "|" configurations "${configurations}")
     set(include "string(TOLOWER \"\${CMAKE_INSTALL_CONFIG_NAME}\" _kpack_config)
@@ -203,7 +203,7 @@ unset(_kpack_mode)
 unset(_kpack_target)" ${ARGN})
 endfunction()
 
-# A kpack is written by the rules of one install component: two packages must not own one file.
+# Each kpack is written by one install component, because two packages must not own one file.
 function(_kpack_claim command kpack_component component)
   cmake_path(SET directory NORMALIZE "${kpack_KPACK_DESTINATION}/")
   set(files "${directory}${kpack_MODULE}_${kpack_component}_*.kpack")
@@ -216,10 +216,10 @@ function(_kpack_claim command kpack_component component)
     set(owner_has_device_components "${CMAKE_MATCH_2}")
     if(NOT owner STREQUAL component)
       _kpack_fail(${command} "${files} would be written by two install components, \"${owner}\" and "
-        "\"${component}\", so that two packages would own the same files. Give them different "
+        "\"${component}\", so two packages would own the same files. Give them different "
         "MODULE or KPACK_COMPONENT names.")
     elseif(kpack_DEVICE_COMPONENTS OR owner_has_device_components)
-      _kpack_fail(${command} "${files} belongs to an earlier rule already. With DEVICE_COMPONENTS "
+      _kpack_fail(${command} "An earlier rule already writes ${files}. With DEVICE_COMPONENTS "
         "a package's manifest and kpacks are made from all their binaries at once: name all "
         "targets of module \"${kpack_MODULE}\" in one call (with the same COMPONENT, and "
         "EXCLUDE_FROM_ALL for all or none), or give this call another MODULE or KPACK_COMPONENT.")
@@ -228,8 +228,8 @@ function(_kpack_claim command kpack_component component)
   set_property(GLOBAL PROPERTY "${claim}" "${value}")
 endfunction()
 
-# Says early what the install would refuse or leave out: ARCHITECTURES against what the HIP
-# compiler is asked for. A warning, since flags can add targets that no property shows.
+# Warns early of what the install would refuse or skip, by comparing ARCHITECTURES with the HIP
+# compiler's targets. It is only a warning, since flags can add targets that no property shows.
 function(_kpack_compare_with_hip_architectures command targets)
   if(kpack_ARCHITECTURES STREQUAL "")
     return()
@@ -265,7 +265,7 @@ function(_kpack_compare_with_hip_architectures command targets)
     if(kpack_UNEXPECTED STREQUAL "error")
       set(effect "the install will stop, since UNEXPECTED is error")
     else()
-      set(effect "the install will leave out its code")
+      set(effect "the install will skip its code")
     endif()
     message(WARNING "${command}(): HIP_ARCHITECTURES of the targets of module \"${kpack_MODULE}\" has "
       "${words}, but ARCHITECTURES does not: ${effect}.")

@@ -1,7 +1,7 @@
-# kpack_install(), kpack_split_installed() and kpack_split_compile(); docs/cmake-reference.md is their manual.
+# kpack_install(), kpack_split_installed() and kpack_split_compile(); see docs/cmake-reference.md.
 
 include_guard(GLOBAL)
-# Functions keep the policies that are set where they are defined, whatever the caller has.
+# Functions keep the policies set at their definition, regardless of the caller's.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
 
@@ -16,22 +16,21 @@ include("${CMAKE_CURRENT_LIST_DIR}/KpackSplitCompile.cmake")
 #               [SPLIT_AT compile|install]
 #               [<arguments of install(TARGETS)>...])
 #
-# Installs the targets, and splits what was installed.
+# Installs the targets and splits the installed files.
 function(kpack_install)
   _kpack_read_arguments(kpack_install ${ARGN})
   _kpack_check_arguments(kpack_install)
   _kpack_refuse_unknown(kpack_install)
-  # The order within a directory is that of declaration, so the rule that copies the files and
-  # sets their RPATH comes first. It also says what is wrong with the targets, in CMake's words.
+  # Rules of a directory run in order of declaration, so the rule that copies the files and sets
+  # their RPATH comes first. It also reports problems with the targets in CMake's words.
   install(TARGETS ${kpack_TARGETS} ${kpack_FORWARDED})
   _kpack_add_hooks(kpack_install)
 endfunction()
 
 # kpack_split_installed(TARGETS <target>... MODULE <name> DESTINATION <dir> [COMPONENT <name>] ...)
 #
-# Splits targets that another command installs, in the same directory and before this call.
-# Takes what kpack_install() takes, as far as it says where the files are and when they are
-# installed.
+# Splits targets that another command installed earlier in the same directory. Takes the arguments
+# of kpack_install() that say where and when the files are installed.
 function(kpack_split_installed)
   _kpack_read_arguments(kpack_split_installed ${ARGN})
   _kpack_check_arguments(kpack_split_installed)
@@ -54,15 +53,15 @@ function(kpack_split_installed)
       _kpack_kind(kind ${type})
       _kpack_artifact_argument(destination ${kind} DESTINATION)
       if(destination STREQUAL "")
-        _kpack_fail(kpack_split_installed "DESTINATION is missing: where is \"${target}\" installed?")
+        _kpack_fail(kpack_split_installed "DESTINATION is missing; name the directory where \"${target}\" is installed.")
       endif()
     endif()
   endforeach()
   _kpack_add_hooks(kpack_split_installed)
 endfunction()
 
-# Sets <output> to the install components that DEVICE_COMPONENTS made so far, for lists such as
-# CPACK_COMPONENTS_ALL.
+# Sets <output> to the install components that DEVICE_COMPONENTS has created so far, for lists such
+# as CPACK_COMPONENTS_ALL.
 function(kpack_device_components output)
   get_property(components GLOBAL PROPERTY KPACK_DEVICE_COMPONENTS)
   set(${output} "${components}" PARENT_SCOPE)

@@ -1,7 +1,7 @@
-# What runs while installing, behind the rule that has installed the files.
+# Runs during the install, after the rule that installs the files.
 
 include_guard(GLOBAL)
-# Install scripts have no policies set; functions keep these.
+# Install scripts have no policies set; functions keep these ones.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
 
@@ -11,7 +11,7 @@ function(_kpack_hook_begin command)
   set_property(GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT 0)
 endfunction()
 
-# Adds one: <destination>/<name> in the prefix, <built> in the build tree.
+# Adds a file: <destination>/<name> in the prefix, <built> in the build tree.
 function(_kpack_hook_file target destination name built configurations optional)
   string(TOLOWER "${CMAKE_INSTALL_CONFIG_NAME}" configuration)
   if(NOT configurations STREQUAL "" AND NOT configuration IN_LIST configurations)
@@ -25,19 +25,19 @@ function(_kpack_hook_file target destination name built configurations optional)
   set_property(GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT ${index})
 endfunction()
 
-# Splits them. <mode> is all, host or device; <device_target> is the target ID with device.
-# What follows the named parameters are options of the helper.
+# Splits the files. <mode> is all, host or device; with device, <device_target> is the target ID.
+# Further arguments are options of the helper.
 function(_kpack_hook_run mode device_target helper module component kpack_destination)
   get_property(command GLOBAL PROPERTY KPACK_HOOK_COMMAND)
   get_property(count GLOBAL PROPERTY KPACK_HOOK_FILE_COUNT)
   set(prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}")
   if(prefix STREQUAL "")
-    set(prefix "/") # cmake_install.cmake takes the slash off.
+    set(prefix "/") # cmake_install.cmake removes the slash.
   endif()
   get_filename_component(prefix "${prefix}" ABSOLUTE)
   set(options ${ARGN})
   if(mode STREQUAL "device")
-    # A device rule is for one target, and takes it from the unsplit files of the build tree.
+    # A device rule handles one target and reads the unsplit files of the build tree.
     list(FILTER options EXCLUDE REGEX "^(--arch|--unexpected=.*|[^-].*)$")
   endif()
 
@@ -62,7 +62,7 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
         message(FATAL_ERROR "${command}(): \"${target}\" is not built: there is no ${built}.")
       endif()
     else()
-      # CMake takes off slashes at the end, and nothing else before 3.31 (CMP0177).
+      # Before 3.31 (CMP0177), CMake only removes slashes at the end.
       string(REGEX REPLACE "/+$" "" directory "${destination}")
       _kpack_hook_installed_now("${directory}/${name}" installed_now)
       if(NOT installed_now)
@@ -76,7 +76,7 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
       endif()
       _kpack_hook_check_copy("${prefix}/${file}" "${target}" "${built}")
     endif()
-    # An element of a list keeps its semicolons only where they are escaped.
+    # List elements keep their semicolons only if escaped.
     string(REPLACE ";" "\\;" file "${file}")
     string(REPLACE ";" "\\;" built "${built}")
     list(APPEND files "${file}")
@@ -86,8 +86,8 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
     return()
   endif()
   if(NOT EXISTS "${helper}")
-    message(FATAL_ERROR "${command}(): the helper ${helper} is gone since the project was configured. "
-      "What was installed is not split. Configure again with Kpack_EXECUTABLE.")
+    message(FATAL_ERROR "${command}(): the helper ${helper} was removed after the project was configured. "
+      "The installed files are not split. Configure again with Kpack_EXECUTABLE.")
   endif()
 
   set(only "")
@@ -95,7 +95,7 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
   if(mode STREQUAL "device")
     set(for " for ${device_target}")
     set(only --only device --arch "${device_target}" ${sources})
-    # In a component's staging directory nothing has been installed yet.
+    # A component's staging directory may not exist yet.
     file(MAKE_DIRECTORY "${prefix}")
   elseif(mode STREQUAL "host")
     set(only --only host)
@@ -116,12 +116,12 @@ function(_kpack_hook_run mode device_target helper module component kpack_destin
   set(CMAKE_INSTALL_MANIFEST_FILES "${CMAKE_INSTALL_MANIFEST_FILES}" PARENT_SCOPE)
 endfunction()
 
-# Has CMake installed <path>, relative to the prefix, in this run? What is there from an earlier
-# run is split already, and a rule that comes later would put the fat binary back.
+# Checks whether CMake installed <path>, relative to the prefix, in this run. A file of an earlier
+# run is already split, and a later rule would overwrite it with the fat binary.
 function(_kpack_hook_installed_now path output)
   get_filename_component(prefix "${CMAKE_INSTALL_PREFIX}/" ABSOLUTE)
   cmake_path(SET wanted NORMALIZE "${prefix}/${path}")
-  # As text first, since a path may have semicolons.
+  # Compare as text first, since a path may contain semicolons.
   foreach(form IN ITEMS "${prefix}/${path}" "${wanted}")
     string(FIND ";${CMAKE_INSTALL_MANIFEST_FILES};" ";${form};" position)
     if(NOT position EQUAL -1)
@@ -144,7 +144,7 @@ function(_kpack_hook_installed_now path output)
   endif()
 endfunction()
 
-# Stops where the installed file is the built one under another name.
+# Fails if the installed file is a link to the built one.
 function(_kpack_hook_check_copy installed target built)
   set(same FALSE)
   if(EXISTS "${built}" AND EXISTS "${installed}")
@@ -159,13 +159,13 @@ function(_kpack_hook_check_copy installed target built)
     if(NOT "$ENV{CMAKE_INSTALL_MODE}" STREQUAL "")
       set(mode " CMAKE_INSTALL_MODE is $ENV{CMAKE_INSTALL_MODE}: unset it, or set it to COPY.")
     endif()
-    message(FATAL_ERROR "kpack: ${installed} is not a copy of target \"${target}\" but leads to another "
+    message(FATAL_ERROR "kpack: ${installed} is not a copy of target \"${target}\" but a link to another "
       "file; splitting it would rewrite the build tree.${mode}")
   endif()
 endfunction()
 
-# Lists the module's kpacks and manifest among the installed files, as the file(INSTALL) of other
-# rules does: without DESTDIR. Reads and sets variables of _kpack_hook_run().
+# Adds the module's kpacks and manifest to the list of installed files, without DESTDIR, as
+# file(INSTALL) does. Reads and sets variables of _kpack_hook_run().
 macro(_kpack_hook_list_files)
   set(stem "${module}_${component}")
   set(directory "${prefix}/${kpack_destination}")
@@ -175,10 +175,10 @@ macro(_kpack_hook_list_files)
   string(LENGTH "${stem}" stem_length)
   foreach(name IN LISTS names)
     string(SUBSTRING "${name}" ${stem_length} -1 rest)
-    # The names of AMD's GPUs have no underscore, so that one begins the name of another component.
+    # AMD's GPU names contain no underscore, so a further one belongs to another component's name.
     if(rest STREQUAL ".kpm" OR rest MATCHES "^_[^_]+\\.kpack$")
       get_filename_component(path "${CMAKE_INSTALL_PREFIX}/${kpack_destination}/${name}" ABSOLUTE)
-      # As text, since a path may have semicolons.
+      # Compare as text, since a path may contain semicolons.
       string(FIND ";${CMAKE_INSTALL_MANIFEST_FILES};" ";${path};" position)
       if(position EQUAL -1)
         list(APPEND CMAKE_INSTALL_MANIFEST_FILES "${path}")

@@ -172,8 +172,7 @@ fn archives_that_are_gone_are_missed() {
     let error = install(&options(&tree.path("host")), &()).unwrap_err();
     let text = error.in_one_line();
     assert!(
-        text.contains("there is no archive of it where its marker leads")
-            && text.contains("--clean-first"),
+        text.contains("its archives are missing") && text.contains("--clean-first"),
         "{text}"
     );
     assert_eq!(tree.snapshot(), before);

@@ -1,8 +1,8 @@
-//! Small fat binaries, built on the spot by the C compiler that is installed.
+//! Builds small fat binaries with the installed C compiler.
 //!
-//! No HIP compiler is needed: the wrappers and the sections that clang would write come from
-//! assembly text, the code objects are synthetic, and everything else (program headers,
-//! relocations, symbol tables) is the real linker's work.
+//! This needs no HIP compiler: assembly text provides the wrappers and sections that clang would
+//! write, the code objects are synthetic, and the real linker makes everything else (program
+//! headers, relocations, symbol tables).
 //!
 //! ```no_run
 //! # fn main() -> anyhow::Result<()> {
@@ -34,7 +34,7 @@ pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
 pub use tensile::library_file;
 
-/// What the linker makes of it.
+/// The kind of file to link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A shared object.
@@ -52,11 +52,11 @@ pub enum Kind {
 /// A target ID and the code object for it.
 pub type TargetCode = (String, Vec<u8>);
 
-/// A target and a code object for it that carries `name` and some bulk, so that it frees pages and
+/// A target and a code object for it that contains `name`. It is large enough to free pages, and it
 /// compresses well.
 ///
 /// # Panics
-/// For a target that [`code_object`] does not know.
+/// If [`code_object`] does not know the target.
 pub fn code(target: &str, name: &str) -> TargetCode {
     let payload = [name.as_bytes(), &[7; 5000]].concat();
     match code_object(target, &payload) {
@@ -65,7 +65,7 @@ pub fn code(target: &str, name: &str) -> TargetCode {
     }
 }
 
-/// A binary with device code, to be described and then built.
+/// Describes and builds a binary with device code.
 #[derive(Debug, Clone)]
 pub struct FatLibrary {
     kind: Kind,
@@ -83,7 +83,7 @@ impl Default for FatLibrary {
 }
 
 impl FatLibrary {
-    /// A shared object without device code, to be built by `cc`.
+    /// A shared object without device code, built by `cc`.
     pub fn new() -> Self {
         Self {
             kind: Kind::Shared,
@@ -95,7 +95,7 @@ impl FatLibrary {
         }
     }
 
-    /// Adds a wrapper with a bundle of its own; its position is its index.
+    /// Adds a wrapper with its own bundle. Its position is its index.
     pub fn wrapper<T: Into<String>>(
         mut self,
         storage: Storage,
@@ -108,13 +108,13 @@ impl FatLibrary {
         self
     }
 
-    /// What to build; a shared object where this is not called.
+    /// Sets what to build; defaults to a shared object.
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Another compiler than `cc`, such as `clang-19`.
+    /// Sets another compiler than `cc`, such as `clang-19`.
     pub fn compiler(mut self, compiler: impl Into<OsString>) -> Self {
         self.compiler = compiler.into();
         self
@@ -154,14 +154,14 @@ impl FatLibrary {
         self.wrappers.iter().map(|(_, entries)| entries.as_slice())
     }
 
-    /// Builds it as `output`, whose directory is made where it is missing. Sources stay in a
-    /// temporary directory.
+    /// Builds it as `output`, creating the directory if missing. Sources stay in a temporary
+    /// directory.
     ///
     /// Executables print a line for each wrapper (magic and code object index) and a line that
     /// host code computed.
     ///
     /// # Errors
-    /// A compiler that is missing or fails.
+    /// The compiler is missing or fails.
     pub fn build(&self, output: &Path) -> Result<()> {
         let scratch = tempfile::tempdir().context("temporary directory")?;
         self.write_sources(scratch.path())?;
@@ -197,7 +197,7 @@ impl FatLibrary {
     /// from the assembler's include path, and `host.c`.
     ///
     /// # Errors
-    /// As [`bundle`], and a directory that cannot be written.
+    /// As [`bundle`], or the directory cannot be written.
     pub fn write_sources(&self, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         for (index, bytes) in self.bundles()?.iter().enumerate() {
@@ -236,8 +236,8 @@ impl FatLibrary {
         text
     }
 
-    /// Host code with relocations into all kinds of sections, so that a host image that came out
-    /// wrong shows when it runs.
+    /// Host code with relocations into all kinds of sections, so that running it reveals a wrong
+    /// host image.
     fn host_code(&self) -> String {
         let count = if self.without_wrappers {
             0

@@ -1,4 +1,4 @@
-//! A directory that packages are installed in, as in the root of a machine.
+//! A root directory for installing packages, like the root of a machine.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -7,11 +7,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// What the maintainer scripts of packages run.
+/// Programs that the maintainer scripts of packages run.
 const PROGRAMS: [&str; 3] = ["/bin/sh", "/bin/rm", "/sbin/ldconfig"];
 
-/// A root with as much of a system as maintainer scripts need. dpkg and rpm run these in it
-/// (`chroot`), which only root may.
+/// A root with the parts of a system that maintainer scripts need. dpkg and rpm run these scripts
+/// in it (`chroot`), which requires root.
 #[derive(Debug)]
 pub struct PackageRoot {
     path: PathBuf,
@@ -21,7 +21,7 @@ impl PackageRoot {
     /// Makes it.
     ///
     /// # Errors
-    /// For others than root; a directory that cannot be written.
+    /// The user is not root, or the directory cannot be written.
     pub fn new(path: &Path) -> Result<Self> {
         ensure!(
             is_root()?,
@@ -69,10 +69,10 @@ impl PackageRoot {
         Ok(())
     }
 
-    /// Runs dpkg: `-i` packages, `-r` names. Packages of the system are not there to depend on.
+    /// Runs dpkg: `-i` packages, `-r` names. The root has no system packages to depend on.
     ///
     /// # Errors
-    /// What dpkg says.
+    /// dpkg fails; the error has its output.
     pub fn dpkg<P: AsRef<Path>>(&self, action: &str, what: &[P]) -> Result<()> {
         let mut dpkg = Command::new("dpkg");
         dpkg.arg("--force-depends").arg("--root").arg(&self.path);
@@ -83,7 +83,7 @@ impl PackageRoot {
     /// Runs rpm, likewise.
     ///
     /// # Errors
-    /// What rpm says.
+    /// rpm fails; the error has its output.
     pub fn rpm<P: AsRef<Path>>(&self, action: &str, what: &[P]) -> Result<()> {
         let mut rpm = Command::new("rpm");
         rpm.arg("--root").arg(&self.path);
@@ -95,17 +95,17 @@ impl PackageRoot {
     /// The libraries that the dynamic linker of this root finds, as ldconfig lists them.
     ///
     /// # Errors
-    /// What ldconfig says.
+    /// ldconfig fails; the error has its output.
     pub fn libraries(&self) -> Result<String> {
         let mut ldconfig = Command::new("/sbin/ldconfig");
         run(ldconfig.arg("-r").arg(&self.path).arg("-p"))
     }
 }
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 ///
 /// # Errors
-/// Without `/proc`.
+/// There is no `/proc`.
 pub fn is_root() -> Result<bool> {
     Ok(fs::metadata("/proc/self")?.uid() == 0)
 }

@@ -1,10 +1,10 @@
-//! Tools that a test needs and that may be missing.
+//! Tools that a test needs but that may be missing.
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
-/// Whether `program` is there. Where it is not, what is left out is said, or, with
-/// `KPACK_REQUIRE_TOOLS` set to anything but `0`, the test fails.
+/// Whether `program` is installed. If not, reports the skipped test, or, with `KPACK_REQUIRE_TOOLS`
+/// set to anything but `0`, fails it.
 pub fn tool(program: &str) -> bool {
     let mut command = Command::new(program);
     command
@@ -24,8 +24,8 @@ pub fn tool(program: &str) -> bool {
     found
 }
 
-/// Says what is left out, where it is seen: the test harness keeps what the macros print of tests
-/// that pass.
+/// Reports a skipped test where users see it: the harness captures what the macros print in passing
+/// tests.
 pub fn skip(why: &str) {
     let test = std::thread::current();
     let test = test.name().unwrap_or("a test");

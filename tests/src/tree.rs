@@ -1,5 +1,5 @@
-//! A directory tree that is compared before and after. Where it cannot be read or written, the test
-//! that uses it panics.
+//! A directory tree to compare before and after an action. If it cannot be read or written, the
+//! test panics.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ pub struct Tree {
     directory: TempDir,
 }
 
-/// What a file or symbolic link holds, and its mode.
+/// Mode and content of each file or symbolic link.
 pub type Snapshot = BTreeMap<String, (u32, Vec<u8>)>;
 
 impl Tree {
@@ -32,12 +32,12 @@ impl Tree {
         self.directory.path()
     }
 
-    /// A path below the root.
+    /// A path in the tree.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.root().join(relative)
     }
 
-    /// A tree with the same files.
+    /// Copies the tree.
     pub fn copy(&self) -> Self {
         let copy = Self::new();
         for (name, path) in self.entries() {
@@ -53,7 +53,7 @@ impl Tree {
         self.entries().into_keys().collect()
     }
 
-    /// Every file and its bytes.
+    /// Every file with its mode and bytes.
     pub fn snapshot(&self) -> Snapshot {
         let entries = self.entries().into_iter();
         entries
@@ -79,7 +79,7 @@ impl Tree {
             .map(|entry| {
                 let entry = entry.unwrap();
                 let metadata = entry.metadata().unwrap();
-                // A lock or a scratch file comes and goes in a directory.
+                // Locks and scratch files come and go in directories.
                 let time = if metadata.is_dir() {
                     (0, 0)
                 } else {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what splitting costs, measured against a yardstick in the same run.
+//! `cargo xtask bench`: measures the cost of splitting against a reference in the same run.
 
 mod build_dep;
 mod tree;
@@ -33,7 +33,7 @@ pub(crate) enum Bench {
 /// How to measure.
 #[derive(Debug, Args)]
 pub(crate) struct Load {
-    /// How often all kernels are loaded, by each side alternately.
+    /// How often each side loads all kernels, alternately.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Load {
 /// How to measure.
 #[derive(Debug, Args)]
 pub(crate) struct Split {
-    /// How often each of the two runs, alternately.
+    /// How often to run each of the two, alternately.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Split {
 /// Measures.
 ///
 /// # Errors
-/// A command that fails, a corpus that cannot be fetched.
+/// A command fails, or the corpus cannot be fetched.
 pub(crate) fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Split(options) => split(options),
@@ -115,7 +115,7 @@ fn split(options: &Split) -> Result<()> {
     let file = Path::new("lib").join(library.name());
     let (mut zstd, mut kpack) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
-        // Each round starts with a fresh copy, which both find in the page cache alike.
+        // Each round starts with a fresh copy, which is in the page cache for both.
         let prefix = work.join("prefix");
         let _ = fs::remove_dir_all(&work);
         fs::create_dir_all(prefix.join("lib"))?;
@@ -162,7 +162,7 @@ fn split(options: &Split) -> Result<()> {
     Ok(())
 }
 
-/// Median of the times, and the highest peak.
+/// Median time and highest memory peak.
 fn typical(costs: &mut [Cost]) -> Cost {
     costs.sort_by_key(|cost| cost.wall);
     Cost {

@@ -1,4 +1,4 @@
-//! Installing the tools that the tests and the end-to-end run need, with Debian's apt-get.
+//! Installs the tools for the tests and the end-to-end run with Debian's apt-get.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use xshell::{Shell, cmd};
 
 use crate::{process, repository};
 
-/// A thing that is needed, how its presence is seen, and the Debian package that has it.
+/// A required tool, how to detect it, and its Debian package.
 struct Tool {
     needed: Needed,
     package: &'static str,
@@ -109,10 +109,10 @@ impl Tool {
     }
 }
 
-/// Installs what is missing, and says what that is.
+/// Installs missing tools and lists them.
 ///
 /// # Errors
-/// Without apt-get, or without the right to use it; packages that cannot be installed.
+/// apt-get is missing or not permitted, or a package cannot be installed.
 pub(crate) fn install_missing() -> Result<()> {
     let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !tool.is_there()).collect();
     if missing.is_empty() {
@@ -126,14 +126,14 @@ pub(crate) fn install_missing() -> Result<()> {
     let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
     ensure!(
         process::find_program("apt-get").is_some(),
-        "there is no apt-get here; install by other means what these Debian packages have: {}",
+        "there is no apt-get here; install the contents of these Debian packages by other means: {}",
         packages.join(" ")
     );
     let shell = repository::shell()?;
-    // A third-party archive that does not answer need not stop us: what matters is whether the
-    // packages can then be installed.
+    // A third-party archive that does not respond need not stop us: only the install itself must
+    // succeed.
     if let Err(error) = apt_get(&shell, &["update"]) {
-        println!("   apt-get update failed, going on with the lists that are there: {error:#}");
+        println!("   apt-get update failed; continuing with the existing lists: {error:#}");
     }
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(&packages);
@@ -146,15 +146,15 @@ pub(crate) fn install_missing() -> Result<()> {
         .collect();
     if !still.is_empty() {
         bail!(
-            "apt-get installed {} but what was looked for is still not there",
+            "apt-get installed {}, but the tools are still missing",
             still.join(" ")
         );
     }
     Ok(())
 }
 
-/// Runs apt-get as root, through sudo where we are not. The variable goes through `env` since sudo
-/// drops the environment.
+/// Runs apt-get as root, through sudo if needed. The variable goes through `env` since sudo drops
+/// the environment.
 pub(crate) fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
     let sudo: &[&str] = if is_root(shell)? {
         &[]

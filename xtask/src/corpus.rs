@@ -41,10 +41,10 @@ const PACKAGES: [(&str, Source); 3] = [
     ("bitsandbytes", Source::PythonIndex),
 ];
 
-/// Fetches every package, and says what is in it.
+/// Fetches every package and lists its libraries.
 ///
 /// # Errors
-/// A package that cannot be fetched or that has no device code.
+/// A package cannot be fetched or has no device code.
 pub(crate) fn run() -> Result<()> {
     for library in libraries()? {
         let size = fs::metadata(&library.path)?.len();
@@ -58,11 +58,10 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Every library with device code in the corpus; packages that are there already are not fetched
-/// again.
+/// Every library with device code in the corpus. Packages already present are not fetched again.
 ///
 /// # Errors
-/// A package that cannot be fetched or that has no device code.
+/// A package cannot be fetched or has no device code.
 pub(crate) fn libraries() -> Result<Vec<Library>> {
     let shell = repository::shell()?;
     let corpus = repository::target_directory().join("corpus");
@@ -74,7 +73,7 @@ pub(crate) fn libraries() -> Result<Vec<Library>> {
             process::step(&format!("{package} is in {}", directory.display()));
         } else {
             process::step(&format!("Fetching {package}"));
-            // Only a complete package gets the name that is looked for.
+            // Only a complete package gets its final name.
             let partial = corpus.join(format!("{package}.partial"));
             let _ = fs::remove_dir_all(&partial);
             fs::create_dir_all(&partial)?;
@@ -82,7 +81,7 @@ pub(crate) fn libraries() -> Result<Vec<Library>> {
                 Source::Debian => debian(&shell, package, &partial),
                 Source::PythonIndex => python_index(&shell, package, &partial),
             }
-            .with_context(|| format!("{package} could not be fetched"))?;
+            .with_context(|| format!("cannot fetch {package}"))?;
             fs::rename(&partial, &directory)?;
         }
         let mut found = Vec::new();
@@ -98,10 +97,10 @@ pub(crate) fn libraries() -> Result<Vec<Library>> {
     Ok(libraries)
 }
 
-/// Downloads a Debian package, the newest of the configured archive, and unpacks it.
+/// Downloads the newest version of a Debian package from the configured archive and unpacks it.
 fn debian(shell: &Shell, package: &str, directory: &Path) -> Result<()> {
     let _directory = shell.push_dir(directory);
-    // As root, apt would download as its own user, who may not write here.
+    // As root, apt would download as its own user, which cannot write here.
     let download = || {
         process::output(cmd!(
             shell,

@@ -1,4 +1,4 @@
-//! `cargo xtask corpus --sizes`: what splitting saves on the libraries of the corpus.
+//! `cargo xtask corpus --sizes`: measures how much splitting saves for the libraries of the corpus.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use crate::{process, repository};
 /// Splits the largest library of each package and prints the table, in Markdown.
 ///
 /// # Errors
-/// A package that cannot be fetched, a library that cannot be split.
+/// A package cannot be fetched, or a library cannot be split.
 pub(crate) fn run() -> Result<()> {
     let shell = repository::shell()?;
     let helper = repository::build_helper(&shell)?;
@@ -79,7 +79,7 @@ impl Sizes {
         }
     }
 
-    /// Splits a copy of the library and measures what that gives.
+    /// Splits a copy of the library and measures the results.
     fn split(&mut self, shell: &Shell, helper: &Path, library: &Library) -> Result<()> {
         let work = tempfile::tempdir_in(repository::target_directory())?;
         let (prefix, name) = (work.path(), library.name());
@@ -104,7 +104,7 @@ impl Sizes {
         Ok(())
     }
 
-    /// What a machine with one GPU needs: from the smallest archive to the largest.
+    /// The size of one target's archive, from smallest to largest.
     fn one_archive(&self) -> RangeInclusive<u64> {
         let smallest = self.archives.iter().min().copied().unwrap_or_default();
         smallest..=self.archives.iter().max().copied().unwrap_or_default()

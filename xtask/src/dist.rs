@@ -13,7 +13,7 @@ use xshell::Shell;
 
 use crate::{process, repository};
 
-/// What is built before it is installed.
+/// Build results to install.
 #[derive(Debug)]
 pub(crate) struct Built {
     /// The helper binary.
@@ -23,10 +23,10 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// Builds it all.
+    /// Builds everything.
     ///
     /// # Errors
-    /// What does not build.
+    /// A build fails.
     pub(crate) fn new(shell: &Shell) -> Result<Self> {
         Ok(Self {
             helper: repository::build_helper(shell)?,
@@ -39,7 +39,7 @@ impl Built {
 /// `lib/cmake/`, `share/doc/kpack/`. The loader and what finds it are in `libdir` instead of `lib`.
 ///
 /// # Errors
-/// What does not build, a directory that cannot be written.
+/// A build fails, or a directory cannot be written.
 pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
     let shell = repository::shell()?;
     ensure!(
@@ -47,13 +47,13 @@ pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
             && libdir
                 .components()
                 .all(|c| matches!(c, Component::Normal(_))),
-        "--libdir {} is no path below the prefix",
+        "--libdir {} is not a path below the prefix",
         libdir.display()
     );
     fill(prefix, libdir, &Built::new(&shell)?)
 }
 
-/// As [`install`], with what is built already.
+/// As [`install`], from existing build results.
 pub(crate) fn fill(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     process::step(&format!("Installing kpack into {}", prefix.display()));
     let root = repository::root();
@@ -68,7 +68,7 @@ pub(crate) fn fill(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     Ok(())
 }
 
-/// The loader, its headers, and what finds them.
+/// Installs the loader, its headers, and its CMake and pkg-config packages.
 fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
     let source = repository::root().join("kpack-runtime");
     let version = env!("CARGO_PKG_VERSION");
@@ -87,7 +87,7 @@ fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
         &prefix.join("include/rocm_kpack"),
     )?;
 
-    // Where the prefix is, from a directory so many components below it.
+    // Relative path to the prefix from a directory that many components below it.
     let depth = libdir.components().count();
     let up = |below: usize| vec![".."; depth + below].join("/");
     let fill_in = |name: &str, to: &Path| -> Result<()> {
@@ -104,7 +104,7 @@ fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
     fill_in("rocm-kpack.pc", &library.join("pkgconfig"))?;
     let cmake = library.join("cmake/rocm-kpack");
     fill_in("rocm-kpack-config.cmake", &cmake)?;
-    // Both packages have one version, and mean the same by it.
+    // Both packages share the version and its rules.
     copy_file(
         &repository::root().join("cmake/KpackConfigVersion.cmake"),
         &cmake.join("rocm-kpack-config-version.cmake"),
@@ -132,7 +132,7 @@ fn so_name(library: &Path) -> Result<String> {
     Ok(String::from_utf8(name.to_vec())?)
 }
 
-/// Copies what is in `from`, which must be there, into `to`.
+/// Copies the contents of `from`, which must exist, to `to`.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let entries = fs::read_dir(from).with_context(|| from.display().to_string())?;
     let mut copied = false;
@@ -173,7 +173,7 @@ fn link_file(target: &str, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the directory of a file, and unlinks the old file: it may be running.
+/// Creates a file's directory and unlinks the old file, which may be running.
 fn make_way(path: &Path) -> Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;

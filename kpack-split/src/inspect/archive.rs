@@ -1,4 +1,4 @@
-//! Archives.
+//! Inspects archives.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,37 +22,38 @@ pub struct Archive {
     pub targets: Vec<String>,
     /// `none` or `zstd-per-kernel`.
     pub compression_scheme: &'static str,
-    /// Whether it tells the checksums of its code objects.
+    /// Whether it has checksums of its code objects.
     pub checksums: bool,
     /// Number of stored code objects.
     pub stored_objects: usize,
     /// Bytes of the stored code objects.
     pub stored_size: u64,
-    /// Bytes of the code objects that the entries stand for, identical ones counted each time.
+    /// Uncompressed bytes of the entries' code objects, counting shared ones each time.
     pub original_size: u64,
-    /// Its entries, binary by binary, by index.
+    /// Its entries, by binary and index.
     pub kernels: Vec<Kernel>,
 }
 
 /// One entry of an archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Kernel {
-    /// Path of the binary in the prefix, `#`, and the index of the code object.
+    /// Path of the binary in the prefix, `#`, and the code object index.
     pub name: String,
     /// Target ID.
     pub target: String,
     /// Size of the code object in bytes.
     pub original_size: u64,
-    /// Size as it is stored in bytes.
+    /// Stored size in bytes.
     pub stored_size: u64,
     /// Number of the stored code object.
     pub ordinal: u32,
-    /// How many entries share the stored code object, this one included.
+    /// Number of entries that share the stored code object, including this one.
     pub shared_by: usize,
 }
 
-/// Whether an archive that is named like one for `target` is one. A module's name can be the start
-/// of another's, whose archives then look like ones for strange targets. What cannot be read counts.
+/// Whether an archive named like one for `target` is one. If a module's name is a prefix of
+/// another's, the other's archives look like archives for odd targets. An unreadable archive
+/// counts.
 pub(crate) fn is_for(path: &Path, target: &TargetId) -> bool {
     let archive = open_archive(path);
     archive.map_or(true, |archive| {
@@ -60,13 +61,13 @@ pub(crate) fn is_for(path: &Path, target: &TargetId) -> bool {
     })
 }
 
-/// How many names an error lists.
+/// Maximum number of names in an error.
 const MOST_NAMES: usize = 5;
 
-/// Takes the code object of `kernel` for `target` out of an archive.
+/// Extracts the code object of `kernel` for `target` from an archive.
 ///
 /// # Errors
-/// [`Error::Refused`] where there is none, or the archive is damaged; [`Error::Io`].
+/// [`Error::Refused`] if there is none or the archive is damaged; [`Error::Io`].
 pub fn extract(path: &Path, kernel: &str, target: &TargetId) -> Result<Vec<u8>, Error> {
     let mut archive = open_archive(path)?;
     match archive.read(kernel, &target.to_string()) {

@@ -1,4 +1,4 @@
-//! Offload bundles and code objects.
+//! Inspects offload bundles and code objects.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -16,18 +16,18 @@ use crate::input::bundle_error;
 pub struct Bundle {
     /// `plain`, `code object`, or `CCOB` with version and method.
     pub format: String,
-    /// How many bytes it occupies.
+    /// Its size in bytes.
     pub size: u64,
-    /// Size of the plain bundle in a compressed one, in bytes.
+    /// Uncompressed size in bytes, if compressed.
     pub uncompressed_size: Option<u64>,
-    /// Its entries, in order, the host's included.
+    /// Its entries in order, including the host's.
     pub entries: Vec<BundleEntry>,
 }
 
 /// One entry of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BundleEntry {
-    /// The entry ID as it stands there.
+    /// The entry ID, verbatim.
     pub id: String,
     /// The GPU target; `None` for the host's entry.
     pub target: Option<String>,
@@ -38,22 +38,20 @@ pub struct BundleEntry {
 /// A code object: an AMDGPU ELF file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CodeObject {
-    /// What it was compiled for; `None` for a processor that is not known here.
+    /// Its target; `None` for an unknown processor.
     pub target: Option<String>,
     /// `e_flags`.
     pub flags: u32,
     /// `e_ident[EI_ABIVERSION]`.
     pub abi_version: u8,
-    /// The version of the code object format that the ABI version stands for; `None` for an ABI
-    /// version that is not known here.
+    /// The code object version for its ABI version; `None` for an unknown ABI version.
     pub code_object_version: Option<u8>,
-    /// How many bytes its headers account for.
+    /// Size in bytes according to its headers.
     pub size: u64,
 }
 
 impl Bundle {
-    /// Reads the bundle at the current position of `source`, of which `available` bytes may be
-    /// used.
+    /// Reads the bundle at the current position of `source`, using at most `available` bytes.
     pub(crate) fn read<R: Read + Seek>(
         source: &mut R,
         available: u64,

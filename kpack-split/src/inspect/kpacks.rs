@@ -1,5 +1,5 @@
-//! Where a split binary's archives are: its marker's search paths, followed as the runtime
-//! follows them, and the manifests beside the archives.
+//! Finds a split binary's archives by its marker's search paths, as the runtime does, and the
+//! manifests next to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,32 +13,32 @@ use serde::Serialize;
 use super::Overlay;
 use crate::Error;
 
-/// The archives that a split binary's marker leads to.
+/// The archives that a split binary's marker refers to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Kpacks {
     /// By target, then in the order of the search paths.
     pub files: Vec<Kpack>,
-    /// The manifests beside them that list archives of this binary's module.
+    /// The manifests next to them that list archives of this binary's module.
     #[serde(serialize_with = "crate::lossy::list")]
     pub manifests: Vec<PathBuf>,
 }
 
-/// An archive that a split binary's marker leads to.
+/// An archive that a split binary's marker refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Kpack {
     /// Target ID.
     pub target: String,
-    /// Where it is, or should be.
+    /// Its path, or where it should be.
     #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
-    /// Size in bytes; `None` where a manifest lists it and it is not there.
+    /// Size in bytes; `None` if a manifest lists it but it is missing.
     pub size: Option<u64>,
-    /// Whether the manifest lists it; `None` where there is no manifest.
+    /// Whether the manifest lists it; `None` without a manifest.
     pub listed: Option<bool>,
 }
 
 impl Kpacks {
-    /// The targets that a manifest promises or whose archives are there, each once.
+    /// The targets that a manifest promises or that have archives, each once.
     pub fn targets(&self) -> impl Iterator<Item = &str> {
         let mut last = None;
         self.files
@@ -52,18 +52,19 @@ impl Kpacks {
     }
 }
 
-/// Finds the archives of the split binary at `binary`. Symbolic links to the binary are followed
-/// first, as its search paths are relative to where it is.
+/// Finds the archives of the split binary at `binary`. Resolves symbolic links to the binary first,
+/// because search paths are relative to its real location.
 ///
-/// A marker in the early plain-text form names directories, not files: nothing is found by it.
+/// Finds nothing for a marker in the early plain-text form, which names directories instead of
+/// files.
 ///
 /// # Errors
-/// [`Error::Io`] where a directory is there and cannot be read.
+/// [`Error::Io`] if a directory exists but cannot be read.
 pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
     find_kpacks_in(&Overlay::default(), binary, marker)
 }
 
-/// As [`find_kpacks`], with directories that are laid over each other.
+/// As [`find_kpacks`], with overlaid directories.
 pub(crate) fn find_kpacks_in(
     overlay: &Overlay,
     binary: &Path,
@@ -122,7 +123,7 @@ pub(crate) fn find_kpacks_in(
     })
 }
 
-/// The path without `.` and `..`, of a directory that is not there.
+/// The path of a missing directory, without `.` and `..`.
 fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -137,10 +138,9 @@ fn without_dots(path: &Path) -> PathBuf {
     plain
 }
 
-/// A search path with the target's place in it.
+/// A search path with a placeholder for the target.
 struct Pattern<'a> {
-    /// Up to the first component with the target in it; several where directories are laid over each
-    /// other.
+    /// The path before the first component with the target; several if directories are overlaid.
     directories: Vec<PathBuf>,
     path: names::Pattern<'a>,
 }
@@ -149,7 +149,7 @@ impl<'a> Pattern<'a> {
     fn new(overlay: &Overlay, directory: &Path, search_path: &'a str) -> Option<Self> {
         let path = SearchPath::new(search_path).split()?;
         let directory = directory.join(path.directory);
-        // Without the `..` of the search path.
+        // Resolve the `..` of the search path.
         let directory = fs::canonicalize(&directory).unwrap_or_else(|_| without_dots(&directory));
         Some(Self {
             directories: overlay.places(&directory),
@@ -167,7 +167,7 @@ impl<'a> Pattern<'a> {
         directory.join(self.path.tail.expand(&target.to_string()))
     }
 
-    /// Every archive that is there.
+    /// Every existing archive.
     fn archives(&self) -> Result<Vec<(TargetId, PathBuf, u64)>, Error> {
         let mut found = Vec::new();
         for directory in &self.directories {
@@ -202,10 +202,10 @@ impl<'a> Pattern<'a> {
         Ok(())
     }
 
-    /// What the manifests of the module say: `<module>_<component>.kpm` beside
-    /// `<module>_<component>_<target>.kpack`, and its parts. Where there are parts, they say what is
-    /// here, as the whole one also lists what is in packages that are not. A manifest that cannot be
-    /// read lists nothing here; verifying it says why.
+    /// Reads the module's manifests: `<module>_<component>.kpm` next to
+    /// `<module>_<component>_<target>.kpack`, and its fragments. If there are fragments, they say
+    /// what must be here, since the whole manifest also lists packages that are not installed. An
+    /// unreadable manifest lists nothing; verification reports why.
     fn manifest_targets(&self) -> Result<Option<ManifestTargets>, Error> {
         let Some(group) = self.path.group() else {
             return Ok(None);
@@ -241,13 +241,13 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// What a module's manifests say.
+/// The targets that a module's manifests list.
 #[derive(Default)]
 struct ManifestTargets {
     manifests: Vec<PathBuf>,
-    /// Targets that have a kpack somewhere.
+    /// Targets with a kpack in some package.
     listed: BTreeSet<TargetId>,
-    /// Targets whose kpack has to be here.
+    /// Targets whose kpack must be here.
     promised: BTreeSet<TargetId>,
 }
 

@@ -1,4 +1,4 @@
-//! Executables and shared objects: fat, split, or without device code.
+//! Inspects executables and shared objects: fat, split, or without device code.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,10 +22,10 @@ pub struct FatBinary {
     pub section_size: u64,
     /// Its wrappers, in order.
     pub wrappers: Vec<FatWrapper>,
-    /// How many wrappers more it has, of objects that were split before the link.
+    /// Number of further wrappers, of objects that were split before the link.
     #[serde(skip_serializing_if = "is_zero")]
     pub split_before: usize,
-    /// What there is for each target.
+    /// Totals for each target.
     pub targets: Vec<TargetTotal>,
 }
 
@@ -45,29 +45,29 @@ pub struct FatWrapper {
 pub struct TargetTotal {
     /// Target ID.
     pub target: String,
-    /// How many there are.
+    /// Number of code objects.
     pub code_objects: usize,
-    /// Their sizes together, in bytes.
+    /// Total size in bytes.
     pub size: u64,
 }
 
 /// A binary whose device code is in kpacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SplitBinary {
-    /// Its path in the install prefix. The early plain-text marker does not tell it, and objects
-    /// that were split before the link have names of their own.
+    /// Its path in the install prefix; `None` for the early plain-text marker, and for objects
+    /// split before the link, which have their own names.
     pub kernel_name: Option<String>,
     /// The search paths of its markers.
     pub kpack_search_paths: Vec<String>,
-    /// Its markers, where it has several: the objects that were split before the link.
+    /// The objects that were split before the link, if it has several markers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<SplitObject>,
-    /// The install prefix, where the binary stands at its `kernel_name` in one.
+    /// The install prefix, if the binary is at its `kernel_name` in one.
     #[serde(serialize_with = "crate::lossy::option")]
     pub prefix: Option<PathBuf>,
     /// Its wrappers, in order.
     pub wrappers: Vec<SplitWrapper>,
-    /// The archives that its marker leads to.
+    /// The archives that its marker refers to.
     #[serde(flatten)]
     pub kpacks: Kpacks,
     /// The archives with device code of another build of this binary.
@@ -76,15 +76,15 @@ pub struct SplitBinary {
         serialize_with = "crate::lossy::list"
     )]
     pub other_builds: Vec<PathBuf>,
-    /// How many of its code objects each archive that is there has, in the order of the archives.
-    /// 0 for one that is missing or cannot be read.
+    /// Number of its code objects in each archive, in the order of the archives; 0 for a missing or
+    /// unreadable archive.
     pub code_objects: Vec<usize>,
 }
 
 /// An object that was split before it was linked into a binary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SplitObject {
-    /// What its kernels are called, in front of the code object index.
+    /// Its kernels' name, without the code object index.
     pub kernel_name: Option<String>,
     /// Positions of its wrappers in the binary.
     pub wrappers: Vec<usize>,
@@ -99,12 +99,12 @@ pub struct SplitWrapper {
     pub address: u64,
 }
 
-/// Why a binary has no device code that could be split off.
+/// Why a binary has no device code to split off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NoDeviceCode {
     /// `absent`, `debug-file`, `no-wrappers` or `unsupported`.
     pub reason: &'static str,
-    /// What that means.
+    /// The reason in words.
     pub explanation: String,
 }
 
@@ -126,13 +126,13 @@ pub(super) fn inspect(path: &Path, file: File) -> Result<Content, Error> {
     })
 }
 
-/// Why there is no device code, in words.
+/// Explains why there is no device code.
 pub(crate) fn no_device_code(reason: elf::NoDeviceCode) -> NoDeviceCode {
     let (reason, explanation) = match reason {
         elf::NoDeviceCode::Absent => ("absent", "no device code"),
         elf::NoDeviceCode::DebugFile => (
             "debug-file",
-            "a separated debug file: it has sections for device code, but not their contents",
+            "a separate debug file: its sections for device code have no contents",
         ),
         elf::NoDeviceCode::NoWrappers => (
             "no-wrappers",
@@ -146,7 +146,7 @@ pub(crate) fn no_device_code(reason: elf::NoDeviceCode) -> NoDeviceCode {
     }
 }
 
-// What serde calls has this form.
+// serde requires this signature.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(count: &usize) -> bool {
     *count == 0
@@ -251,7 +251,7 @@ fn split_binary(
     })
 }
 
-/// Whether the marker's binary does not accept the device code of an archive that can be read.
+/// Whether an archive is readable, but from another build than the marker's binary.
 fn is_of_another_build(kpack: &Kpack, marker: &Marker) -> bool {
     let (Ok(archive), Some(name)) = (open_archive(&kpack.path), &marker.kernel_name) else {
         return false;
@@ -259,7 +259,7 @@ fn is_of_another_build(kpack: &Kpack, marker: &Marker) -> bool {
     !marker.accepts(&kpack.target, archive.toc().code_id(name, &kpack.target))
 }
 
-/// How many code objects named `kernel_name` an archive has; 0 for one that cannot be read.
+/// Number of code objects named `kernel_name` in an archive; 0 if it is unreadable.
 fn count_code_objects(kpack: &Kpack, kernel_name: Option<&str>) -> usize {
     let Ok(archive) = open_archive(&kpack.path) else {
         return 0;
@@ -271,8 +271,8 @@ fn count_code_objects(kpack: &Kpack, kernel_name: Option<&str>) -> usize {
     own.count()
 }
 
-/// The install prefix of a binary that stands at `kernel_name` in one: its path without
-/// `kernel_name`. `None` for a binary that was moved or renamed.
+/// The install prefix of a binary: its path without `kernel_name`. `None` if the binary was moved
+/// or renamed.
 pub(crate) fn prefix_of(binary: &Path, kernel_name: &str) -> Option<PathBuf> {
     let real = std::fs::canonicalize(binary).ok()?;
     if !real.ends_with(kernel_name) {

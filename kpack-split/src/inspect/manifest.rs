@@ -1,4 +1,4 @@
-//! Manifests.
+//! Inspects manifests.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub struct ManifestEntry {
     pub kernel_count: u64,
     /// Declared SHA-256 of the file, in hexadecimal.
     pub checksum: Option<String>,
-    /// Whether the file is there.
+    /// Whether the file exists.
     pub present: bool,
 }
 

@@ -1,5 +1,4 @@
-//! The markers of a split binary: one, or where it is linked of objects that were split before the
-//! link, one for each object.
+//! The markers of a split binary: one, or one for each object that was split before the link.
 
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use super::elf_error;
 use crate::Error;
 use crate::elf::{self, Image, ReadAt};
 
-/// Wrappers that ask for the same kernels in the same places.
+/// Wrappers with equal markers.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Marked {
     pub(crate) marker: Marker,
@@ -28,18 +27,17 @@ impl Marked {
     }
 }
 
-/// The markers that the wrappers of a split binary point to, equal ones as one, in the order of
-/// their first wrappers.
+/// The distinct markers of a split binary's wrappers, in the order of their first wrappers.
 ///
 /// # Errors
-/// [`Error::Refused`] where what a wrapper points to is no marker.
+/// [`Error::Refused`] if a wrapper does not point to a marker.
 pub(crate) fn read_markers<S: ReadAt>(
     path: &Path,
     image: &Image<S>,
     split: &elf::SplitBinary,
 ) -> Result<Vec<Marked>, Error> {
     let mut found: Vec<Marked> = Vec::new();
-    // The place of the last marker that was read: the wrappers of one object follow each other.
+    // The last marker read and its position; the wrappers of one object are consecutive.
     let mut last: Option<(u64, usize)> = None;
     for (position, wrapper) in split.wrappers.iter().enumerate() {
         let at = wrapper.marker_offset;
@@ -62,7 +60,7 @@ pub(crate) fn read_markers<S: ReadAt>(
     Ok(found)
 }
 
-/// The markers of the binary at `path`; none where it is not split.
+/// The markers of the binary at `path`; empty if it is not split.
 pub(crate) fn markers_of(path: &Path) -> Result<Vec<Marker>, Error> {
     let image = Image::read(super::open(path)?).map_err(|e| elf_error(path, e))?;
     let code = image.device_code().map_err(|e| elf_error(path, e))?;

@@ -1,7 +1,7 @@
-//! What a file is, as data: fat or split binary, archive, manifest, bundle, code object.
+//! Inspects files: fat or split binary, archive, manifest, bundle, code object.
 //!
-//! Headers and tables are read, and one code object at a time where a table is compressed; a
-//! binary of a gigabyte costs no gigabyte of memory.
+//! Reads only headers and tables, and one code object at a time if a table is compressed. So
+//! inspecting a binary of a gigabyte does not need a gigabyte of memory.
 
 mod archive;
 mod bundle;
@@ -37,7 +37,7 @@ pub(crate) use linked::{no_device_code, prefix_of};
 pub(crate) use markers::{Marked, markers_of, read_markers};
 pub(crate) use overlay::Overlay;
 
-/// A file and what it is.
+/// The result of inspecting a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inspection {
     /// The file.
@@ -45,12 +45,12 @@ pub struct Inspection {
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
-    /// What it is.
+    /// Its content.
     #[serde(flatten)]
     pub content: Content,
 }
 
-/// What a file is.
+/// The kind and content of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -59,7 +59,7 @@ pub enum Content {
     FatBinary(FatBinary),
     /// An executable or shared object whose device code is in kpacks.
     SplitBinary(SplitBinary),
-    /// An executable or shared object without device code that could be split off.
+    /// An executable or shared object without device code to split off.
     HostBinary(NoDeviceCode),
     /// A relocatable object or static library.
     Unlinked(Unlinked),
@@ -73,11 +73,10 @@ pub enum Content {
     CodeObject(CodeObject),
 }
 
-/// Finds out what `path` is.
+/// Inspects the file at `path`.
 ///
 /// # Errors
-/// [`Error::Io`] where it cannot be read, [`Error::Refused`] where it is nothing that is known
-/// here or is damaged.
+/// [`Error::Io`] if it cannot be read, [`Error::Refused`] if it is damaged or of an unknown kind.
 pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     let file = open(path)?;
     let size = file
@@ -116,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is open for writing only: reading it fails, whatever is in it.
+    /// A file opened only for writing: reading it always fails.
     #[test]
     fn what_cannot_be_read_is_no_damage() {
         let directory = tempfile::tempdir().unwrap();

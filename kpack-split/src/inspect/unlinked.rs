@@ -1,5 +1,4 @@
-//! Relocatable objects and static libraries: their device code is split before the link, not
-//! after.
+//! Inspects relocatable objects and static libraries, whose device code is split before the link.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -20,19 +19,19 @@ pub struct Unlinked {
     pub static_library: bool,
     /// Number of members of a static library; 1 for an object.
     pub members: usize,
-    /// The objects with device code in them.
+    /// The objects with device code.
     pub device_objects: Vec<DeviceObject>,
 }
 
-/// An object with device code in it.
+/// An object with device code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceObject {
     /// Name of the member in its static library; `None` for an object in a file of its own.
     pub member: Option<String>,
     /// Size of `.hip_fatbin` in bytes.
     pub device_bytes: u64,
-    /// Whether it has wrappers. With `-fgpu-rdc` they are in other objects, which hides from all but
-    /// the host's linker what belongs together.
+    /// Whether it has wrappers. With `-fgpu-rdc` they are in other objects, and only the host's
+    /// linker knows what belongs together.
     #[serde(skip)]
     pub has_wrappers: bool,
 }
@@ -49,7 +48,7 @@ pub(super) fn inspect(path: &Path, file: File) -> Result<Unlinked, Error> {
     }
 }
 
-/// A reader that keeps its first error, of which a parser tells only that there was one.
+/// A reader that keeps its first error, because the parser drops the details.
 struct Noting {
     reader: BufReader<File>,
     failed: Option<io::Error>,
@@ -101,13 +100,13 @@ fn parse(cache: &ReadCache<Noting>) -> object::read::Result<Unlinked> {
     for member in archive.members() {
         let member = member?;
         library.members += 1;
-        // A thin archive names its members' files, which are objects of their own.
+        // The members of a thin archive are separate files.
         if archive.is_thin() {
             continue;
         }
         let (offset, size) = member.file_range();
         let range = cache.range(offset, size);
-        // What is not ELF (an import list, LLVM bitcode) holds no `.hip_fatbin`.
+        // Members that are not ELF (an import list, LLVM bitcode) have no `.hip_fatbin`.
         let name = String::from_utf8_lossy(member.name()).into_owned();
         if let Ok(found) = device_object(range, Some(name)) {
             library.device_objects.extend(found);
@@ -116,7 +115,7 @@ fn parse(cache: &ReadCache<Noting>) -> object::read::Result<Unlinked> {
     Ok(library)
 }
 
-/// The device code of an object; `None` where it has no `.hip_fatbin`.
+/// The device code of an object; `None` if it has no `.hip_fatbin`.
 fn device_object<'a, R: ReadRef<'a>>(
     data: R,
     member: Option<String>,

@@ -1,4 +1,4 @@
-//! A binary that was split by an earlier run: whether that run did what is asked for now.
+//! Checks that an earlier run split a binary as the current options ask.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::inspect::{self, elf_error, find_kpacks, read_markers};
 
 use super::locate::KpackPath;
 
-/// The targets that the split binary at `path` was split for, by its manifest and its archives;
-/// `None` where its marker, in the early form, names no archives.
+/// The targets of the split binary at `path`, from its manifest and archives; `None` if its marker
+/// has the early form, which names no archives.
 ///
 /// # Errors
-/// [`Error::Refused`] where its marker does not lead where `expected` does: it is of another module
-/// or component, or its archives are in another directory.
+/// [`Error::Refused`] if its marker differs from `expected`: it has another module, component or
+/// archive directory.
 pub(super) fn targets(
     path: &Path,
     expected: &Marker,
@@ -40,7 +40,7 @@ pub(super) fn targets(
             return Err(Error::refused(
                 path,
                 format!(
-                    "it is split already, and its marker leads to `{}`; expected `{}`. Install the unsplit binary, or name the module, component and directory that it was split for",
+                    "it is split already, and its marker refers to `{}` (expected `{}`). Install the unsplit binary, or pass the module, component and directory it was split for",
                     marker.kpack_search_paths.join("`, `"),
                     expected.kpack_search_paths.join("`, `")
                 ),

@@ -1,4 +1,4 @@
-//! What was split, into the prefix: everything under hidden names first, then renamed.
+//! Writes the results into the prefix: everything under hidden names first, then renamed.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::Error;
 use crate::elf::Plan;
 use crate::store::{Directory, KpackDir, StagedFile, Transaction, Update, stem_of};
 
-/// What is to be made of the prefix.
+/// The changes to make in the prefix.
 pub(super) struct Run<'a> {
     pub(super) options: &'a Options,
     /// The prefix.
@@ -31,7 +31,7 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Writes everything that is new under hidden names, then renames it.
+    /// Writes all new files under hidden names, then renames them.
     pub(super) fn apply(
         &self,
         archives: BTreeMap<TargetId, ArchiveWriter<File>>,
@@ -65,7 +65,7 @@ impl Run<'_> {
         transaction.commit(report)
     }
 
-    /// Writes the host binaries, each with the attributes of the binary that it replaces.
+    /// Writes the host binaries, each with the attributes of the one it replaces.
     fn hosts(
         &self,
         transaction: &mut Transaction,
@@ -105,7 +105,7 @@ impl Run<'_> {
             let file_name = name.file_name().unwrap_or_default();
             let mut staged = StagedFile::create(Arc::clone(directory), file_name)?;
             staged.replaces(old)?;
-            // Before much is written for nothing; and once more before it is renamed.
+            // Check now, before writing much in vain; the file is checked again before the rename.
             staged.check()?;
             content.write(path, old, staged.file())?;
             for lost in staged.keep_attributes(old)? {
@@ -117,19 +117,19 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether a kernel is of one of the binaries that are split here.
+    /// Whether a kernel belongs to one of the binaries being split.
     fn is_replaced(&self, kernel: &str) -> bool {
         let binary = KernelName::parse(kernel).binary;
         self.fat.iter().any(|fat| fat.located.name == binary)
     }
 
-    /// The manifest to start from: the one that is there, also with its entries of archives that
-    /// are not, which may be in packages of their own.
+    /// The manifest to start from: the existing one. It keeps its entries for missing archives,
+    /// which may be in packages of their own.
     fn manifest(&self, directory: &KpackDir, report: &mut Report) -> Result<Manifest, Error> {
         let old = match directory.manifest() {
             Ok(old) => old,
             Err(Error::Refused { path, reason }) => {
-                report.warn(path, format!("{reason}; it is written anew"));
+                report.warn(path, format!("{reason}; it is rewritten"));
                 None
             }
             Err(error) => return Err(error),
@@ -141,7 +141,8 @@ impl Run<'_> {
         })
     }
 
-    /// Archives that are elsewhere cannot be merged, so a binary that was left out is missed.
+    /// Warns if an archive loses kernels: archives elsewhere cannot be merged, so kernels of
+    /// binaries not named in this run are lost.
     fn warn_of_fewer(&self, old: Option<&KpackFile>, written: &Written, report: &mut Report) {
         if let Some(old) = old.filter(|old| old.kernel_count > written.kernel_count) {
             report.warn(
@@ -155,7 +156,8 @@ impl Run<'_> {
         }
     }
 
-    /// A run for device code alone leaves the manifest to whoever installs the host binaries.
+    /// Whether to write the manifest. A run for device code alone leaves it to the run for host
+    /// binaries.
     fn writes_manifest(&self, directory: &KpackDir) -> Result<bool, Error> {
         let with_hosts = self.options.only != Some(Only::Device);
         let host_is_here = || self.fat.iter().any(|binary| binary.located.path.exists());

@@ -1,4 +1,4 @@
-//! The bytes of a host binary, made of a fat one.
+//! Writes the host binary of a fat one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,16 +12,16 @@ use crate::store::copy_range;
 /// Changed bytes by offset.
 pub(crate) type Edits = Vec<(u64, Vec<u8>)>;
 
-/// What a host binary is made of, besides the binary that it replaces.
+/// How to change a binary into a host binary.
 pub(crate) enum Content<'a> {
-    /// Device code is taken out.
+    /// Device code is removed.
     Planned(&'a Plan),
     /// It has none; some bytes change.
     Edited(&'a Edits),
 }
 
 impl Content<'_> {
-    /// Writes the host binary of `input`, which is at `path`, into the empty file `output`.
+    /// Writes the host binary of `input`, found at `path`, to the empty file `output`.
     pub(crate) fn write(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
         let failed = |e| Error::io(path, "write the host binary of", e);
         match self {

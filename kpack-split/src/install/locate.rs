@@ -1,4 +1,4 @@
-//! Paths in a prefix: where binaries and archives really are, and how they find each other.
+//! Resolves paths of binaries and archives in a prefix, and the relative paths between them.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(crate) struct Prefix {
 /// A binary in the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Located {
-    /// Where it is, with symbolic links resolved.
+    /// Its path, with symbolic links resolved.
     pub(crate) path: PathBuf,
     /// Its path in the prefix, with `/`: the kernel name.
     pub(crate) name: String,
@@ -32,13 +32,13 @@ impl Prefix {
         Ok(Self { path, root })
     }
 
-    /// The prefix, as it was opened.
+    /// The opened prefix.
     pub(crate) fn root(&self) -> &Directory {
         &self.root
     }
 
-    /// The binary that `file` is, through symbolic links. It is relative to the prefix, or where no
-    /// such file is there, to the working directory.
+    /// Resolves the binary `file`. Its path is relative to the prefix, or to the working directory
+    /// if the prefix has no such file.
     pub(crate) fn binary(&self, file: &Path) -> Result<Located, Error> {
         let joined = self.path.join(file);
         if !joined.exists()
@@ -62,7 +62,7 @@ impl Prefix {
         Ok(Located { path, name })
     }
 
-    /// The same for a binary that need not be there.
+    /// Like `binary`, for a binary that need not exist.
     pub(crate) fn absent_binary(&self, file: &Path) -> Result<Located, Error> {
         if self.path.join(file).exists() {
             return self.binary(file);
@@ -81,7 +81,7 @@ impl Prefix {
         })
     }
 
-    /// The directory of the archives, which need not be there.
+    /// The directory of the archives, which need not exist.
     pub(crate) fn kpack_dir(&self, relative: &Path) -> Result<KpackPath, Error> {
         let within = relative.strip_prefix(&self.path).unwrap_or(relative);
         let Some(relative) = plain(within) else {
@@ -112,11 +112,11 @@ impl Prefix {
         })
     }
 
-    /// The path in the prefix of a path without symbolic links.
+    /// Converts a path without symbolic links to a path in the prefix.
     fn name(&self, path: &Path) -> Result<String, String> {
         let Ok(relative) = path.strip_prefix(&self.path) else {
             return Err(format!(
-                "it is {}, which is outside of the install prefix {}",
+                "it resolves to {}, outside of the install prefix {}",
                 path.display(),
                 self.path.display()
             ));
@@ -126,22 +126,22 @@ impl Prefix {
     }
 }
 
-/// Where the archives are.
+/// The directory of the archives.
 pub(crate) struct KpackPath {
     pub(crate) path: PathBuf,
     /// Path in the prefix, with symbolic links resolved.
     pub(crate) name: String,
-    /// What the manifest calls its prefix: the directory above, in the prefix.
+    /// The manifest's `prefix`: the parent directory, relative to the install prefix.
     pub(crate) manifest_prefix: String,
 }
 
 impl KpackPath {
-    /// The closest directory that is there: on the same file system, most likely.
+    /// The nearest existing parent, most likely on the same file system.
     pub(crate) fn existing(&self) -> &Path {
         existing_ancestor(&self.path)
     }
 
-    /// The marker of `binary`, whose archives are of `group`.
+    /// The marker of `binary` for archives of `group`.
     pub(crate) fn marker(&self, binary: &Located, group: &Group) -> Marker {
         let directory: Vec<&str> = binary.name.split('/').collect();
         let directory = &directory[..directory.len() - 1];
@@ -163,7 +163,7 @@ impl KpackPath {
     }
 }
 
-/// The path with `/`, if it is relative and goes down only.
+/// The path with `/`, if it is relative and has no `..`.
 fn plain(path: &Path) -> Option<String> {
     let mut parts = Vec::new();
     for part in path.components() {
@@ -176,7 +176,7 @@ fn plain(path: &Path) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("/"))
 }
 
-/// Whether a relative path goes above where it starts.
+/// Whether a relative path leaves its starting directory.
 fn leads_out(path: &Path) -> bool {
     let mut depth = 0;
     path.components().any(|part| {

@@ -1,8 +1,8 @@
-//! Binaries of an install prefix, through the splitter and the module's kpack directory.
+//! Splits binaries of an install prefix into host binaries and the module's kpacks.
 //!
 //! Everything is read, checked and written under hidden names before a file of the prefix changes.
-//! Then archives are replaced, then the manifest, and when these are durable the host binaries: at
-//! each moment, every binary finds the device code that it asks for.
+//! Then the archives are replaced, then the manifest, and once these are durable, the host
+//! binaries. So every binary always finds its device code.
 
 mod again;
 mod apply;
@@ -50,16 +50,16 @@ pub use options::{Only, Options, Unexpected};
 /// ```
 ///
 /// # Errors
-/// [`Error::Usage`] for options that make no sense, [`Error::Refused`] for input that is damaged or
-/// not what it should be, [`Error::Io`]. No file of the prefix has changed then, but where
-/// replacing files failed half-way: each that was replaced is whole, and fits the others.
+/// [`Error::Usage`] for invalid options; [`Error::Refused`] for damaged or unsupported input;
+/// [`Error::Io`]. On failure no file of the prefix has changed, unless replacing files failed
+/// half-way: then each replaced file is complete and consistent with the others.
 pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
     parallel::with_jobs(options.jobs, || install_all(options, progress))
 }
 
 fn install_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
-    // Another run may split a binary, or a build replace it, while this one reads it.
+    // Another run may split a binary, or a build replace it, while it is read.
     for _ in 1..ATTEMPTS {
         match attempt(options, progress) {
             Err(Error::Changed { .. }) => {}
@@ -69,7 +69,7 @@ fn install_all(options: &Options, progress: &dyn Progress) -> Result<Report, Err
     attempt(options, progress)
 }
 
-/// How often binaries are read that change meanwhile.
+/// Attempts to read binaries that change meanwhile.
 const ATTEMPTS: usize = 3;
 
 fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
@@ -141,14 +141,13 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
     Ok(report)
 }
 
-/// A binary, and what it is.
+/// A binary and its device code.
 struct Binary {
     located: Located,
-    /// The file that is read: the binary itself, or a source of its device code.
+    /// The file to read: the binary itself, or a source of its device code.
     from: PathBuf,
     input: Input,
-    /// Where its device code is, if it was split before the link and not installed yet: all of it, or
-    /// of some objects.
+    /// The archives of its objects that were split before the link and not installed yet, if any.
     presplit: Option<Presplit>,
 }
 
@@ -157,7 +156,7 @@ impl Binary {
         self.fat().is_some() || self.presplit.is_some()
     }
 
-    /// The targets that it has device code for.
+    /// The targets of its device code.
     fn targets(&self) -> BTreeSet<TargetId> {
         let placed = self.presplit.as_ref().map(Presplit::targets);
         let split = self.fat().map(|fat| fat.code.targets());
@@ -172,7 +171,7 @@ impl Binary {
     }
 }
 
-/// Reads what the files are, each once.
+/// Reads each file once.
 fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<Vec<Binary>, Error> {
     let mut binaries: Vec<Binary> = Vec::new();
     for (index, file) in options.files.iter().enumerate() {
@@ -182,7 +181,7 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
             None => prefix.binary(file)?,
         };
         if located.name != file.to_string_lossy() && !file.is_absolute() {
-            report.note(file, format!("is {} in the prefix", located.name));
+            report.note(file, format!("resolves to {} in the prefix", located.name));
         }
         if binaries.iter().any(|known| known.located == located) {
             continue;
@@ -205,10 +204,10 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
     Ok(binaries)
 }
 
-/// The first binary that was split by an earlier run, and the targets that such were split for.
+/// The first binary split by an earlier run, and the targets of all such binaries.
 type SplitAlready<'a> = Option<(&'a Path, BTreeSet<TargetId>)>;
 
-/// Checks that what was split by an earlier run is what is asked for now.
+/// Checks that binaries split by an earlier run match the current options.
 fn split_already<'a>(
     binaries: &'a [Binary],
     kpacks: &KpackPath,
@@ -222,7 +221,7 @@ fn split_already<'a>(
         }
         let expected = kpacks.marker(&binary.located, group);
         let targets = again::targets(&binary.from, &expected, kpacks, group)?;
-        // What cannot be told is taken to be right.
+        // Without evidence, assume that the targets match.
         let targets = targets.unwrap_or_else(|| options.architectures.iter().cloned().collect());
         let known = known.get_or_insert_with(|| (&binary.located.path, BTreeSet::new()));
         known.1.extend(targets);
@@ -230,7 +229,7 @@ fn split_already<'a>(
     Ok(known)
 }
 
-/// The targets whose device code is kept.
+/// The targets whose device code to keep.
 fn wanted_targets(
     options: &Options,
     fat: &[&Binary],
@@ -276,7 +275,7 @@ fn wanted_targets(
                 ),
             );
         }
-        // A run for device code of some targets leaves the others to other runs.
+        // A run for device code of some targets leaves the rest to other runs.
         let more: BTreeSet<_> = own.difference(&expected).cloned().collect();
         if more.is_empty() || options.only == Some(Only::Device) {
             continue;
@@ -311,7 +310,7 @@ fn list(targets: &BTreeSet<TargetId>) -> String {
     names.join(", ")
 }
 
-/// What becomes of each binary.
+/// The outcome for each binary.
 fn file_reports(
     binaries: &[Binary],
     plans: &BTreeMap<PathBuf, Plan>,

@@ -21,38 +21,38 @@ pub struct Options {
     pub component: String,
     /// The directory of the archives, relative to the prefix.
     pub kpack_dir: PathBuf,
-    /// The targets that are expected; where empty, every target that is there.
+    /// The expected targets; if empty, all targets found.
     pub architectures: Vec<TargetId>,
-    /// What becomes of device code for a target that is not expected.
+    /// How to treat device code for a target that `architectures` does not list.
     pub unexpected: Unexpected,
-    /// Half of the work; `None` for all of it.
+    /// The part of the work to do; `None` for all of it.
     pub only: Option<Only>,
-    /// Unsplit binaries to take device code from, one for each of `files`; with
-    /// [`Only::Device`]. Where empty, `files` themselves.
+    /// Unsplit binaries to take device code from, one for each of `files`; requires
+    /// [`Only::Device`]. If empty, `files` themselves.
     pub sources: Vec<PathBuf>,
     /// How code objects are stored.
     pub scheme: Scheme,
-    /// The Zstandard level, where it applies.
+    /// The Zstandard level, if the scheme uses one.
     pub level: i32,
-    /// How many threads compress.
+    /// Number of compressing threads.
     pub jobs: NonZeroUsize,
     /// The binaries, relative to the prefix.
     pub files: Vec<PathBuf>,
 }
 
-/// What becomes of device code for a target that is not expected.
+/// How to treat device code for a target that `architectures` does not list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unexpected {
-    /// It is left out, with a warning.
+    /// Skip it, with a warning.
     #[default]
     Drop,
-    /// The binary is refused.
+    /// Refuse the binary.
     Error,
-    /// It is kept.
+    /// Keep it.
     Keep,
 }
 
-/// Half of the work.
+/// A part of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Only {
     /// Host binaries and the manifest; no archives.
@@ -62,9 +62,8 @@ pub enum Only {
 }
 
 impl Options {
-    /// For a prefix, a module and its binaries, with the defaults of everything else: component
-    /// `lib`, archives in `lib/.kpack`, Zstandard at level 3, and as many threads as there are
-    /// processors.
+    /// Options with defaults for everything else: component `lib`, archives in `lib/.kpack`,
+    /// Zstandard at level 3, one thread per processor.
     pub fn new(
         prefix: impl Into<PathBuf>,
         module: impl Into<String>,
@@ -96,7 +95,7 @@ impl Options {
         }
         if self.only != Some(Only::Device) {
             return Err(Error::usage(
-                "sources of device code come with `--only device`",
+                "sources of device code require `--only device`",
             ));
         }
         if self.sources.len() != self.files.len() {

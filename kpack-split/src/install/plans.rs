@@ -1,5 +1,5 @@
-//! What becomes of the host files: planned before device code is read, so that what cannot be done is
-//! refused first, and completed with what only the device code tells.
+//! Plans of the host files. They are made before device code is read, so that unsupported files are
+//! refused early, and completed with the IDs of the device code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,18 +18,18 @@ use crate::elf::Plan;
 use crate::inspect::{elf_error, markers_of};
 use crate::split::code_ids;
 
-/// What becomes of the host files, by path.
+/// Changes to the host files, by path.
 #[derive(Default)]
 pub(super) struct Plans {
-    /// Of those that were linked of objects with device code.
+    /// For files linked from objects with device code.
     pub(super) plans: BTreeMap<PathBuf, Plan>,
-    /// Of those that were linked of objects that were all split before.
+    /// For files linked only from objects that were split before the link.
     pub(super) edits: BTreeMap<PathBuf, Edits>,
 }
 
 impl Plans {
-    /// Plans the host files of `fat`, with room for the IDs of their device code for the targets that
-    /// are `wanted`.
+    /// Plans the host files of `fat`, with room for the IDs of their device code for the `wanted`
+    /// targets.
     pub(super) fn new(
         fat: &[&Binary],
         kpacks: &KpackPath,
@@ -54,7 +54,7 @@ impl Plans {
         Ok(new)
     }
 
-    /// Puts the IDs of the device code that is in `archives` into the markers.
+    /// Writes the IDs of the device code in `archives` into the markers.
     pub(super) fn set_code_ids(
         &mut self,
         fat: &[&Binary],
@@ -122,7 +122,7 @@ fn marker(
     }
 }
 
-/// The changes where objects were split before the link.
+/// The changes to a binary whose objects were split before the link.
 fn placed(binary: &Binary, marker: &Marker) -> Result<Edits, Error> {
     match &binary.presplit {
         Some(presplit) => presplit.edits(&|_| marker.clone()),

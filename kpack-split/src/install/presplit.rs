@@ -1,7 +1,7 @@
-//! Binaries that are linked of objects that were split before the link, and whose markers still
-//! lead to where they were built: absolute paths. When such a binary is installed, its code objects go
-//! from there into the archives of the prefix, and its markers are changed in place, to what they
-//! would be had the linked binary been split. Nothing else in the file changes.
+//! Installs binaries linked from objects that were split before the link. Their markers still refer
+//! to archives in the build tree by absolute paths. Installing copies the code objects from there
+//! into the archives of the prefix and changes the markers in place, as if the linked binary had
+//! been split. Nothing else in the file changes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,12 +18,12 @@ use crate::Error;
 use crate::elf::{DeviceCode, Image, SplitBinary};
 use crate::inspect::{self, elf_error, find_kpacks, read_markers};
 
-/// What to do about an archive that is not what it was when the object was compiled.
-const COMPILE_AGAIN: &str = "Compile that object again (where a build system takes it for up to date, remove it first, or build with --clean-first)";
+/// Advice for an archive that changed since the object was compiled.
+const COMPILE_AGAIN: &str = "Compile that object again (if the build system considers it up to date, remove it first, or build with --clean-first)";
 /// Offset of the code object index in a wrapper, in bytes.
 const CO_INDEX: u64 = 16;
 
-/// Such a binary, with the archives that its markers lead to.
+/// A binary split before the link, with the archives that its markers refer to.
 pub(crate) struct Presplit {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
@@ -33,19 +33,19 @@ pub(crate) struct Presplit {
 
 /// A wrapper.
 struct Wrapper {
-    /// Its position in the binary, which its code object index is to be.
+    /// Its position in the binary, which becomes its code object index.
     position: u32,
     /// File offset of the wrapper.
     offset: u64,
-    /// File offset of its marker, and how many bytes there are for another one.
+    /// File offset of its marker, and the room for a new one, in bytes.
     marker: (u64, usize),
-    /// What its kernel is called where it was built.
+    /// Its kernel name in the build tree.
     kernel: String,
-    /// Module and component, by the archives that it is in.
+    /// Module and component of its archives.
     group: Group,
 }
 
-/// An archive where the binary was built.
+/// An archive in the build tree.
 struct Source {
     path: PathBuf,
     group: Group,
@@ -56,23 +56,23 @@ struct Source {
 /// Fills an archive.
 pub(crate) type Fill<'a> = dyn FnOnce(&mut ArchiveWriter<File>) -> Result<(), Error> + 'a;
 
-/// Lets the archive of a group and target be filled.
+/// Passes the archive of a group and target to a function that fills it.
 pub(crate) type Destination<'a> =
     dyn FnMut(&Group, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
 
 impl Presplit {
-    /// Reads the binary at `path`; `None` for one whose markers are all relative, or that no object
-    /// was linked into that was split before. One that is linked also of objects that were not has
-    /// to have all its code objects brought together.
+    /// Reads the binary at `path`; `None` if all its markers are relative, or none of its objects
+    /// was split before the link. If only some were, all its code objects must be collected.
     ///
     /// # Errors
-    /// [`Error::Refused`] where an archive that a marker leads to is missing, or lacks a code
-    /// object for every target.
+    /// [`Error::Refused`] if an archive that a marker refers to is missing or lacks a code object
+    /// for a target.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
         Self::read_markers(path, false)
     }
 
-    /// The same for one that is where it was linked: there, relative markers lead to archives, too.
+    /// Like [`read`](Self::read), for a binary in its build tree, where relative markers refer to
+    /// archives too.
     pub(crate) fn read_linked(path: &Path) -> Result<Option<Self>, Error> {
         Self::read_markers(path, true)
     }
@@ -97,7 +97,8 @@ impl Presplit {
         }
         let mut presplit = Self {
             path: path.to_owned(),
-            // What was read, also where there is another file by now: the changes are for this one.
+            // Keep the file that was read, even if another one replaced it: the changes are for
+            // this one.
             file: image
                 .source()
                 .try_clone()
@@ -139,19 +140,19 @@ impl Presplit {
         Ok(Some(presplit))
     }
 
-    /// Opens the archives that a marker leads to, and tells their module and component.
+    /// Opens the archives that a marker refers to and returns their module and component.
     fn open_archives(&mut self, marker: &Marker) -> Result<Group, Error> {
         let missing = |reason: String| {
             let paths = marker.kpack_search_paths.join("`, `");
             Error::refused(
                 &self.path,
                 format!(
-                    "its device code was split before the link, and {reason}; its marker leads to `{paths}`. {COMPILE_AGAIN}"
+                    "its device code was split before the link, and {reason}; its marker refers to `{paths}`. {COMPILE_AGAIN}"
                 ),
             )
         };
-        // Beside absolute paths, relative ones are for where it is installed, where older archives
-        // may be.
+        // If there are absolute paths, the relative ones are for the install location, which may
+        // hold older archives.
         let mut places = marker.clone();
         let is_absolute = |path: &String| path.starts_with('/');
         if places.kpack_search_paths.iter().any(is_absolute) {
@@ -161,7 +162,7 @@ impl Presplit {
         let mut group = None;
         for kpack in &kpacks.files {
             if kpack.size.is_none() {
-                return Err(missing(format!("{} is not there", kpack.path.display())));
+                return Err(missing(format!("{} is missing", kpack.path.display())));
             }
             if let Some(known) = self.archives.iter().find(|known| known.path == kpack.path) {
                 group = group.or_else(|| Some(known.group.clone()));
@@ -178,10 +179,10 @@ impl Presplit {
                 archive,
             });
         }
-        group.ok_or_else(|| missing("there is no archive of it where its marker leads".to_owned()))
+        group.ok_or_else(|| missing("its archives are missing".to_owned()))
     }
 
-    /// Refuses a wrapper whose code object no archive has.
+    /// Refuses a wrapper whose code object is in no archive.
     fn is_there(&self, wrapper: &Wrapper, marker: &Marker) -> Result<(), Error> {
         let has = |source: &Source| source.archive.toc().kernels.contains_key(&wrapper.kernel);
         if self.archives.iter().any(has) {
@@ -190,14 +191,14 @@ impl Presplit {
         Err(Error::refused(
             &self.path,
             format!(
-                "no archive has kernel `{}`; its marker leads to `{}`. The object has been compiled since the link, or not at all: link again. {COMPILE_AGAIN}",
+                "no archive has kernel `{}`; its marker refers to `{}`. The object was recompiled after the link, or never: link again. {COMPILE_AGAIN}",
                 wrapper.kernel,
                 marker.kpack_search_paths.join("`, `")
             ),
         ))
     }
 
-    /// How many wrappers it has.
+    /// Number of wrappers.
     pub(crate) fn wrapper_count(&self) -> usize {
         self.wrappers.len()
     }
@@ -213,8 +214,7 @@ impl Presplit {
         used.map(|source| source.target.clone()).collect()
     }
 
-    /// Reads its code objects in an archive, since what is damaged where it was built must not be
-    /// installed.
+    /// Reads its code objects in an archive: damaged ones must not be installed.
     fn check_code_objects(
         &self,
         source: &Source,
@@ -239,7 +239,7 @@ impl Presplit {
         Ok(())
     }
 
-    /// Copies its code objects for the targets that are wanted; they are named `name#<position>`.
+    /// Copies its code objects for the wanted targets, named `name#<position>`.
     pub(crate) fn collect(
         &self,
         name: &str,
@@ -264,10 +264,10 @@ impl Presplit {
         Ok(())
     }
 
-    /// What changes in the file: each marker becomes the one of its group, each index the position.
+    /// The changes to the file: each marker becomes its group's, each index the wrapper's position.
     ///
     /// # Errors
-    /// [`Error::Refused`] where a marker is longer than what there is room for.
+    /// [`Error::Refused`] if a new marker does not fit.
     pub(crate) fn edits(
         &self,
         marker_of: &dyn Fn(&Group) -> Marker,
@@ -280,7 +280,7 @@ impl Presplit {
                 return Err(Error::refused(
                     &self.path,
                     format!(
-                        "the marker at file offset {offset:#x} has room for {room} bytes, but {} are needed: install to a shorter path in the prefix, or split the linked binary instead of its objects",
+                        "the marker at file offset {offset:#x} has room for {room} bytes, but the new one needs {}: install to a shorter path in the prefix, or split the linked binary instead of its objects",
                         marker.without_code_ids().to_bytes().len()
                     ),
                 ));
@@ -293,15 +293,14 @@ impl Presplit {
     }
 }
 
-/// How many bytes may be written at the marker at a file offset: itself, and the zeroes behind it up to the next one or
-/// the end of the section.
+/// Room for a marker at a file offset, in bytes: up to the next marker or the end of the section.
 pub(crate) fn room(
     path: &Path,
     image: &Image<File>,
     split: &SplitBinary,
     marker: u64,
 ) -> Result<usize, Error> {
-    // There may be several sections of markers, of which one came to be when the rest was split.
+    // There may be a second section of markers, from splitting the rest of the binary.
     let section = image.sections.iter().find(|section| {
         section.name == SECTION_NAME
             && (section.offset..section.offset + section.size).contains(&marker)

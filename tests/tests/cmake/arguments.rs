@@ -24,7 +24,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "kpack_install(TARGETS veclib MODULE ARCHITECTURES gfx942)",
-        "MODULE needs a value, but is followed by ARCHITECTURES",
+        "MODULE needs a value, but ARCHITECTURES follows it",
     ),
     (
         "kpack_install(TARGETS veclib MODULE a MODULE b)",
@@ -32,7 +32,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "kpack_install(TARGETS veclib MODULE a b)",
-        "does not know what to do with \"b\"",
+        "does not accept the arguments \"b\"",
     ),
     (
         "kpack_install(TARGETS veclib MODULE ../veclib)",
@@ -64,11 +64,11 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "UNEXPECTED explode ARCHITECTURES gfx942)",
-        "UNEXPECTED is \"explode\"; it can be drop, error or keep",
+        "UNEXPECTED is \"explode\" (expected drop, error or keep)",
     ),
     ("UNEXPECTED error)", "UNEXPECTED needs ARCHITECTURES"),
-    ("COMPRESSION lzma)", "it can be zstd or none"),
-    ("LEVEL high)", "LEVEL is \"high\"; it can be 1 to 22"),
+    ("COMPRESSION lzma)", "(expected zstd or none)"),
+    ("LEVEL high)", "LEVEL is \"high\" (expected 1 to 22)"),
     (
         "LIBRARY DESTINATION /opt/lib)",
         "the destination of \"veclib\" is \"/opt/lib\", an absolute path",
@@ -91,7 +91,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "DEVICE_COMPONENTS ARCHITECTURES gfx942)\nkpack_install(TARGETS vecapp MODULE veclib)",
-        "lib/.kpack/veclib_lib_*.kpack belongs to an earlier rule already",
+        "An earlier rule already writes lib/.kpack/veclib_lib_*.kpack",
     ),
     (
         ")\nkpack_install(TARGETS vecapp MODULE veclib ARCHITECTURES gfx942 DEVICE_COMPONENTS)",
@@ -108,7 +108,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "kpack_split_installed(TARGETS veclib MODULE veclib)",
-        "DESTINATION is missing: where is \"veclib\" installed?",
+        "DESTINATION is missing; name the directory where \"veclib\" is installed",
     ),
     (
         "kpack_split_installed(TARGETS nothing MODULE veclib DESTINATION lib)",
@@ -190,7 +190,7 @@ fn architectures_are_compared_with_hip(package: &Package) {
     with_hip("ARCHITECTURES gfx1100 gfx942 gfx1201")
         .says("ARCHITECTURES has gfx1201, but HIP_ARCHITECTURES of the targets of module \"veclib\" is gfx1100 gfx942");
     with_hip("ARCHITECTURES gfx1100")
-        .says("has gfx942, but ARCHITECTURES does not: the install will leave out its code");
+        .says("has gfx942, but ARCHITECTURES does not: the install will skip its code");
     with_hip("ARCHITECTURES gfx1100 UNEXPECTED error").says("the install will stop");
     for quiet in [
         "ARCHITECTURES gfx1100 gfx942",

@@ -141,7 +141,7 @@ fn a_symlinking_install_is_refused(package: &Package) {
     let prefix = project.scratch().join("prefix");
     let mut command = project.install_command(&prefix);
     Run::of(command.env("CMAKE_INSTALL_MODE", "ABS_SYMLINK"))
-        .fails_with("is not a copy of target \"veclib\" but leads to another file");
+        .fails_with("is not a copy of target \"veclib\" but a link to another file");
     assert_eq!(fs::read(&built).unwrap(), before);
 }
 
@@ -193,7 +193,7 @@ fn an_install_that_cannot_split_fails(package: &Package) {
     fs::remove_file(&helper).unwrap();
     project
         .install(&prefix.path, &[])
-        .fails_with("is gone since the project was configured");
+        .fails_with("was removed after the project was configured");
 }
 
 /// Point 11.

@@ -100,7 +100,7 @@ fn the_project_chooses_how_much_it_recommends(package: &Package) {
     let project = Project::new(package, "packages");
     project
         .configure(&["-DKPACK_DEVICE_PACKAGES=some"])
-        .fails_with("KPACK_DEVICE_PACKAGES is \"some\"; it can be recommend, suggest or none.");
+        .fails_with("KPACK_DEVICE_PACKAGES is \"some\" (expected recommend, suggest or none).");
 }
 
 fn names_and_versions_of_rpm_packages_are_followed(package: &Package) {

@@ -1,4 +1,4 @@
-//! What `kpack-build` costs as a build dependency, compared with `cc` and `bindgen`.
+//! Compares the cost of `kpack-build` as a build dependency with `cc` and `bindgen`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::{process, repository};
 /// How to measure.
 #[derive(Debug, Args)]
 pub(crate) struct BuildDep {
-    /// How often each of the three is compiled, alternately.
+    /// How often to compile each of the three, alternately.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 }
@@ -23,7 +23,7 @@ pub(crate) struct BuildDep {
 /// Measures, and prints crates and times.
 ///
 /// # Errors
-/// A package that does not build, or cannot be fetched.
+/// A package does not build or cannot be fetched.
 pub(super) fn run(options: &BuildDep) -> Result<()> {
     let work = repository::target_directory().join("bench-build-dep");
     let _ = fs::remove_dir_all(&work);
@@ -70,7 +70,7 @@ pub(super) fn run(options: &BuildDep) -> Result<()> {
     Ok(())
 }
 
-/// An empty package whose build script uses nothing of its only dependency.
+/// Writes an empty package whose build script does not use its only dependency.
 fn write_package(directory: &Path, name: &str, dependency: &str) -> Result<()> {
     fs::create_dir_all(directory.join("src")).with_context(|| directory.display().to_string())?;
     let manifest = format!(
@@ -82,7 +82,7 @@ fn write_package(directory: &Path, name: &str, dependency: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many crates are compiled for the dependency, itself included. Fetches them, too.
+/// Fetches the dependency and counts the crates compiled for it, including itself.
 fn count(directory: &Path, name: &str) -> Result<usize> {
     let shell = repository::shell()?;
     shell.change_dir(directory);
@@ -101,6 +101,6 @@ fn count(directory: &Path, name: &str) -> Result<usize> {
             .any(|package| package.starts_with(&format!("{name} v"))),
         "`cargo tree` does not list {name}:\n{tree}"
     );
-    // The empty package is no cost.
+    // Do not count the empty package.
     Ok(all.len() - 1)
 }

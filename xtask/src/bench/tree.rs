@@ -1,4 +1,5 @@
-//! `cargo xtask bench tree`: what splitting an artifact directory costs, compared with archiving it.
+//! `cargo xtask bench tree`: compares the cost of splitting an artifact directory with archiving
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +18,7 @@ use crate::{corpus, process, repository};
 /// How to measure.
 #[derive(Debug, Args)]
 pub(crate) struct Tree {
-    /// How often each of the two runs, alternately.
+    /// How often to run each of the two, alternately.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 }
@@ -26,13 +27,13 @@ pub(crate) struct Tree {
 const BINARIES: usize = 20;
 /// Pairs of a code object and its library file in the tree.
 const PAIRS: usize = 1000;
-/// The most that splitting may take, in wall times of the yardstick.
+/// The limit for splitting, in wall times of the reference.
 const BOUND: f64 = 1.5;
 
 /// Splits the tree and archives it, alternately.
 ///
 /// # Errors
-/// A command that fails, a corpus that cannot be fetched.
+/// A command fails, or the corpus cannot be fetched.
 pub(super) fn run(options: &Tree) -> Result<()> {
     let shell = repository::shell()?;
     let helper = repository::build_helper(&shell)?;
@@ -47,7 +48,7 @@ pub(super) fn run(options: &Tree) -> Result<()> {
     ));
     let (mut zstd, mut kpack) = (Vec::new(), Vec::new());
     for round in 0..options.rounds {
-        // Into new places: file systems are slow to use again what was just freed.
+        // Use new paths: file systems are slow to reuse space that was just freed.
         let reference = work.join(format!("{round}.tar.zst"));
         let mut command = Command::new("sh");
         command
@@ -91,8 +92,8 @@ fn print(zstd: &mut [Cost], kpack: &mut [Cost]) {
     );
 }
 
-/// An artifact directory with real fat binaries, in several modules, and a kernel database of real
-/// code objects.
+/// Builds an artifact directory with real fat binaries in several modules, and a kernel database of
+/// real code objects.
 fn build(shell: &Shell, helper: &Path, work: &Path, artifact: &Path) -> Result<()> {
     let libraries: Vec<corpus::Library> = corpus::libraries()?
         .into_iter()
@@ -102,7 +103,7 @@ fn build(shell: &Shell, helper: &Path, work: &Path, artifact: &Path) -> Result<(
     process::step("Building an artifact directory");
     let mut manifest = String::new();
     for index in 0..BINARIES {
-        // What is in one module twice would be stored once.
+        // A module would store duplicates only once.
         let library = &libraries[index % libraries.len()];
         let prefix = format!("math-libs/module{}/stage", index / libraries.len());
         let directory = artifact.join(&prefix).join("lib");
@@ -140,7 +141,7 @@ fn build(shell: &Shell, helper: &Path, work: &Path, artifact: &Path) -> Result<(
     Ok(())
 }
 
-/// The code objects of the libraries, one of each package, each in a file, with their targets.
+/// Extracts the code objects of one library per package to files; returns them with their targets.
 fn code_objects(
     shell: &Shell,
     helper: &Path,

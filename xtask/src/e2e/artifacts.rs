@@ -1,5 +1,5 @@
-//! What a CI and its packagers do: three machines build for their GPUs and split what they built;
-//! the parts are combined, laid over each other, and run.
+//! Plays a CI and its packagers: three machines build and split for their GPUs; the shards are
+//! recombined, overlaid and run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use super::table::Table;
 use super::{contents, same_files};
 use crate::{process, repository};
 
-/// A machine, and the targets that it builds for.
+/// Each machine with its targets.
 const SHARDS: [(&str, &[&str]); 3] = [
     ("linux-gfx110X", &["gfx1100", "gfx1101"]),
     ("linux-gfx90a", &["gfx90a:xnack+", "gfx90a:xnack-"]),
@@ -40,7 +40,7 @@ const CONFIGURATION: &str = r#"{
 }
 "#;
 
-/// The translation units of the library, and how their bundles are stored.
+/// The library's translation units, with the storage of their bundles.
 const UNITS: [(&str, Storage); 3] = [
     ("add", Storage::Plain),
     ("multiply", Storage::Zstd(2)),
@@ -53,10 +53,10 @@ const SPARSE_LT: &str = "math-libs/hipSPARSELt/stage";
 const MIOPEN: &str = "ml-libs/MIOpen/stage";
 const AOTRITON: &str = "ml-libs/aotriton/stage";
 
-/// hipBLASLt's kernels that turn matrices, for every target of a build.
+/// hipBLASLt's transform kernels, for every target of a build.
 const TRANSFORM: &str = "hipblasltTransform.hsaco";
 
-/// Runs it all; adds a line for each step.
+/// Runs all steps; adds a line for each.
 pub(super) fn check(
     shell: &Shell,
     runtime: &Runtime,
@@ -179,7 +179,7 @@ impl Run<'_> {
         ))
     }
 
-    /// Everything over each other, in two orders; the programs run on each GPU.
+    /// Overlays everything in two orders, and runs the programs on each GPU.
     fn overlay(&self, reference: &Reference) -> Result<String> {
         let mut names = artifacts(&self.work.join("packages"))?;
         let root = self.lay(&names, "root")?;
@@ -192,7 +192,7 @@ impl Run<'_> {
         Ok(format!("{}, in any order", super::counted(counts)))
     }
 
-    /// A file for all targets has what each machine built of it.
+    /// Checks that a file for all targets has the code of each machine.
     fn has_code_of_all_machines(&self, root: &Path) -> Result<()> {
         let file = root.join("lib/hipblaslt/library").join(TRANSFORM);
         let mut expected = CodeObjects::new();
@@ -211,7 +211,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What a user of one kind of GPU installs.
+    /// Installs what a user of one kind of GPU needs.
     fn some_groups(&self, reference: &Reference) -> Result<String> {
         let names = artifacts(&self.work.join("packages"))?;
         let some: Vec<String> = names
@@ -332,7 +332,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Kernel databases in the shape of those of ROCm's libraries, and what is for every GPU.
+    /// Kernel databases like those of ROCm's libraries, and files for every GPU.
     fn tree(&self, built: &Path, targets: &[&str]) -> Result<()> {
         let blas = built.join("blas_lib");
         list(
@@ -416,7 +416,7 @@ fn programs() -> &'static [Program] {
     &*PROGRAMS
 }
 
-/// A real code object of the unit `name` for `target`; of another one where there is none.
+/// A real code object of unit `name` for `target`, or else of another unit.
 fn code_object(name: &str, target: &str) -> Result<Vec<u8>> {
     let directory = repository::root().join("tests/fixtures/code-objects");
     let mut files = [name, "add", "app", "multiply", "dot"]

@@ -1,6 +1,6 @@
-//! A second reader of offload bundles, for those that clang's bundler does not read: versions of
-//! the compressed form, and targets, that are newer than it is. It shares no code with the one
-//! under test, and is compared with clang's wherever both can read.
+//! A second reader of offload bundles, for compression versions and targets newer than clang's
+//! bundler. It shares no code with the one under test, and is compared with clang's wherever both
+//! can read.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::reference::{CodeObject, CodeObjects};
 /// The code objects of the bundle that fills `file`.
 ///
 /// # Errors
-/// A file that is no bundle, or is compressed with anything but Zstandard.
+/// The file is not a bundle, or is compressed with anything but Zstandard.
 pub(super) fn read(file: &Path) -> Result<CodeObjects> {
     let bytes = fs::read(file)?;
     let plain = match bytes.get(..4) {

@@ -1,4 +1,4 @@
-//! Whether a split prefix does all that the unsplit one does.
+//! Checks that a split prefix behaves like the unsplit one.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(super) struct Checker<'a> {
     pub(super) scratch: &'a Path,
 }
 
-/// How much was checked.
+/// Counts of checked items.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Counts {
     pub(super) programs: usize,
@@ -30,16 +30,16 @@ pub(super) struct Counts {
     pub(super) code_objects: usize,
 }
 
-/// GPUs that the programs are run on, by their ISAs, besides one for each target: one with more
-/// features than any target has, whose best archive lacks kernels that the second best has; one with
-/// a generic ISA behind its own; and one that there is no code for.
+/// Additional GPUs to run the programs on, by their ISAs: one with more features than any target,
+/// whose best archive lacks kernels that the second best has; one with a generic ISA after its own;
+/// and one without code.
 pub(super) const AGENTS: [&str; 3] = ["gfx942:sramecc+:xnack-", "gfx1103,gfx11-generic", NO_CODE];
-/// No target of any project here.
+/// Not a target of any project here.
 const NO_CODE: &str = "gfx1036";
 
 impl Checker<'_> {
-    /// Runs every program of `prefix`, for a GPU of each target and for some others. They must do
-    /// what the unsplit ones do with all wrappers split, and be given the same code objects.
+    /// Runs every program of `prefix` for a GPU of each target and for some others. They must
+    /// behave like the unsplit ones, with all wrappers split, and load the same code objects.
     ///
     /// # Errors
     /// The first difference from the reference.
@@ -122,8 +122,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// What was loaded must be what the unsplit binary would have given; returns how many code
-    /// objects were the same. The wrappers are added to `seen`.
+    /// Checks that the loaded code objects match the unsplit binary's; returns how many did. Adds
+    /// the wrappers to `seen`.
     fn check_loaded(
         &self,
         observation: &Observation,
@@ -171,7 +171,7 @@ impl Checker<'_> {
     }
 }
 
-/// Where there is no code for the GPU, the loader says for which there is, and what to do.
+/// Without code for the GPU, the loader must list the supported ones and say what to do.
 fn check_explanation(observation: &Observation, prefix: &Path) -> Result<()> {
     let prefix = prefix.canonicalize()?;
     let told = &observation.stderr;

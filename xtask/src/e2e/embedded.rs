@@ -1,5 +1,4 @@
-//! The project for where there is no HIP compiler: real code objects that are checked in, linked
-//! by the C compiler.
+//! The project without a HIP compiler: checked-in real code objects, linked by the C compiler.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use super::runtime::{Program, Runtime};
 use super::treatment::copy_tree;
 use crate::{process, repository};
 
-/// A translation unit: its name, how its bundle is stored, and for which targets it has code.
+/// A translation unit: its name, the storage of its bundle, and its targets.
 struct Unit {
     name: &'static str,
     storage: Storage,
@@ -49,7 +48,7 @@ const APP: [Unit; 1] = [Unit {
 /// Builds the project below `work`, and splits it with `kpack install`.
 ///
 /// # Errors
-/// A C compiler that is missing or fails, an unsplit program that does not run.
+/// The C compiler is missing or fails, or an unsplit program does not run.
 pub(super) fn build(
     shell: &Shell,
     runtime: &Runtime,
@@ -154,7 +153,7 @@ fn device_objects(shell: &Shell, units: &[Unit], build: &Path) -> Result<Vec<Pat
     units.iter().map(object).collect()
 }
 
-/// Assembles the wrapper of a translation unit, and its bundle, which is left in
+/// Assembles the wrapper of a translation unit with its bundle, which stays in
 /// `<build>/<unit>.bundle`.
 pub(super) fn assemble(shell: &Shell, unit: &str, bundle: &[u8], build: &Path) -> Result<PathBuf> {
     let source = repository::root().join("tests/e2e/embedded/device.S");

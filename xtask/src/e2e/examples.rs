@@ -1,5 +1,5 @@
-//! The examples in Rust and C++: built, run where they are built, and staged or installed; then
-//! moved, and run again for each target.
+//! Builds the examples in Rust and C++, runs them in the build tree, and stages or installs them;
+//! then moves them and runs them again for each target.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::{process, repository};
 
 /// The targets that both examples are built for.
 const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
-/// Those of the document.
+/// The targets in the document.
 const DOCUMENT_TARGETS: [&str; 2] = ["gfx1030", "gfx90a"];
 /// Wrappers: one for each source.
 const RUST_WRAPPERS: usize = 4;
@@ -23,7 +23,7 @@ const RUST_WRAPPERS: usize = 4;
 const RUST_MODULES: [&str; 3] = ["stats", "vector-kernels", "fill"];
 const CPP_WRAPPERS: usize = 2;
 
-/// What building and running an example needs.
+/// Everything needed to build and run an example.
 struct Examples<'a> {
     shell: &'a Shell,
     tools: &'a HipTools,
@@ -102,14 +102,14 @@ impl Examples<'_> {
             let archive = staged.join(format!("lib/.kpack/{module}_lib_{target}.kpack"));
             ensure!(archive.is_file(), "{} was not staged", archive.display());
         }
-        // The document's program is built with what is there.
+        // Build the document's program with the existing dependencies.
         let kept = self.work.join("rust-kept");
         fs::rename(&target, &kept)?;
         self.moved(&staged, "bin/app", RUST_WRAPPERS)
     }
 
-    /// A command of Cargo's, with clang, the header of the HIP project, and the stub runtime in the
-    /// place of ROCm.
+    /// A Cargo command with clang, the header of the HIP project, and the stub runtime instead of
+    /// ROCm.
     fn in_place_of_rocm<'s>(&self, command: Cmd<'s>, target: &Path) -> Cmd<'s> {
         let headers = repository::root().join("tests/e2e/hip");
         let flags = format!("-nogpuinc -nogpulib -I{}", headers.display());
@@ -122,10 +122,10 @@ impl Examples<'_> {
             .env_remove("RUSTFLAGS")
     }
 
-    /// From `cargo new` to the staged release: the files and commands of the document.
+    /// Follows the files and commands of the document, from `cargo new` to the staged release.
     fn rust_document(&self) -> Result<String> {
         let text = fs::read_to_string(repository::root().join("docs/rust.md"))?;
-        // Outside of the repository, whose workspace `cargo new` would look at.
+        // Use a directory outside of the repository, or `cargo new` would find its workspace.
         let directory = tempfile::tempdir()?;
         let target = self.work.join("rust-kept");
         let _directory = self.shell.push_dir(directory.path());
@@ -169,8 +169,8 @@ impl Examples<'_> {
         Ok("run, staged and verified as it says".to_owned())
     }
 
-    /// A header that only the device passes include is changed: there is other device code. Without
-    /// a change, the build script does not run again.
+    /// Changes a header that only the device passes include, and expects new device code. Without a
+    /// change, the build script must not run again.
     fn follows_headers(&self, target: &Path) -> Result<()> {
         let source = self.shell.read_file("src/add.hip")?;
         let more = "#ifdef __HIP_DEVICE_COMPILE__\n#include \"sp $ace #1.h\"\n#else\n#define FACTOR 0\n#endif\n\
@@ -240,7 +240,7 @@ impl Examples<'_> {
         self.moved(&installed, "bin/vector", CPP_WRAPPERS)
     }
 
-    /// A release that was moved: whole, without a path of where it was made, and running.
+    /// Checks a moved release: complete, without paths of the build, and running.
     fn moved(&self, staged: &Path, executable: &str, wrappers: usize) -> Result<String> {
         let moved = self.work.join("moved").join(executable.replace('/', "-"));
         fs::create_dir_all(&moved)?;
@@ -295,7 +295,7 @@ impl Examples<'_> {
         Ok(all)
     }
 
-    /// Runs a program for each target: every wrapper must get code for it.
+    /// Runs a program for each target; every wrapper must get code for it.
     fn runs(
         &self,
         prefix: &Path,

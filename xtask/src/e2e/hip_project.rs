@@ -20,7 +20,7 @@ pub(super) struct HipTools {
     generator: &'static str,
 }
 
-/// Linkers that the library is linked with, and the program that says that one is there.
+/// Linkers to link the library with, and the program to detect each.
 const LINKERS: [(&str, &str); 4] = [
     ("bfd", "ld.bfd"),
     ("gold", "ld.gold"),
@@ -32,7 +32,7 @@ impl HipTools {
     /// Finds a HIP compiler and CMake.
     ///
     /// # Errors
-    /// What is not installed.
+    /// A tool is not installed.
     pub(super) fn find() -> Result<Self> {
         let program = |names: &str| {
             names
@@ -40,7 +40,7 @@ impl HipTools {
                 .find_map(process::find_program)
                 .with_context(|| format!("{} is not installed", names.replace('|', " or ")))
         };
-        // It looks for llvm-objcopy beside itself, which the link in the PATH is not.
+        // It looks for llvm-objcopy next to itself, so resolve the link in the PATH.
         let bundler = program("clang-offload-bundler-19|clang-offload-bundler")?;
         let bundler = bundler.canonicalize().unwrap_or(bundler);
         program("ld.lld-19|ld.lld").context("clang links device code with lld")?;
@@ -63,7 +63,7 @@ impl HipTools {
         &self.compiler
     }
 
-    /// What CMake generates.
+    /// The CMake generator.
     pub(super) fn generator(&self) -> &str {
         self.generator
     }
@@ -72,7 +72,7 @@ impl HipTools {
     /// directory, since debug information names it, and installs that.
     ///
     /// # Errors
-    /// A build or install that fails, with its output.
+    /// The build or install fails; the error has its output.
     pub(super) fn build_split_at_compile(
         &self,
         shell: &Shell,
@@ -95,7 +95,7 @@ impl HipTools {
     /// package in the prefix `kpack`.
     ///
     /// # Errors
-    /// A build that fails, with its output; an unsplit program that does not run.
+    /// The build fails, with its output, or an unsplit program does not run.
     pub(super) fn build(
         &self,
         shell: &Shell,
@@ -154,7 +154,7 @@ impl HipTools {
     /// Installs the configured build, with further arguments for `cmake --install`.
     ///
     /// # Errors
-    /// An install that fails, with its output.
+    /// The install fails; the error has its output.
     pub(super) fn install(
         &self,
         shell: &Shell,

@@ -1,4 +1,4 @@
-//! What eu-elflint says of a binary, so that it can be compared with what it says of another.
+//! Runs eu-elflint on binaries, to compare its messages.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,10 +8,10 @@ use xshell::{Shell, cmd};
 
 use crate::process;
 
-/// The linter's messages, numbers left out: addresses and indices differ between two binaries.
+/// The linter's messages without numbers, since addresses and indices differ between binaries.
 pub(super) type Messages = BTreeSet<String>;
 
-/// Whether there is a linter.
+/// Whether the linter is installed.
 pub(super) fn is_available() -> bool {
     process::find_program("eu-elflint").is_some()
 }
@@ -19,11 +19,11 @@ pub(super) fn is_available() -> bool {
 /// Lints `file`.
 ///
 /// # Errors
-/// A linter that cannot be run.
+/// The linter cannot be run.
 pub(super) fn lint(shell: &Shell, file: &Path) -> Result<Messages> {
     let command = cmd!(shell, "eu-elflint --gnu-ld {file}");
     let shown = command.to_string();
-    // It exits with 1 when it has anything to say.
+    // It exits with 1 if it has any messages.
     let output = command
         .quiet()
         .ignore_status()
@@ -56,7 +56,7 @@ pub(super) fn nothing_new(file: &Path, found: &Messages, known: &Messages) -> Re
     Ok(())
 }
 
-/// Leaves out digits, and hexadecimal numbers as a whole.
+/// Removes digits and complete hexadecimal numbers.
 fn without_numbers(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;

@@ -1,4 +1,4 @@
-//! `cargo xtask e2e`: the whole way on a real project, compared at every step with the unsplit
+//! `cargo xtask e2e`: runs everything on a real project, and compares each step with the unsplit
 //! build.
 
 mod artifacts;
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// First install the tools that are missing, with apt-get (as root, or through sudo).
     #[arg(long)]
     bootstrap: bool,
-    /// Fail where there is no HIP compiler or no CMake, instead of running on embedded fixtures.
+    /// Fail without a HIP compiler or CMake, instead of running on embedded fixtures.
     #[arg(long)]
     require_hip: bool,
     /// Also split and verify the real libraries of `cargo xtask corpus`.
@@ -48,10 +48,10 @@ pub(crate) struct Options {
     corpus: bool,
 }
 
-/// Runs it all and prints a table of what was checked.
+/// Runs everything and prints a table of the checks.
 ///
 /// # Errors
-/// Anything that did not hold.
+/// A check failed.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
         bootstrap::install_missing()?;
@@ -143,10 +143,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     table.finish()
 }
 
-/// Where the archives are in a prefix.
+/// The directory of the archives in a prefix.
 const KPACKS: &str = "lib/.kpack";
 
-/// What all the checks share.
+/// State shared by all checks.
 struct Run<'a> {
     shell: &'a Shell,
     project: &'a Project,
@@ -155,8 +155,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// What the project's own build installed: that it works, that a second run changes nothing,
-    /// and that the helper alone makes the same files.
+    /// Checks the install by the project's own build: it works, a second run changes nothing, and
+    /// the helper alone makes the same files.
     fn split_as_built(&self, table: &mut Table) {
         let by = self.project.split_by;
         process::step(&format!("Checking what {by} installed"));
@@ -180,7 +180,8 @@ impl Run<'_> {
         table.add("cmake --install --strip", outcome);
     }
 
-    /// `SPLIT_AT compile`: the same archives, byte for byte, and programs that do the same.
+    /// `SPLIT_AT compile` must give the same archives, byte for byte, and programs with the same
+    /// behaviour.
     fn split_at_compile(&self, tools: &HipTools, kpack: &Path, table: &mut Table) {
         process::step("Splitting the objects as they are compiled, and installing that");
         let prefix = self.work.join("split-at-compile");
@@ -267,7 +268,7 @@ impl Run<'_> {
         )
     }
 
-    /// A copy of `prefix` with `treatment` applied to every binary that has device code.
+    /// Copies `prefix` and applies `treatment` to every binary with device code.
     fn treated_copy(&self, prefix: &Path, treatment: Treatment, name: &str) -> Result<PathBuf> {
         let copy = self.work.join(format!("treated-{name}"));
         copy_tree(self.shell, prefix, &copy)?;
@@ -322,7 +323,7 @@ fn counted(counts: Counts) -> String {
     )
 }
 
-/// Every regular file of a tree, by path, with what it holds.
+/// The content of every regular file of a tree, by path.
 fn contents(prefix: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut files = BTreeMap::new();
     let mut directories = vec![prefix.to_owned()];

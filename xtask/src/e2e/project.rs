@@ -1,4 +1,4 @@
-//! An installed project with device code, unsplit and split, whatever it was built by.
+//! An installed project with device code, unsplit and split.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(super) struct Project {
     pub(super) split_by: &'static str,
     /// What to run.
     pub(super) programs: Vec<Program>,
-    /// What was seen of the unsplit prefix.
+    /// Observations of the unsplit prefix.
     pub(super) reference: Reference,
     /// A library, and a function of it that has debug information.
     pub(super) debugged: (PathBuf, &'static str),

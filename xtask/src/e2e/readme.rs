@@ -10,13 +10,13 @@ use super::hip_project::HipTools;
 use super::runtime::Runtime;
 use crate::{process, repository};
 
-/// Where the README says that kpack is installed.
+/// The install prefix of kpack in the README.
 const PREFIX: &str = "/opt/kpack";
 
-/// Does in `work` what the README says, with kpack in the prefix `kpack`.
+/// Follows the README in `work`, with kpack in the prefix `kpack`.
 ///
 /// # Errors
-/// An example that is not there, that fails, or that does not install what the README says.
+/// The example is missing, fails, or does not install what the README says.
 pub(super) fn check(
     shell: &Shell,
     tools: &HipTools,
