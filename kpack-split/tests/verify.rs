@@ -306,7 +306,7 @@ fn a_wrapper_that_was_changed() {
         Err(error) => error.in_one_line(),
     };
     assert!(
-        text.contains("unsplit (HIPF), but `.hip_fatbin` has no loaded bytes"),
+        text.contains("unsplit (magic HIPF), but `.hip_fatbin` has no loaded bytes"),
         "{text}"
     );
 }
