@@ -378,6 +378,36 @@ fn kernels_that_no_marker_leads_to() {
     );
 }
 
+/// An archive whose binary is gone, or lost its device code, is whole and of no use.
+#[test]
+fn an_installed_binary_that_is_gone_or_truncated() {
+    let tree = other_names();
+    let library = tree.path("prefix/lib/libvec.so");
+    fs::remove_file(tree.path(&format!("{MODULE}_gfx942.kpack"))).unwrap();
+    for (bytes, outcome, expected) in [
+        (
+            Some(""),
+            Outcome::Fault,
+            "which is no split binary; it is truncated, or another file",
+        ),
+        (None, Outcome::Note, "which no marker leads to"),
+    ] {
+        match bytes {
+            Some(bytes) => fs::write(&library, bytes).unwrap(),
+            None => fs::remove_file(&library).unwrap(),
+        }
+        for targets in [&[][..], &["gfx1100"]] {
+            let found = checks(&verified(&tree, "prefix", targets), outcome);
+            let expected =
+                format!("vec_lib_gfx1100.kpack: has kernels of `lib/libvec.so`, {expected}");
+            assert!(
+                found.iter().any(|line| line.ends_with(&expected)),
+                "{found:?}"
+            );
+        }
+    }
+}
+
 /// A host binary that lost its end looks like any file that kpack does not know.
 #[test]
 fn a_truncated_host_binary() {

@@ -7,9 +7,9 @@ use std::path::Path;
 use kpack_format::TargetId;
 use kpack_format::archive::{Archive, Targets};
 use kpack_format::code_object::HEAD_SIZE;
-use kpack_format::names::Group;
+use kpack_format::names::{Group, KernelName};
 
-use super::{Report, Subject};
+use super::{Context, Report, Subject};
 use crate::Error;
 use crate::input;
 use crate::inspect::open_archive;
@@ -18,7 +18,11 @@ use crate::inspect::open_archive;
 const MOST_ORDINALS: usize = 8;
 
 /// Verifies the archive at `path`; tells whether it is whole.
-pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
+pub(super) fn verify(
+    path: &Path,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<bool, Error> {
     let faults = report.count(super::Outcome::Fault);
     let mut archive = match open_archive(path) {
         Ok(archive) => archive,
@@ -29,6 +33,12 @@ pub(super) fn verify(path: &Path, report: &mut Report) -> Result<bool, Error> {
         Err(error) => return Err(error),
     };
     let toc = archive.toc().clone();
+    let kernels = toc.kernels.keys();
+    context.holds(
+        path,
+        kernels.map(|kernel| KernelName::parse(kernel).binary),
+        None,
+    );
 
     let expected = Group::from(toc.group_name.as_str()).archive(&toc.gfx_arch_family);
     if path

@@ -26,6 +26,7 @@ use crate::Error;
 use crate::artifact::rules::Digests;
 use crate::inspect::{self, FileKind};
 use crate::leftover::{self, is_leftover};
+use crate::object_file::is_object;
 use crate::parallel::{self, lock, processors};
 
 use artifacts::Artifacts;
@@ -198,7 +199,7 @@ struct Context<'a> {
     digests: Digests,
 }
 
-/// An archive that some marker leads to.
+/// An archive, and the binaries that have to do with it.
 #[derive(Default)]
 struct Reached {
     /// The binaries that it has kernels of.
@@ -210,39 +211,65 @@ struct Reached {
 impl Context<'_> {
     /// Notes that the marker of `binary` leads to the archives of `resolver`.
     fn reached(&self, binary: &str, resolver: &Resolver) {
-        let mut reached = lock(&self.reached);
         for (path, binaries) in resolver.binaries() {
-            let archive = reached.entry(path.to_owned()).or_default();
-            archive
-                .binaries
-                .extend(binaries.into_iter().map(str::to_owned));
-            archive.asked_for.insert(binary.to_owned());
+            self.holds(path, binaries, Some(binary));
         }
     }
 
-    /// Kernels in these archives that no marker in a directory asks for.
+    /// Notes that the archive at `path` has kernels of `binaries`, and which marker led there.
+    fn holds<'b>(
+        &self,
+        path: &Path,
+        binaries: impl IntoIterator<Item = &'b str>,
+        asked_for: Option<&str>,
+    ) {
+        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mut reached = lock(&self.reached);
+        let archive = reached.entry(real).or_default();
+        let binaries = binaries.into_iter().filter(|binary| !is_object(binary));
+        archive.binaries.extend(binaries.map(str::to_owned));
+        archive.asked_for.extend(asked_for.map(str::to_owned));
+    }
+
+    /// Kernels in these archives that no marker in a directory asks for. A host binary that was
+    /// truncated asks for nothing, so where there is a file in its place, that is a fault.
     fn nobody_asks_for(&self, paths: &[PathBuf], report: &mut Report) {
         let roots: Vec<PathBuf> = paths.iter().filter_map(|p| p.canonicalize().ok()).collect();
         for (archive, reached) in lock(&self.reached).iter() {
-            let real = archive.canonicalize().unwrap_or_else(|_| archive.clone());
             // Of a single binary it is not known which others there are.
-            if !roots
-                .iter()
-                .any(|root| root.is_dir() && real.starts_with(root))
-            {
+            let in_a_directory = |root: &PathBuf| root.is_dir() && archive.starts_with(root);
+            let Some(root) = roots.iter().find(|root| in_a_directory(root)) else {
+                continue;
+            };
+            // Of artifacts, the rules for artifacts tell it.
+            if reached.asked_for.is_empty() && self.artifacts.covers(archive) {
                 continue;
             }
             let others = reached.binaries.difference(&reached.asked_for);
-            let others: Vec<&str> = others.map(String::as_str).collect();
-            if !others.is_empty() {
+            let (not_split, missing): (Vec<&str>, Vec<&str>) =
+                others.map(String::as_str).partition(|binary| {
+                    let above = archive.ancestors().skip(1);
+                    let mut prefixes = above.take_while(|prefix| prefix.starts_with(root));
+                    prefixes.any(|prefix| prefix.join(binary).is_file())
+                });
+            for binary in not_split {
+                let text = without_host(binary);
+                report.fault(Subject::Archive, archive, text);
+            }
+            if !missing.is_empty() {
                 let text = format!(
                     "has kernels of `{}`, which no marker leads to",
-                    others.join("`, `")
+                    missing.join("`, `")
                 );
                 report.note(Subject::Archive, archive, text);
             }
         }
     }
+}
+
+/// What is said of an archive with kernels of a file that does not load them.
+fn without_host(binary: &str) -> String {
+    format!("has kernels of `{binary}`, which is no split binary; it is truncated, or another file")
 }
 
 /// A file to verify.
@@ -259,7 +286,7 @@ impl Work {
         let mut report = Report::default();
         let path = &self.path;
         let result = match self.kind {
-            FileKind::Archive => archive::verify(path, &mut report),
+            FileKind::Archive => archive::verify(path, context, &mut report),
             FileKind::Manifest => manifest::verify(path, context, &mut report).map(|()| false),
             _ if self.asked_for => binary::verify(path, context, &mut report).map(|()| false),
             _ => binary::verify_found(path, context, &mut report).map(|()| false),

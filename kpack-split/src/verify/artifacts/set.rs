@@ -9,7 +9,7 @@ use crate::artifact::names;
 use crate::artifact::rules::{Content, Host, Owner, Owners, kernels_without_host};
 use crate::artifact::tree::{Item, Role};
 use crate::inspect::open_archive;
-use crate::verify::{Report, Subject};
+use crate::verify::{Report, Subject, without_host};
 
 /// Whether each path is installed by one artifact only, of those that lie in one directory.
 pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {
@@ -105,9 +105,7 @@ fn kernels_have_binaries<'t>(
     for (binary, host) in kernels_without_host(path, archive.toc(), entry) {
         let text = match host {
             Host::Missing => format!("has kernels of `{binary}`, which no artifact has"),
-            Host::NotSplit(_) => format!(
-                "has kernels of `{binary}`, which is no split binary; it is truncated, or another file"
-            ),
+            Host::NotSplit(_) => without_host(&binary),
         };
         report.fault(Subject::Artifact, &item.from, text);
     }
