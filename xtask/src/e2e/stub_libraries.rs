@@ -31,8 +31,8 @@ type Symbol = (String, String);
 /// is needed.
 const REGISTER: &str = "__hipRegisterFatBinary";
 
-/// Builds stand-ins for the HIP runtime, and for what else `library` needs and the C compiler does not
-/// find, into `prefix`.
+/// Builds stand-ins for ROCm's libraries, installed or not, and for what else `library` needs and the C
+/// compiler does not find, into `prefix`.
 ///
 /// # Errors
 /// A library that cannot be read, a compiler that fails.
@@ -43,10 +43,9 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) 
     // A symbol without a version can come from any of them.
     let mut of_any = needs.symbols.get(&None);
     for name in &needs.libraries {
-        // The real HIP runtime may be installed.
-        let is_runtime = name.starts_with("libamdhip64.so");
         let found = process::output(cmd!(shell, "cc -print-file-name={name}"))?;
-        if Path::new(found.trim()).is_absolute() && !is_runtime {
+        let found = Path::new(found.trim());
+        if found.is_absolute() && !is_rocm(name, found)? {
             continue;
         }
         let of_this = needs.symbols.get(&Some(name.clone()));
@@ -74,6 +73,17 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) 
     Ok(Runtime {
         prefix: prefix.to_owned(),
     })
+}
+
+/// Whether an installed library is the real HIP runtime, or has kernels of its own, which the stub would
+/// report beside those of the library that is checked.
+fn is_rocm(name: &str, path: &Path) -> Result<bool> {
+    if name.starts_with("libamdhip64.so") {
+        return Ok(true);
+    }
+    let needs = Needs::of(path).with_context(|| path.display().to_string())?;
+    let mut symbols = needs.symbols.values().flatten();
+    Ok(symbols.any(|(name, _)| name == REGISTER))
 }
 
 impl Needs {
