@@ -1,15 +1,14 @@
 //! `kpack install`.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
-use kpack_format::archive::Scheme;
 
 use super::output::{self, Text, count, size};
 use super::progress::{Bar, DEVICE_CODE};
+use super::storage::Storage;
 use crate::Error;
 use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Unexpected};
 
@@ -64,15 +63,8 @@ pub(super) struct Arguments {
     /// the same order
     #[arg(long, value_name = "FILE")]
     source: Vec<PathBuf>,
-    /// How to store code objects
-    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
-    compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 22 is smallest
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
-    level: i32,
-    /// Number of threads. Default: the number of processors
-    #[arg(long, short, value_name = "N")]
-    jobs: Option<NonZeroUsize>,
+    #[command(flatten)]
+    storage: Storage,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -102,23 +94,6 @@ enum OnlyArgument {
     Device,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum CompressionArgument {
-    /// Compress each code object with Zstandard
-    Zstd,
-    /// Do not compress
-    None,
-}
-
-impl CompressionArgument {
-    pub(super) fn scheme(self) -> Scheme {
-        match self {
-            Self::Zstd => Scheme::ZstdPerKernel,
-            Self::None => Scheme::None,
-        }
-    }
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.prefix, &arguments.module, &arguments.files);
     options.component.clone_from(&arguments.component);
@@ -134,11 +109,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         OnlyArgument::Device => Only::Device,
     });
     options.sources.clone_from(&arguments.source);
-    options.scheme = arguments.compression.scheme();
-    options.level = arguments.level;
-    if let Some(jobs) = arguments.jobs {
-        options.jobs = jobs;
-    }
+    options.scheme = arguments.storage.compression.scheme();
+    options.level = arguments.storage.level;
+    options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);
 
     let bar = Bar::new(arguments.quiet || arguments.json, DEVICE_CODE);
     let report = install::install(&options, &bar)?;

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
-use super::install::CompressionArgument;
+use super::storage::CompressionArgument;
 use crate::Error;
 use crate::object_file::{self, Options};
 

@@ -13,6 +13,7 @@ mod show;
 mod signals;
 mod split;
 mod stage;
+mod storage;
 mod verify;
 
 use std::io;

@@ -1,13 +1,13 @@
 //! `kpack object`.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::{CompressionArgument, print};
+use super::install::print;
 use super::progress::{Bar, DEVICE_CODE};
+use super::storage::Storage;
 use crate::Error;
 use crate::object_file::{self, Options};
 
@@ -47,15 +47,8 @@ pub(super) struct Arguments {
     /// ../lib/.kpack/
     #[arg(long, value_name = "PATTERN")]
     search_path: Vec<String>,
-    /// How to store code objects
-    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
-    compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 22 is smallest
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
-    level: i32,
-    /// Number of threads. Default: the number of processors
-    #[arg(long, short, value_name = "N")]
-    jobs: Option<NonZeroUsize>,
+    #[command(flatten)]
+    storage: Storage,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -71,11 +64,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.module, &arguments.output_dir, &arguments.files);
     options.component.clone_from(&arguments.component);
     options.search_paths.clone_from(&arguments.search_path);
-    options.scheme = arguments.compression.scheme();
-    options.level = arguments.level;
-    if let Some(jobs) = arguments.jobs {
-        options.jobs = jobs;
-    }
+    options.scheme = arguments.storage.compression.scheme();
+    options.level = arguments.storage.level;
+    options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);
     let bar = Bar::new(arguments.quiet || arguments.json, DEVICE_CODE);
     let report = object_file::split(&options, &bar)?;
     bar.finish();

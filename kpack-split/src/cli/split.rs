@@ -1,6 +1,5 @@
 //! `kpack split`.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,9 +7,9 @@ use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
 use serde::Serialize;
 
-use super::install::CompressionArgument;
 use super::output::{self, Text, count, size};
 use super::progress::{ALL, Bar};
+use super::storage::Storage;
 use crate::Error;
 use crate::artifact::databases::{DATABASES, Selection};
 use crate::artifact::split::{
@@ -77,15 +76,8 @@ pub(super) struct Arguments {
     /// AMDGPU code object)
     #[arg(long, value_enum, default_value_t = UnknownArgument::Report)]
     unknown: UnknownArgument,
-    /// How to store code objects
-    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
-    compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 22 is smallest
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
-    level: i32,
-    /// Number of threads. Default: the number of processors
-    #[arg(long, short, value_name = "N")]
-    jobs: Option<NonZeroUsize>,
+    #[command(flatten)]
+    storage: Storage,
     /// Print the summary, or the error, as JSON
     #[arg(long)]
     json: bool,
@@ -169,11 +161,9 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         UnknownArgument::Move => Unknown::Move,
         UnknownArgument::Error => Unknown::Error,
     };
-    options.scheme = arguments.compression.scheme();
-    options.level = arguments.level;
-    if let Some(jobs) = arguments.jobs {
-        options.jobs = jobs;
-    }
+    options.scheme = arguments.storage.compression.scheme();
+    options.level = arguments.storage.level;
+    options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);
     for (option, given) in [
         ("--tmp-dir", arguments.tmp_dir.is_some()),
         (

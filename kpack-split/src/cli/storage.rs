@@ -1,0 +1,36 @@
+//! How archives are stored and by how many threads: arguments of every command that writes archives.
+
+use std::num::NonZeroUsize;
+
+use clap::{Args, ValueEnum};
+use kpack_format::archive::Scheme;
+
+#[derive(Debug, Args)]
+pub(super) struct Storage {
+    /// How to store code objects
+    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
+    pub(super) compression: CompressionArgument,
+    /// Zstandard level: 1 is fastest, 22 is smallest
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    pub(super) level: i32,
+    /// Number of threads. Default: the number of processors
+    #[arg(long, short, value_name = "N")]
+    pub(super) jobs: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum CompressionArgument {
+    /// Compress each code object with Zstandard
+    Zstd,
+    /// Do not compress
+    None,
+}
+
+impl CompressionArgument {
+    pub(super) fn scheme(self) -> Scheme {
+        match self {
+            Self::Zstd => Scheme::ZstdPerKernel,
+            Self::None => Scheme::None,
+        }
+    }
+}
