@@ -75,6 +75,28 @@ fn device_code_that_the_host_does_not_expect_is_named() {
 }
 
 #[test]
+fn device_code_is_installed_while_its_host_is_copied() {
+    let tree = unsplit();
+    let library = tree.path("library.so");
+    let host = tree.path("prefix/lib/libvec.so");
+    std::fs::rename(&host, &library).unwrap();
+    let whole = std::fs::read(&library).unwrap();
+    // Given a host file of which another run has copied nothing, or a part,
+    for copied in [0, 100, whole.len() / 2] {
+        std::fs::write(&host, &whole[..copied]).unwrap();
+        // when its device code is installed,
+        let mut options = for_targets(&tree, &["gfx942"]);
+        options.only = Some(Only::Device);
+        options.sources = vec![library.clone()];
+        let report = install(&options, &()).unwrap();
+        // then it is there, and the host file is as it was.
+        assert!(report.notices.is_empty(), "{:?}", report.notices);
+        assert!(tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack").exists());
+        assert_eq!(std::fs::read(&host).unwrap(), whole[..copied]);
+    }
+}
+
+#[test]
 fn another_module_is_refused() {
     let tree = split();
     let parts = [

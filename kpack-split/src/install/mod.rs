@@ -123,7 +123,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
 
     plans.set_code_ids(&fat, &kpacks, &group, &archives)?;
     if options.only == Some(Only::Device) {
-        plans::warn_of_other_builds(&fat, &archives, &mut report)?;
+        plans::warn_of_other_builds(&fat, &archives, &mut report);
     }
 
     file_reports(&binaries, &plans.plans, &wants, &mut report)?;

@@ -79,16 +79,19 @@ impl Plans {
 }
 
 /// Warns of host files that are split already and expect other device code than `archives` have: a run
-/// for device code alone does not change them.
+/// for device code alone does not change them. A host file that cannot be read says nothing: another
+/// run may be copying it.
 pub(super) fn warn_of_other_builds(
     fat: &[&Binary],
     archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
     report: &mut Report,
-) -> Result<(), Error> {
-    for binary in fat.iter().filter(|binary| binary.located.path.exists()) {
+) {
+    for binary in fat {
         let Located { path, name } = &binary.located;
+        let Ok(markers) = markers_of(path) else {
+            continue;
+        };
         let found = code_ids::computed(archives, name);
-        let markers = markers_of(path)?;
         let own = markers
             .iter()
             .filter(|marker| marker.kernel_name.as_ref() == Some(name));
@@ -107,7 +110,6 @@ pub(super) fn warn_of_other_builds(
             report.warn(path, text);
         }
     }
-    Ok(())
 }
 
 fn marker(
