@@ -110,6 +110,14 @@ pub(crate) trait Value: Sized {
         Err(E::missing_field(key))
     }
 
+    /// The value that comes next in `map`.
+    fn next<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Self, A::Error>
+    where
+        Self: Deserialize<'de>,
+    {
+        map.next_value()
+    }
+
     /// Whether the key is written.
     fn is_written(&self) -> bool {
         true
@@ -123,9 +131,14 @@ impl<T, const MAX: usize> Value for List<T, MAX> {}
 impl<T, const MAX: usize> Value for Map<T, MAX> {}
 impl<T> Value for BTreeMap<String, T> {}
 
-impl<T> Value for Option<T> {
+impl<T: DeserializeOwned> Value for Option<T> {
     fn missing<E: de::Error>(_: &'static str) -> Result<Self, E> {
         Ok(None)
+    }
+
+    /// A key without value is left out; nil is a value of the wrong type.
+    fn next<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Self, A::Error> {
+        map.next_value().map(Some)
     }
 
     fn is_written(&self) -> bool {
@@ -201,7 +214,7 @@ macro_rules! record {
                             while let Some(key) = map.next_key()? {
                                 match key {
                                     $(Key::$field => {
-                                        if $field.replace(map.next_value()?).is_some() {
+                                        if $field.replace(Value::next(&mut map)?).is_some() {
                                             return Err(de::Error::duplicate_field($key));
                                         }
                                     })+

@@ -634,7 +634,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), toc in 64u64..300) {
+    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), toc in 16u64..300) {
         let mut bytes = [b"KPAK\x01\0\0\0".to_vec(), toc.to_le_bytes().to_vec(), vec![0; 48], bytes].concat();
         let _ = open(&bytes);
         bytes[0] ^= 1;

@@ -120,6 +120,105 @@ fn files_that_are_no_archives() {
     );
 }
 
+/// An archive with a header of 16 bytes, which is all that other writers may have, and keys that readers
+/// cannot do without.
+fn shortest(data: &[u8], toc: &[u8]) -> Vec<u8> {
+    let toc_offset = 16 + data.len() as u64;
+    let header = [&b"KPAK\x01\0\0\0"[..], &toc_offset.to_le_bytes()].concat();
+    [&header[..], data, toc].concat()
+}
+
+/// The contents of an archive that has `one` at offset 16.
+const SHORTEST: &[u8] = b"\x82\xa5blobs\x91\x82\xa6offset\x10\xa4size\x03\
+    \xa3toc\x81\xa3a#0\x81\xa7gfx1100\x82\xa4type\xa5hsaco\xa7ordinal\x00";
+
+#[test]
+fn an_archive_whose_data_follows_sixteen_bytes() {
+    let tree = Tree::new();
+    let bytes = shortest(b"one", SHORTEST);
+    let archive = Archive::open(&file(&tree, &bytes)).unwrap();
+    assert_eq!(archive.load("a#0", TARGET).unwrap(), b"one");
+    let empty = shortest(b"", b"\x82\xa5blobs\x90\xa3toc\x80");
+    assert!(empty.len() < 64);
+    Archive::open(&file(&tree, &empty)).unwrap();
+    let inside = patched(&bytes, b"offset\x10", b"offset\x0f");
+    let error = Archive::open(&file(&tree, &inside));
+    assert_eq!(code(error), ErrorCode::KPACK_ERROR_INVALID_FORMAT);
+}
+
+#[test]
+fn an_entry_without_original_size_has_that_of_what_is_stored() {
+    let tree = Tree::new();
+    let kernels: [(&str, &[u8]); 2] = [("a#0", b"one"), ("a#1", &[7; 1000])];
+    for (scheme, offsets) in [
+        (Scheme::None, true),
+        (Scheme::ZstdPerKernel, true),
+        (Scheme::ZstdPerKernel, false),
+    ] {
+        // Under other names they are keys that are not known.
+        let whole = archive(scheme, TARGET, &kernels);
+        let mut bytes = whole.clone();
+        for at in 0..whole.len() {
+            let key: &[u8] = if offsets {
+                b"original_size"
+            } else {
+                b"frame_offsets"
+            };
+            if whole[at..].starts_with(b"original_size") || whole[at..].starts_with(key) {
+                bytes[at] = b'0';
+            }
+        }
+        let archive = Archive::open(&file(&tree, &bytes)).unwrap();
+        for (name, expected) in kernels {
+            assert_eq!(archive.load(name, TARGET).unwrap(), expected);
+        }
+    }
+}
+
+#[test]
+fn the_version_is_looked_at_before_anything_that_follows_it() {
+    let tree = Tree::new();
+    for more in [8, 12, 40] {
+        let bytes = [&b"KPAK\x02\0\0\0"[..], &vec![0; more]].concat();
+        let error = Archive::open(&file(&tree, &bytes));
+        assert_eq!(code(error), ErrorCode::KPACK_ERROR_UNSUPPORTED_VERSION);
+    }
+}
+
+#[test]
+fn numbers_of_the_wrong_type_are_told_from_damage_whatever_the_files_size() {
+    let tree = Tree::new();
+    let frames = b"\x84\xb2compression_scheme\xafzstd-per-kernel\
+        \xabzstd_offset\x10\xa9zstd_size\x04\xa3toc\x80";
+    let sized = patched(
+        SHORTEST,
+        b"\x82\xa4type",
+        b"\x83\xadoriginal_size\x03\xa4type",
+    );
+    let (blobs, frames) = (shortest(b"one", &sized), shortest(&[0; 4], frames));
+    for (whole, key, number) in [
+        (&blobs, &b"offset"[..], 0x10),
+        (&blobs, b"size", 0x03),
+        (&blobs, b"ordinal", 0x00),
+        (&blobs, b"original_size", 0x03),
+        (&frames, b"zstd_offset", 0x10),
+        (&frames, b"zstd_size", 0x04),
+    ] {
+        Archive::open(&file(&tree, whole)).unwrap();
+        let key = [&[0xa0 | key.len() as u8], key].concat();
+        // A text, nothing, and a negative number.
+        for wrong in [&b"\xa1x"[..], b"\xc0", b"\xff"] {
+            let bytes = patched(
+                whole,
+                &[&key[..], &[number]].concat(),
+                &[&key, wrong].concat(),
+            );
+            let error = Archive::open(&file(&tree, &bytes));
+            assert_eq!(code(error), ErrorCode::KPACK_ERROR_MSGPACK_PARSE_FAILED);
+        }
+    }
+}
+
 #[test]
 fn a_pipe_is_not_waited_for() {
     let tree = Tree::new();

@@ -6,10 +6,13 @@ use std::ops::Index;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use crate::message_pack::{Value, record};
+use crate::message_pack::record;
 
 /// The type of every entry.
 const HSACO: &str = "hsaco";
+/// The size of an entry without one, until the index takes it from what is stored. No code object may be
+/// that large.
+pub(super) const UNKNOWN_SIZE: u64 = u64::MAX;
 /// Room that is made before any entry is read: more comes with the entries.
 const MAX_CAPACITY: usize = 16;
 
@@ -55,6 +58,10 @@ impl Targets {
     /// Entries, in order of their targets.
     pub fn values(&self) -> impl Iterator<Item = &TocEntry> {
         self.0.iter().map(|(_, entry)| entry)
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut TocEntry> {
+        self.0.iter_mut().map(|(_, entry)| entry)
     }
 
     /// Target IDs and entries, in order.
@@ -106,18 +113,18 @@ impl<'a> IntoIterator for &'a Targets {
 record! {
     /// An entry as it stands in the file.
     struct WireEntry {
-        kind = "type": Hsaco,
+        kind = "type": Option<Hsaco>,
         ordinal = "ordinal": u32,
-        original_size = "original_size": u64,
+        original_size = "original_size": Option<u64>,
     }
 }
 
 impl Serialize for Targets {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let wire = |entry: &TocEntry| WireEntry {
-            kind: Hsaco,
+            kind: Some(Hsaco),
             ordinal: entry.ordinal,
-            original_size: entry.original_size,
+            original_size: Some(entry.original_size),
         };
         serializer.collect_map(self.iter().map(|(target, entry)| (target, wire(entry))))
     }
@@ -142,14 +149,10 @@ impl<'de> Visitor<'de> for TargetsVisitor {
         let announced = map.size_hint().unwrap_or_default();
         let mut entries = Vec::with_capacity(announced.min(MAX_CAPACITY));
         while let Some((target, wire)) = map.next_entry::<String, WireEntry>()? {
-            let WireEntry {
-                kind: Hsaco,
-                ordinal,
-                original_size,
-            } = wire;
+            let stated = wire.original_size.map(|size| size.min(UNKNOWN_SIZE - 1));
             let entry = TocEntry {
-                ordinal,
-                original_size,
+                ordinal: wire.ordinal,
+                original_size: stated.unwrap_or(UNKNOWN_SIZE),
             };
             entries.push((target, entry));
         }
@@ -167,8 +170,6 @@ impl<'de> Visitor<'de> for TargetsVisitor {
 
 /// The type of an entry: the only one that there is.
 struct Hsaco;
-
-impl Value for Hsaco {}
 
 impl Serialize for Hsaco {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -5,6 +5,18 @@ const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The most that one block can hold, in bytes (RFC 8878, 3.1.1.2.4).
 const MAX_BLOCK: u32 = 128 << 10;
 
+/// The longest header of a frame, in bytes (RFC 8878, 3.1.1.1).
+pub(super) const MAX_FRAME_HEADER: u64 = 18;
+
+/// The size of the contents of a frame that begins with `start`, by its header.
+///
+/// # Errors
+/// What is wrong, as a text.
+pub(super) fn content_size(start: &[u8]) -> Result<u64, String> {
+    let size = Header::read(start)?.content_size;
+    size.ok_or_else(|| "neither its frame nor the TOC has the size of a code object".to_owned())
+}
+
 /// Checks, without decompressing, that one frame fills `frame` and that it can hold
 /// `original_size` bytes: by the size in its header, and by its blocks. What zstd offers for this
 /// believes the header.

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Seek, SeekFrom};
 
+use super::entries::UNKNOWN_SIZE;
+use super::frame::{MAX_FRAME_HEADER, content_size};
 use super::limits::{MAX_CODE_OBJECT, MAX_FRAMES, MAX_TOC};
 use super::toc::{FORMAT_VERSION, Storage};
-use super::{ArchiveError, DATA_OFFSET, MAGIC, Targets, Toc};
+use super::{ArchiveError, HEADER_SIZE, MAGIC, Targets, Toc, TocEntry};
 
 /// What an archive says of itself: its TOC, checked against the size of the file. The code objects
 /// are not looked at, so reading an index costs what its TOC costs.
@@ -37,12 +39,13 @@ impl Index {
         let bytes = read_bytes(source, toc_size)?;
         let (toc, storage) = Toc::read(&bytes, toc_offset)?;
         let count = check_storage(source, toc_offset, &storage)?;
-        let index = Self {
+        let mut index = Self {
             toc,
             storage,
             toc_offset,
             count,
         };
+        index.complete_sizes(source)?;
         index.check_entries()?;
         Ok(index)
     }
@@ -145,6 +148,37 @@ impl Index {
         }
     }
 
+    /// Gives entries that have no `original_size` the size of what is stored.
+    fn complete_sizes<R: Read + Seek>(&mut self, source: &mut R) -> Result<(), ArchiveError> {
+        let is_unknown = |entry: &TocEntry| entry.original_size == UNKNOWN_SIZE;
+        if !self
+            .toc
+            .kernels
+            .values()
+            .flat_map(Targets::values)
+            .any(is_unknown)
+        {
+            return Ok(());
+        }
+        let places = self.places(source)?;
+        let entries = self.toc.kernels.values_mut().flat_map(Targets::values_mut);
+        for entry in entries.filter(|entry| is_unknown(entry)) {
+            let (offset, size) = places[&entry.ordinal];
+            entry.original_size = match self.storage {
+                Storage::Blobs(_) => size,
+                Storage::Frames { .. } => {
+                    let mut start = Vec::new();
+                    source.seek(SeekFrom::Start(offset))?;
+                    source
+                        .take(size.min(MAX_FRAME_HEADER))
+                        .read_to_end(&mut start)?;
+                    content_size(&start).or_else(|reason| malformed(offset, reason))?
+                }
+            };
+        }
+        Ok(())
+    }
+
     /// Checks that each entry names a stored code object of fitting size.
     fn check_entries(&self) -> Result<(), ArchiveError> {
         let (toc, count) = (&self.toc, self.count);
@@ -203,14 +237,14 @@ pub(super) fn malformed<T>(offset: u64, reason: String) -> Result<T, ArchiveErro
 /// Where the TOC is, and where it ends, which is the size of the file.
 fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError> {
     let size = source.seek(SeekFrom::End(0))?;
-    if size < DATA_OFFSET {
+    if size < HEADER_SIZE {
         return malformed(
             0,
-            format!("the file has {size} bytes; an archive's header has {DATA_OFFSET}"),
+            format!("the file has {size} bytes; an archive's header has {HEADER_SIZE}"),
         );
     }
     source.seek(SeekFrom::Start(0))?;
-    let mut header = [0; 16];
+    let mut header = [0; HEADER_SIZE as usize];
     source.read_exact(&mut header)?;
     let version = word(&header[4..8]);
     if header[..4] != MAGIC {
@@ -223,12 +257,12 @@ fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError>
         return Err(ArchiveError::UnsupportedVersion { found: version });
     }
     let toc_offset = word(&header[8..16]);
-    if toc_offset < DATA_OFFSET || toc_offset >= size {
+    if toc_offset < HEADER_SIZE || toc_offset >= size {
         return malformed(
             8,
             format!(
                 "truncated or damaged: the TOC's offset is {toc_offset:#x} (expected it within \
-                 {DATA_OFFSET:#x}..{size:#x})"
+                 {HEADER_SIZE:#x}..{size:#x})"
             ),
         );
     }
@@ -330,7 +364,7 @@ fn frame_here<R: Read>(
 }
 
 fn check_range(offset: u64, size: u64, end: u64, what: &str) -> Result<(), ArchiveError> {
-    if offset >= DATA_OFFSET
+    if offset >= HEADER_SIZE
         && offset
             .checked_add(size)
             .is_some_and(|own_end| own_end <= end)
@@ -340,7 +374,7 @@ fn check_range(offset: u64, size: u64, end: u64, what: &str) -> Result<(), Archi
     malformed(
         offset,
         format!(
-            "{what} has {size:#x} bytes at offset {offset:#x}; expected it within {DATA_OFFSET:#x}..{end:#x}"
+            "{what} has {size:#x} bytes at offset {offset:#x}; expected it within {HEADER_SIZE:#x}..{end:#x}"
         ),
     )
 }

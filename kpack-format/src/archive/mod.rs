@@ -25,5 +25,7 @@ pub use writer::{ArchiveWriter, Written};
 
 /// The first bytes of an archive.
 pub const MAGIC: [u8; 4] = *b"KPAK";
-/// Where data starts: the size of the header, in bytes.
+/// What readers need of the header, in bytes; data can start there.
+const HEADER_SIZE: u64 = 16;
+/// Where data starts in the archives that kpack writes, after padding.
 const DATA_OFFSET: u64 = 64;

@@ -66,13 +66,14 @@ pub(super) enum Storage {
 }
 
 record! {
-    /// The TOC as it stands in the file.
+    /// The TOC as it stands in the file. What finding a code object does not need, other writers may
+    /// leave out.
     struct Wire {
-        format_version = "format_version": u32,
-        group_name = "group_name": String,
-        gfx_arch_family = "gfx_arch_family": String,
-        gfx_arches = "gfx_arches": List<String, MAX_TARGETS>,
-        compression_scheme = "compression_scheme": String,
+        format_version = "format_version": Option<u32>,
+        group_name = "group_name": Option<String>,
+        gfx_arch_family = "gfx_arch_family": Option<String>,
+        gfx_arches = "gfx_arches": Option<List<String, MAX_TARGETS>>,
+        compression_scheme = "compression_scheme": Option<String>,
         blobs = "blobs": Option<List<WireBlob, MAX_FRAMES>>,
         zstd_offset = "zstd_offset": Option<u64>,
         zstd_size = "zstd_size": Option<u64>,
@@ -149,11 +150,11 @@ impl Toc {
 
     pub(super) fn to_bytes(&self, storage: &Storage) -> Vec<u8> {
         let mut wire = Wire {
-            format_version: FORMAT_VERSION,
-            group_name: self.group_name.clone(),
-            gfx_arch_family: self.gfx_arch_family.clone(),
-            gfx_arches: List(self.gfx_arches.clone()),
-            compression_scheme: self.scheme.as_str().to_owned(),
+            format_version: Some(FORMAT_VERSION),
+            group_name: Some(self.group_name.clone()),
+            gfx_arch_family: Some(self.gfx_arch_family.clone()),
+            gfx_arches: Some(List(self.gfx_arches.clone())),
+            compression_scheme: Some(self.scheme.as_str().to_owned()),
             blobs: None,
             zstd_offset: None,
             zstd_size: None,
@@ -199,18 +200,19 @@ impl Toc {
                 bytes.len() - size
             )));
         }
-        if wire.format_version != FORMAT_VERSION {
+        if let Some(version) = wire.format_version.filter(|v| *v != FORMAT_VERSION) {
             return Err(ArchiveError::UnsupportedVersion {
-                found: u64::from(wire.format_version),
+                found: u64::from(version),
             });
         }
+        let scheme = wire.compression_scheme.as_deref();
+        let scheme = scheme.unwrap_or(Scheme::None.as_str());
         let missing = |key: &str| {
             malformed(format!(
-                "the TOC has no `{key}`, which scheme `{}` needs",
-                wire.compression_scheme
+                "the TOC has no `{key}`, which scheme `{scheme}` needs"
             ))
         };
-        let (scheme, storage) = match wire.compression_scheme.as_str() {
+        let (scheme, storage) = match scheme {
             "none" => {
                 let blobs = wire.blobs.as_ref().ok_or_else(|| missing("blobs"))?;
                 let blobs = blobs
@@ -235,9 +237,9 @@ impl Toc {
             }
         };
         let toc = Self {
-            group_name: wire.group_name,
-            gfx_arch_family: wire.gfx_arch_family,
-            gfx_arches: wire.gfx_arches.0,
+            group_name: wire.group_name.unwrap_or_default(),
+            gfx_arch_family: wire.gfx_arch_family.unwrap_or_default(),
+            gfx_arches: wire.gfx_arches.map(|list| list.0).unwrap_or_default(),
             scheme,
             kernels: wire.toc.0,
             checksums: wire
