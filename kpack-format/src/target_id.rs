@@ -50,6 +50,13 @@ impl TargetId {
                 .all(|feature| agent.features.contains(feature))
     }
 
+    /// Whether who names this target means `other`: without features, all of its processor; with
+    /// features, only the same ones.
+    pub fn selects(&self, other: &TargetId) -> bool {
+        self.processor == other.processor
+            && (self.features.is_empty() || self.features == other.features)
+    }
+
     /// Every target whose code objects run on this agent, most specific first: for
     /// `gfx942:sramecc+:xnack-` itself, `gfx942:sramecc+`, `gfx942:xnack-`, `gfx942`.
     pub fn compatible(&self) -> Vec<TargetId> {

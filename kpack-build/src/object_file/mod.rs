@@ -104,6 +104,12 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     Ok(report)
 }
 
+/// The device code of an object, or of each member of a static library that has some.
+pub(crate) fn device_code(path: &Path) -> Result<Vec<DeviceCode>, Error> {
+    let units = Input::read(path, &[])?.units.into_iter();
+    Ok(units.map(|unit| unit.code).collect())
+}
+
 /// Name of the archives' directory in the output directory.
 const KPACKS: &str = ".kpack";
 

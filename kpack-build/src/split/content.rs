@@ -19,13 +19,15 @@ const LARGE: u64 = 64 << 20;
 const PART: u64 = 1 << 20;
 
 /// An uncompressed code object.
-pub(super) enum Content {
+pub enum Content {
+    /// In memory.
     Held(Vec<u8>),
+    /// In a file of its own.
     Spooled(Spooled),
 }
 
 /// A file that holds a large code object, uncompressed or compressed.
-pub(super) struct Spooled {
+pub struct Spooled {
     file: File,
     size: u64,
     checksum: Sha256,
@@ -85,17 +87,27 @@ impl Content {
             Self::Held(bytes) => Self::Held(bytes.clone()),
             Self::Spooled(spooled) => {
                 let mut file = scratch_file(scratch)?;
-                let mut from = &spooled.file;
-                from.rewind()
-                    .and_then(|()| io::copy(&mut from, &mut file))
+                self.write_to(&mut file)
                     .map_err(|e| Error::io(scratch, "write a scratch file in", e))?;
                 Self::Spooled(Spooled { file, ..*spooled })
             }
         })
     }
 
+    /// Writes all of it.
+    pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Self::Held(bytes) => out.write_all(bytes),
+            Self::Spooled(spooled) => {
+                let mut from = &spooled.file;
+                from.rewind()?;
+                io::copy(&mut from, out).map(drop)
+            }
+        }
+    }
+
     /// Its size in bytes.
-    pub(super) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         match self {
             Self::Held(bytes) => bytes.len() as u64,
             Self::Spooled(spooled) => spooled.size,

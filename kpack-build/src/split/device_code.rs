@@ -107,10 +107,18 @@ impl DeviceCode {
         bundles.map(|located| located.offset..located.offset.saturating_add(located.bundle.size))
     }
 
+    /// The first wrapper of each code object, and its target.
+    pub fn entries(&self) -> impl Iterator<Item = (u32, &TargetId)> {
+        self.bundles.iter().flat_map(|located| {
+            let wrapper = located.wrappers.first().copied().unwrap_or_default();
+            let entries = located.device_entries();
+            entries.map(move |(target, _)| (wrapper, target))
+        })
+    }
+
     /// The targets of its device code.
     pub fn targets(&self) -> BTreeSet<TargetId> {
-        let entries = self.bundles.iter().flat_map(LocatedBundle::device_entries);
-        entries.map(|(target, _)| target.clone()).collect()
+        self.entries().map(|(_, target)| target.clone()).collect()
     }
 
     /// Size in bytes of the code objects for the wanted targets.
@@ -125,7 +133,7 @@ impl DeviceCode {
     /// Each wanted code object with its target and the indices of its wrappers. Large ones are in
     /// files in the directory `scratch`. Reads every bundle to its end, so that damage anywhere is
     /// found.
-    pub(super) fn code_objects<'a>(
+    pub fn code_objects<'a>(
         &'a self,
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
         scratch: &'a Path,

@@ -7,4 +7,5 @@ mod device_code;
 pub mod padding;
 
 pub use compress::{Budget, Compression, compress};
+pub use content::Content;
 pub use device_code::DeviceCode;

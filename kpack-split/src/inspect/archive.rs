@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::archive::{ArchiveError, Scheme, Targets};
+use kpack_format::archive::{Scheme, Targets};
 use kpack_format::names::KernelName;
 use serde::Serialize;
 
@@ -59,39 +59,6 @@ pub(crate) fn is_for(path: &Path, target: &TargetId) -> bool {
     archive.map_or(true, |archive| {
         archive.toc().gfx_arch_family == target.to_string()
     })
-}
-
-/// Maximum number of names in an error.
-const MOST_NAMES: usize = 5;
-
-/// Extracts the code object of `kernel` for `target` from an archive.
-///
-/// # Errors
-/// [`Error::Refused`] if there is none or the archive is damaged; [`Error::Io`].
-pub fn extract(path: &Path, kernel: &str, target: &TargetId) -> Result<Vec<u8>, Error> {
-    let mut archive = open_archive(path)?;
-    match archive.read(kernel, &target.to_string()) {
-        Err(ArchiveError::NoSuchKernel { .. }) => {
-            let toc = archive.toc();
-            let mut names: Vec<&str> = toc.kernels.keys().map(String::as_str).collect();
-            names.sort_by_key(|name| KernelName::parse(name));
-            let more = names.len().saturating_sub(MOST_NAMES);
-            names.truncate(MOST_NAMES);
-            let more = match more {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            Err(Error::refused(
-                path,
-                format!(
-                    "it has no kernel `{kernel}` for {target}; it is for {} and has {}{more}",
-                    toc.gfx_arches.join(", "),
-                    names.join(", ")
-                ),
-            ))
-        }
-        result => result.map_err(|error| Error::archive(path, "read", error)),
-    }
 }
 
 pub(super) fn inspect(path: &Path) -> Result<Archive, Error> {

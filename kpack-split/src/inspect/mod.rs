@@ -5,6 +5,7 @@
 
 mod archive;
 mod bundle;
+mod code_objects;
 mod kpacks;
 mod linked;
 mod manifest;
@@ -19,8 +20,9 @@ use serde::Serialize;
 use crate::Error;
 
 pub use crate::input::{FileKind, identify};
-pub use archive::{Archive, Kernel, extract};
+pub use archive::{Archive, Kernel};
 pub use bundle::{Bundle, BundleEntry, CodeObject};
+pub use code_objects::CodeObjects;
 pub use kpacks::{Kpack, Kpacks, find_kpacks};
 pub use linked::{
     FatBinary, FatWrapper, NoDeviceCode, SplitBinary, SplitObject, SplitWrapper, TargetTotal,

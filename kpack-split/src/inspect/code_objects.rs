@@ -1,0 +1,210 @@
+//! The code objects of one file, whatever keeps them: a linked binary, an object, a static library, an
+//! archive, an offload bundle.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use kpack_build::shared::elf::Wrapper;
+use kpack_build::shared::split::{Content, DeviceCode, of_objects};
+use kpack_format::TargetId;
+use kpack_format::archive::Archive;
+use kpack_format::names::KernelName;
+
+use super::{FileKind, identify, open, open_archive};
+use crate::Error;
+use crate::split;
+
+/// The selected code objects of a file.
+pub struct CodeObjects {
+    path: PathBuf,
+    source: Source,
+    /// Kernels and targets, in order.
+    selected: Vec<(String, TargetId)>,
+}
+
+enum Source {
+    Archive(Box<Archive<BufReader<File>>>),
+    /// One for each object. Wrappers are counted through all of them.
+    Bundles(Vec<DeviceCode>),
+}
+
+/// Maximum number of names in an error.
+const MOST_NAMES: usize = 5;
+
+impl CodeObjects {
+    /// Reads which code objects `path` has for `kernel` and `target`, where these are given. A target
+    /// without features stands for all of its processor. A kernel outside of archives is the file's
+    /// name, `#`, and the wrapper's index.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is none, or the file is damaged; [`Error::Io`].
+    pub fn find(
+        path: &Path,
+        kernel: Option<&str>,
+        target: Option<&TargetId>,
+    ) -> Result<Self, Error> {
+        let source = Source::read(path)?;
+        let there = source.names(path)?;
+        let is_kernel = |name: &str| kernel.is_none_or(|kernel| kernel == name);
+        let is_target = |own: &TargetId| target.is_none_or(|target| target.selects(own));
+        let selected = there
+            .iter()
+            .filter(|(name, own)| is_kernel(name) && is_target(own));
+        let selected: Vec<_> = selected.cloned().collect();
+        if selected.is_empty() {
+            let kernel = kernel.map(|kernel| format!("kernel `{kernel}`"));
+            let target = target.map(|target| format!(" for {target}"));
+            return Err(Error::refused(
+                path,
+                format!(
+                    "it has no {}{}{}",
+                    kernel.as_deref().unwrap_or("code object"),
+                    target.as_deref().unwrap_or_default(),
+                    what_there_is(&there)
+                ),
+            ));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            source,
+            selected,
+        })
+    }
+
+    /// The kernels and targets that were selected.
+    pub fn selected(&self) -> &[(String, TargetId)] {
+        &self.selected
+    }
+
+    /// Keeps only those for exactly this target, if there are any.
+    pub fn prefer(&mut self, target: &TargetId) {
+        if self.selected.iter().any(|(_, own)| own == target) {
+            self.selected.retain(|(_, own)| own == target);
+        }
+    }
+
+    /// Reads them one after the other. Large ones are in files in the directory `scratch` meanwhile.
+    ///
+    /// # Errors
+    /// Those of `each`; [`Error::Refused`] for damage, [`Error::Io`].
+    pub fn read(
+        mut self,
+        scratch: &Path,
+        each: &mut dyn FnMut(&str, &TargetId, &Content) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match &mut self.source {
+            Source::Archive(archive) => {
+                for (kernel, target) in &self.selected {
+                    let bytes = archive.read(kernel, &target.to_string());
+                    let bytes = bytes.map_err(|error| Error::archive(&self.path, "read", error))?;
+                    each(kernel, target, &Content::Held(bytes))?;
+                }
+            }
+            Source::Bundles(files) => {
+                let wanted = |own: &TargetId| self.selected.iter().any(|(_, target)| target == own);
+                let mut first = 0;
+                for code in files {
+                    for code_object in code.code_objects(&wanted, scratch) {
+                        let (wrappers, target, content) = code_object?;
+                        let index = first + wrappers.first().copied().unwrap_or_default();
+                        let found = (name_in(&self.path, index), target);
+                        if self.selected.contains(&found) {
+                            each(&found.0, &found.1, &content)?;
+                        }
+                    }
+                    first += code.wrapper_count() as u32;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Source {
+    fn read(path: &Path) -> Result<Self, Error> {
+        let file = open(path)?;
+        let bundles = match identify(path, &file)? {
+            Some(FileKind::Archive) => {
+                return Ok(Self::Archive(Box::new(open_archive(path)?)));
+            }
+            Some(FileKind::Object | FileKind::StaticLibrary) => of_objects(path)?,
+            Some(FileKind::Bundle | FileKind::CodeObject) => {
+                let size = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+                let whole = Wrapper {
+                    co_index: 0,
+                    address: 0,
+                    bundle_address: 0,
+                    bundle_offset: 0,
+                    bundle_available: size.len(),
+                };
+                vec![DeviceCode::read(path, &file, &[whole])?]
+            }
+            _ => match split::read(path)? {
+                split::Input::Fat(fat) => vec![fat.code],
+                split::Input::Split => {
+                    let reason = "its device code is in archives; name one of these instead";
+                    return Err(Error::refused(path, reason));
+                }
+                split::Input::LeftAlone(reason) => return Err(Error::refused(path, reason)),
+            },
+        };
+        Ok(Self::Bundles(bundles))
+    }
+
+    /// The kernels and targets of all code objects, in order.
+    fn names(&self, path: &Path) -> Result<Vec<(String, TargetId)>, Error> {
+        let mut names = Vec::new();
+        match self {
+            Self::Archive(archive) => {
+                for (kernel, targets) in &archive.toc().kernels {
+                    for target in targets.keys() {
+                        let target = target.parse::<TargetId>();
+                        let target = target.map_err(|e| Error::refused(path, e.to_string()))?;
+                        names.push((kernel.clone(), target));
+                    }
+                }
+            }
+            Self::Bundles(files) => {
+                let mut first = 0;
+                for code in files {
+                    let entries = code.entries();
+                    names.extend(
+                        entries
+                            .map(|(index, target)| (name_in(path, first + index), target.clone())),
+                    );
+                    first += code.wrapper_count() as u32;
+                }
+            }
+        }
+        names.sort_by(|(a, own), (b, other)| {
+            (KernelName::parse(a), own).cmp(&(KernelName::parse(b), other))
+        });
+        Ok(names)
+    }
+}
+
+/// The kernel of the wrapper with this index in a file.
+fn name_in(path: &Path, index: u32) -> String {
+    let name = path.file_name().unwrap_or_default();
+    KernelName::new(&name.to_string_lossy(), index).to_string()
+}
+
+/// What an error says about the code objects of a file.
+fn what_there_is(names: &[(String, TargetId)]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut targets: Vec<String> = names.iter().map(|(_, target)| target.to_string()).collect();
+    targets.sort();
+    targets.dedup();
+    let mut kernels: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+    kernels.dedup();
+    let more = match kernels.len().saturating_sub(MOST_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    kernels.truncate(MOST_NAMES);
+    let (targets, kernels) = (targets.join(", "), kernels.join(", "));
+    format!("; it is for {targets} and has {kernels}{more}")
+}

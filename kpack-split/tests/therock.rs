@@ -1,0 +1,186 @@
+//! The calls that TheRock makes of the tools that it calls `rocm_kpack`, flag for flag.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
+use kpack_tests::tree::Tree;
+
+fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kpack"))
+        .current_dir(tree.root())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn succeeds(tree: &Tree, arguments: &[&str]) -> String {
+    let output = kpack(tree, arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What is said where it fails, after the exit code.
+#[track_caller]
+fn fails(tree: &Tree, arguments: &[&str], exit_code: i32) -> String {
+    let output = kpack(tree, arguments);
+    assert_eq!(output.status.code(), Some(exit_code), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The names and bytes of the files in a directory.
+fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            (name, fs::read(entry.path()).unwrap())
+        })
+        .collect()
+}
+
+/// Two wrappers; the second is for one target only.
+fn library() -> FatLibrary {
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [
+                code("gfx90a:xnack+", "add"),
+                code("gfx90a:xnack-", "sub"),
+                code("gfx1100", "add"),
+            ],
+        )
+        .wrapper(Storage::Zstd(3), [code("gfx90a:xnack+", "mul")])
+}
+
+const UNBUNDLE: [&str; 5] = [
+    "unbundle",
+    "--gfx-arch",
+    "gfx90a",
+    "--output-dir",
+    "out/of/it",
+];
+
+#[test]
+fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
+    let (add, sub, mul) = (
+        code("gfx90a:xnack+", "add").1,
+        code("gfx90a:xnack-", "sub").1,
+        code("gfx90a:xnack+", "mul").1,
+    );
+    for (name, kind) in [
+        ("librccl.so.1", Kind::Shared),
+        ("rccl.o", Kind::Object),
+        ("librccl.a", Kind::StaticLibrary),
+    ] {
+        let tree = Tree::new();
+        library().kind(kind).build(&tree.path(name)).unwrap();
+        succeeds(&tree, &[&UNBUNDLE[..], &[name]].concat());
+        let expected = [
+            (format!("{name}-0-gfx90a:xnack+.hsaco"), add.clone()),
+            (format!("{name}-0-gfx90a:xnack-.hsaco"), sub.clone()),
+            (format!("{name}-1-gfx90a:xnack+.hsaco"), mul.clone()),
+        ];
+        assert_eq!(files(&tree.path("out/of/it")), expected.into(), "{name}");
+    }
+}
+
+#[test]
+fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
+    let tree = Tree::new();
+    let one = |target: &str, name: &str| {
+        FatLibrary::new()
+            .kind(Kind::Object)
+            .wrapper(Storage::Plain, [code(target, name)])
+    };
+    // Two members, each with a wrapper of its own,
+    one("gfx90a", "add").build(&tree.path("add.o")).unwrap();
+    one("gfx90a", "mul").build(&tree.path("mul.o")).unwrap();
+    let ar = Command::new("ar")
+        .current_dir(tree.root())
+        .args(["rcsD", "libops.a", "add.o", "mul.o"])
+        .status();
+    assert!(ar.unwrap().success());
+    // a bundle, a code object,
+    let entries = [code("gfx90a", "add"), code("gfx942", "add")];
+    let bytes = bundle(Storage::Zstd(2), &entries).unwrap();
+    fs::write(tree.path("ops.co"), bytes).unwrap();
+    fs::write(tree.path("bare.hsaco"), &entries[0].1).unwrap();
+    // and the archive of an installed library.
+    let library = tree.path("lib/libops.so");
+    FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx90a", "add")])
+        .build(&library)
+        .unwrap();
+    let install = [
+        "install",
+        "--prefix",
+        ".",
+        "--module",
+        "ops",
+        "lib/libops.so",
+    ];
+    succeeds(&tree, &install);
+    for (file, expected) in [
+        (
+            "libops.a",
+            &[
+                ("libops.a-0-gfx90a.hsaco", "add"),
+                ("libops.a-1-gfx90a.hsaco", "mul"),
+            ][..],
+        ),
+        ("ops.co", &[("ops.co-0-gfx90a.hsaco", "add")]),
+        ("bare.hsaco", &[("bare.hsaco-0-gfx90a.hsaco", "add")]),
+        (
+            "lib/.kpack/ops_lib_gfx90a.kpack",
+            &[("lib_libops.so-0-gfx90a.hsaco", "add")],
+        ),
+    ] {
+        let _ = fs::remove_dir_all(tree.path("out"));
+        succeeds(&tree, &[&UNBUNDLE[..], &[file]].concat());
+        let expected = expected.iter().map(|(name, payload)| {
+            let bytes = code("gfx90a", payload).1;
+            ((*name).to_owned(), bytes)
+        });
+        assert_eq!(files(&tree.path("out/of/it")), expected.collect(), "{file}");
+    }
+    let said = fails(&tree, &[&UNBUNDLE[..], &["lib/libops.so"]].concat(), 3);
+    assert!(said.contains("its device code is in archives"), "{said}");
+}
+
+#[test]
+fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error() {
+    let tree = Tree::new();
+    library().build(&tree.path("librccl.so")).unwrap();
+    let out = ["--output-dir", "out", "librccl.so"];
+    succeeds(
+        &tree,
+        &[&["unbundle", "--arch", "gfx90a:xnack-"], &out[..]].concat(),
+    );
+    let names: Vec<String> = files(&tree.path("out")).into_keys().collect();
+    assert_eq!(names, ["librccl.so-0-gfx90a:xnack-.hsaco"]);
+
+    let none = ["unbundle", "--gfx-arch", "gfx1250", "--output-dir", "none"];
+    let said = fails(&tree, &[&none[..], &["librccl.so"]].concat(), 3);
+    assert!(
+        said.contains(
+            "it has no code object for gfx1250; it is for gfx1100, gfx90a:xnack+, gfx90a:xnack- and \
+             has librccl.so#0, librccl.so#1"
+        ),
+        "{said}"
+    );
+    assert!(!tree.path("none").exists());
+    // One file can only hold one code object.
+    let said = fails(
+        &tree,
+        &["extract", "--arch", "gfx90a", "-o", "one", "librccl.so"],
+        3,
+    );
+    assert!(said.contains("3 code objects are selected"), "{said}");
+    let one = ["extract", "--arch", "gfx1100", "-o", "-", "librccl.so"];
+    assert_eq!(kpack(&tree, &one).stdout, code("gfx1100", "add").1);
+}
