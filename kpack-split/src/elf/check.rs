@@ -1,4 +1,4 @@
-//! Checks a written host binary: one that would not load is an error here, not for its user.
+//! Checks a written binary: one that would not load is an error here, not for its user.
 
 use std::fs::File;
 
@@ -7,14 +7,15 @@ use object::elf;
 use super::dynamic::{Dynamic, is_address};
 use super::headers::{Section, Segment};
 use super::image::Image;
+use super::plan::PlannedWrapper;
 use super::refuse;
 use super::{DeviceCode, ElfError, Plan};
 
-/// Reads the host binary back and compares it with its plan.
+/// Reads the result back and compares it with its plan.
 ///
 /// # Errors
-/// [`ElfError::Unsound`]: the fault is in the host binary, not in its sound input.
-pub(crate) fn host_binary(output: &File, plan: &Plan) -> Result<(), ElfError> {
+/// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
+pub(crate) fn result(output: &File, plan: &Plan) -> Result<(), ElfError> {
     read_back(output, plan).map_err(|error| match error {
         ElfError::Refused(reason) => ElfError::Unsound(reason),
         error => error,
@@ -126,16 +127,32 @@ fn dynamic_addresses(image: &Image<&File>) -> Result<(), ElfError> {
 }
 
 fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
-    let DeviceCode::Split(split) = image.device_code()? else {
-        refuse!("it is not recognised as a split binary");
+    let found: Vec<PlannedWrapper> = match image.device_code()? {
+        DeviceCode::Split(split) => {
+            let wrappers = split.wrappers.iter();
+            wrappers
+                .map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index))
+                .collect()
+        }
+        DeviceCode::Fat(fat) if fat.split_before.is_empty() => {
+            let wrappers = fat.wrappers.iter();
+            wrappers
+                .map(|w| PlannedWrapper::fat(w.address, w.bundle_address))
+                .collect()
+        }
+        _ => refuse!("it is neither recognised as a split binary nor as one with all its code"),
     };
-    let right = split.wrappers.iter().enumerate().all(|(index, wrapper)| {
-        let has_own = plan.split_before.contains(&wrapper.address);
-        wrapper.co_index as usize == index
-            && (has_own || wrapper.marker_address == plan.geometry.marker.start)
-    });
-    if !right || split.wrappers.len() != plan.wrapper_count {
-        refuse!("its wrappers do not all point to its marker");
+    let as_planned = |(found, planned): (&PlannedWrapper, &PlannedWrapper)| {
+        let pointer = planned.pointer.or(found.pointer);
+        *found
+            == PlannedWrapper {
+                pointer,
+                ..*planned
+            }
+    };
+    let pairs = found.iter().zip(&plan.wrappers);
+    if found.len() != plan.wrappers.len() || !pairs.into_iter().all(as_planned) {
+        refuse!("its wrappers do not all point where they should");
     }
     Ok(())
 }

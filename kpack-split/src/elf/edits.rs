@@ -11,10 +11,11 @@ use super::dynamic::{
 };
 use super::image::Image;
 use super::layout::Geometry;
-use super::records::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods, pods_mut};
+use super::plan::{Gap, PlannedWrapper};
+use super::records::{FAT_SECTION, POINTER, WRAPPER_SIZE, pods, pods_mut};
 use super::refuse;
 use super::section_table::SectionTable;
-use super::wrappers::{FatBinary, is_absolute};
+use super::wrappers::is_absolute;
 use super::{ElfError, ReadAt};
 
 /// Changed bytes by offset in the input. A later change wins over an earlier one.
@@ -47,8 +48,8 @@ impl Edits {
     }
 
     /// The changes by output offset.
-    pub(crate) fn into_output(self, geometry: &Geometry) -> Vec<(u64, Vec<u8>)> {
-        let place = |(offset, bytes)| (geometry.output_offset(offset), bytes);
+    pub(crate) fn into_output(self, gap: &Gap) -> Vec<(u64, Vec<u8>)> {
+        let place = |(offset, bytes)| (gap.output_offset(offset), bytes);
         self.writes.into_iter().map(place).collect()
     }
 }
@@ -58,22 +59,16 @@ impl Edits {
 pub(crate) fn wrappers_and_relocations<S: ReadAt>(
     image: &Image<S>,
     dynamic: &Dynamic,
-    fat: &FatBinary,
+    wrappers: &[PlannedWrapper],
     geometry: &Geometry,
     edits: &mut Edits,
 ) -> Result<(), ElfError> {
-    let marker = geometry.marker.start;
-    // By address of the pointer: whether the marker's address must be stored in the pointer itself.
-    let mut pointers: BTreeMap<u64, bool> = fat
-        .wrappers
-        .iter()
-        .map(|w| (w.address + POINTER, image.is_position_dependent()))
-        .collect();
-
-    let relocations = Relocations::read(image, dynamic)?;
-    let symbols = dynamic_symbols(image)?;
-    for relocation in relocations.iter() {
-        let relocation: Relocation = relocation?;
+    redirect(image, dynamic, wrappers, edits, &mut |other, edits| {
+        let Relocated {
+            relocation,
+            target,
+            of_wrapper,
+        } = other;
         if geometry.fat.contains(&relocation.address) {
             refuse!(
                 "a relocation ({:?}) applies to address {:#x} inside `{FAT_SECTION}`, which kpack removes",
@@ -81,7 +76,6 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
                 relocation.address
             );
         }
-        let target = relocations.target(&relocation, pods(&symbols));
         let touched = [Some(relocation.address), target];
         let in_the_way = |a: &u64| geometry.grown.contains(a) && geometry.map(*a).is_none();
         if let Some(address) = touched.into_iter().flatten().find(in_the_way) {
@@ -91,18 +85,17 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
                 relocation.kind
             );
         }
-        if let Some(in_place) = pointers.get_mut(&relocation.address) {
-            match relocation.entry {
-                None => *in_place = true,
-                Some(entry) => redirect(image, &relocation, entry, marker, edits)?,
-            }
-        } else if let Some(target) = target.filter(|target| geometry.fat.contains(target)) {
+        if of_wrapper {
+            return Ok(());
+        }
+        if let Some(target) = target.filter(|target| geometry.fat.contains(target)) {
             refuse!(
                 "the relocation ({:?}) of address {:#x} points to {target:#x} inside `{FAT_SECTION}` but belongs to no wrapper",
                 relocation.kind,
                 relocation.address
             );
-        } else if let Some(to) = target.and_then(|target| geometry.map(target)) {
+        }
+        if let Some(to) = target.and_then(|target| geometry.map(target)) {
             // A relocation against a symbol follows automatically, because the symbol moves.
             match relocation.entry {
                 None => edits.write(
@@ -115,29 +108,81 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
                 Some(_) => {}
             }
         }
+        Ok(())
+    })
+}
+
+/// A relocation as the image has it.
+pub(crate) struct Relocated {
+    pub(crate) relocation: Relocation,
+    /// What it points to, if the image alone tells.
+    pub(crate) target: Option<u64>,
+    /// Whether it is that of a wrapper's pointer.
+    pub(crate) of_wrapper: bool,
+}
+
+/// Rewrites wrappers and the relocations of their pointers. `each` is called with every relocation.
+pub(crate) fn redirect<S: ReadAt>(
+    image: &Image<S>,
+    dynamic: &Dynamic,
+    wrappers: &[PlannedWrapper],
+    edits: &mut Edits,
+    each: &mut dyn FnMut(Relocated, &mut Edits) -> Result<(), ElfError>,
+) -> Result<(), ElfError> {
+    // By address of the pointer: its target, and whether the target must be stored in the pointer
+    // itself.
+    let in_place = image.is_position_dependent();
+    let planned = wrappers.iter().filter_map(|w| Some((w, w.pointer?)));
+    let mut pointers: BTreeMap<u64, (u64, bool)> = planned
+        .clone()
+        .map(|(w, pointer)| (w.address + POINTER, (pointer, in_place)))
+        .collect();
+
+    let relocations = Relocations::read(image, dynamic)?;
+    let symbols = dynamic_symbols(image)?;
+    for relocation in relocations.iter() {
+        let relocation: Relocation = relocation?;
+        let target = relocations.target(&relocation, pods(&symbols));
+        let pointer = pointers.get_mut(&relocation.address);
+        let of_wrapper = pointer.is_some();
+        match (pointer, relocation.entry) {
+            (None, _) => {}
+            (Some((_, in_place)), None) => *in_place = true,
+            (Some((target, _)), Some(entry)) => {
+                make_relative(image, &relocation, entry, *target, edits)?;
+            }
+        }
+        each(
+            Relocated {
+                relocation,
+                target,
+                of_wrapper,
+            },
+            edits,
+        )?;
     }
 
-    for wrapper in &fat.wrappers {
+    for (wrapper, pointer) in planned {
         let offset = offset_of(image, wrapper.address, WRAPPER_SIZE)?;
         let mut bytes = image.bytes(offset, WRAPPER_SIZE, "a wrapper")?;
-        let in_place = pointers.get(&(wrapper.address + POINTER)) == Some(&true);
-        bytes[0..4].copy_from_slice(&MAGIC_SPLIT.to_le_bytes());
+        let in_place = pointers.get(&(wrapper.address + POINTER));
+        bytes[0..4].copy_from_slice(&wrapper.magic.to_le_bytes());
         // Some linkers also store a RELA relocation's addend in the relocated word.
-        if in_place || bytes[8..16] != [0; 8] {
-            bytes[8..16].copy_from_slice(&marker.to_le_bytes());
+        if in_place.is_some_and(|(_, in_place)| *in_place) || bytes[8..16] != [0; 8] {
+            bytes[8..16].copy_from_slice(&pointer.to_le_bytes());
         }
-        bytes[16..24].copy_from_slice(&u64::from(wrapper.co_index).to_le_bytes());
+        bytes[16..24].copy_from_slice(&wrapper.reserved.to_le_bytes());
         edits.write(offset, bytes);
     }
     Ok(())
 }
 
-/// Makes the RELA `entry` of a wrapper's pointer relative to the marker.
-fn redirect<S: ReadAt>(
+/// Makes the RELA `entry` of a wrapper's pointer relative to `target`.
+fn make_relative<S: ReadAt>(
     image: &Image<S>,
     relocation: &Relocation,
     entry: u64,
-    marker: u64,
+    target: u64,
     edits: &mut Edits,
 ) -> Result<(), ElfError> {
     let relative = image.machine.relative();
@@ -152,7 +197,7 @@ fn redirect<S: ReadAt>(
     let rela = elf::Rela64::<LE> {
         r_offset: object::U64::new(LE, relocation.address),
         r_info: elf::Rela64::r_info(LE, false, 0, relative),
-        r_addend: object::I64::new(LE, marker as i64),
+        r_addend: object::I64::new(LE, target as i64),
     };
     edits.write(entry, object::pod::bytes_of(&rela).to_vec());
     Ok(())
@@ -184,6 +229,35 @@ pub(crate) fn symbols<S: ReadAt>(
     edits: &mut Edits,
 ) -> Result<(), ElfError> {
     let fat_index = image.sections.iter().position(|s| s.name == FAT_SECTION);
+    renumber(image, table, edits, &|symbol, index| {
+        if Some(index) == fat_index && symbol.st_type() == elf::STT_SECTION {
+            symbol.st_value.set(LE, geometry.nobits.start);
+        } else if Some(index) == fat_index {
+            symbol.st_value.set(LE, geometry.marker.start);
+            if symbol.st_size.get(LE) != 0 {
+                symbol
+                    .st_size
+                    .set(LE, geometry.marker.end - geometry.marker.start);
+            }
+            return table.marker_index();
+        } else if let Some(to) = geometry
+            .map(symbol.st_value.get(LE))
+            .filter(|_| symbol.st_type() != elf::STT_TLS)
+        {
+            symbol.st_value.set(LE, to);
+        }
+        table.renumber(index)
+    })
+}
+
+/// Gives everything that names a section by its index the new one. `change` may change a symbol, and
+/// returns the index of its section.
+pub(crate) fn renumber<S: ReadAt>(
+    image: &Image<S>,
+    table: &SectionTable,
+    edits: &mut Edits,
+    change: &dyn Fn(&mut elf::Sym64<LE>, usize) -> usize,
+) -> Result<(), ElfError> {
     for section in &image.sections {
         if !matches!(section.kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM) || section.size == 0 {
             continue;
@@ -194,24 +268,7 @@ pub(crate) fn symbols<S: ReadAt>(
             if index == elf::SHN_UNDEF || index.is_reserved() {
                 continue;
             }
-            let index = usize::from(index.0);
-            let mut new_index = table.renumber(index);
-            if Some(index) == fat_index && symbol.st_type() == elf::STT_SECTION {
-                symbol.st_value.set(LE, geometry.nobits.start);
-            } else if Some(index) == fat_index {
-                symbol.st_value.set(LE, geometry.marker.start);
-                if symbol.st_size.get(LE) != 0 {
-                    symbol
-                        .st_size
-                        .set(LE, geometry.marker.end - geometry.marker.start);
-                }
-                new_index = table.marker_index();
-            } else if let Some(to) = geometry
-                .map(symbol.st_value.get(LE))
-                .filter(|_| symbol.st_type() != elf::STT_TLS)
-            {
-                symbol.st_value.set(LE, to);
-            }
+            let new_index = change(symbol, usize::from(index.0));
             symbol
                 .st_shndx
                 .set(LE, elf::SymbolSection(new_index as u16));

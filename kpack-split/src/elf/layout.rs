@@ -6,50 +6,25 @@
 //! they can move to the former place of the device code. `docs/elf-layout.md` explains this in
 //! full.
 
-use std::fmt;
 use std::ops::Range;
 
-use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 use object::elf;
 
 use super::dynamic::Dynamic;
 use super::edits::{self, Edits};
-use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
+use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Segment};
 use super::image::Image;
+use super::plan::{Gap, Parts, Plan, PlannedWrapper};
 use super::records::FAT_SECTION;
 use super::refuse;
 use super::room::{self, Moved, Room};
-use super::section_table::{self, SectionTable};
+use super::section_table::SectionTable;
 use super::wrappers::FatBinary;
 use super::{ElfError, ReadAt};
 
 /// Smallest supported page size, in bytes.
 const MIN_PAGE: u64 = 4096;
-
-/// How to make a host binary from a fat one. A plain value: it can be printed, checked and refused
-/// before any byte changes.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    pub(crate) geometry: Geometry,
-    pub(crate) wrapper_count: usize,
-    /// Addresses of wrappers of objects that were split before the link; they have their own
-    /// markers.
-    pub(crate) split_before: Vec<u64>,
-    /// Size of the input in bytes.
-    pub(crate) input_size: u64,
-    /// End of the input's kept bytes; the tail replaces everything after it.
-    pub(crate) kept_end: u64,
-    /// The new program headers.
-    pub(crate) segments: Vec<Segment>,
-    /// The new section headers.
-    pub(crate) sections: Vec<Section>,
-    /// Changed bytes by output offset.
-    pub(crate) edits: Vec<(u64, Vec<u8>)>,
-    /// Offset of the tail in the output: section names and section headers.
-    pub(crate) tail_offset: u64,
-    pub(crate) tail: Vec<u8>,
-}
 
 /// Positions in the host binary: addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,13 +65,18 @@ impl Geometry {
         self.fat_offset + (address - self.fat.start)
     }
 
+    /// What the host binary's file leaves out.
+    pub(crate) fn gap(&self) -> Gap {
+        let nothing = self.fat_offset..self.fat_offset;
+        Gap {
+            cut: self.cut.clone().unwrap_or(nothing),
+            room: 0,
+        }
+    }
+
     /// Output offset of an input offset.
     pub(crate) fn output_offset(&self, offset: u64) -> u64 {
-        match &self.cut {
-            Some(cut) if offset >= cut.end => offset - (cut.end - cut.start),
-            Some(cut) if offset > cut.start => cut.start,
-            _ => offset,
-        }
+        self.gap().output_offset(offset)
     }
 }
 
@@ -115,74 +95,39 @@ impl Plan {
 
         let table = SectionTable::new(image, &geometry)?;
         let segments = new_segments(image, &geometry)?;
+        let wrappers = planned_wrappers(fat, &geometry);
 
         let mut edits = Edits::default();
-        edits::wrappers_and_relocations(image, &dynamic, fat, &geometry, &mut edits)?;
+        edits::wrappers_and_relocations(image, &dynamic, &wrappers, &geometry, &mut edits)?;
         edits::dynamic_tags(&dynamic, &geometry, &mut edits);
         edits::symbols(image, &geometry, &table, &mut edits)?;
         edits::move_block(image, &geometry, &mut edits)?;
         edits::device_code(&geometry, marker, &mut edits);
 
-        let kept_end = section_table::kept_end(image, &geometry);
-        if kept_end == image.size {
-            // The old tables stay in the middle of the file; overwrite the stale copy.
-            let size = SECTION_ENTRY * image.sections.len() as u64;
-            edits.zero(image.header.e_shoff.get(LE), size);
-        }
-        let names_offset = geometry.output_offset(kept_end);
-        let (sections, tail, headers_at) = table.finish(names_offset);
-
-        let mut header = image.header;
-        header.e_phnum.set(LE, segments.len() as u16);
-        header.e_shoff.set(LE, names_offset + headers_at);
-        header.e_shnum.set(LE, sections.len() as u16);
-        header
-            .e_shstrndx
-            .set(LE, elf::SymbolSection(table.names_index() as u16));
-        edits.write(0, object::pod::bytes_of(&header).to_vec());
-        let mut table_bytes = Vec::new();
-        segments
-            .iter()
-            .for_each(|segment| segment.write(&mut table_bytes));
-        edits.write(image.header.e_phoff.get(LE), table_bytes);
-
-        Ok(Self {
-            wrapper_count: fat.wrappers.len() + fat.split_before.len(),
-            split_before: fat.split_before.iter().map(|w| w.address).collect(),
-            input_size: image.size,
-            kept_end,
+        let parts = Parts {
+            wrappers,
+            marker_offset: geometry.kept_offset(geometry.marker.start),
+            marker: geometry.marker.clone(),
+            gap: geometry.gap(),
             segments,
-            sections,
-            edits: edits.into_output(&geometry),
-            tail_offset: names_offset,
-            tail,
-            geometry,
-        })
-    }
-
-    /// Replaces the planned marker. Drops code IDs that do not fit.
-    pub(crate) fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
-        let planned = self.geometry.marker.end - self.geometry.marker.start;
-        let Some(bytes) = marker.to_bytes_within(planned as usize) else {
-            refuse!("its marker does not fit the planned {planned} bytes");
+            table,
+            edits,
         };
-        self.add(vec![(self.geometry.fat_offset, bytes)]);
-        Ok(())
+        Ok(Self::assemble(image, parts))
     }
+}
 
-    /// Adds changes by input offset, for the wrappers and markers of objects that were split before
-    /// the link. These are in data and in sections that do not move.
-    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
-        for (offset, bytes) in edits {
-            let offset = self.geometry.output_offset(offset);
-            self.edits.push((offset, bytes));
-        }
-    }
-
-    /// Size of the host binary in bytes.
-    pub fn output_size(&self) -> u64 {
-        self.tail_offset + self.tail.len() as u64
-    }
+/// Every wrapper as the host binary has it, in order of address. Those of objects that were split
+/// before the link keep their own markers.
+fn planned_wrappers(fat: &FatBinary, geometry: &Geometry) -> Vec<PlannedWrapper> {
+    let marker = Some(geometry.marker.start);
+    let own = fat.wrappers.iter();
+    let own = own.map(|w| PlannedWrapper::split(w.address, marker, w.co_index));
+    let before = fat.split_before.iter();
+    let before = before.map(|w| PlannedWrapper::split(w.address, None, w.position));
+    let mut wrappers: Vec<PlannedWrapper> = own.chain(before).collect();
+    wrappers.sort_by_key(|wrapper| wrapper.address);
+    wrappers
 }
 
 impl Geometry {
@@ -430,57 +375,4 @@ fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec
         }
     }
     vec![first, second]
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let geometry = &self.geometry;
-        let range = |r: &Range<u64>| format!("{:#x}..{:#x}", r.start, r.end);
-        writeln!(
-            f,
-            "{} bytes -> {} bytes",
-            self.input_size,
-            self.output_size()
-        )?;
-        writeln!(
-            f,
-            "device code at {}, {} wrappers",
-            range(&geometry.fat),
-            self.wrapper_count
-        )?;
-        writeln!(f, "marker at {}", range(&geometry.marker))?;
-        if let Some(moved) = &geometry.moved {
-            writeln!(f, "moved from {} to {:#x}", range(&moved.from), moved.to)?;
-        }
-        match &geometry.cut {
-            Some(cut) => writeln!(f, "file offsets {} are cut", range(cut))?,
-            None => writeln!(f, "nothing is cut: the device code does not free a page")?,
-        }
-        writeln!(f, "program headers:")?;
-        for s in &self.segments {
-            writeln!(
-                f,
-                "  {:<16} offset {:#x} address {:#x} file {:#x} memory {:#x} align {:#x}",
-                s.kind.to_string(),
-                s.offset,
-                s.vaddr,
-                s.filesz,
-                s.memsz,
-                s.align
-            )?;
-        }
-        writeln!(f, "sections:")?;
-        for s in &self.sections {
-            writeln!(
-                f,
-                "  {:<24} {:<14} address {:#x} offset {:#x} size {:#x}",
-                s.name,
-                s.kind.to_string(),
-                s.addr,
-                s.offset,
-                s.size
-            )?;
-        }
-        Ok(())
-    }
 }

@@ -11,7 +11,7 @@ mod edits;
 mod headers;
 mod image;
 mod layout;
-mod rewrite;
+mod plan;
 mod room;
 mod section_table;
 mod wrappers;
@@ -19,7 +19,7 @@ mod wrappers;
 pub use self::{
     compare::compare,
     image::Image,
-    layout::Plan,
+    plan::Plan,
     wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper},
 };
 pub(crate) use check::loaded as check_loaded;

@@ -8,6 +8,7 @@ use kpack_format::marker;
 use super::headers::{SECTION_ENTRY, Section};
 use super::image::Image;
 use super::layout::Geometry;
+use super::plan::Gap;
 use super::records::FAT_SECTION;
 use super::refuse;
 use super::{ElfError, ReadAt};
@@ -157,7 +158,7 @@ impl SectionTable {
 
 /// End of the input's kept bytes. Section names and headers are rewritten; if they come last in the
 /// file, as linkers place them, the old ones are dropped.
-pub(crate) fn kept_end<S>(image: &Image<S>, geometry: &Geometry) -> u64 {
+pub(crate) fn kept_end<S>(image: &Image<S>, gap: &Gap) -> u64 {
     let headers = image.header.e_shoff.get(LE);
     let headers_end = headers + SECTION_ENTRY * image.sections.len() as u64;
     let names = &image.sections[image.names_index];
@@ -169,7 +170,7 @@ pub(crate) fn kept_end<S>(image: &Image<S>, geometry: &Geometry) -> u64 {
     let content = sections
         .map(|(_, s)| s.file_end())
         .chain(image.segments.iter().map(|s| s.file_end()))
-        .chain(geometry.cut.as_ref().map(|cut| cut.end))
+        .chain([gap.cut.end])
         .fold(0, u64::max);
     let last = headers_end.max(names.file_end());
     // Keep anything after them, such as a signature or an appended archive.

@@ -1,0 +1,259 @@
+//! How one linked file becomes another: what is copied, what changes, and how the result must look.
+//! A plain value: it can be printed, checked and refused before any byte changes.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use kpack_format::marker::Marker;
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::edits::Edits;
+use super::headers::{SECTION_ENTRY, Section, Segment};
+use super::image::Image;
+use super::records::{MAGIC_FAT, MAGIC_SPLIT};
+use super::refuse;
+use super::section_table::{self, SectionTable};
+use super::{ElfError, ReadAt, check};
+use crate::store::copy_range;
+
+/// How to make one binary from another.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What the result's wrappers must be, in order of address.
+    pub(crate) wrappers: Vec<PlannedWrapper>,
+    /// Address of the marker and its planned size.
+    pub(crate) marker: Range<u64>,
+    /// Offset of the marker in the output.
+    marker_offset: u64,
+    /// Size of the input in bytes.
+    input_size: u64,
+    pub(crate) gap: Gap,
+    /// End of the input's kept bytes; the tail replaces everything after it.
+    kept_end: u64,
+    /// The new program headers.
+    pub(crate) segments: Vec<Segment>,
+    /// The new section headers.
+    pub(crate) sections: Vec<Section>,
+    /// Changed bytes by output offset.
+    edits: Vec<(u64, Vec<u8>)>,
+    /// Offset of the tail in the output: section names and section headers.
+    tail_offset: u64,
+    tail: Vec<u8>,
+}
+
+/// What a wrapper is to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PlannedWrapper {
+    pub(crate) address: u64,
+    pub(crate) magic: u32,
+    /// What it points to: the marker, or a bundle. `None` if it has a marker of its own, and stays as
+    /// it is.
+    pub(crate) pointer: Option<u64>,
+    /// Its last word: the code object index, or 0.
+    pub(crate) reserved: u64,
+}
+
+impl PlannedWrapper {
+    /// A wrapper that points to the marker.
+    pub(crate) fn split(address: u64, marker: Option<u64>, index: u32) -> Self {
+        Self {
+            address,
+            magic: MAGIC_SPLIT,
+            pointer: marker,
+            reserved: u64::from(index),
+        }
+    }
+
+    /// A wrapper that points to its bundle.
+    pub(crate) fn fat(address: u64, bundle: u64) -> Self {
+        Self {
+            address,
+            magic: MAGIC_FAT,
+            pointer: Some(bundle),
+            reserved: 0,
+        }
+    }
+}
+
+/// Where bytes are taken out of a file, and where room is made in it. Both lengths are multiples of
+/// every segment's alignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// Input offsets to leave out.
+    pub(crate) cut: Range<u64>,
+    /// Number of bytes that come in their place.
+    pub(crate) room: u64,
+}
+
+impl Gap {
+    /// Output offset of an input offset. What is at an empty cut comes after the room.
+    pub(crate) fn output_offset(&self, offset: u64) -> u64 {
+        if offset >= self.cut.end {
+            offset - (self.cut.end - self.cut.start) + self.room
+        } else {
+            offset.min(self.cut.start)
+        }
+    }
+}
+
+/// What makes a plan.
+pub(crate) struct Parts {
+    pub(crate) wrappers: Vec<PlannedWrapper>,
+    pub(crate) marker: Range<u64>,
+    /// Offset of the marker in the input.
+    pub(crate) marker_offset: u64,
+    pub(crate) gap: Gap,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) table: SectionTable,
+    pub(crate) edits: Edits,
+}
+
+impl Plan {
+    /// Completes a plan for `image`: headers, and the tables at the end of the file.
+    pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Self {
+        let Parts {
+            gap,
+            segments,
+            table,
+            mut edits,
+            ..
+        } = parts;
+        let kept_end = section_table::kept_end(image, &gap);
+        if kept_end == image.size {
+            // The old tables stay in the middle of the file; overwrite the stale copy.
+            let size = SECTION_ENTRY * image.sections.len() as u64;
+            edits.zero(image.header.e_shoff.get(LE), size);
+        }
+        let names_offset = gap.output_offset(kept_end);
+        let (sections, tail, headers_at) = table.finish(names_offset);
+
+        let mut header = image.header;
+        header.e_phnum.set(LE, segments.len() as u16);
+        header.e_shoff.set(LE, names_offset + headers_at);
+        header.e_shnum.set(LE, sections.len() as u16);
+        header
+            .e_shstrndx
+            .set(LE, elf::SymbolSection(table.names_index() as u16));
+        edits.write(0, object::pod::bytes_of(&header).to_vec());
+        let mut table_bytes = Vec::new();
+        segments
+            .iter()
+            .for_each(|segment| segment.write(&mut table_bytes));
+        edits.write(image.header.e_phoff.get(LE), table_bytes);
+
+        Self {
+            wrappers: parts.wrappers,
+            marker_offset: gap.output_offset(parts.marker_offset),
+            marker: parts.marker,
+            input_size: image.size,
+            kept_end,
+            segments,
+            sections,
+            edits: edits.into_output(&gap),
+            tail_offset: names_offset,
+            tail,
+            gap,
+        }
+    }
+
+    /// Replaces the planned marker. Drops code IDs that do not fit.
+    pub(crate) fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
+        let planned = self.marker.end - self.marker.start;
+        let Some(bytes) = marker.to_bytes_within(planned as usize) else {
+            refuse!("its marker does not fit the planned {planned} bytes");
+        };
+        self.edits.push((self.marker_offset, bytes));
+        Ok(())
+    }
+
+    /// Adds changes by input offset, for the wrappers and markers of objects that were split before
+    /// the link. These are in data and in sections that do not move.
+    pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
+        for (offset, bytes) in edits {
+            let offset = self.gap.output_offset(offset);
+            self.edits.push((offset, bytes));
+        }
+    }
+
+    /// Size of the result in bytes.
+    pub fn output_size(&self) -> u64 {
+        self.tail_offset + self.tail.len() as u64
+    }
+
+    /// Writes the result to the empty file `output`, then reads it back and checks it. `input` must be
+    /// the planned file.
+    pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        self.write(input, output)?;
+        check::result(output, self)
+    }
+
+    /// Copies the kept bytes, then writes the changed ones over them.
+    pub(crate) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        let Gap { cut, room } = &self.gap;
+        let start = cut.start.min(self.kept_end);
+        copy_range(input, output, 0..start, 0)?;
+        copy_range(
+            input,
+            output,
+            cut.end.min(self.kept_end)..self.kept_end,
+            start + room,
+        )?;
+        for (offset, bytes) in &self.edits {
+            output.write_all_at(bytes, *offset)?;
+        }
+        output.write_all_at(&self.tail, self.tail_offset)?;
+        Ok(())
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let range = |r: &Range<u64>| format!("{:#x}..{:#x}", r.start, r.end);
+        let sizes = (self.input_size, self.output_size());
+        writeln!(f, "{} bytes -> {} bytes", sizes.0, sizes.1)?;
+        writeln!(f, "{} wrappers", self.wrappers.len())?;
+        writeln!(f, "marker at {}", range(&self.marker))?;
+        match &self.gap.cut {
+            cut if cut.is_empty() => {
+                writeln!(f, "nothing is cut: no device code that would free a page")?;
+            }
+            cut => writeln!(f, "file offsets {} are cut", range(cut))?,
+        }
+        if self.gap.room > 0 {
+            writeln!(
+                f,
+                "{:#x} bytes of room at {:#x}",
+                self.gap.room, self.gap.cut.start
+            )?;
+        }
+        writeln!(f, "program headers:")?;
+        for s in &self.segments {
+            writeln!(
+                f,
+                "  {:<16} offset {:#x} address {:#x} file {:#x} memory {:#x} align {:#x}",
+                s.kind.to_string(),
+                s.offset,
+                s.vaddr,
+                s.filesz,
+                s.memsz,
+                s.align
+            )?;
+        }
+        writeln!(f, "sections:")?;
+        for s in &self.sections {
+            writeln!(
+                f,
+                "  {:<24} {:<14} address {:#x} offset {:#x} size {:#x}",
+                s.name,
+                s.kind.to_string(),
+                s.addr,
+                s.offset,
+                s.size
+            )?;
+        }
+        Ok(())
+    }
+}
