@@ -1,6 +1,8 @@
 //! Given a binary that is split already, when it is installed again, then nothing changes if it is
 //! what was asked for, and else the run says how it differs.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use kpack_split::Error;
@@ -41,6 +43,50 @@ fn assert_refused(tree: &Tree, options: &Options, parts: &[&str]) {
     let text = error.in_one_line();
     let found = parts.iter().all(|part| text.contains(part));
     assert!(found, "{parts:?} are not all in: {text}");
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn all_binaries_with_device_code_in_the_prefix() {
+    // Given a prefix with two fat binaries, one without device code, links, other files,
+    let tree = unsplit();
+    let fat = FatLibrary::new().wrapper(Storage::Plain, [code("gfx1100", "run")]);
+    fat.build(&tree.path("prefix/libexec/deep/tool.so"))
+        .unwrap();
+    FatLibrary::new()
+        .build(&tree.path("prefix/lib/libhost.so"))
+        .unwrap();
+    symlink("libvec.so", tree.path("prefix/lib/libvec.so.1")).unwrap();
+    fs::write(tree.path("prefix/lib/readme"), "text").unwrap();
+    // one that is of another module, and one that cannot be read,
+    fat.build(&tree.path("prefix/lib/libother.so")).unwrap();
+    install(
+        &Options::new(tree.path("prefix"), "other", ["lib/libother.so"]),
+        &(),
+    )
+    .unwrap();
+    let mut foreign = fs::read(tree.path("prefix/lib/libhost.so")).unwrap();
+    foreign[18] = 243;
+    fs::write(tree.path("prefix/lib/libriscv.so"), foreign).unwrap();
+    // when all are asked for,
+    let mut options = options(&tree, "vec");
+    options.files.clear();
+    options.all = true;
+    let report = install(&options, &()).unwrap();
+    // then the fat ones are split, and the run says what it could not read.
+    let split: Vec<&str> = report.files.iter().map(|file| &*file.path).collect();
+    assert_eq!(split, ["lib/libvec.so", "libexec/deep/tool.so"]);
+    let [notice] = &report.notices[..] else {
+        panic!("{:?}", report.notices);
+    };
+    assert!(
+        notice.path.ends_with("prefix/lib/libriscv.so"),
+        "{notice:?}"
+    );
+    assert!(notice.text.starts_with("skipped: "), "{notice:?}");
+    // Again, there is nothing to do.
+    let before = tree.snapshot_with_times();
+    assert_eq!(install(&options, &()).unwrap().files, []);
     assert_eq!(tree.snapshot_with_times(), before);
 }
 

@@ -55,6 +55,31 @@ fn groups_of_an_earlier_configuration() {
     assert_eq!(faults(&tree, "out"), [""; 0]);
 }
 
+/// A family's package and a processor's own may hold the same device code.
+#[test]
+fn a_target_in_two_groups_is_in_both_artifacts() {
+    let tree = three_shards();
+    let both = CONFIGURATION.replace(
+        "\"instinct\":",
+        "\"gfx942\": {\"architectures\": [\"gfx942\"]},\n    \"instinct\":",
+    );
+    recombine(&tree, &both);
+    for group in ["gfx942", "instinct"] {
+        let archive = format!("out/blas_lib_{group}/{PREFIX}/lib/.kpack/rocblas_lib_gfx942.kpack");
+        assert!(tree.path(&archive).is_file(), "{group}");
+    }
+    assert_eq!(faults(&tree, "out"), [""; 0]);
+    // Two builds of it are not the same file, whoever has them.
+    let database = format!("{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.co");
+    let path = tree.path(&format!("out/blas_lib_instinct/{database}"));
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.push(0);
+    fs::write(path, bytes).unwrap();
+    let faults = faults(&tree, "out");
+    assert_eq!(faults.len(), 1, "{faults:#?}");
+    assert!(faults[0].contains("is in "), "{faults:#?}");
+}
+
 #[test]
 fn components_of_an_earlier_run() {
     let tree = three_shards();

@@ -57,6 +57,86 @@ fn library() -> FatLibrary {
         .wrapper(Storage::Zstd(3), [code("gfx90a:xnack+", "mul")])
 }
 
+/// An artifact directory of rocRAND's, as `artifacts-unsplit/rand_lib_gfx90a`.
+fn rand_artifact(tree: &Tree) {
+    let artifact = tree.path("artifacts-unsplit/rand_lib_gfx90a");
+    let prefix = artifact.join("math-libs/rocRAND/stage");
+    library()
+        .build(&prefix.join("lib/librocrand.so.1"))
+        .unwrap();
+    fs::write(
+        artifact.join("artifact_manifest.txt"),
+        "math-libs/rocRAND/stage\n",
+    )
+    .unwrap();
+}
+
+#[test]
+fn names_of_files_are_told_where_that_is_asked_for() {
+    let tree = Tree::new();
+    rand_artifact(&tree);
+    let split = [
+        "split",
+        "--artifact-dir",
+        "artifacts-unsplit/rand_lib_gfx90a",
+        "--output-dir",
+        "shards/a",
+        "--artifact-prefix",
+        "rand_lib",
+    ];
+    let library = "math-libs/rocRAND/stage/lib/librocrand.so.1";
+    let said = |arguments: &[&str]| {
+        let output = kpack(&tree, arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let name = format!("processing: {library}\n");
+    assert!(!said(&split).contains(&name));
+    assert!(said(&[&split[..], &["--verbose"]].concat()).contains(&name));
+
+    let configuration = r#"{
+      "primary_shard": "a",
+      "release": "7.1",
+      "architecture_groups": {"gfx9": {"architectures": ["gfx90a:xnack+", "gfx90a:xnack-", "gfx1100"]}}
+    }"#;
+    fs::write(tree.path("packaging.json"), configuration).unwrap();
+    let recombine = [
+        "recombine",
+        "--input-shards-dir",
+        "shards",
+        "--config",
+        "packaging.json",
+        "--output-dir",
+        "packages",
+    ];
+    let strict = fails(&tree, &[&recombine[..], &["--strict"]].concat(), 3);
+    let unknown = "packaging.json: line 3, column 18: unknown key `release`";
+    assert_eq!(strict, format!("kpack: error: {unknown}\n"));
+    assert!(!tree.path("packages").exists());
+    let text = said(&[&recombine[..], &["--verbose"]].concat());
+    assert!(
+        text.contains(&format!("kpack: warning: {unknown}; ignored\n")),
+        "{text}"
+    );
+    assert!(text.contains("processing: rand_lib\n"), "{text}");
+
+    let text = said(&["verify", "--artifacts-dir", "packages", "--verbose"]);
+    assert!(text.contains(library), "{text}");
+}
+
+#[test]
+fn totals_of_an_archive() {
+    let tree = Tree::new();
+    library().build(&tree.path("lib/librccl.so")).unwrap();
+    let install = ["install", "--prefix", ".", "--module", "rccl", "--all"];
+    succeeds(&tree, &install);
+    let archive = "lib/.kpack/rccl_lib_gfx90a:xnack+.kpack";
+    let text = succeeds(&tree, &["list", "--summary", archive]);
+    let start = "rccl_lib, gfx90a:xnack+: 2 kernels, 2 code objects stored: ";
+    assert!(text.starts_with(start), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
 const UNBUNDLE: [&str; 5] = [
     "unbundle",
     "--gfx-arch",

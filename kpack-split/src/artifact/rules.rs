@@ -97,6 +97,8 @@ pub(crate) struct Owner<'a> {
     pub(crate) component: &'a str,
     /// What tells the artifact from others.
     pub(crate) artifact: &'a Path,
+    /// Whether the artifact is for a group that may have a target in common with others.
+    pub(crate) may_share: bool,
     /// Path in the artifact.
     pub(crate) path: &'a Path,
     pub(crate) content: Content<'a>,
@@ -117,7 +119,8 @@ impl<'a> Owners<'a> {
     /// where there must not be two, and whether that could be borne: both are the same file, and of
     /// two components.
     ///
-    /// Directories are everybody's. One artifact may have the same file in several prefixes.
+    /// Directories are everybody's. One artifact may have the same file in several prefixes, and a
+    /// target may be in several groups.
     pub(crate) fn add(
         &mut self,
         installed: &'a Path,
@@ -134,11 +137,13 @@ impl<'a> Owners<'a> {
             return Ok(None);
         }
         let is_one_artifact = first.artifact == owner.artifact;
-        if !is_one_artifact && first.component == owner.component {
+        let may_be = is_one_artifact || first.may_share && owner.may_share;
+        let is_one_component = first.component == owner.component;
+        if is_one_component && !may_be {
             return Ok(Some((first, false)));
         }
         let same = first.content.is_same(owner.content)?;
-        Ok((!(is_one_artifact && same)).then_some((first, same)))
+        Ok((!(is_one_component && same)).then_some((first, same)))
     }
 }
 

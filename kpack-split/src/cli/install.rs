@@ -23,6 +23,8 @@ use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Une
 Examples:
   Split two binaries of an install tree:
     kpack install --prefix /opt/rocm --module rocblas lib/librocblas.so.5.2 bin/rocblas-bench
+  Split all binaries of an install tree:
+    kpack install --prefix /opt/rocm --module rocm --all
   Keep two targets, and reject all others:
     kpack install --prefix stage --module vec \\
         --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
@@ -71,8 +73,11 @@ pub(super) struct Arguments {
     /// Print only errors and warnings
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
+    /// Find all binaries with device code in the prefix, instead of naming them
+    #[arg(long, conflicts_with_all = ["source", "files"])]
+    all: bool,
     /// Binaries; paths are relative to the prefix, or else to the working directory
-    #[arg(value_name = "FILE", required = true)]
+    #[arg(value_name = "FILE", required_unless_present = "all")]
     files: Vec<PathBuf>,
 }
 
@@ -109,6 +114,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         OnlyArgument::Device => Only::Device,
     });
     options.sources.clone_from(&arguments.source);
+    options.all = arguments.all;
     options.scheme = arguments.storage.compression.scheme();
     options.level = arguments.storage.level;
     options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);

@@ -18,8 +18,11 @@ pub(super) struct Arguments {
     /// Archive
     #[arg(value_name = "FILE.kpack")]
     file: PathBuf,
-    /// Print the list as JSON
+    /// Print only the totals
     #[arg(long)]
+    summary: bool,
+    /// Print the list as JSON
+    #[arg(long, conflicts_with = "summary")]
     json: bool,
 }
 
@@ -48,9 +51,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         ]
     });
     let mut text = Text::default();
-    text.table(0, &["kernel", "target", ">size", ">stored", "how"], rows);
+    if !arguments.summary {
+        text.table(0, &["kernel", "target", ">size", ">stored", "how"], rows);
+    }
     text.line(format_args!(
-        "{}, {} stored: {} -> {}",
+        "{}, {}: {}, {} stored: {} -> {}",
+        archive.group_name,
+        archive.targets.join(", "),
         count(archive.kernels.len() as u64, "kernel"),
         count(archive.stored_objects as u64, "code object"),
         size(archive.original_size),

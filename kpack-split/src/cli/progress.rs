@@ -2,10 +2,37 @@
 
 use std::path::Path;
 
+use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::output::complain;
 use crate::install::Progress;
 use kpack_build::shared::shown;
+
+/// How much is said of the work.
+#[derive(Debug, Args)]
+pub(super) struct Verbosity {
+    /// Print only errors and warnings
+    #[arg(long, short, conflicts_with_all = ["json", "verbose"])]
+    pub(super) quiet: bool,
+    /// Name each file as it is processed, and print every note
+    #[arg(long, short)]
+    pub(super) verbose: bool,
+}
+
+impl Verbosity {
+    /// Names a file or component that is processed now, where that was asked for.
+    pub(super) fn name(&self, path: &Path) {
+        if self.verbose {
+            complain("processing", shown(path));
+        }
+    }
+
+    /// Whether progress is hidden.
+    pub(super) fn hides(&self, json: bool) -> bool {
+        self.quiet || self.verbose || json
+    }
+}
 
 /// How far the device code is.
 pub(super) const DEVICE_CODE: &str =
@@ -14,35 +41,51 @@ pub(super) const DEVICE_CODE: &str =
 pub(super) const ALL: &str = "{bar:40} {binary_bytes}/{binary_total_bytes}, {eta} left {wide_msg}";
 
 /// A bar of bytes. Each piece of work that begins adds to its length.
-pub(super) struct Bar(ProgressBar);
+pub(super) struct Bar<'a> {
+    bar: ProgressBar,
+    /// Whether files are named, and how.
+    verbosity: Option<&'a Verbosity>,
+}
 
-impl Bar {
+impl<'a> Bar<'a> {
     /// Shown in the way of `template`, unless it is hidden.
     pub(super) fn new(hidden: bool, template: &str) -> Self {
         let bar = ProgressBar::new(0);
         bar.set_draw_target(draw_target(hidden));
         bar.set_style(style(template));
-        Self(bar)
+        Self {
+            bar,
+            verbosity: None,
+        }
+    }
+
+    /// Names files as well, where that was asked for.
+    pub(super) fn naming(mut self, verbosity: &'a Verbosity) -> Self {
+        self.verbosity = Some(verbosity);
+        self
     }
 
     /// Takes it away.
     pub(super) fn finish(&self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 
-impl Progress for Bar {
+impl Progress for Bar<'_> {
     fn start(&self, total: u64) {
-        self.0.inc_length(total);
+        self.bar.inc_length(total);
     }
 
     fn advance(&self, bytes: u64) {
-        self.0.inc(bytes);
+        self.bar.inc(bytes);
     }
 
     fn file(&self, path: &Path) {
+        if let Some(verbosity) = self.verbosity {
+            verbosity.name(path);
+        }
         let name = path.file_name().unwrap_or_default();
-        self.0.set_message(shown(Path::new(name)).to_string());
+        self.bar.set_message(shown(Path::new(name)).to_string());
     }
 }
 

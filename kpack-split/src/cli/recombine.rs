@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
-use super::progress::{ALL, draw_target, style};
+use super::progress::{ALL, Verbosity, draw_target, style};
 use crate::Error;
 use crate::artifact::packaging::Configuration;
 use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, plan};
@@ -65,9 +65,11 @@ pub(super) struct Arguments {
     /// Print the plan and its outcome as JSON
     #[arg(long)]
     json: bool,
-    /// Print only errors and warnings
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
+    /// Reject a configuration with unknown keys
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 /// What `--json` prints.
@@ -101,7 +103,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             artifacts: &plan.artifacts,
             findings: &plan.findings,
         })?;
-    } else if plan.failed.len() < plan.components && !arguments.quiet {
+    } else if plan.failed.len() < plan.components && !arguments.verbosity.quiet {
         summary(&plan).write()?;
     }
     result.map(|()| ExitCode::SUCCESS)
@@ -111,17 +113,25 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 /// refused.
 fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
     let default_jobs = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let configuration = Configuration::read(&arguments.config)?;
+    for error in configuration.unknown_keys() {
+        match arguments.strict {
+            true => return Err(error),
+            false => output::complain("warning", format_args!("{}; ignored", error.in_one_line())),
+        }
+    }
     let options = Options {
         shards_dir: arguments.input_shards_dir.clone(),
-        configuration: Configuration::read(&arguments.config)?,
+        configuration,
         output_dir: arguments.output_dir.clone(),
         components: arguments.component.clone(),
         jobs: arguments.jobs.unwrap_or(default_jobs),
     };
     let bar = ProgressBar::no_length();
-    bar.set_draw_target(draw_target(arguments.quiet || arguments.json));
+    bar.set_draw_target(draw_target(arguments.verbosity.hides(arguments.json)));
     bar.set_style(style("{bar:40} {pos}/{len} components read"));
-    *planned = plan(&options, &|_, total| {
+    *planned = plan(&options, &|component, total| {
+        arguments.verbosity.name(component.as_ref());
         bar.set_length(total as u64);
         bar.inc(1);
     })?;
@@ -130,7 +140,7 @@ fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
         let kind = match finding.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
-            Severity::Note if arguments.quiet => continue,
+            Severity::Note if arguments.verbosity.quiet => continue,
             Severity::Note => "note",
         };
         output::complain(
@@ -142,7 +152,7 @@ fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
         return planned.failure(&options.shards_dir);
     }
     bar.reset();
-    bar.set_draw_target(draw_target(arguments.quiet || arguments.json));
+    bar.set_draw_target(draw_target(arguments.verbosity.hides(arguments.json)));
     bar.set_style(style(ALL));
     bar.set_length(planned.writable().map(|artifact| artifact.size).sum());
     let applied = planned.apply(&options, &|bytes| bar.inc(bytes));

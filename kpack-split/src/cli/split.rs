@@ -8,7 +8,7 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
-use super::progress::{ALL, Bar};
+use super::progress::{ALL, Bar, Verbosity};
 use super::storage::Storage;
 use crate::Error;
 use crate::artifact::databases::{DATABASES, Selection};
@@ -81,9 +81,8 @@ pub(super) struct Arguments {
     /// Print the summary, or the error, as JSON
     #[arg(long)]
     json: bool,
-    /// Print only errors and warnings
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
     /// Accepted for older scripts; output is written beside its final place
     #[arg(long, value_name = "DIR", hide = true)]
     tmp_dir: Option<PathBuf>,
@@ -125,7 +124,8 @@ struct BatchSummary<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let bar = Bar::new(arguments.quiet || arguments.json, ALL);
+    let verbosity = &arguments.verbosity;
+    let bar = Bar::new(verbosity.hides(arguments.json), ALL).naming(verbosity);
     match &arguments.batch_artifact_parent_dir {
         None => {
             let result = options(arguments).and_then(|options| split::split(&options, &bar));
@@ -171,7 +171,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
             arguments.clang_offload_bundler.is_some(),
         ),
     ] {
-        if given && !arguments.quiet {
+        if given && !arguments.verbosity.quiet {
             output::complain("note", format_args!("ignoring {option}: it is not needed"));
         }
     }
@@ -199,29 +199,34 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
 /// The most notices of one kind of severity that are printed for an artifact; all are in the JSON.
 const MOST_NOTICES: usize = 40;
 
-fn print_notices(notices: &[Notice], quiet: bool) {
+fn print_notices(notices: &[Notice], verbosity: &Verbosity) {
+    let most = if verbosity.verbose {
+        usize::MAX
+    } else {
+        MOST_NOTICES
+    };
     for (severity, kind) in [(Severity::Warning, "warning"), (Severity::Note, "note")] {
-        if severity == Severity::Note && quiet {
+        if severity == Severity::Note && verbosity.quiet {
             continue;
         }
         let of_kind = || notices.iter().filter(|notice| notice.severity == severity);
-        for notice in of_kind().take(MOST_NOTICES) {
+        for notice in of_kind().take(most) {
             output::complain(
                 kind,
                 format_args!("{}: {}", shown(&notice.path), notice.text),
             );
         }
-        let more = of_kind().count().saturating_sub(MOST_NOTICES);
+        let more = of_kind().count().saturating_sub(most);
         if more > 0 {
             let what = count(more as u64, &format!("more {kind}"));
-            output::complain(kind, format_args!("{what}; --json lists all of them"));
+            output::complain(kind, format_args!("{what}; --verbose lists all of them"));
         }
     }
 }
 
 fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Ok(report) = &result {
-        print_notices(&report.notices, arguments.quiet);
+        print_notices(&report.notices, &arguments.verbosity);
     }
     let (outcome, result) = match result {
         Ok(report) => (Outcome::Split(report), Ok(ExitCode::SUCCESS)),
@@ -234,7 +239,7 @@ fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<Exi
     };
     match &outcome {
         outcome if arguments.json => output::json(outcome)?,
-        Outcome::Split(report) if !arguments.quiet => summary(report).write()?,
+        Outcome::Split(report) if !arguments.verbosity.quiet => summary(report).write()?,
         Outcome::Split(_) | Outcome::Failed(_) => {}
     }
     result
@@ -257,13 +262,13 @@ fn print_batch(
             return Err(error);
         }
     };
-    print_notices(&report.notices, arguments.quiet);
+    print_notices(&report.notices, &arguments.verbosity);
     let mut text = Text::default();
     let mut split = 0;
     for outcome in &report.artifacts {
         match outcome {
             Outcome::Split(report) => {
-                print_notices(&report.notices, arguments.quiet);
+                print_notices(&report.notices, &arguments.verbosity);
                 add_summary(&mut text, report);
                 split += 1;
             }
@@ -297,7 +302,7 @@ fn print_batch(
             error,
             report: &report,
         })?;
-    } else if !arguments.quiet {
+    } else if !arguments.verbosity.quiet {
         text.write()?;
     }
     Ok(match failures.iter().any(|failure| failure.io) {

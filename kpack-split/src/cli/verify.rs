@@ -10,6 +10,7 @@ use kpack_build::shared::shown;
 use kpack_format::TargetId;
 
 use super::output::{self, Text, count};
+use super::progress::Verbosity;
 use crate::Error;
 use crate::verify::{self, Options, Outcome};
 
@@ -36,11 +37,13 @@ pub(super) struct Arguments {
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
-    /// Print only faults
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
+    /// Directory of artifact directories; the same as a PATH
+    #[arg(long, value_name = "DIR")]
+    artifacts_dir: Option<PathBuf>,
     /// Binaries, archives, manifests, or directories that contain them
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required_unless_present = "artifacts_dir")]
     paths: Vec<PathBuf>,
 }
 
@@ -50,11 +53,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         targets: arguments.arch.clone(),
         jobs: arguments.jobs,
     };
-    let bar = match arguments.quiet || arguments.json {
+    let paths: Vec<PathBuf> = arguments
+        .paths
+        .iter()
+        .chain(&arguments.artifacts_dir)
+        .cloned()
+        .collect();
+    let bar = match arguments.verbosity.hides(arguments.json) {
         true => ProgressBar::hidden(),
         false => ProgressBar::no_length(),
     };
-    let report = verify::verify(&arguments.paths, &options, &mut |path, position, total| {
+    let report = verify::verify(&paths, &options, &mut |path, position, total| {
+        arguments.verbosity.name(path);
         bar.set_length(total as u64);
         bar.set_position(position as u64);
         bar.set_message(shown(path).to_string());
@@ -68,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         for check in &report.checks {
             let outcome = match check.outcome {
                 Outcome::Fault => "FAULT",
-                _ if arguments.quiet => continue,
+                _ if arguments.verbosity.quiet => continue,
                 Outcome::Note => "note",
                 Outcome::Ok => "ok",
             };
@@ -78,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 check.text
             ));
         }
-        if !arguments.quiet {
+        if !arguments.verbosity.quiet {
             text.line(format_args!(
                 "{}, {}",
                 count(report.checks.len() as u64, "check"),

@@ -20,8 +20,12 @@ use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::names::Group;
 
+use walkdir::WalkDir;
+
 use crate::Error;
 use crate::elf::Plan;
+use crate::inspect::{self, FileKind};
+use crate::leftover::is_leftover;
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
@@ -152,6 +156,21 @@ struct Binary {
 }
 
 impl Binary {
+    fn read(located: Located, from: PathBuf) -> Result<Self, Error> {
+        let input = split::read(&from)?;
+        let presplit = match input {
+            Input::Split => Presplit::read(&from)?,
+            Input::Fat(ref fat) if fat.split_before() > 0 => Presplit::read(&from)?,
+            _ => None,
+        };
+        Ok(Self {
+            located,
+            from,
+            input,
+            presplit,
+        })
+    }
+
     fn has_device_code(&self) -> bool {
         self.fat().is_some() || self.presplit.is_some()
     }
@@ -173,6 +192,9 @@ impl Binary {
 
 /// Reads each file once.
 fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<Vec<Binary>, Error> {
+    if options.all {
+        return all_binaries(prefix, report);
+    }
     let mut binaries: Vec<Binary> = Vec::new();
     for (index, file) in options.files.iter().enumerate() {
         let source = options.sources.get(index);
@@ -186,20 +208,46 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
         if binaries.iter().any(|known| known.located == located) {
             continue;
         }
-        let from = source.map_or(&located.path, |source| source);
-        let input = split::read(from)?;
-        let presplit = match input {
-            Input::Split => Presplit::read(from)?,
-            Input::Fat(ref fat) if fat.split_before() > 0 => Presplit::read(from)?,
-            _ => None,
+        let from = source.unwrap_or(&located.path).clone();
+        binaries.push(Binary::read(located, from)?);
+    }
+    Ok(binaries)
+}
+
+/// Reads the linked files of the prefix, and takes those with device code. One that cannot be read,
+/// for another machine or damaged, is left alone.
+fn all_binaries(prefix: &Prefix, report: &mut Report) -> Result<Vec<Binary>, Error> {
+    let root = prefix.root().path();
+    let walk = WalkDir::new(root).sort_by_file_name();
+    let walk = walk.into_iter();
+    let mut binaries = Vec::new();
+    for entry in walk.filter_entry(|entry| !is_leftover(entry.file_name())) {
+        let entry = entry.map_err(|e| {
+            Error::io(
+                e.path().unwrap_or(root).to_owned().as_path(),
+                "list",
+                e.into(),
+            )
+        })?;
+        let path = entry.path();
+        let is_linked = || -> Result<bool, Error> {
+            let file = inspect::open(path)?;
+            Ok(inspect::identify(path, &file)? == Some(FileKind::Linked))
         };
-        let from = from.clone();
-        binaries.push(Binary {
-            located,
-            from,
-            input,
-            presplit,
-        });
+        if !entry.file_type().is_file() || !is_linked()? {
+            continue;
+        }
+        match Binary::read(prefix.binary(path)?, path.to_owned()) {
+            Ok(binary) if binary.has_device_code() => binaries.push(binary),
+            Ok(_) => {}
+            Err(Error::Refused { path, reason }) => {
+                report.warn(path, format!("skipped: {reason}"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if binaries.is_empty() {
+        report.note(root, "has no binary with device code that is not split");
     }
     Ok(binaries)
 }

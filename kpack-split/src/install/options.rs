@@ -38,6 +38,8 @@ pub struct Options {
     pub jobs: NonZeroUsize,
     /// The binaries, relative to the prefix.
     pub files: Vec<PathBuf>,
+    /// Whether to find all binaries with device code in the prefix, instead of `files`.
+    pub all: bool,
 }
 
 /// How to treat device code for a target that `architectures` does not list.
@@ -82,13 +84,17 @@ impl Options {
             level: 3,
             jobs: processors(),
             files: files.into_iter().map(Into::into).collect(),
+            all: false,
         }
     }
 
     pub(super) fn validate(&self) -> Result<(), Error> {
         check_names(&self.module, &self.component)?;
-        if self.files.is_empty() {
-            return Err(Error::usage("no binary is named"));
+        if self.files.is_empty() != self.all {
+            return Err(Error::usage(match self.all {
+                true => "all binaries are taken, so none can be named",
+                false => "no binary is named",
+            }));
         }
         if self.sources.is_empty() {
             return Ok(());

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use serde::Deserialize;
+use serde_ignored::Path as KeyPath;
 use serde_json::value::RawValue;
 
 use super::names;
@@ -26,6 +27,7 @@ pub struct Configuration {
     pub overrides: BTreeMap<String, Vec<TargetGroup>>,
     /// What is an error.
     pub validation: Validation,
+    unknown: Vec<String>,
     path: PathBuf,
     text: String,
 }
@@ -43,7 +45,7 @@ pub struct TargetGroup {
 
 /// What is an error, and not only worth a warning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Validation {
     /// Device code of one target that two shards have and that differs. Where this is off, what
     /// both have is taken from the primary shard, or else from the first by name, and what only one
@@ -71,7 +73,7 @@ impl Configuration {
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Refused`] with line and column for text that is no such JSON, a key
-    /// that is not known or stands twice, and a value that cannot be.
+    /// that stands twice, and a value that cannot be.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
         let mut text = String::from_utf8(bytes).map_err(|error| {
@@ -86,7 +88,23 @@ impl Configuration {
     }
 
     fn parse(path: &Path, text: String) -> Result<Self, Error> {
-        let wire: Wire = serde_json::from_str(&text).map_err(|error| {
+        let mut unknown = Vec::new();
+        let mut json = serde_json::Deserializer::from_str(&text);
+        let wire = serde_ignored::deserialize(&mut json, |key| unknown.push(keys(&key)));
+        let wire = wire.and_then(|wire: Wire| json.end().map(|()| wire));
+        let unknown = unknown.into_iter().map(|keys| {
+            let at: Vec<&str> = keys.iter().map(String::as_str).collect();
+            located(
+                place(&text, &at),
+                format_args!("unknown key `{}`", keys.join(".")),
+            )
+        });
+        let unknown: Vec<String> = unknown.collect();
+        // A key that is misspelled may be the one that is missing.
+        if let (Err(error), Some(reason)) = (&wire, unknown.first()) {
+            return Err(Error::refused(path, format!("{reason}, and {error}")));
+        }
+        let wire = wire.map_err(|error| {
             let place = format!(" at line {} column {}", error.line(), error.column());
             let reason = error.to_string();
             let reason = reason.strip_suffix(&place).unwrap_or(&reason);
@@ -102,6 +120,7 @@ impl Configuration {
             groups: Vec::new(),
             overrides: BTreeMap::new(),
             validation: wire.validation,
+            unknown,
             path: path.to_owned(),
             text,
         };
@@ -123,6 +142,12 @@ impl Configuration {
         Ok(configuration)
     }
 
+    /// Errors about keys that are unknown. They may be for other programs, or misspelled.
+    pub fn unknown_keys(&self) -> impl Iterator<Item = Error> {
+        let unknown = self.unknown.iter();
+        unknown.map(|reason| Error::refused(&self.path, reason))
+    }
+
     /// The groups of a component.
     pub fn groups_of(&self, component: &str) -> &[TargetGroup] {
         self.overrides.get(component).unwrap_or(&self.groups)
@@ -137,7 +162,6 @@ impl Configuration {
         if wire.0.is_empty() {
             return Err(self.refuse(at, "expected at least one group"));
         }
-        let mut taken: BTreeMap<TargetId, String> = BTreeMap::new();
         let mut groups = Vec::new();
         for (name, group) in wire.0 {
             let at = [at, &[&name]].concat();
@@ -164,8 +188,8 @@ impl Configuration {
                     );
                     return Err(self.refuse(&at, text));
                 };
-                if let Some(other) = taken.insert(target.clone(), name.clone()) {
-                    let text = format!("{target} is in group `{other}` already");
+                if architectures.contains(&target) {
+                    let text = format!("{target} is in group `{name}` already");
                     return Err(self.refuse(&at, text));
                 }
                 architectures.push(target);
@@ -199,6 +223,21 @@ impl Configuration {
         }
         Ok(groups)
     }
+}
+
+/// The keys that lead to a value.
+fn keys(path: &KeyPath<'_>) -> Vec<String> {
+    let (parent, key) = match path {
+        KeyPath::Root => return Vec::new(),
+        KeyPath::Map { parent, key } => (parent, Some(key.clone())),
+        KeyPath::Seq { parent, index } => (parent, Some(index.to_string())),
+        KeyPath::Some { parent }
+        | KeyPath::NewtypeStruct { parent }
+        | KeyPath::NewtypeVariant { parent } => (parent, None),
+    };
+    let mut keys = keys(parent);
+    keys.extend(key);
+    keys
 }
 
 const GROUPS: &str = "architecture_groups";
@@ -294,18 +333,59 @@ mod tests {
     }
 
     #[test]
+    fn unknown_keys_are_told_wherever_they_are() {
+        for (from, to, expected) in [
+            (
+                "{\n  \"pri",
+                "{\"note\": [1],\n  \"pri",
+                "line 1, column 10: unknown key `note`",
+            ),
+            (
+                "\"validation\": {",
+                "\"validation\": {\"strict\": 1, ",
+                "line 11, column 28: unknown key `validation.strict`",
+            ),
+            (
+                "{\"display_name\"",
+                "{\"priority\": 2, \"display_name\"",
+                "line 4, column 29: unknown key `architecture_groups.gfx110X.priority`",
+            ),
+            (
+                "{\"all\": {",
+                "{\"all\": {\"x\": {}, ",
+                "line 9, column 54: unknown key \
+                 `component_overrides.fft_lib.architecture_groups.all.x`",
+            ),
+        ] {
+            assert!(WHOLE.contains(from), "{from}");
+            let configuration = parse(&WHOLE.replacen(from, to, 1)).unwrap();
+            let said: Vec<String> = configuration
+                .unknown_keys()
+                .map(|e| e.in_one_line())
+                .collect();
+            assert_eq!(said, [format!("packaging.json: {expected}")]);
+            assert_eq!(configuration.groups.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_target_may_be_in_two_groups() {
+        let configuration = parse(&WHOLE.replacen("\"gfx1101\"", "\"gfx942\"", 1)).unwrap();
+        let both = configuration.groups.iter();
+        assert!(
+            both.map(|group| &group.architectures)
+                .all(|targets| { targets.contains(&"gfx942".parse().unwrap()) })
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_line_and_column() {
         let mut wrong = Vec::new();
         for (from, to, expected) in [
             (
                 "primary_shard",
                 "primary_shart",
-                "line 2, column 17: unknown field `primary_shart`",
-            ),
-            (
-                "\"validation\": {",
-                "\"validation\": {\"strict\": 1, ",
-                "line 11, column 25: unknown field `strict`",
+                "line 2, column 20: unknown key `primary_shart`",
             ),
             (
                 "true}",
@@ -321,11 +401,6 @@ mod tests {
                 "\"gfx1101\"",
                 "\"gfx110X\"",
                 "line 4, column 80: `gfx110X` is no GPU target",
-            ),
-            (
-                "\"gfx1101\"",
-                "\"gfx942\"",
-                "line 5, column 53: gfx942 is in group `gfx110X` already",
             ),
             (
                 "\"gfx1101\"",

@@ -1,4 +1,4 @@
-//! The configuration as it stands in the file: JSON in which each key is known and stands once.
+//! The configuration as it stands in the file: JSON in which each key stands once.
 
 use std::fmt;
 
@@ -10,7 +10,6 @@ use super::Validation;
 
 /// The whole of it.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Wire {
     pub(super) primary_shard: String,
     pub(super) architecture_groups: Map<WireGroup>,
@@ -21,14 +20,12 @@ pub(super) struct Wire {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct WireGroup {
     pub(super) display_name: Option<String>,
     pub(super) architectures: Vec<String>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct WireOverride {
     pub(super) architecture_groups: WireGroups,
 }

@@ -28,6 +28,12 @@ pub(super) fn overlaps(
     };
     for artifact in artifacts {
         let name = Path::new(&artifact.name);
+        let may_share = artifacts.iter().any(|other| {
+            let groups = (&artifact.group, &other.group);
+            matches!(groups, (Some(own), Some(group)) if own != group)
+                && artifact.component == other.component
+                && !artifact.targets.is_disjoint(&other.targets)
+        });
         for (outer, inner) in nested(&artifact.prefixes) {
             let text =
                 format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
@@ -41,6 +47,7 @@ pub(super) fn overlaps(
             let owner = Owner {
                 component: &artifact.component,
                 artifact: name,
+                may_share,
                 path,
                 content: match source {
                     Source::Directory(_) => Content::Directory,

@@ -15,7 +15,8 @@ use crate::verify::{Report, Subject, without_host};
 pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {
     let mut owners: BTreeMap<&Path, Owners<'_>> = BTreeMap::new();
     for (set, members) in sets {
-        for tree in members.iter().map(|member| &member.tree) {
+        let has_groups = members.iter().any(|member| member.role == Role::Group);
+        for Member { tree, role, .. } in members {
             // One that is not split is not installed beside what was made of it.
             let place = match set.is_split {
                 true => &set.parent,
@@ -26,6 +27,7 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
                 let owner = Owner {
                     component: &set.component,
                     artifact: &tree.root,
+                    may_share: has_groups && *role != Role::Generic,
                     path: &item.from,
                     content: match item.is_directory() {
                         true => Content::Directory,
