@@ -14,6 +14,7 @@
 pub mod artifact;
 pub mod cli;
 pub mod elf;
+mod input;
 pub mod inspect;
 pub mod install;
 mod leftover;
@@ -23,6 +24,6 @@ mod split;
 pub mod stage;
 pub mod verify;
 
-use kpack_build::shared::{input, parallel, store};
+use kpack_build::shared::{parallel, store};
 pub use kpack_build::{Error, object_file, report};
 pub use stage::stage;

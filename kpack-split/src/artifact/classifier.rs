@@ -18,7 +18,7 @@ use super::pe;
 use super::target_name;
 use crate::Error;
 use crate::elf::{DeviceCode, Image, NoDeviceCode};
-use crate::inspect::{self, FileKind};
+use crate::input::{self, FileKind, unlinked};
 use kpack_build::shared::shown;
 
 /// One entry of the walk.
@@ -63,7 +63,7 @@ impl Classifier<'_> {
                 "expected a file, a directory or a symbolic link; it is something else",
             ));
         }
-        let file = inspect::open(self.full)?;
+        let file = input::open(self.full)?;
         let metadata = file.metadata();
         let metadata = metadata.map_err(|e| Error::io(self.full, "read", e))?;
         let node = Node::of_file(&metadata);
@@ -89,7 +89,7 @@ impl Classifier<'_> {
         {
             return Ok(true);
         }
-        let kind = inspect::identify(self.full, file)?;
+        let kind = input::identify(self.full, file)?;
         let has_bundle =
             || data_file::has_bundle(file).map_err(|e| Error::io(self.full, "read", e));
         Ok(kind == Some(FileKind::Linked) && has_bundle()?)
@@ -101,8 +101,8 @@ impl Classifier<'_> {
         let Some((database, place)) = place else {
             let to = || -> Option<Result<_, Error>> {
                 self.full.metadata().ok().filter(Metadata::is_file)?;
-                let file = inspect::open(self.full).ok()?;
-                let kind = inspect::identify(self.full, &file).ok()?;
+                let file = input::open(self.full).ok()?;
+                let kind = input::identify(self.full, &file).ok()?;
                 Some(not_data(self.full, &file, kind))
             };
             return self.by_name(|| to().unwrap_or(Ok(Some("a symbolic link to no file"))));
@@ -136,7 +136,7 @@ impl Classifier<'_> {
         result: &mut Classification,
         pairs: &mut Pairs,
     ) -> Result<Class, Error> {
-        let kind = inspect::identify(self.full, file)?;
+        let kind = input::identify(self.full, file)?;
         let place = databases::recognise(&self.name);
         let (database, place) = match (place, kind) {
             (Some((database, _)), _) if !self.databases.has(database) => {
@@ -246,12 +246,11 @@ impl Classifier<'_> {
             }
         }
         let code = Image::read(file).and_then(|image| image.device_code());
-        match code.map_err(|error| inspect::elf_error(self.full, error))? {
+        match code.map_err(|error| input::elf_error(self.full, error))? {
             DeviceCode::Fat(_) => Ok(Class::Fat),
             DeviceCode::Split(_) => Ok(Class::Split),
             DeviceCode::None(NoDeviceCode::NoWrappers) => {
-                let known = inspect::no_device_code(NoDeviceCode::NoWrappers);
-                let text = format!("stays unchanged: {}", known.explanation);
+                let text = format!("stays unchanged: {}", NoDeviceCode::NoWrappers);
                 result.notices.push(self.finding(text));
                 Ok(Class::Host)
             }
@@ -311,8 +310,7 @@ impl Classifier<'_> {
         let unlinked = matches!(kind, Some(FileKind::Object | FileKind::StaticLibrary));
         // What cannot be read as what it begins like is no matter here.
         if unlinked
-            && let Ok(inspection) = inspect::inspect(self.full)
-            && let inspect::Content::Unlinked(unlinked) = inspection.content
+            && let Ok(unlinked) = unlinked::read(self.full, file)
             && !unlinked.device_objects.is_empty()
         {
             return Ok(Class::Unknown {

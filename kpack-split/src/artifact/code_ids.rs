@@ -3,15 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use kpack_format::marker::Marker;
 
 use crate::Error;
-use crate::elf::{DeviceCode, Image, SplitBinary};
-use crate::inspect::{elf_error, markers_of, open, read_markers};
-use crate::install::presplit::room;
+use crate::input::Linked;
 
 /// Changed bytes by offset.
 pub(super) type Edits = Vec<(u64, Vec<u8>)>;
@@ -28,7 +25,8 @@ impl MoreCodeIds {
     /// as the first shard's device code is.
     pub(super) fn collect(&mut self, path: &Path, from: &Path) -> Result<(), Error> {
         let known = self.by_path.entry(path.to_owned()).or_default();
-        for marker in markers_of(from)? {
+        for group in Linked::open(from)?.markers()? {
+            let marker = group.marker;
             let plain = marker.without_code_ids();
             match known
                 .iter_mut()
@@ -75,19 +73,13 @@ pub(super) fn without(from: &Path, left_out: &dyn Fn(&str) -> bool) -> Result<Ed
 /// What `change` makes of each marker of a host file, given the room that the marker has; `None`
 /// where it stays as it is.
 fn edits(from: &Path, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Result<Edits, Error> {
-    let image = Image::read(open(from)?).map_err(|e| elf_error(from, e))?;
-    let Some(split) = split(from, &image)? else {
-        return Ok(Edits::new());
-    };
+    let linked = Linked::open(from)?;
     let mut edits = BTreeMap::new();
-    for group in read_markers(from, &image, &split)? {
-        for position in &group.wrappers {
-            let Some(wrapper) = split.wrappers.get(*position) else {
-                continue;
-            };
+    for group in linked.markers()? {
+        for wrapper in &group.wrappers {
             let offset = wrapper.marker_offset;
             if let Entry::Vacant(new) = edits.entry(offset) {
-                let room = room(from, &image, &split, offset)?;
+                let room = linked.marker_room(offset)?;
                 new.insert(change(&group.marker, room));
             }
         }
@@ -114,11 +106,4 @@ fn with_more(marker: &Marker, more: &Marker, room: usize) -> Option<Vec<u8>> {
     (extended != *marker)
         .then(|| extended.to_bytes_within(room))
         .flatten()
-}
-
-fn split(path: &Path, image: &Image<File>) -> Result<Option<SplitBinary>, Error> {
-    match image.device_code().map_err(|e| elf_error(path, e))? {
-        DeviceCode::Split(split) => Ok(Some(split)),
-        _ => Ok(None),
-    }
 }

@@ -11,7 +11,7 @@ use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
 use crate::Error;
-use crate::inspect::{self, FileKind};
+use crate::input::{self, FileKind};
 use crate::split;
 
 /// What a file says of targets.
@@ -76,11 +76,11 @@ impl Content {
                 )
             }
             Some(FileKind::Linked) => match split::read(path)? {
-                split::Input::Fat(fat) => Self::Bundle(fat.code.targets()),
+                split::Input::Fat(fat, _) => Self::Bundle(fat.code.targets()),
                 _ => Self::Silent,
             },
             Some(FileKind::Archive) => {
-                let archive = inspect::open_archive(path)?;
+                let archive = input::open_archive(path)?;
                 let targets = archive.toc().gfx_arches.iter().map(|target| target.parse());
                 Self::Archive(targets.collect::<Result<_, _>>().map_err(|e| refused(&e))?)
             }

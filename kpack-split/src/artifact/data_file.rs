@@ -9,7 +9,7 @@ use std::path::Path;
 use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 
 use crate::Error;
-use crate::inspect::FileKind;
+use crate::input::FileKind;
 
 /// What the names of data files end in: code objects, databases and tables.
 const EXTENSIONS: &[&str] = &[

@@ -10,7 +10,7 @@ use object::elf;
 use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, text_in, texts, unit_ids};
 use crate::Error;
 use crate::elf::{Dynamic, Image};
-use crate::inspect;
+use crate::input::{self, Linked};
 
 /// How many sections are named.
 const MOST_SECTIONS: usize = 6;
@@ -37,13 +37,10 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     if a != b {
         parts.push(format!("{a} bytes against {b}"));
     }
-    let images = (
-        Image::read(inspect::open(one)?),
-        Image::read(inspect::open(other)?),
-    );
+    let linked = |path| Ok::<_, Error>(Linked::read(path, input::open(path)?).ok());
     let mut shown = at;
-    if let (Ok(a), Ok(b)) = images {
-        match layout::compare((one, &a), (other, &b))? {
+    if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
+        match layout::compare(&a, &b)? {
             Same::Yes => return Ok(None),
             Same::But(text) => {
                 return Ok(Some(Difference {
@@ -53,6 +50,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
             }
             Same::No => {}
         }
+        let (a, b) = (a.image, b.image);
         shown = sections(&a, &b, &mut parts).unwrap_or(at);
         if unit_ids(&a) != unit_ids(&b) {
             parts.push(UNIT_IDS.to_owned());
@@ -228,7 +226,7 @@ pub(crate) fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
 
 /// Offset of the first byte that differs, or where the shorter one ends.
 fn first_difference(one: &Path, other: &Path) -> Result<Option<u64>, Error> {
-    let open = |path: &Path| Ok::<_, Error>(BufReader::new(inspect::open(path)?));
+    let open = |path: &Path| Ok::<_, Error>(BufReader::new(input::open(path)?));
     let (mut a, mut b) = (open(one)?, open(other)?);
     let (mut x, mut y) = (vec![0; 1 << 18], vec![0; 1 << 18]);
     let mut offset = 0;
@@ -271,7 +269,7 @@ fn around(path: &Path, at: u64) -> Result<Vec<u8>, Error> {
     use std::os::unix::fs::FileExt;
     let start = at.saturating_sub(CONTEXT as u64);
     let mut bytes = vec![0; 2 * CONTEXT];
-    let file = inspect::open(path)?;
+    let file = input::open(path)?;
     let read = file
         .read_at(&mut bytes, start)
         .map_err(|e| Error::io(path, "read", e))?;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::inspect;
+use crate::input;
 
 /// As rocFFT writes it.
 const SCHEMA: &str = "CREATE TABLE cache_v1 (
@@ -117,7 +117,7 @@ fn read<T, C: FromIterator<T>>(
     row: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
 ) -> Result<Result<C, Unreadable>, Error> {
     // SQLite does not say why it cannot open a file.
-    inspect::open(path)?;
+    input::open(path)?;
     let found = open(path).and_then(|database| {
         let tables = "SELECT count(*) FROM sqlite_schema \
                       WHERE type = 'table' AND name = 'cache_v1' AND rootpage > 0";

@@ -1,10 +1,10 @@
 //! Whether two host binaries differ in no more than what a build for other targets brings about: the
 //! build ID, addresses, because their device code had another size, and IDs of compilation units.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::Path;
 
-use kpack_format::marker;
+use kpack_format::marker::{self, Marker};
 use object::{LittleEndian as LE, elf};
 
 use super::moved::Moves;
@@ -13,8 +13,7 @@ use crate::elf::{
     DeviceCode, Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION,
     is_address, pods,
 };
-
-use crate::inspect::{Marked, elf_error, read_markers};
+use crate::input::Linked;
 
 /// The least printable bytes in a row that are called text.
 pub(super) const LEAST_TEXT: usize = 6;
@@ -35,13 +34,11 @@ pub(super) enum Same {
 /// They have to have the same sections, symbols, relocations, dynamic entries and markers, and the
 /// same bytes in all other sections. Where sections have moved, an address in one file stands for the
 /// one that it has moved to in the other: code, data and debug information are compared all the same.
-pub(super) fn compare(
-    (path, one): (&Path, &Image<File>),
-    (other_path, other): (&Path, &Image<File>),
-) -> Result<Same, Error> {
-    let (Some(ours), Some(theirs)) = (markers(path, one)?, markers(other_path, other)?) else {
+pub(super) fn compare(one: &Linked, other: &Linked) -> Result<Same, Error> {
+    let (Some(ours), Some(theirs)) = (markers(one)?, markers(other)?) else {
         return Ok(Same::No);
     };
+    let (one, other) = (&one.image, &other.image);
     let same = ours == theirs
         && shape(one) == shape(other)
         && texts(one) == texts(other)
@@ -72,20 +69,17 @@ pub(super) fn compare(
     })
 }
 
-/// The markers of a binary, without IDs of device code, and the wrappers that have them; `None` for
-/// one with device code in it.
-fn markers(path: &Path, image: &Image<File>) -> Result<Option<Vec<Marked>>, Error> {
-    let code = image.device_code().map_err(|e| elf_error(path, e))?;
-    let groups = match code {
-        DeviceCode::Split(split) => read_markers(path, image, &split)?,
-        DeviceCode::None(_) => Vec::new(),
-        DeviceCode::Fat(_) => return Ok(None),
-    };
-    let plain = groups.into_iter().map(|group| Marked {
-        marker: group.marker.without_code_ids(),
-        ..group
+/// The markers of a binary, without IDs of device code, by the positions of their wrappers; `None`
+/// for a fat binary.
+fn markers(linked: &Linked) -> Result<Option<BTreeMap<Vec<u32>, Marker>>, Error> {
+    if matches!(linked.code, DeviceCode::Fat(_)) {
+        return Ok(None);
+    }
+    let groups = linked.markers()?.into_iter().map(|group| {
+        let positions = group.wrappers.iter().map(|wrapper| wrapper.position);
+        (positions.collect(), group.marker.without_code_ids())
     });
-    Ok(Some(plain.collect()))
+    Ok(Some(groups.collect()))
 }
 
 /// What identifies the build.

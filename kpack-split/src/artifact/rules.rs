@@ -16,7 +16,7 @@ use super::differences::same_bytes;
 use super::target_name::either_agrees;
 use super::tree::{Item, Role};
 use crate::Error;
-use crate::inspect::{digest, open, open_archive};
+use crate::input::{digest, open, open_archive};
 use crate::object_file::is_object;
 use crate::parallel::lock;
 

@@ -17,7 +17,7 @@ use super::databases::Merge;
 use super::kernel_cache;
 use super::names;
 use crate::Error;
-use crate::inspect;
+use crate::input;
 
 /// The entries of a shared file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,7 +133,7 @@ fn text(key: &Key) -> String {
 const HOST: &str = "host-x86_64-unknown-linux-gnu-";
 
 fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
-    let mut file = BufReader::new(inspect::open(path)?);
+    let mut file = BufReader::new(input::open(path)?);
     let size = file.get_ref().metadata();
     let size = size.map_err(|e| Error::io(path, "read", e))?.len();
     let read = match Bundle::read(&mut file, size) {

@@ -12,7 +12,7 @@ use walkdir::WalkDir;
 
 use super::mark;
 use crate::Error;
-use crate::inspect;
+use crate::input;
 use crate::store::{Renames, copy_range, make_directories, write_manifest};
 
 /// An artifact directory in the making: `.<name>.tmp` beside its final place. Dropped before it is
@@ -77,7 +77,7 @@ impl StagedTree {
         if let Some(first) = self.linked.get(&inode) {
             return fs::hard_link(first, &to).map_err(|e| Error::io(&to, "create", e));
         }
-        let input = inspect::open(from)?;
+        let input = input::open(from)?;
         let output = File::create_new(&to).map_err(|e| Error::io(&to, "create", e))?;
         copy_range(&input, &output, 0..metadata.len(), 0)
             .map_err(|e| Error::io(&to, "write", e))?;

@@ -129,7 +129,7 @@ fn dynamic_addresses(image: &Image<&File>) -> Result<(), ElfError> {
 fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
     let found: Vec<PlannedWrapper> = match image.device_code()? {
         DeviceCode::Split(split) => {
-            let wrappers = split.wrappers.iter();
+            let wrappers = split.iter();
             wrappers
                 .map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index))
                 .collect()

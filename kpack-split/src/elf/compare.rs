@@ -194,7 +194,7 @@ impl Explained {
         // The other wrappers still point to their own markers.
         let marker = match split.device_code()? {
             DeviceCode::Split(split) => {
-                let mut wrappers = split.wrappers.iter();
+                let mut wrappers = split.iter();
                 let redirected = wrappers.find(|w| Some(w.address) == first);
                 redirected.map_or(0, |w| w.marker_address)
             }

@@ -56,6 +56,21 @@ impl Machine {
     }
 }
 
+impl<S> Image<S> {
+    /// The same headers over another source: the same file, opened again, or none.
+    pub(crate) fn over<T>(&self, source: T) -> Image<T> {
+        Image {
+            source,
+            size: self.size,
+            header: self.header,
+            machine: self.machine,
+            segments: self.segments.clone(),
+            sections: self.sections.clone(),
+            names_index: self.names_index,
+        }
+    }
+}
+
 impl<S: ReadAt> Image<S> {
     /// Reads the headers. Refuses anything but a linked 64-bit little-endian ELF file for x86-64 or
     /// AArch64 with section headers.

@@ -20,7 +20,7 @@ pub use self::{
     compare::compare,
     image::Image,
     plan::Plan,
-    wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitBinary, SplitWrapper},
+    wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitWrapper},
 };
 pub(crate) use check::loaded as check_loaded;
 pub(crate) use dynamic::{Dynamic, Relocations, is_address};

@@ -1,10 +1,12 @@
 //! Finds device code: the wrappers in `.hipFatBinSegment`, and the bundle or marker of each.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::elf;
+use serde::Serialize;
 
 use super::dynamic::{Dynamic, Relocation, Relocations, dynamic_symbols};
 use super::headers::Section;
@@ -23,12 +25,25 @@ pub enum DeviceCode {
     None(NoDeviceCode),
     /// A fat binary.
     Fat(FatBinary),
-    /// Already split.
-    Split(SplitBinary),
+    /// Already split. The wrappers, sorted by address.
+    Split(Vec<SplitWrapper>),
+}
+
+impl DeviceCode {
+    /// The wrappers that were split: all of a split binary; those of objects that were split before the
+    /// link, of a fat binary.
+    pub fn split_wrappers(&self) -> &[SplitWrapper] {
+        match self {
+            Self::None(_) => &[],
+            Self::Fat(fat) => &fat.split_before,
+            Self::Split(wrappers) => wrappers,
+        }
+    }
 }
 
 /// Why a file has no device code to split off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum NoDeviceCode {
     /// It has no sections for device code.
@@ -37,6 +52,21 @@ pub enum NoDeviceCode {
     DebugFile,
     /// `.hip_fatbin` without a wrapper: the program loads its device code by other means.
     NoWrappers,
+}
+
+impl fmt::Display for NoDeviceCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Absent => "no device code",
+            Self::DebugFile => {
+                "a separate debug file: its sections for device code have no contents"
+            }
+            Self::NoWrappers => {
+                "`.hip_fatbin` without wrappers: the program loads its device code by other means, \
+                 so it stays in place"
+            }
+        })
+    }
 }
 
 /// Where the device code of a fat binary is.
@@ -53,11 +83,16 @@ pub struct FatBinary {
     pub split_before: Vec<SplitWrapper>,
 }
 
-/// The wrappers of a split binary.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SplitBinary {
-    /// Sorted by address.
-    pub wrappers: Vec<SplitWrapper>,
+impl FatBinary {
+    /// Size of `.hip_fatbin` in bytes.
+    pub fn size(&self) -> u64 {
+        self.addresses.end - self.addresses.start
+    }
+
+    /// The range of `.hip_fatbin` in the file.
+    pub(crate) fn section(&self) -> Range<u64> {
+        self.offset..self.offset + self.size()
+    }
 }
 
 /// A wrapper with magic HIPK.
@@ -108,7 +143,7 @@ impl<S: ReadAt> Image<S> {
             (true, false) => self.follow_markers(&markers).map(DeviceCode::Split),
             (false, _) => {
                 let mut binary = self.follow_bundles(fat, &bundles)?;
-                binary.split_before = self.follow_markers(&markers)?.wrappers;
+                binary.split_before = self.follow_markers(&markers)?;
                 Ok(DeviceCode::Fat(binary))
             }
         }
@@ -243,7 +278,7 @@ impl<S: ReadAt> Image<S> {
         })
     }
 
-    fn follow_markers(&self, found: &[RawWrapper]) -> Result<SplitBinary, ElfError> {
+    fn follow_markers(&self, found: &[RawWrapper]) -> Result<Vec<SplitWrapper>, ElfError> {
         let mut wrappers = Vec::with_capacity(found.len());
         for wrapper in found {
             let marker = wrapper.pointer..wrapper.pointer.saturating_add(1);
@@ -264,7 +299,7 @@ impl<S: ReadAt> Image<S> {
                 marker_available: load.filesz - inside,
             });
         }
-        Ok(SplitBinary { wrappers })
+        Ok(wrappers)
     }
 }
 

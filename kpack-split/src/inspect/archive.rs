@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kpack_format::TargetId;
 use kpack_format::archive::{Scheme, Targets};
 use kpack_format::names::KernelName;
 use serde::Serialize;
@@ -49,16 +48,6 @@ pub struct Kernel {
     pub ordinal: u32,
     /// Number of entries that share the stored code object, including this one.
     pub shared_by: usize,
-}
-
-/// Whether an archive named like one for `target` is one. If a module's name is a prefix of
-/// another's, the other's archives look like archives for odd targets. An unreadable archive
-/// counts.
-pub(crate) fn is_for(path: &Path, target: &TargetId) -> bool {
-    let archive = open_archive(path);
-    archive.map_or(true, |archive| {
-        archive.toc().gfx_arch_family == target.to_string()
-    })
 }
 
 pub(super) fn inspect(path: &Path) -> Result<Archive, Error> {

@@ -11,8 +11,8 @@ use kpack_format::TargetId;
 use kpack_format::archive::Archive;
 use kpack_format::names::KernelName;
 
-use super::{FileKind, identify, open, open_archive};
 use crate::Error;
+use crate::input::{FileKind, identify, open, open_archive};
 use crate::split;
 
 /// The selected code objects of a file.
@@ -141,8 +141,8 @@ impl Source {
                 vec![DeviceCode::read(path, &file, &[whole])?]
             }
             _ => match split::read(path)? {
-                split::Input::Fat(fat) => vec![fat.code],
-                split::Input::Split => {
+                split::Input::Fat(fat, _) => vec![fat.code],
+                split::Input::Split(_) => {
                     let reason = "its device code is in archives; name one of these instead";
                     return Err(Error::refused(path, reason));
                 }

@@ -1,19 +1,17 @@
 //! Inspects executables and shared objects: fat, split, or without device code.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 use serde::Serialize;
 
-use super::{Bundle, Content, Kpack, Kpacks, find_kpacks, read_markers, unlinked};
+use super::{Bundle, Content};
 use crate::Error;
-use crate::elf::{self, DeviceCode, ElfError, Image};
-use crate::input::{elf_error, open_archive, open_bundle, wrapper_error};
+use crate::elf::{self, DeviceCode};
+use crate::input::{Kpack, Kpacks, Linked, find_kpacks, open_archive, prefix_of};
 
 /// A binary with its device code in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -102,48 +100,21 @@ pub struct SplitWrapper {
 /// Why a binary has no device code to split off.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NoDeviceCode {
-    /// `absent`, `debug-file`, `no-wrappers` or `unsupported`.
-    pub reason: &'static str,
+    /// The reason.
+    pub reason: elf::NoDeviceCode,
     /// The reason in words.
     pub explanation: String,
 }
 
-pub(super) fn inspect(path: &Path, file: File) -> Result<Content, Error> {
-    let image = match Image::read(file) {
-        Ok(image) => image,
-        Err(ElfError::Relocatable) => {
-            return Ok(Content::Unlinked(unlinked::inspect(
-                path,
-                super::open(path)?,
-            )?));
-        }
-        Err(error) => return Err(elf_error(path, error)),
-    };
-    Ok(match image.device_code().map_err(|e| elf_error(path, e))? {
-        DeviceCode::Fat(fat) => Content::FatBinary(fat_binary(path, &image, &fat)?),
-        DeviceCode::Split(split) => Content::SplitBinary(split_binary(path, &image, &split)?),
-        DeviceCode::None(reason) => Content::HostBinary(no_device_code(reason)),
+pub(super) fn inspect(linked: Linked) -> Result<Content, Error> {
+    Ok(match &linked.code {
+        DeviceCode::Fat(fat) => Content::FatBinary(fat_binary(&linked, fat)?),
+        DeviceCode::Split(wrappers) => Content::SplitBinary(split_binary(&linked, wrappers)?),
+        DeviceCode::None(reason) => Content::HostBinary(NoDeviceCode {
+            reason: *reason,
+            explanation: reason.to_string(),
+        }),
     })
-}
-
-/// Explains why there is no device code.
-pub(crate) fn no_device_code(reason: elf::NoDeviceCode) -> NoDeviceCode {
-    let (reason, explanation) = match reason {
-        elf::NoDeviceCode::Absent => ("absent", "no device code"),
-        elf::NoDeviceCode::DebugFile => (
-            "debug-file",
-            "a separate debug file: its sections for device code have no contents",
-        ),
-        elf::NoDeviceCode::NoWrappers => (
-            "no-wrappers",
-            "`.hip_fatbin` without wrappers: the program loads its device code by other means, \
-             so it stays in place",
-        ),
-    };
-    NoDeviceCode {
-        reason,
-        explanation: explanation.to_owned(),
-    }
 }
 
 // serde requires this signature.
@@ -152,13 +123,11 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-fn fat_binary(path: &Path, image: &Image<File>, fat: &elf::FatBinary) -> Result<FatBinary, Error> {
-    let mut reader = BufReader::new(image.source());
+fn fat_binary(linked: &Linked, fat: &elf::FatBinary) -> Result<FatBinary, Error> {
     let mut wrappers = Vec::new();
     let mut totals: BTreeMap<TargetId, (usize, u64)> = BTreeMap::new();
-    for wrapper in &fat.wrappers {
-        let bundle = open_bundle(&mut reader, wrapper)
-            .map_err(|e| wrapper_error(path, wrapper.co_index, wrapper.bundle_offset, e))?;
+    for (wrapper, bundle) in fat.wrappers.iter().zip(linked.bundles(&fat.wrappers)) {
+        let bundle = bundle?;
         for entry in &bundle.entries {
             if let Some(target) = entry.id.target() {
                 let total = totals.entry(target.clone()).or_default();
@@ -177,19 +146,16 @@ fn fat_binary(path: &Path, image: &Image<File>, fat: &elf::FatBinary) -> Result<
         size,
     };
     Ok(FatBinary {
-        section_size: fat.addresses.end - fat.addresses.start,
+        section_size: fat.size(),
         wrappers,
         split_before: fat.split_before.len(),
         targets: totals.into_iter().map(total).collect(),
     })
 }
 
-fn split_binary(
-    path: &Path,
-    image: &Image<File>,
-    split: &elf::SplitBinary,
-) -> Result<SplitBinary, Error> {
-    let groups = read_markers(path, image, split)?;
+fn split_binary(linked: &Linked, wrappers: &[elf::SplitWrapper]) -> Result<SplitBinary, Error> {
+    let path = &linked.path;
+    let groups = linked.markers()?;
     let mut kpacks = Kpacks::default();
     let mut code_objects: Vec<usize> = Vec::new();
     let mut other_builds: Vec<PathBuf> = Vec::new();
@@ -217,7 +183,7 @@ fn split_binary(
         if groups.len() > 1 {
             objects.push(SplitObject {
                 kernel_name: group.marker.kernel_name.clone(),
-                wrappers: group.wrappers.clone(),
+                wrappers: group.wrappers.iter().map(|w| w.position as usize).collect(),
             });
         }
     }
@@ -244,7 +210,7 @@ fn split_binary(
         kernel_name,
         kpack_search_paths,
         objects,
-        wrappers: split.wrappers.iter().map(wrapper).collect(),
+        wrappers: wrappers.iter().map(wrapper).collect(),
         kpacks,
         other_builds,
         code_objects,
@@ -269,16 +235,4 @@ fn count_code_objects(kpack: &Kpack, kernel_name: Option<&str>) -> usize {
         Some(KernelName::parse(name).binary) == kernel_name && targets.contains_key(&kpack.target)
     });
     own.count()
-}
-
-/// The install prefix of a binary: its path without `kernel_name`. `None` if the binary was moved
-/// or renamed.
-pub(crate) fn prefix_of(binary: &Path, kernel_name: &str) -> Option<PathBuf> {
-    let real = std::fs::canonicalize(binary).ok()?;
-    if !real.ends_with(kernel_name) {
-        return None;
-    }
-    real.ancestors()
-        .nth(Path::new(kernel_name).components().count())
-        .map(Path::to_owned)
 }

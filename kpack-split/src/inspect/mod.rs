@@ -6,12 +6,8 @@
 mod archive;
 mod bundle;
 mod code_objects;
-mod kpacks;
 mod linked;
 mod manifest;
-mod markers;
-mod overlay;
-mod unlinked;
 
 use std::path::{Path, PathBuf};
 
@@ -19,25 +15,17 @@ use serde::Serialize;
 
 use crate::Error;
 
-pub use crate::input::{FileKind, identify};
+use crate::input::{self, FileKind, Linked, unlinked};
+
+pub use crate::input::unlinked::{DeviceObject, Unlinked};
+pub use crate::input::{Kpack, Kpacks};
 pub use archive::{Archive, Kernel};
 pub use bundle::{Bundle, BundleEntry, CodeObject};
 pub use code_objects::CodeObjects;
-pub use kpacks::{Kpack, Kpacks, find_kpacks};
 pub use linked::{
     FatBinary, FatWrapper, NoDeviceCode, SplitBinary, SplitObject, SplitWrapper, TargetTotal,
 };
 pub use manifest::{Manifest, ManifestEntry};
-pub use unlinked::{DeviceObject, Unlinked};
-
-pub(crate) use crate::input::{
-    digest, elf_error, manifest_parts, open, open_archive, open_bundle, read_manifest,
-};
-pub(crate) use archive::is_for;
-pub(crate) use kpacks::find_kpacks_in;
-pub(crate) use linked::{no_device_code, prefix_of};
-pub(crate) use markers::{Marked, markers_of, read_markers};
-pub(crate) use overlay::Overlay;
 
 /// The result of inspecting a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -80,15 +68,15 @@ pub enum Content {
 /// # Errors
 /// [`Error::Io`] if it cannot be read, [`Error::Refused`] if it is damaged or of an unknown kind.
 pub fn inspect(path: &Path) -> Result<Inspection, Error> {
-    let file = open(path)?;
+    let file = input::open(path)?;
     let size = file
         .metadata()
         .map_err(|e| Error::io(path, "read", e))?
         .len();
-    let content = match identify(path, &file)? {
-        Some(FileKind::Linked) => linked::inspect(path, file)?,
+    let content = match input::identify(path, &file)? {
+        Some(FileKind::Linked) => linked::inspect(Linked::read(path, file)?)?,
         Some(FileKind::Object | FileKind::StaticLibrary) => {
-            Content::Unlinked(unlinked::inspect(path, file)?)
+            Content::Unlinked(unlinked::read(path, &file)?)
         }
         Some(FileKind::Archive) => Content::Archive(archive::inspect(path)?),
         Some(FileKind::Manifest) => Content::Manifest(manifest::inspect(path)?),
@@ -128,10 +116,10 @@ mod tests {
             file
         };
         let results = [
-            linked::inspect(&path, open()).map(|_| ()),
+            Linked::read(&path, open()).map(|_| ()),
             bundle::inspect(&path, open(), 100).map(|_| ()),
             bundle::inspect_code_object(&path, open(), 100).map(|_| ()),
-            unlinked::inspect(&path, open()).map(|_| ()),
+            unlinked::read(&path, &open()).map(|_| ()),
         ];
         for (index, result) in results.into_iter().enumerate() {
             let error = result.unwrap_err();

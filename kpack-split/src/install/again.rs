@@ -8,30 +8,25 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
 use crate::Error;
-use crate::elf::{DeviceCode, Image};
-use crate::inspect::{self, elf_error, find_kpacks, read_markers};
+use crate::input::{self, Marked, find_kpacks};
 
 use super::locate::KpackPath;
 
-/// The targets of the split binary at `path`, from its manifest and archives; `None` if its marker
-/// has the early form, which names no archives.
+/// The targets of the split binary at `path` with these `markers`, from its manifest and archives;
+/// `None` if a marker has the early form, which names no archives.
 ///
 /// # Errors
-/// [`Error::Refused`] if its marker differs from `expected`: it has another module, component or
+/// [`Error::Refused`] if a marker differs from `expected`: it has another module, component or
 /// archive directory.
 pub(super) fn targets(
     path: &Path,
+    markers: &[Marked],
     expected: &Marker,
     kpacks: &KpackPath,
     group: &Group,
 ) -> Result<Option<BTreeSet<TargetId>>, Error> {
-    let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
-    let DeviceCode::Split(split) = image.device_code().map_err(|e| elf_error(path, e))? else {
-        return Ok(None);
-    };
     let mut names = BTreeSet::new();
-    for found in read_markers(path, &image, &split)? {
-        let marker = &found.marker;
+    for Marked { marker, .. } in markers {
         if marker.kernel_name.is_none() {
             return Ok(None);
         }
@@ -48,7 +43,7 @@ pub(super) fn targets(
         }
         names.extend(find_kpacks(path, marker)?.targets().map(str::to_owned));
     }
-    let manifest = inspect::read_manifest(&kpacks.path.join(group.manifest()));
+    let manifest = input::read_manifest(&kpacks.path.join(group.manifest()));
     names.extend(manifest.into_iter().flat_map(|m| m.kpack_files.into_keys()));
     Ok(Some(
         names.iter().filter_map(|name| name.parse().ok()).collect(),

@@ -88,7 +88,7 @@ impl Run<'_> {
                     (Content::Planned(plan), &opened)
                 }
                 (_, Some(edits)) if let Some(presplit) = &binary.presplit => {
-                    (Content::Edited(edits), &presplit.file)
+                    (Content::Edited(edits), presplit.file())
                 }
                 _ => continue,
             };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::Error;
 use crate::elf::{ElfError, Plan};
-use crate::inspect;
+use crate::input;
 use crate::store::copy_range;
 
 /// Changed bytes by offset.
@@ -27,7 +27,7 @@ impl Content<'_> {
         match self {
             Self::Planned(plan) => plan.apply(input, output).map_err(|error| match error {
                 ElfError::Io(error) => failed(error),
-                error => inspect::elf_error(path, error),
+                error => input::elf_error(path, error),
             }),
             Self::Edited(edits) => {
                 let size = input.metadata().map_err(failed)?.len();

@@ -24,7 +24,7 @@ use walkdir::WalkDir;
 
 use crate::Error;
 use crate::elf::Plan;
-use crate::inspect::{self, FileKind};
+use crate::input::{self, FileKind, Marked};
 use crate::leftover::is_leftover;
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
@@ -148,25 +148,38 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
 /// A binary and its device code.
 struct Binary {
     located: Located,
-    /// The file to read: the binary itself, or a source of its device code.
-    from: PathBuf,
-    input: Input,
+    content: BinaryContent,
     /// The archives of its objects that were split before the link and not installed yet, if any.
     presplit: Option<Presplit>,
 }
 
+/// What a binary is, besides device code of objects that were split before the link.
+enum BinaryContent {
+    /// It has device code in it.
+    Fat(FatFile),
+    /// It is split; its markers.
+    Split(Vec<Marked>),
+    /// It stays unchanged; the text says why.
+    LeftAlone(String),
+}
+
 impl Binary {
-    fn read(located: Located, from: PathBuf) -> Result<Self, Error> {
-        let input = split::read(&from)?;
-        let presplit = match input {
-            Input::Split => Presplit::read(&from)?,
-            Input::Fat(ref fat) if fat.split_before() > 0 => Presplit::read(&from)?,
-            _ => None,
+    /// Reads it, or rather the file `from`, which has its device code.
+    fn read(located: Located, from: &Path) -> Result<Self, Error> {
+        let (content, presplit) = match split::read(from)? {
+            Input::Fat(file, linked) => {
+                let presplit = Presplit::read(linked, false)?;
+                (BinaryContent::Fat(file), presplit.ok())
+            }
+            Input::Split(linked) => match Presplit::read(linked, false)? {
+                Ok(presplit) => (BinaryContent::Split(Vec::new()), Some(presplit)),
+                Err(markers) => (BinaryContent::Split(markers), None),
+            },
+            Input::LeftAlone(reason) => (BinaryContent::LeftAlone(reason), None),
         };
         Ok(Self {
             located,
-            from,
-            input,
+            content,
             presplit,
         })
     }
@@ -183,8 +196,8 @@ impl Binary {
     }
 
     fn fat(&self) -> Option<&FatFile> {
-        match &self.input {
-            Input::Fat(file) => Some(file),
+        match &self.content {
+            BinaryContent::Fat(file) => Some(file),
             _ => None,
         }
     }
@@ -209,7 +222,7 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
             continue;
         }
         let from = source.unwrap_or(&located.path).clone();
-        binaries.push(Binary::read(located, from)?);
+        binaries.push(Binary::read(located, &from)?);
     }
     Ok(binaries)
 }
@@ -223,21 +236,18 @@ fn all_binaries(prefix: &Prefix, report: &mut Report) -> Result<Vec<Binary>, Err
     let mut binaries = Vec::new();
     for entry in walk.filter_entry(|entry| !is_leftover(entry.file_name())) {
         let entry = entry.map_err(|e| {
-            Error::io(
-                e.path().unwrap_or(root).to_owned().as_path(),
-                "list",
-                e.into(),
-            )
+            let path = e.path().unwrap_or(root).to_owned();
+            Error::io(&path, "list", e.into())
         })?;
         let path = entry.path();
         let is_linked = || -> Result<bool, Error> {
-            let file = inspect::open(path)?;
-            Ok(inspect::identify(path, &file)? == Some(FileKind::Linked))
+            let file = input::open(path)?;
+            Ok(input::identify(path, &file)? == Some(FileKind::Linked))
         };
         if !entry.file_type().is_file() || !is_linked()? {
             continue;
         }
-        match Binary::read(prefix.binary(path)?, path.to_owned()) {
+        match Binary::read(prefix.binary(path)?, path) {
             Ok(binary) if binary.has_device_code() => binaries.push(binary),
             Ok(_) => {}
             Err(Error::Refused { path, reason }) => {
@@ -264,14 +274,15 @@ fn split_already<'a>(
 ) -> Result<SplitAlready<'a>, Error> {
     let mut known: SplitAlready<'a> = None;
     for binary in binaries {
-        if binary.has_device_code() || !matches!(binary.input, Input::Split) {
+        let (BinaryContent::Split(markers), None) = (&binary.content, &binary.presplit) else {
             continue;
-        }
+        };
+        let path = &binary.located.path;
         let expected = kpacks.marker(&binary.located, group);
-        let targets = again::targets(&binary.from, &expected, kpacks, group)?;
+        let targets = again::targets(path, markers, &expected, kpacks, group)?;
         // Without evidence, assume that the targets match.
         let targets = targets.unwrap_or_else(|| options.architectures.iter().cloned().collect());
-        let known = known.get_or_insert_with(|| (&binary.located.path, BTreeSet::new()));
+        let known = known.get_or_insert_with(|| (path, BTreeSet::new()));
         known.1.extend(targets);
     }
     Ok(known)
@@ -366,7 +377,9 @@ fn file_reports(
     report: &mut Report,
 ) -> Result<(), Error> {
     for binary in binaries {
-        let Binary { located, input, .. } = binary;
+        let Binary {
+            located, content, ..
+        } = binary;
         if let (Some(presplit), None) = (&binary.presplit, binary.fat()) {
             let targets = presplit.targets().into_iter().filter(wants);
             let outcome = Outcome::Relocated {
@@ -377,15 +390,15 @@ fn file_reports(
             report.files.push(FileReport { path, outcome });
             continue;
         }
-        let outcome = match input {
-            Input::Split => Outcome::AlreadySplit,
-            Input::LeftAlone(reason) => {
+        let outcome = match content {
+            BinaryContent::Split(_) => Outcome::AlreadySplit,
+            BinaryContent::LeftAlone(reason) => {
                 report.note(&located.path, format!("stays unchanged: {reason}"));
                 Outcome::LeftAlone {
                     reason: reason.clone(),
                 }
             }
-            Input::Fat(fat) => {
+            BinaryContent::Fat(fat) => {
                 let code = &fat.code;
                 let size = code.file_size();
                 let targets = binary.targets().into_iter().filter(wants);

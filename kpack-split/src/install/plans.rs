@@ -15,7 +15,7 @@ use super::locate::{KpackPath, Located};
 use super::{Binary, Report};
 use crate::Error;
 use crate::elf::Plan;
-use crate::inspect::{elf_error, markers_of};
+use crate::input::{Linked, elf_error};
 use crate::split::code_ids;
 
 /// Changes to the host files, by path.
@@ -88,13 +88,12 @@ pub(super) fn warn_of_other_builds(
 ) {
     for binary in fat {
         let Located { path, name } = &binary.located;
-        let Ok(markers) = markers_of(path) else {
+        let Ok(markers) = Linked::open(path).and_then(|host| host.markers()) else {
             continue;
         };
         let found = code_ids::computed(archives, name);
-        let own = markers
-            .iter()
-            .filter(|marker| marker.kernel_name.as_ref() == Some(name));
+        let own = markers.iter().map(|group| &group.marker);
+        let own = own.filter(|marker| marker.kernel_name.as_ref() == Some(name));
         let others: BTreeSet<&str> = own
             .flat_map(|marker| {
                 let ids = found.iter();

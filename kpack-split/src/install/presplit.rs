@@ -6,17 +6,16 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{Archive, ArchiveWriter};
-use kpack_format::marker::{Marker, SECTION_NAME};
+use kpack_format::marker::Marker;
 use kpack_format::names::{Group, KernelName};
 
 use crate::Error;
-use crate::elf::{DeviceCode, Image, SplitBinary};
-use crate::inspect::{self, elf_error, find_kpacks, read_markers};
+use crate::elf::{DeviceCode, SplitWrapper};
+use crate::input::{self, Linked, Marked, find_kpacks};
 
 /// Advice for an archive that changed since the object was compiled.
 const COMPILE_AGAIN: &str = "Compile that object again (if the build system considers it up to date, remove it first, or build with --clean-first)";
@@ -25,8 +24,7 @@ const CO_INDEX: u64 = 16;
 
 /// A binary split before the link, with the archives that its markers refer to.
 pub(crate) struct Presplit {
-    pub(crate) path: PathBuf,
-    pub(crate) file: File,
+    linked: Linked,
     wrappers: Vec<Wrapper>,
     archives: Vec<Source>,
 }
@@ -61,83 +59,84 @@ pub(crate) type Destination<'a> =
     dyn FnMut(&Group, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
 
 impl Presplit {
-    /// Reads the binary at `path`; `None` if all its markers are relative, or none of its objects
-    /// was split before the link. If only some were, all its code objects must be collected.
+    /// Reads a binary. Gives its markers if none of its objects was split before the link, or if all
+    /// its markers are relative, unless it is `in_build_tree`: there, relative markers refer to archives
+    /// too. If only some objects were split, all its code objects must be collected.
     ///
     /// # Errors
     /// [`Error::Refused`] if an archive that a marker refers to is missing or lacks a code object
     /// for a target.
-    pub(crate) fn read(path: &Path) -> Result<Option<Self>, Error> {
-        Self::read_markers(path, false)
-    }
-
-    /// Like [`read`](Self::read), for a binary in its build tree, where relative markers refer to
-    /// archives too.
-    pub(crate) fn read_linked(path: &Path) -> Result<Option<Self>, Error> {
-        Self::read_markers(path, true)
-    }
-
-    fn read_markers(path: &Path, relative: bool) -> Result<Option<Self>, Error> {
-        let image = Image::read(inspect::open(path)?).map_err(|e| elf_error(path, e))?;
-        let (split, mixed) = match image.device_code().map_err(|e| elf_error(path, e))? {
-            DeviceCode::Split(split) => (split, false),
-            DeviceCode::Fat(fat) if !fat.split_before.is_empty() => {
-                let wrappers = fat.split_before;
-                (SplitBinary { wrappers }, true)
-            }
-            _ => return Ok(None),
-        };
-        let groups = read_markers(path, &image, &split)?;
+    pub(crate) fn read(
+        linked: Linked,
+        in_build_tree: bool,
+    ) -> Result<Result<Self, Vec<Marked>>, Error> {
+        let markers = linked.markers()?;
         let is_absolute = |marker: &Marker| {
             let mut paths = marker.kpack_search_paths.iter();
             marker.kernel_name.is_some() && paths.any(|path| path.starts_with('/'))
         };
-        if !relative && !mixed && !groups.iter().any(|group| is_absolute(&group.marker)) {
-            return Ok(None);
+        let is_mixed = matches!(linked.code, DeviceCode::Fat(_));
+        let is_one = in_build_tree || is_mixed || markers.iter().any(|m| is_absolute(&m.marker));
+        if markers.is_empty() || !is_one {
+            return Ok(Err(markers));
         }
         let mut presplit = Self {
-            path: path.to_owned(),
-            // Keep the file that was read, even if another one replaced it: the changes are for
-            // this one.
-            file: image
-                .source()
-                .try_clone()
-                .map_err(|e| Error::io(path, "open", e))?,
+            linked,
             wrappers: Vec::new(),
             archives: Vec::new(),
         };
-        for group in &groups {
+        for group in &markers {
             let module = presplit.open_archives(&group.marker)?;
-            let name = group.marker.kernel_name.clone().unwrap_or_default();
-            for (position, index) in group.wrappers.iter().zip(group.indices(&split)) {
-                let Some(wrapper) = split.wrappers.get(*position) else {
-                    continue;
-                };
-                let range = wrapper.address..wrapper.address + 24;
-                let Some(offset) = image.offset_of(&range) else {
-                    return Err(Error::refused(
-                        path,
-                        format!(
-                            "the wrapper at address {:#x} is not in the file",
-                            range.start
-                        ),
-                    ));
-                };
-                let room = room(path, &image, &split, wrapper.marker_offset)?;
-                let position = wrapper.position;
-                let wrapper = Wrapper {
-                    position,
-                    offset,
-                    marker: (wrapper.marker_offset, room),
-                    kernel: KernelName::new(&name, index).to_string(),
-                    group: module.clone(),
-                };
-                presplit.is_there(&wrapper, &group.marker)?;
+            for wrapper in &group.wrappers {
+                let wrapper = presplit.wrapper(wrapper, &group.marker, &module)?;
                 presplit.wrappers.push(wrapper);
             }
         }
         presplit.wrappers.sort_by_key(|wrapper| wrapper.position);
-        Ok(Some(presplit))
+        Ok(Ok(presplit))
+    }
+
+    /// Locates a wrapper, its marker and its code object.
+    fn wrapper(
+        &self,
+        found: &SplitWrapper,
+        marker: &Marker,
+        group: &Group,
+    ) -> Result<Wrapper, Error> {
+        let Linked { path, image, .. } = &self.linked;
+        let range = found.address..found.address + 24;
+        let Some(offset) = image.offset_of(&range) else {
+            let start = range.start;
+            let text = format!("the wrapper at address {start:#x} is not in the file");
+            return Err(Error::refused(path, text));
+        };
+        let name = marker.kernel_name.as_deref().unwrap_or_default();
+        let kernel = KernelName::new(name, found.co_index).to_string();
+        let has = |source: &Source| source.archive.toc().kernels.contains_key(&kernel);
+        if !self.archives.iter().any(has) {
+            return Err(Error::refused(
+                path,
+                format!(
+                    "no archive has kernel `{kernel}`; its marker refers to `{}`. The object was recompiled after the link, or never: link again. {COMPILE_AGAIN}",
+                    marker.kpack_search_paths.join("`, `")
+                ),
+            ));
+        }
+        Ok(Wrapper {
+            position: found.position,
+            offset,
+            marker: (
+                found.marker_offset,
+                self.linked.marker_room(found.marker_offset)?,
+            ),
+            kernel,
+            group: group.clone(),
+        })
+    }
+
+    /// The binary's file: the one that was read, even if another one replaced it.
+    pub(crate) fn file(&self) -> &File {
+        self.linked.image.source()
     }
 
     /// Opens the archives that a marker refers to and returns their module and component.
@@ -145,7 +144,7 @@ impl Presplit {
         let missing = |reason: String| {
             let paths = marker.kpack_search_paths.join("`, `");
             Error::refused(
-                &self.path,
+                &self.linked.path,
                 format!(
                     "its device code was split before the link, and {reason}; its marker refers to `{paths}`. {COMPILE_AGAIN}"
                 ),
@@ -158,7 +157,7 @@ impl Presplit {
         if places.kpack_search_paths.iter().any(is_absolute) {
             places.kpack_search_paths.retain(is_absolute);
         }
-        let kpacks = find_kpacks(&self.path, &places)?;
+        let kpacks = find_kpacks(&self.linked.path, &places)?;
         let mut group = None;
         for kpack in &kpacks.files {
             if kpack.size.is_none() {
@@ -168,7 +167,7 @@ impl Presplit {
                 group = group.or_else(|| Some(known.group.clone()));
                 continue;
             }
-            let archive = inspect::open_archive(&kpack.path)?;
+            let archive = input::open_archive(&kpack.path)?;
             let name = Group::from(archive.toc().group_name.as_str());
             group = group.or_else(|| Some(name.clone()));
             let target = kpack.target.parse();
@@ -180,22 +179,6 @@ impl Presplit {
             });
         }
         group.ok_or_else(|| missing("its archives are missing".to_owned()))
-    }
-
-    /// Refuses a wrapper whose code object is in no archive.
-    fn is_there(&self, wrapper: &Wrapper, marker: &Marker) -> Result<(), Error> {
-        let has = |source: &Source| source.archive.toc().kernels.contains_key(&wrapper.kernel);
-        if self.archives.iter().any(has) {
-            return Ok(());
-        }
-        Err(Error::refused(
-            &self.path,
-            format!(
-                "no archive has kernel `{}`; its marker refers to `{}`. The object was recompiled after the link, or never: link again. {COMPILE_AGAIN}",
-                wrapper.kernel,
-                marker.kpack_search_paths.join("`, `")
-            ),
-        ))
     }
 
     /// Number of wrappers.
@@ -253,7 +236,7 @@ impl Presplit {
                 own.map(|wrapper| KernelName::new(name, wrapper.position).to_string())
                     .collect()
             };
-            let mut archive = inspect::open_archive(&source.path)?;
+            let mut archive = input::open_archive(&source.path)?;
             self.check_code_objects(source, &mut archive)?;
             let fill = |destination: &mut ArchiveWriter<File>| {
                 let merged = destination.merge_as(&mut archive, names);
@@ -278,7 +261,7 @@ impl Presplit {
             let marker = marker_of(&wrapper.group);
             let Some(bytes) = marker.to_bytes_within(room) else {
                 return Err(Error::refused(
-                    &self.path,
+                    &self.linked.path,
                     format!(
                         "the marker at file offset {offset:#x} has room for {room} bytes, but the new one needs {}: install to a shorter path in the prefix, or split the linked binary instead of its objects",
                         marker.without_code_ids().to_bytes().len()
@@ -291,35 +274,4 @@ impl Presplit {
         }
         Ok(edits)
     }
-}
-
-/// Room for a marker at a file offset, in bytes: up to the next marker or the end of the section.
-pub(crate) fn room(
-    path: &Path,
-    image: &Image<File>,
-    split: &SplitBinary,
-    marker: u64,
-) -> Result<usize, Error> {
-    // There may be a second section of markers, from splitting the rest of the binary.
-    let section = image.sections.iter().find(|section| {
-        section.name == SECTION_NAME
-            && (section.offset..section.offset + section.size).contains(&marker)
-    });
-    let section_end = section.map(|section| section.offset + section.size);
-    let mut end = section_end.unwrap_or(marker);
-    for other in &split.wrappers {
-        if other.marker_offset > marker {
-            end = end.min(other.marker_offset);
-        }
-    }
-    let mut bytes = vec![0; (end - marker).min(64 << 10) as usize];
-    image
-        .source()
-        .read_exact_at(&mut bytes, marker)
-        .map_err(|e| Error::io(path, "read", e))?;
-    let Ok((_, size)) = Marker::read(&bytes) else {
-        return Ok(0);
-    };
-    let zeroes = bytes[size..].iter().take_while(|byte| **byte == 0).count();
-    Ok(size + zeroes)
 }

@@ -1,8 +1,6 @@
 //! The bytes of trees.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::BufReader;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -16,9 +14,8 @@ use crate::artifact::databases::{ForAll, Merge, Selection, for_all};
 use crate::artifact::kernel_cache;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
-use crate::elf::{DeviceCode, FatBinary, Image};
-use crate::input::wrapper_error;
-use crate::inspect;
+use crate::elf::{DeviceCode, FatBinary};
+use crate::input::{self, Linked};
 use crate::leftover::is_leftover;
 
 /// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
@@ -196,7 +193,7 @@ impl Tree {
                 };
                 let module = match (module, is_manifest) {
                     (Some(module), _) => module.to_owned(),
-                    (None, true) => inspect::read_manifest(path)
+                    (None, true) => input::read_manifest(path)
                         .map(|manifest| Group::from(manifest.component_name).module().to_owned())
                         .unwrap_or_default(),
                     (None, false) => String::new(),
@@ -222,12 +219,9 @@ impl Tree {
             what: name.to_owned(),
             is_file: true,
         };
-        let image = Image::read(inspect::open(path)?).map_err(|e| inspect::elf_error(path, e))?;
-        let code = image
-            .device_code()
-            .map_err(|e| inspect::elf_error(path, e))?;
-        let targets = match code {
-            DeviceCode::Fat(fat) => bundles(path, &image, &fat)?,
+        let linked = Linked::open(path)?;
+        let targets = match &linked.code {
+            DeviceCode::Fat(fat) => bundles(&linked, fat)?,
             _ => BTreeMap::new(),
         };
         let device: u64 = targets.values().map(|size| size.stored).sum();
@@ -246,22 +240,12 @@ impl Tree {
         size: u64,
         module: Option<&str>,
     ) -> Result<(), Error> {
-        let image = Image::read(inspect::open(path)?).map_err(|e| inspect::elf_error(path, e))?;
-        let code = image
-            .device_code()
-            .map_err(|e| inspect::elf_error(path, e))?;
-        let from_marker = match code {
-            DeviceCode::Split(split) => {
-                let markers = inspect::read_markers(path, &image, &split).ok();
-                let first = markers.and_then(|markers| markers.into_iter().next());
-                let paths = first.map(|first| first.marker.kpack_search_paths);
-                paths.and_then(|paths| {
-                    let group = SearchPath::new(paths.first()?).split()?.group()?;
-                    Some(group.module().to_owned())
-                })
-            }
-            _ => None,
-        };
+        let linked = Linked::open(path)?;
+        let from_marker = linked.markers().ok().and_then(|markers| {
+            let paths = &markers.first()?.marker.kpack_search_paths;
+            let group = SearchPath::new(paths.first()?).split()?.group()?;
+            Some(group.module().to_owned())
+        });
         let module = module.map(str::to_owned).or(from_marker);
         let key = Key {
             module: module.unwrap_or_default(),
@@ -276,7 +260,7 @@ impl Tree {
     /// An archive: what is stored for each binary, and the rest. What several kernels share is the
     /// first one's.
     fn archive(&mut self, path: &Path, size: u64, module: Option<&str>) -> Result<(), Error> {
-        let mut archive = inspect::open_archive(path)?;
+        let mut archive = input::open_archive(path)?;
         let toc = archive.toc().clone();
         let module = match module {
             Some(module) => module.to_owned(),
@@ -324,21 +308,14 @@ fn what_of_host(path: &Path, within: &Path) -> Result<String, Error> {
     })
 }
 
-/// What the bundles of a fat binary store for each target.
-fn bundles(
-    path: &Path,
-    image: &Image<File>,
-    fat: &FatBinary,
-) -> Result<BTreeMap<String, Size>, Error> {
+/// What the bundles of a fat binary store for each target. Several wrappers can have one bundle.
+fn bundles(linked: &Linked, fat: &FatBinary) -> Result<BTreeMap<String, Size>, Error> {
     let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
-    let mut seen = BTreeSet::new();
-    let mut reader = BufReader::new(image.source());
-    for wrapper in &fat.wrappers {
-        if !seen.insert(wrapper.bundle_offset) {
-            continue;
-        }
-        let bundle = inspect::open_bundle(&mut reader, wrapper)
-            .map_err(|e| wrapper_error(path, wrapper.co_index, wrapper.bundle_offset, e))?;
+    let mut wrappers = fat.wrappers.clone();
+    wrappers.sort_by_key(|wrapper| (wrapper.bundle_offset, wrapper.co_index));
+    wrappers.dedup_by_key(|wrapper| wrapper.bundle_offset);
+    for bundle in linked.bundles(&wrappers) {
+        let bundle = bundle?;
         let used = bundle.entries.iter().filter(|entry| entry.size > 0);
         let entries: Vec<(String, u64)> = used
             .filter_map(|entry| Some((entry.id.target()?.to_string(), entry.size)))

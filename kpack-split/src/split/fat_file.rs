@@ -7,21 +7,23 @@ use kpack_format::marker::Marker;
 use super::{DeviceCode, code_ids, padding};
 use crate::Error;
 use crate::elf::{self, Image, Plan};
-use crate::inspect::{self, FileKind};
+use crate::input::{self, FileKind, Linked};
 
 /// What a file is to the splitter.
 pub(crate) enum Input {
     /// It has device code.
-    Fat(FatFile),
-    /// Its device code is in kpacks already.
-    Split,
+    Fat(FatFile, Linked),
+    /// Its device code is in archives already.
+    Split(Linked),
     /// It is left alone; the text says why.
     LeftAlone(String),
 }
 
-/// A fat binary whose headers and tables were read.
+/// A fat binary whose headers and tables were read. The file is closed: a thousand binaries would be
+/// too many to hold open.
 pub(crate) struct FatFile {
     pub(crate) code: DeviceCode,
+    headers: Box<Image<()>>,
     fat: elf::FatBinary,
 }
 
@@ -30,47 +32,40 @@ pub(crate) struct FatFile {
 /// # Errors
 /// [`Error::Refused`] for what is no binary, or is damaged.
 pub(crate) fn read(path: &Path) -> Result<Input, Error> {
-    let file = inspect::open(path)?;
-    match inspect::identify(path, &file)? {
-        Some(FileKind::Linked) => {}
-        Some(FileKind::Object) => {
-            return Ok(Input::LeftAlone(
-                "a relocatable object; split it before the link, with `kpack object`".to_owned(),
-            ));
-        }
-        Some(FileKind::StaticLibrary) => {
-            return Ok(Input::LeftAlone(
-                "a static library; split it before the link, with `kpack object`".to_owned(),
-            ));
-        }
+    let file = input::open(path)?;
+    let unlinked = match input::identify(path, &file)? {
+        Some(FileKind::Linked) => None,
+        Some(FileKind::Object) => Some("a relocatable object"),
+        Some(FileKind::StaticLibrary) => Some("a static library"),
         Some(_) | None => {
-            return Err(Error::refused(
-                path,
-                "not an executable or shared object (ELF)",
-            ));
-        }
-    }
-    let image = Image::read(&file).map_err(|e| inspect::elf_error(path, e))?;
-    let fat = match image
-        .device_code()
-        .map_err(|e| inspect::elf_error(path, e))?
-    {
-        elf::DeviceCode::Fat(fat) => fat,
-        elf::DeviceCode::Split(_) => return Ok(Input::Split),
-        elf::DeviceCode::None(reason) => {
-            return Ok(Input::LeftAlone(
-                inspect::no_device_code(reason).explanation,
-            ));
+            let text = "not an executable or shared object (ELF)";
+            return Err(Error::refused(path, text));
         }
     };
-    drop(image);
-    let code = DeviceCode::read(path, &file, &fat.wrappers)?;
-    let section = fat.offset..fat.offset + (fat.addresses.end - fat.addresses.start);
-    padding::check(path, &file, section, code.ranges())?;
-    Ok(Input::Fat(FatFile { code, fat }))
+    if let Some(what) = unlinked {
+        let advice = "split it before the link, with `kpack object`";
+        return Ok(Input::LeftAlone(format!("{what}; {advice}")));
+    }
+    let linked = Linked::read(path, file)?;
+    Ok(match &linked.code {
+        elf::DeviceCode::Fat(fat) => Input::Fat(FatFile::read(&linked, fat)?, linked),
+        elf::DeviceCode::Split(_) => Input::Split(linked),
+        elf::DeviceCode::None(reason) => Input::LeftAlone(reason.to_string()),
+    })
 }
 
 impl FatFile {
+    fn read(linked: &Linked, fat: &elf::FatBinary) -> Result<Self, Error> {
+        let (path, file) = (&linked.path, linked.image.source());
+        let code = DeviceCode::read(path, file, &fat.wrappers)?;
+        padding::check(path, file, fat.section(), code.ranges())?;
+        Ok(Self {
+            code,
+            headers: Box::new(linked.image.over(())),
+            fat: fat.clone(),
+        })
+    }
+
     /// How many of its wrappers belong to objects that were split before the link.
     pub(crate) fn split_before(&self) -> usize {
         self.fat.split_before.len()
@@ -79,8 +74,8 @@ impl FatFile {
     /// Plans its host binary, with `marker` in the device code's place.
     ///
     /// # Errors
-    /// Also for one with wrappers that were split before the link: what is built of it has to place
-    /// them, as `kpack install` does.
+    /// Also for one with wrappers that were split before the link: `kpack install` relocates their
+    /// device code.
     pub(crate) fn plan(&self, marker: &Marker) -> Result<Plan, Error> {
         match self.split_before() {
             0 => self.plan_with(marker, Vec::new()),
@@ -95,20 +90,19 @@ impl FatFile {
         }
     }
 
-    /// Plans its host binary, with `marker` and room for another one in the device code's place, and other changes, by offset
-    /// in the file.
+    /// Plans its host binary, with `marker` and room for another one in the device code's place, and
+    /// other changes, by offset in the file.
     pub(crate) fn plan_with(
         &self,
         marker: &Marker,
         edits: Vec<(u64, Vec<u8>)>,
     ) -> Result<Plan, Error> {
-        let file = self.code.open()?;
-        let section = self.fat.addresses.end - self.fat.addresses.start;
+        let image = self.headers.over(self.code.open()?);
         let mut bytes = code_ids::with_room(marker);
         // A few kernels for one target can take less.
-        bytes.truncate((section as usize).max(marker.to_bytes().len()));
-        let plan = Image::read(&file).and_then(|image| Plan::new(&image, &self.fat, &bytes));
-        let mut plan = plan.map_err(|error| inspect::elf_error(&self.code.path, error))?;
+        bytes.truncate((self.fat.size() as usize).max(marker.to_bytes().len()));
+        let plan = Plan::new(&image, &self.fat, &bytes);
+        let mut plan = plan.map_err(|error| input::elf_error(&self.code.path, error))?;
         plan.add(edits);
         Ok(plan)
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::messages::{Binary, Built};
 use crate::Error;
-use crate::inspect;
+use crate::input;
 use kpack_build::shared::hip::INCLUDE_DIRECTORIES;
 use kpack_format::names::{Group, is_manifest};
 
@@ -80,7 +80,7 @@ pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
             if !is_manifest(&manifest) {
                 continue;
             }
-            let group = inspect::read_manifest(&manifest)?.component_name.into();
+            let group = input::read_manifest(&manifest)?.component_name.into();
             match owners.entry(group) {
                 Entry::Vacant(new) => {
                     new.insert(library);

@@ -58,29 +58,28 @@ impl<'a> Release<'a> {
         }
         let directory = self.output.hidden.join(binary.directory);
         make_directories(&directory)?;
-        let input = split::read(&binary.path)?;
-        let presplit = match &input {
-            Input::Split => Presplit::read_linked(&binary.path)?,
-            Input::Fat(fat) if fat.split_before() > 0 => Presplit::read_linked(&binary.path)?,
-            _ => None,
+        let (presplit, reason) = match split::read(&binary.path)? {
+            Input::Fat(_, linked) => {
+                self.report.warn(
+                    &binary.path,
+                    "keeps device code that was not split before the link; split it in the staged \
+                     directory with `kpack install`",
+                );
+                (
+                    Presplit::read(linked, true)?.ok(),
+                    "a fat binary".to_owned(),
+                )
+            }
+            Input::Split(linked) => (
+                Presplit::read(linked, true)?.ok(),
+                "already split".to_owned(),
+            ),
+            Input::LeftAlone(reason) => (None, reason),
         };
-        if matches!(input, Input::Fat(_)) {
-            self.report.warn(
-                &binary.path,
-                "keeps device code that was not split before the \
-                                            link; split it in the staged directory with `kpack \
-                                            install`",
-            );
-        }
-        let outcome = match (presplit, input) {
-            (Some(presplit), _) => self.place(&presplit, &name, binary.directory)?,
-            (None, input) => {
+        let outcome = match presplit {
+            Some(presplit) => self.place(&presplit, &name, binary.directory)?,
+            None => {
                 fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
-                let reason = match input {
-                    Input::LeftAlone(reason) => reason,
-                    Input::Fat(_) => "a fat binary".to_owned(),
-                    Input::Split => "already split".to_owned(),
-                };
                 Outcome::LeftAlone { reason }
             }
         };
@@ -123,8 +122,8 @@ impl<'a> Release<'a> {
         let edits = presplit.edits(&marker_of)?;
         let to = hidden.join(name);
         let (staged, ()) = StagedFile::write(&to, |staged| {
-            Content::Edited(&edits).write(&to, &presplit.file, staged.file())?;
-            staged.keep_mode(&presplit.file)
+            Content::Edited(&edits).write(&to, presplit.file(), staged.file())?;
+            staged.keep_mode(presplit.file())
         })?;
         staged.commit()?;
         let targets = presplit.targets().into_iter();

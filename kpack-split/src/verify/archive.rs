@@ -12,7 +12,7 @@ use kpack_format::names::{Group, KernelName};
 use super::{Context, Report, Subject};
 use crate::Error;
 use crate::input;
-use crate::inspect::open_archive;
+use crate::input::open_archive;
 
 /// How many ordinals a fault lists.
 const MOST_ORDINALS: usize = 8;

@@ -2,7 +2,6 @@
 //! had.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
@@ -12,42 +11,23 @@ use kpack_format::names::{GFXARCH, SearchPath};
 use super::archive::counted;
 use super::{Context, Outcome, Report, Subject, resolution};
 use crate::Error;
-use crate::elf::{self, DeviceCode, FAT_SECTION, FatBinary, Image, SplitBinary};
-use crate::inspect::{Marked, elf_error, no_device_code, open, prefix_of, read_markers};
+use crate::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
+use crate::input::{Linked, Marked, prefix_of};
 use crate::object_file::is_object;
 
-/// Verifies a binary that the caller named: anything that cannot be read is an error. Archives
-/// that are known to be whole were verified already.
-pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-    let image = Image::read(open(path)?).map_err(|e| elf_error(path, e))?;
-    match image.device_code().map_err(|e| elf_error(path, e))? {
-        DeviceCode::Split(split) => {
-            return check(path, &image, &split, context, report);
-        }
-        DeviceCode::Fat(fat) => not_split(path, &fat, report),
-        DeviceCode::None(reason) => {
-            report.note(Subject::File, path, no_device_code(reason).explanation);
-        }
-    }
-    Ok(())
-}
-
-/// Verifies a binary that was found in a directory: most of these have nothing to do with device
-/// code.
-pub(super) fn verify_found(
-    path: &Path,
+/// Verifies a binary. Most of those found in a directory, and not `asked_for`, have no device code.
+pub(super) fn verify(
+    binary: &Linked,
+    asked_for: bool,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    // Hosts that this program does not rewrite, and files without section headers.
-    let image = match Image::read(open(path)?).map_err(|e| elf_error(path, e)) {
-        Ok(image) => image,
-        Err(error @ Error::Io { .. }) => return Err(error),
-        Err(_) => return Ok(()),
-    };
-    match image.device_code().map_err(|e| elf_error(path, e))? {
-        DeviceCode::Split(split) => check(path, &image, &split, context, report)?,
-        DeviceCode::Fat(fat) => not_split(path, &fat, report),
+    match &binary.code {
+        DeviceCode::Split(wrappers) => check(binary, wrappers, context, report)?,
+        DeviceCode::Fat(fat) => not_split(&binary.path, fat, report),
+        DeviceCode::None(reason) if asked_for => {
+            report.note(Subject::File, &binary.path, reason.to_string());
+        }
         DeviceCode::None(_) => {}
     }
     Ok(())
@@ -68,18 +48,18 @@ fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
 }
 
 fn check(
-    path: &Path,
-    image: &Image<File>,
-    split: &SplitBinary,
+    binary: &Linked,
+    wrappers: &[SplitWrapper],
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
-    converted(path, image, report)?;
-    if let Err(error) = elf::check_loaded(image) {
+    let path = &binary.path;
+    converted(binary, report)?;
+    if let Err(error) = elf::check_loaded(&binary.image) {
         report.fault(Subject::Marker, path, error.to_string());
     }
-    let groups = match read_markers(path, image, split) {
+    let groups = match binary.markers() {
         Ok(groups) => groups,
         Err(Error::Refused { reason, .. }) => {
             report.fault(Subject::Marker, path, reason.to_string());
@@ -87,9 +67,9 @@ fn check(
         }
         Err(error) => return Err(error),
     };
-    in_order(path, split, &groups, report);
+    in_order(path, wrappers, &groups, report);
     for group in &groups {
-        check_group(path, group, split, faults, context, report)?;
+        check_group(path, group, faults, context, report)?;
     }
     Ok(())
 }
@@ -104,13 +84,12 @@ fn is_one_file(one: &Path, other: &Path) -> bool {
 fn check_group(
     path: &Path,
     group: &Marked,
-    split: &SplitBinary,
     faults: usize,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let marker = &group.marker;
-    let indices: BTreeSet<u32> = group.indices(split).collect();
+    let indices: BTreeSet<u32> = group.wrappers.iter().map(|w| w.co_index).collect();
     let Some(kernel_name) = marker.kernel_name.clone() else {
         let text = "its marker is in the early plain-text form, which names directories and no \
                     kernels: what it resolves to cannot be told";
@@ -146,9 +125,10 @@ fn check_group(
 }
 
 /// Whether `.hip_fatbin` holds nothing any more: neither as a section nor in what is loaded.
-fn converted(path: &Path, image: &Image<File>, report: &mut Report) -> Result<(), Error> {
+fn converted(binary: &Linked, report: &mut Report) -> Result<(), Error> {
+    let Linked { path, image, .. } = binary;
     let found = image.section(FAT_SECTION);
-    let Some((_, section)) = found.map_err(|e| elf_error(path, e))? else {
+    let Some((_, section)) = found.map_err(|e| binary.error(e))? else {
         return Ok(());
     };
     if section.has_bytes() {
@@ -177,13 +157,12 @@ fn converted(path: &Path, image: &Image<File>, report: &mut Report) -> Result<()
 
 /// Whether the code object indices of the wrappers count from 0 in order of address, as kernels are
 /// named by position. Objects that were split before the link have a marker, and a count, each.
-fn in_order(path: &Path, split: &SplitBinary, groups: &[Marked], report: &mut Report) {
+fn in_order(path: &Path, wrappers: &[SplitWrapper], groups: &[Marked], report: &mut Report) {
     let mut next_of_name: BTreeMap<&str, u32> = BTreeMap::new();
     let mut next_of_marker: BTreeMap<u64, u32> = BTreeMap::new();
-    for (position, wrapper) in split.wrappers.iter().enumerate() {
-        let group = groups
-            .iter()
-            .find(|group| group.wrappers.contains(&position));
+    for wrapper in wrappers {
+        let mut groups = groups.iter();
+        let group = groups.find(|group| group.wrappers.contains(wrapper));
         let name = group.and_then(|group| group.marker.kernel_name.as_deref());
         let of_name = next_of_name.entry(name.unwrap_or_default()).or_default();
         let of_marker = next_of_marker.entry(wrapper.marker_offset).or_default();

@@ -11,7 +11,7 @@ use super::archive::counted;
 use super::{Context, Report, Subject};
 use crate::Error;
 use crate::artifact::rules::not_as_listed;
-use crate::inspect::{is_for, manifest_parts, read_manifest};
+use crate::input::{is_for, manifest_parts, read_manifest};
 
 pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
     let manifest = match read_manifest(path) {

@@ -24,7 +24,8 @@ use walkdir::WalkDir;
 
 use crate::Error;
 use crate::artifact::rules::Digests;
-use crate::inspect::{self, FileKind};
+use crate::elf::Image;
+use crate::input::{self, FileKind, Linked};
 use crate::leftover::{self, is_leftover};
 use crate::object_file::is_object;
 use crate::parallel::{self, lock, processors};
@@ -96,8 +97,9 @@ fn verify_all(
         }
         if !path.is_dir() {
             on_file(path, 0, 1);
-            binary::verify(path, &context, &mut report)?;
-            original::compare(path, original, &context, &mut report)?;
+            let binary = Linked::open(path)?;
+            binary::verify(&binary, true, &context, &mut report)?;
+            original::compare(&binary, original, &context, &mut report)?;
             return Ok(report);
         }
     }
@@ -127,8 +129,8 @@ fn files(paths: &[PathBuf], report: &mut Report) -> Result<Vec<Work>, Error> {
         if metadata.is_dir() {
             collect(path, &mut files, report)?;
         } else {
-            let file = inspect::open(path)?;
-            let kind = inspect::identify(path, &file)?;
+            let file = input::open(path)?;
+            let kind = input::identify(path, &file)?;
             files.push(Work {
                 path: path.clone(),
                 kind: verifiable(path, kind)?,
@@ -288,8 +290,7 @@ impl Work {
         let result = match self.kind {
             FileKind::Archive => archive::verify(path, context, &mut report),
             FileKind::Manifest => manifest::verify(path, context, &mut report).map(|()| false),
-            _ if self.asked_for => binary::verify(path, context, &mut report).map(|()| false),
-            _ => binary::verify_found(path, context, &mut report).map(|()| false),
+            _ => self.binary(context, &mut report).map(|()| false),
         };
         let is_whole = match result {
             Err(error) if self.asked_for || error.is_exhaustion() => return Err(error),
@@ -301,6 +302,17 @@ impl Work {
         };
         let real = is_whole.then(|| path.canonicalize().ok());
         Ok((report, real.flatten()))
+    }
+
+    fn binary(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+        let path = &self.path;
+        let image = Image::read(input::open(path)?).map_err(|e| input::elf_error(path, e));
+        let image = match image {
+            // Most of what is found is for another host, or has no section headers.
+            Err(Error::Refused { .. }) if !self.asked_for => return Ok(()),
+            image => image?,
+        };
+        binary::verify(&Linked::of(path, image)?, self.asked_for, context, report)
     }
 }
 
@@ -337,7 +349,7 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
         found.push(entry.into_path());
     }
     let identified = parallel::map(found.chunks(AT_ONCE), |paths| {
-        let open = |path: &PathBuf| inspect::identify(path, &inspect::open(path)?);
+        let open = |path: &PathBuf| input::identify(path, &input::open(path)?);
         paths.iter().map(open).collect::<Vec<_>>()
     });
     for (path, kind) in found.into_iter().zip(identified.into_iter().flatten()) {

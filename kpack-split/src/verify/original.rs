@@ -1,7 +1,6 @@
 //! A split binary against the unsplit original: every code object byte for byte, and the host code.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::Path;
 
@@ -9,22 +8,19 @@ use super::archive::counted;
 use super::resolver::Resolver;
 use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
-use crate::elf::{self, DeviceCode, FatBinary, Image};
-use crate::input::wrapper_error;
-use crate::inspect::{Marked, elf_error, open, open_bundle, read_markers};
+use crate::elf::{self, DeviceCode, FatBinary};
+use crate::input::{Linked, Marked, open_bundle, wrapper_error};
 
 /// Compares the split binary at `path` with `original`.
 pub(super) fn compare(
-    path: &Path,
+    binary: &Linked,
     original: &Path,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let fat_image = Image::read(open(original)?).map_err(|e| elf_error(original, e))?;
-    let fat = match fat_image
-        .device_code()
-        .map_err(|e| elf_error(original, e))?
-    {
+    let path = &binary.path;
+    let unsplit = Linked::open(original)?;
+    let fat = match &unsplit.code {
         DeviceCode::Fat(fat) => fat,
         DeviceCode::Split(_) => {
             return Err(Error::refused(original, "the original is split already"));
@@ -33,39 +29,37 @@ pub(super) fn compare(
             return Err(Error::refused(original, "the original has no device code"));
         }
     };
-    let image = Image::read(open(path)?).map_err(|e| elf_error(path, e))?;
-    let DeviceCode::Split(split) = image.device_code().map_err(|e| elf_error(path, e))? else {
+    let DeviceCode::Split(wrappers) = &binary.code else {
         let text = "is not split, so there is nothing to compare with the original";
         report.fault(Subject::CodeObjects, path, text);
         return Ok(());
     };
 
     let count = fat.wrappers.len() + fat.split_before.len();
-    if split.wrappers.len() != count {
-        let indices = split.wrappers.iter().map(|w| w.co_index.to_string());
+    if wrappers.len() != count {
+        let indices = wrappers.iter().map(|w| w.co_index.to_string());
         let text = format!(
             "has {} with index {}; the original has {}",
-            counted(split.wrappers.len(), "wrapper"),
+            counted(wrappers.len(), "wrapper"),
             Vec::from_iter(indices).join(", "),
             counted(count, "wrapper"),
         );
         report.fault(Subject::CodeObjects, path, text);
     }
     // A marker that cannot be read is a fault that was reported already.
-    if let Ok(groups) = read_markers(path, &image, &split)
-        && let Some(kernels) = Kernels::open(context, path, &groups, &split)?
+    if let Ok(groups) = binary.markers()
+        && let Some(kernels) = Kernels::open(context, path, &groups)?
     {
-        let options = context.options;
-        compare_code(path, original, &fat_image, &fat, kernels, options, report)?;
+        compare_code(path, &unsplit, fat, kernels, context.options, report)?;
     }
-    let before_the_link = image.section(elf::FAT_SECTION);
-    if before_the_link.map_err(|e| elf_error(path, e))?.is_none() {
+    let section = binary.image.section(elf::FAT_SECTION);
+    if section.map_err(|e| binary.error(e))?.is_none() {
         let text =
             "was split before the link, so that its host code was linked anew: it is not compared";
         report.note(Subject::HostImage, path, text);
         return Ok(());
     }
-    compare_host(path, &fat_image, &image, report)
+    compare_host(&unsplit, binary, report)
 }
 
 /// The code objects of a split binary, by the positions of its wrappers.
@@ -77,12 +71,7 @@ struct Kernels {
 
 impl Kernels {
     /// `None` where a marker does not name its kernels.
-    fn open(
-        context: &Context<'_>,
-        path: &Path,
-        groups: &[Marked],
-        split: &elf::SplitBinary,
-    ) -> Result<Option<Self>, Error> {
+    fn open(context: &Context<'_>, path: &Path, groups: &[Marked]) -> Result<Option<Self>, Error> {
         let overlay = context.artifacts.overlay();
         let mut resolvers = Vec::new();
         let mut wrappers = BTreeMap::new();
@@ -90,8 +79,8 @@ impl Kernels {
             let Some(kernel_name) = &group.marker.kernel_name else {
                 return Ok(None);
             };
-            for (position, index) in group.wrappers.iter().zip(group.indices(split)) {
-                wrappers.insert(*position as u32, (resolvers.len(), index));
+            for wrapper in &group.wrappers {
+                wrappers.insert(wrapper.position, (resolvers.len(), wrapper.co_index));
             }
             resolvers.push(Resolver::open(overlay, path, &group.marker, kernel_name)?);
         }
@@ -155,8 +144,7 @@ impl Kernels {
 
 fn compare_code(
     path: &Path,
-    original: &Path,
-    image: &Image<File>,
+    original: &Linked,
     fat: &FatBinary,
     mut kernels: Kernels,
     options: &Options,
@@ -167,12 +155,12 @@ fn compare_code(
     let (mut equal, mut left_out) = (0, 0);
     for wrapper in &fat.wrappers {
         let index = wrapper.co_index;
-        let refused = |error| wrapper_error(original, index, wrapper.bundle_offset, error);
-        let mut reader = BufReader::new(image.source());
+        let refused = |error| wrapper_error(&original.path, index, wrapper.bundle_offset, error);
+        let mut reader = BufReader::new(original.image.source());
         let bundle = open_bundle(&mut reader, wrapper).map_err(refused)?;
         reader
             .seek(SeekFrom::Start(wrapper.bundle_offset))
-            .map_err(|e| Error::io(original, "read", e))?;
+            .map_err(|e| Error::io(&original.path, "read", e))?;
         for target in bundle.entries.iter().filter_map(|entry| entry.id.target()) {
             in_original.insert((index, target.to_string()));
             left_out += usize::from(!options.wants(&target.to_string()));
@@ -238,13 +226,9 @@ fn difference(original: &[u8], stored: &[u8]) -> String {
     }
 }
 
-fn compare_host(
-    path: &Path,
-    original: &Image<File>,
-    split: &Image<File>,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let differences = elf::compare(original, split).map_err(|e| elf_error(path, e))?;
+fn compare_host(original: &Linked, split: &Linked, report: &mut Report) -> Result<(), Error> {
+    let path = &split.path;
+    let differences = elf::compare(&original.image, &split.image).map_err(|e| split.error(e))?;
     if differences.is_empty() {
         report.ok(
             Subject::HostImage,

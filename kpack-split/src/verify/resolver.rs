@@ -12,7 +12,7 @@ use kpack_format::names::KernelName;
 
 use super::archive;
 use crate::Error;
-use crate::inspect::{Kpacks, Overlay, find_kpacks_in, open_archive};
+use crate::input::{Kpacks, Overlay, find_kpacks_in, open_archive};
 
 /// The archives of a split binary, open.
 pub(super) struct Resolver {

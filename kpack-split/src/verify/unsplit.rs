@@ -17,6 +17,7 @@ use crate::artifact::manifest_txt;
 use crate::artifact::shared::Entries;
 use crate::artifact::split::artifact_prefix;
 use crate::artifact::tree::{is_artifact, is_of_group};
+use crate::input::Linked;
 use crate::parallel;
 
 /// How many lost entries of a file are named.
@@ -267,7 +268,7 @@ impl Pair {
             report.note(Subject::Files, place, text);
         }
         match class {
-            Class::Fat => original::compare(place, unsplit, context, report),
+            Class::Fat => original::compare(&Linked::open(place)?, unsplit, context, report),
             _ if same_bytes(place, unsplit)? => Ok(()),
             _ => {
                 if let Some(text) = lost_in_merge(place, unsplit, path)? {

@@ -13,7 +13,7 @@ use crate::artifact::classify::Node;
 use crate::artifact::differences;
 use crate::artifact::rules::Digests;
 use crate::artifact::tree::{Item, Tree};
-use crate::inspect;
+use crate::input;
 
 /// In what two trees differ at a path.
 #[derive(Debug)]
@@ -144,8 +144,8 @@ type Kernels = BTreeMap<(String, String), Option<Sha256>>;
 /// In what two archives differ: in kernels, however they are compressed.
 fn archives(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Error> {
     let (a, b) = (
-        inspect::open_archive(&first.from)?,
-        inspect::open_archive(&second.from)?,
+        input::open_archive(&first.from)?,
+        input::open_archive(&second.from)?,
     );
     let (ours, theirs) = (kernels(a.toc()), kernels(b.toc()));
     let only = |own: &Kernels, other: &Kernels| -> BTreeSet<String> {

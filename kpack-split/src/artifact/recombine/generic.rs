@@ -12,7 +12,7 @@ use crate::artifact::code_ids::MoreCodeIds;
 use crate::artifact::names;
 use crate::artifact::rules::{Host, Place, belongs, kernels_without_host};
 use crate::artifact::tree::{Item, Role, Tree};
-use crate::inspect;
+use crate::input::{self, Linked};
 use crate::object_file::is_object;
 
 impl<'a> Component<'a> {
@@ -147,7 +147,7 @@ impl<'a> Component<'a> {
         for tree in groups {
             let kpacks = tree.entries.iter().filter(|(_, item)| item.is_kpack());
             for (path, item) in kpacks {
-                let archive = inspect::open_archive(&item.from)?;
+                let archive = input::open_archive(&item.from)?;
                 let entry = |path: &Path| host.entries.get(path);
                 for (_, found) in kernels_without_host(path, archive.toc(), &entry) {
                     if let Host::NotSplit(path) = found {
@@ -172,8 +172,10 @@ impl<'a> Component<'a> {
         }
         let split = tree.entries.values();
         for item in split.filter(|item| item.class == Class::Split) {
-            let markers = inspect::markers_of(&item.from)?;
-            let mut names = markers.iter().filter_map(|m| m.kernel_name.as_deref());
+            let markers = Linked::open(&item.from)?.markers()?;
+            let mut names = markers
+                .iter()
+                .filter_map(|m| m.marker.kernel_name.as_deref());
             if let Some(name) = names.find(|name| is_object(name)) {
                 let text = format!(
                     "its kernels are named after an object that was split before the link (`{name}`), \

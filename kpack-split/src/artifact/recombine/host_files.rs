@@ -14,7 +14,7 @@ use crate::artifact::classify::{Class, Node};
 use crate::artifact::databases::MustMatch;
 use crate::artifact::differences;
 use crate::artifact::tree::{Item, Tree};
-use crate::inspect;
+use crate::input;
 
 /// How much of a file has to be text, in bytes.
 const HEAD: u64 = 1 << 13;
@@ -198,7 +198,7 @@ fn left_out(first: &Tree, item: &Item, difference: &Difference) -> Result<Option
 /// Whether a file has no NUL where it begins.
 fn is_text(path: &Path) -> Result<bool, Error> {
     let mut head = Vec::new();
-    let file: File = inspect::open(path)?;
+    let file: File = input::open(path)?;
     let read = file.take(HEAD).read_to_end(&mut head);
     read.map_err(|e| Error::io(path, "read", e))?;
     Ok(!head.contains(&0))

@@ -17,7 +17,7 @@ use super::Severity;
 use crate::Error;
 use crate::artifact::rules::{Digests, not_as_listed, unreadable};
 use crate::artifact::tree::{Item, Tree};
-use crate::inspect;
+use crate::input;
 use crate::store::{self, Present};
 
 /// The manifests of all modules, and what is to be said about the shards' own.
@@ -114,7 +114,7 @@ impl Merge {
         let mut merge = Self::default();
         for tree in generics {
             for (path, item) in tree.entries.iter().filter(|(_, item)| item.is_manifest()) {
-                let mut manifest = inspect::read_manifest(&item.from)?;
+                let mut manifest = input::read_manifest(&item.from)?;
                 let targets = merge.listed.entry(path.clone()).or_default();
                 for (target, file) in std::mem::take(&mut manifest.kpack_files) {
                     targets.entry(target).or_default().push(Listed {
@@ -139,7 +139,7 @@ impl Merge {
 
     /// Adds a kpack to the manifest of its module.
     fn add(&mut self, path: &Path, item: &Item, digests: &Digests) -> Result<(), Error> {
-        let toc = inspect::open_archive(&item.from)?.toc().clone();
+        let toc = input::open_archive(&item.from)?.toc().clone();
         let refuse = |reason: String| Error::refused(&item.from, reason);
         let parsed = toc.gfx_arch_family.parse();
         let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
@@ -200,7 +200,7 @@ impl Merge {
             }
             let present = Present {
                 path: item.from.clone(),
-                archive: inspect::open_archive(&item.from)?,
+                archive: input::open_archive(&item.from)?,
             };
             let name = group.archive(target);
             return store::entry_of(target, name, &present, None).map(Some);

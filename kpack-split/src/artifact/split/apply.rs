@@ -22,7 +22,7 @@ use super::stage::Stage;
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
-use crate::inspect;
+use crate::input;
 use crate::install::{ArchiveReport, Progress};
 use crate::parallel::{self, lock};
 use crate::split::{self, Budget, Compression, DeviceCode};
@@ -182,7 +182,7 @@ impl Work<'_> {
     fn present(&self, module: &Module) -> Result<BTreeMap<String, KpackFile>, Error> {
         let mut entries = match &module.manifest {
             Some(path) => {
-                let mut manifest = inspect::read_manifest(path)?;
+                let mut manifest = input::read_manifest(path)?;
                 manifests::retain(&mut manifest, &self.plan.targets);
                 manifest.kpack_files
             }
@@ -193,7 +193,7 @@ impl Work<'_> {
             let key = target.to_string();
             let present = store::Present {
                 path: path.clone(),
-                archive: inspect::open_archive(path)?,
+                archive: input::open_archive(path)?,
             };
             let name = module.group.archive(target);
             let entry = store::entry_of(target, name, &present, entries.get(&key))?;
@@ -216,7 +216,7 @@ impl Work<'_> {
                 module.binaries.iter().any(|binary| binary.name == name)
             };
             let mut present: kpack_format::archive::Archive<BufReader<File>> =
-                inspect::open_archive(path)?;
+                input::open_archive(path)?;
             let merged = archive.merge(&mut present, |kernel| !replaced(kernel));
             merged.map_err(|error| Error::archive(path, "merge", error))?;
         }

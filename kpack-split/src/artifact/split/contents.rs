@@ -16,6 +16,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Finding, Node};
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
+use crate::input::Linked;
 use crate::install::presplit::Presplit;
 
 /// What is in an artifact.
@@ -110,9 +111,9 @@ fn not_installed(reads: &[Read], report: &mut Report) -> Result<(), Error> {
         let entries = read.classification.entries.iter();
         for entry in entries.filter(|entry| entry.class == Class::Split) {
             let path = read.root.join(&entry.path);
-            match Presplit::read(&path) {
-                Ok(None) => {}
-                Ok(Some(_)) => {
+            match Linked::open(&path).and_then(|linked| Presplit::read(linked, false)) {
+                Ok(Err(_)) => {}
+                Ok(Ok(_)) => {
                     let text = "its device code was split before the link, and is where it was \
                                 built; expected it in the artifact, where `kpack install` puts it";
                     return Err(Error::refused(&path, text));

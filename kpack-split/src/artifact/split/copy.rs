@@ -18,7 +18,7 @@ use crate::Error;
 use crate::artifact::classify::{Node, walk_error};
 use crate::artifact::staged_tree::copy_symlink;
 use crate::elf::{self, ElfError};
-use crate::inspect;
+use crate::input;
 use crate::install::Progress;
 use crate::store::{copy_range, make_directories, write_manifest};
 
@@ -172,7 +172,7 @@ impl Copier<'_> {
         });
         let input = match fat {
             Some((fat, _)) => fat.file.code.open()?,
-            None => inspect::open(&item.from)?,
+            None => input::open(&item.from)?,
         };
         let metadata = input
             .metadata()
@@ -197,7 +197,7 @@ impl Copier<'_> {
                 let applied = plan.apply(&input, &output);
                 applied.map_err(|error| match error {
                     ElfError::Io(error) => Error::io(to, "write", error),
-                    error => inspect::elf_error(&item.from, error),
+                    error => input::elf_error(&item.from, error),
                 })?;
                 plan.output_size()
             }

@@ -12,7 +12,7 @@ use super::sources::{Owner, Read};
 use super::targets::Targets;
 use crate::Error;
 use crate::artifact::classify::Node;
-use crate::inspect;
+use crate::input;
 
 /// A manifest of the input.
 pub(super) struct Listed {
@@ -70,7 +70,7 @@ pub(super) fn read(reads: &[Read], report: &mut Report) -> Result<Vec<Listed>, E
                 continue;
             }
             let from = read.root.join(&entry.path);
-            match inspect::read_manifest(&from) {
+            match input::read_manifest(&from) {
                 Ok(manifest) => manifests.push(Listed { from, manifest }),
                 Err(Error::Refused { path, reason }) => {
                     report.warn(path, format!("copied unchanged: {reason}"));

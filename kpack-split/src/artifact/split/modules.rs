@@ -16,7 +16,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Entry, Node};
 use crate::artifact::manifest_txt;
 use crate::elf;
-use crate::inspect::elf_error;
+use crate::input::elf_error;
 use crate::install::is_name_part;
 use crate::install::locate::{KpackPath, Located, Prefix};
 use crate::split::{self, FatFile, Input, code_ids};
@@ -135,7 +135,7 @@ pub(super) fn module(
     let mut binaries = Vec::new();
     for (path, names) in links.into_values() {
         let Some(first) = names.first() else { continue };
-        let Input::Fat(file) = split::read(&path)? else {
+        let Input::Fat(file, _) = split::read(&path)? else {
             return Err(Error::refused(&path, "it changed while it was read"));
         };
         let marker = Marker {

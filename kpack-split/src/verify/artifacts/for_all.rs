@@ -13,7 +13,7 @@ use crate::artifact::names;
 use crate::artifact::shared::Entries;
 use crate::artifact::target_name::either_agrees;
 use crate::artifact::tree::{Item, Role};
-use crate::inspect::read_manifest;
+use crate::input::read_manifest;
 use crate::verify::{Options, Report, Subject};
 
 /// A target that a manifest lists.

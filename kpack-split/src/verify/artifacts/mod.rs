@@ -14,7 +14,7 @@ use super::{Options, Report, Subject};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::tree::{Role, Siblings, Tree, is_artifact};
-use crate::inspect::Overlay;
+use crate::input::Overlay;
 use crate::leftover::is_leftover;
 use crate::parallel;
 

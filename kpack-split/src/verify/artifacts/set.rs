@@ -8,7 +8,7 @@ use crate::Error;
 use crate::artifact::names;
 use crate::artifact::rules::{Content, Host, Owner, Owners, kernels_without_host};
 use crate::artifact::tree::{Item, Role};
-use crate::inspect::open_archive;
+use crate::input::open_archive;
 use crate::verify::{Report, Subject, without_host};
 
 /// Whether each path is installed by one artifact only, of those that lie in one directory.

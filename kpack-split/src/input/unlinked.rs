@@ -1,4 +1,4 @@
-//! Inspects relocatable objects and static libraries, whose device code is split before the link.
+//! Reads relocatable objects and static libraries, whose device code is split before the link.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -36,7 +36,7 @@ pub struct DeviceObject {
     pub has_wrappers: bool,
 }
 
-pub(super) fn inspect(path: &Path, file: File) -> Result<Unlinked, Error> {
+pub(crate) fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
     let cache = ReadCache::new(Noting {
         reader: BufReader::new(file),
         failed: None,
@@ -49,12 +49,12 @@ pub(super) fn inspect(path: &Path, file: File) -> Result<Unlinked, Error> {
 }
 
 /// A reader that keeps its first error, because the parser drops the details.
-struct Noting {
-    reader: BufReader<File>,
+struct Noting<'a> {
+    reader: BufReader<&'a File>,
     failed: Option<io::Error>,
 }
 
-impl Noting {
+impl Noting<'_> {
     fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         result.map_err(|error| {
             let kind = error.kind();
@@ -64,21 +64,21 @@ impl Noting {
     }
 }
 
-impl Read for Noting {
+impl Read for Noting<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(bytes);
         self.note(read)
     }
 }
 
-impl Seek for Noting {
+impl Seek for Noting<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = self.reader.seek(to);
         self.note(position)
     }
 }
 
-fn parse(cache: &ReadCache<Noting>) -> object::read::Result<Unlinked> {
+fn parse(cache: &ReadCache<Noting<'_>>) -> object::read::Result<Unlinked> {
     let mut start = [0; 8];
     let magic = cache.read_bytes_at(0, 8).unwrap_or_default();
     start[..magic.len()].copy_from_slice(magic);

@@ -10,7 +10,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::{self, SearchPath};
 use serde::Serialize;
 
-use super::Overlay;
+use super::{Overlay, manifest_parts, open_archive, read_manifest};
 use crate::Error;
 
 /// The archives that a split binary's marker refers to.
@@ -60,7 +60,7 @@ impl Kpacks {
 ///
 /// # Errors
 /// [`Error::Io`] if a directory exists but cannot be read.
-pub fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
+pub(crate) fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
     find_kpacks_in(&Overlay::default(), binary, marker)
 }
 
@@ -194,7 +194,7 @@ impl<'a> Pattern<'a> {
             let path = self.path_of(directory, &target);
             if let Ok(metadata) = fs::metadata(&path)
                 && metadata.is_file()
-                && super::is_for(&path, &target)
+                && is_for(&path, &target)
             {
                 found.push((target, path, metadata.len()));
             }
@@ -217,7 +217,7 @@ impl<'a> Pattern<'a> {
             .iter()
             .filter(|directory| directory.is_dir())
         {
-            for (path, part) in super::manifest_parts(directory, &group)? {
+            for (path, part) in manifest_parts(directory, &group)? {
                 known.promised.extend(targets(&part));
                 known.manifests.push(path);
             }
@@ -225,7 +225,7 @@ impl<'a> Pattern<'a> {
             if !whole.is_file() {
                 continue;
             }
-            match super::read_manifest(&whole) {
+            match read_manifest(&whole) {
                 Ok(manifest) => known.listed.extend(targets(&manifest)),
                 Err(Error::Refused { .. }) => {}
                 Err(error) => return Err(error),
@@ -253,4 +253,23 @@ struct ManifestTargets {
 
 fn targets(manifest: &kpack_format::manifest::Manifest) -> impl Iterator<Item = TargetId> {
     manifest.kpack_files.keys().filter_map(|t| t.parse().ok())
+}
+
+/// Whether an archive named like one for `target` is one. If a module's name is a prefix of
+/// another's, the other's archives look like archives for odd targets. An unreadable archive
+/// counts.
+pub(crate) fn is_for(path: &Path, target: &TargetId) -> bool {
+    let archive = open_archive(path);
+    archive.map_or(true, |archive| {
+        archive.toc().gfx_arch_family == target.to_string()
+    })
+}
+
+/// The install prefix of a binary: its path without `kernel_name`. `None` if the binary was moved
+/// or renamed.
+pub(crate) fn prefix_of(binary: &Path, kernel_name: &str) -> Option<PathBuf> {
+    let real = fs::canonicalize(binary).ok()?;
+    let depth = Path::new(kernel_name).components().count();
+    let prefix = real.ancestors().nth(depth).map(Path::to_owned);
+    prefix.filter(|_| real.ends_with(kernel_name))
 }

@@ -1,0 +1,85 @@
+//! Executables and shared objects.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use kpack_format::marker::{Marker, SECTION_NAME};
+use kpack_format::offload_bundle::Bundle;
+
+use super::{elf_error, open, open_bundle, wrapper_error};
+use crate::Error;
+use crate::elf::{DeviceCode, ElfError, Image, ReadAt, Wrapper};
+
+/// An executable or shared object, opened and parsed once.
+#[derive(Debug)]
+pub(crate) struct Linked {
+    pub(crate) path: PathBuf,
+    pub(crate) image: Image<File>,
+    pub(crate) code: DeviceCode,
+}
+
+impl Linked {
+    /// Opens and reads the file at `path`.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        Self::read(path, open(path)?)
+    }
+
+    /// Reads `file`, which is at `path`.
+    pub(crate) fn read(path: &Path, file: File) -> Result<Self, Error> {
+        Self::of(path, Image::read(file).map_err(|e| elf_error(path, e))?)
+    }
+
+    /// Finds the device code of `image`, the file at `path`.
+    pub(crate) fn of(path: &Path, image: Image<File>) -> Result<Self, Error> {
+        Ok(Self {
+            path: path.to_owned(),
+            code: image.device_code().map_err(|e| elf_error(path, e))?,
+            image,
+        })
+    }
+
+    /// Adds the path to an error.
+    pub(crate) fn error(&self, error: ElfError) -> Error {
+        elf_error(&self.path, error)
+    }
+
+    /// Reads the tables of the bundles of unsplit `wrappers`.
+    pub(crate) fn bundles<'a>(
+        &'a self,
+        wrappers: &'a [Wrapper],
+    ) -> impl Iterator<Item = Result<Bundle, Error>> + 'a {
+        let mut reader = BufReader::new(self.image.source());
+        wrappers.iter().map(move |wrapper| {
+            let bundle = open_bundle(&mut reader, wrapper);
+            bundle.map_err(|error| {
+                wrapper_error(&self.path, wrapper.co_index, wrapper.bundle_offset, error)
+            })
+        })
+    }
+
+    /// Room for the marker at a file offset, in bytes: up to the next marker or the end of the
+    /// section.
+    pub(crate) fn marker_room(&self, offset: u64) -> Result<usize, Error> {
+        // There may be a second section of markers, from splitting the rest of the binary.
+        let sections = self.image.sections.iter();
+        let ends = sections
+            .filter(|section| section.name == SECTION_NAME)
+            .map(|section| section.offset..section.offset + section.size)
+            .find(|section| section.contains(&offset))
+            .map(|section| section.end);
+        let next = self.code.split_wrappers().iter();
+        let next = next
+            .map(|other| other.marker_offset)
+            .filter(|at| *at > offset);
+        let end = next.fold(ends.unwrap_or(offset), u64::min);
+        let mut bytes = vec![0; (end - offset).min(64 << 10) as usize];
+        let read = self.image.source().read_exact_at(offset, &mut bytes);
+        read.map_err(|e| Error::io(&self.path, "read", e))?;
+        let Ok((_, size)) = Marker::read(&bytes) else {
+            return Ok(0);
+        };
+        let zeroes = bytes[size..].iter().take_while(|byte| **byte == 0).count();
+        Ok(size + zeroes)
+    }
+}

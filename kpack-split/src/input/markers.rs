@@ -1,0 +1,58 @@
+//! The markers of a split binary: one, or one for each object that was split before the link.
+
+use kpack_format::marker::{self, Marker};
+
+use super::Linked;
+use crate::Error;
+use crate::elf::{ReadAt, SplitWrapper};
+
+/// Wrappers with equal markers.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Marked {
+    pub(crate) marker: Marker,
+    pub(crate) wrappers: Vec<SplitWrapper>,
+}
+
+impl Linked {
+    /// The distinct markers of the split wrappers, in the order of their first wrappers.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if a wrapper does not point to a marker.
+    pub(crate) fn markers(&self) -> Result<Vec<Marked>, Error> {
+        let mut found: Vec<Marked> = Vec::new();
+        // The last marker read and its position; the wrappers of one object are consecutive.
+        let mut last: Option<(u64, usize)> = None;
+        for wrapper in self.code.split_wrappers() {
+            let at = wrapper.marker_offset;
+            let group = match last {
+                Some((offset, group)) if offset == at => group,
+                _ => {
+                    let marker = self.marker(wrapper)?;
+                    let known = found.iter().position(|known| known.marker == marker);
+                    known.unwrap_or_else(|| {
+                        let wrappers = Vec::new();
+                        found.push(Marked { marker, wrappers });
+                        found.len() - 1
+                    })
+                }
+            };
+            found[group].wrappers.push(wrapper.clone());
+            last = Some((at, group));
+        }
+        Ok(found)
+    }
+
+    fn marker(&self, wrapper: &SplitWrapper) -> Result<Marker, Error> {
+        let at = wrapper.marker_offset;
+        let available = usize::try_from(wrapper.marker_available).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; available.min(marker::MAX_SIZE)];
+        let read = self.image.source().read_exact_at(at, &mut bytes);
+        read.map_err(|e| self.error(e.into()))?;
+        let marker = Marker::read(&bytes).map_err(|e| {
+            let index = wrapper.co_index;
+            let text = format!("marker of wrapper {index} at file offset {at:#x}: {e}");
+            Error::refused(&self.path, text)
+        });
+        Ok(marker?.0)
+    }
+}
