@@ -199,8 +199,7 @@ fn artifacts_of_two_builds_are_no_split_artifact() {
     let report = batch_of(&parent, &output, &[]).unwrap();
     let error = failure(&report);
     assert!(
-        error.contains("it is for the host, and")
-            && error.contains("blas_lib_gfx1100 is one of several artifacts of one name"),
+        error.contains("it is for the host, in an artifact for gfx1100, which is one of several"),
         "{error}"
     );
     assert!(output.files().is_empty());

@@ -79,7 +79,7 @@ fn what_is_packed_is_not_looked_into_and_that_is_said() {
             .notices
             .iter()
             .any(|notice| notice.path.ends_with(&wheel)
-                && notice.text == "is not looked into; what device code it has stays in it"),
+                && notice.text == "packages are not opened, so device code in it is not split"),
         "{report:#?}"
     );
     assert!(files(&output, "blas_lib_generic").contains(&wheel));
@@ -168,6 +168,11 @@ fn a_module_in_two_artifacts_of_a_batch() {
     for name in ["blas_lib", "fft_lib"] {
         fs::rename(artifact().root(), parent.path(name)).unwrap();
     }
+    // The first one by name has the module, however long it takes to read.
+    for number in 0..500 {
+        let file = format!("blas_lib/{ROCBLAS}/share/{number}.hsaco");
+        write(&parent, &file, "no code object");
+    }
     let options = BatchOptions {
         parent_dir: parent.root().to_owned(),
         each: Options::new("", output.root(), ""),
@@ -179,6 +184,7 @@ fn a_module_in_two_artifacts_of_a_batch() {
     };
     let archives = "would be installed as lib/.kpack/rocblas_lib_TARGET.kpack, like those of";
     assert!(failure.error.contains(archives), "{failure:?}");
+    assert_eq!(failure.artifact_prefix, "fft_lib");
     let of_failed = |file: &String| file.starts_with(&failure.artifact_prefix);
     assert!(!output.files().iter().any(of_failed), "{failure:?}");
 }

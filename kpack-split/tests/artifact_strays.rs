@@ -129,7 +129,7 @@ fn a_damaged_file_among_them_is_copied() {
     write(&input, "core.1234", &whole[..whole.len() - 100]);
     let report = run(&options(&input, &output));
     let noted = report.notices.iter().any(|notice| {
-        notice.severity == Severity::Note && notice.text.starts_with("in no prefix, and not whole")
+        notice.severity == Severity::Note && notice.text.starts_with("in no prefix, and damaged")
     });
     assert!(noted, "{report:#?}");
     let copy = fs::read(output.path("blas_lib_generic/core.1234")).unwrap();

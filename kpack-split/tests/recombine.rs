@@ -275,8 +275,11 @@ fn the_shards_are_not_touched_and_nothing_is_shared_with_them() {
 #[test]
 fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     let tree = three_shards();
-    write(&tree.path("out/.blas_lib_generic.tmp/half"), b"");
-    write(&tree.path("out/.blas_lib_gfx110X.old/half"), b"");
+    write(&tree.path("out/.blas_lib.tmp/blas_lib_generic/half"), b"");
+    write(
+        &tree.path("out/.blas_lib.tmp/old.blas_lib_gfx110X/half"),
+        b"",
+    );
     write(&tree.path("out/blas_lib_generic/stale"), b"");
     write(&tree.path("out/blas_lib_generic/.kpack-artifact"), b"");
     recombine(&tree);
@@ -637,7 +640,11 @@ fn files_in_the_wrong_artifact_are_refused() {
     assert_said(
         &plan,
         Severity::Error,
-        &["instinct", "TensileLibrary_Type_SS_gfx942.co", "has it too"],
+        &[
+            "instinct",
+            "TensileLibrary_Type_SS_gfx942.co",
+            "it is in blas_lib_",
+        ],
     );
 }
 

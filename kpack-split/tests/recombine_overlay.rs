@@ -13,7 +13,7 @@ use kpack_split::verify::{self, Outcome, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
-use shards::{DATABASE, PREFIX, three_shards, write};
+use shards::{DATABASE, PREFIX, shard, three_shards, write};
 
 const OTHER: &str = "math-libs/BLAS/hipBLASLt/stage";
 
@@ -183,7 +183,7 @@ fn a_file_in_two_prefixes_of_two_artifacts() {
         "\"gfx942\"]}, \"mi2\": {\"architectures\": [\"gfx90a:xnack+\"]}",
     );
     let plan = planned(&tree, &apart);
-    let parts = ["Type_SS_gfx942.co", "blas_lib_instinct has it too"];
+    let parts = ["Type_SS_gfx942.co", "it is in blas_lib_instinct as well"];
     assert_said(&plan, Severity::Error, &parts);
 }
 
@@ -297,16 +297,17 @@ fn a_path_that_two_components_install() {
     let original = fs::read(tree.path(&original)).unwrap();
     // Packages of both own it, but nothing is lost.
     second_component(&tree, file, &original);
-    let text = "blas_lib_generic of another component has the same file";
-    let parts = ["more_lib_generic", file, text];
+    let text = format!("it is the same as blas_lib_generic/{PREFIX}/{file} of another component");
+    let parts = ["more_lib_generic", file, &text];
     let plan = planned(&tree, CONFIGURATION);
     assert_said(&plan, Severity::Warning, &parts);
     assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
     assert_eq!(faults(&tree, "shards"), [""; 0]);
 
     second_component(&tree, file, b"other");
-    let text = "not the same as that of blas_lib_generic, another component";
-    let parts = ["more_lib_generic", file, text];
+    let text =
+        format!("it is not the same as blas_lib_generic/{PREFIX}/{file} of another component");
+    let parts = ["more_lib_generic", file, &text];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
     let found = faults(&tree, "shards");
     let text = format!("of another component, and both are installed as {file}");
@@ -315,6 +316,23 @@ fn a_path_that_two_components_install() {
         let of = |fault: &&String| fault.matches(shard).count() == 2 && fault.contains(&text);
         assert_eq!(found.iter().filter(of).count(), 1, "{found:#?}");
     }
+}
+
+/// Given the same binary in two components, of which one gets the code IDs of another shard, then it is
+/// not the same any more.
+#[test]
+fn a_host_binary_that_two_components_install_with_other_code_ids() {
+    let file = "lib/librocblas.so.5";
+    let tree = three_shards();
+    let built = format!("shards/linux-a/blas_lib_generic/{PREFIX}/{file}");
+    second_component(&tree, file, &fs::read(tree.path(&built)).unwrap());
+    // Its own build of the library, whose marker has an ID for gfx90a:xnack+.
+    shard(&tree, "linux-b", &["gfx90a:xnack+"]);
+    let lenient = with_validation("verify_generic_artifacts_match", false);
+    let text =
+        format!("it is not the same as blas_lib_generic/{PREFIX}/{file} of another component");
+    let parts = ["more_lib_generic", file, &text];
+    assert_said(&planned(&tree, &lenient), Severity::Error, &parts);
 }
 
 /// One module in two artifacts: archives of both have one name.
@@ -334,7 +352,11 @@ fn archives_that_two_components_install() {
     let archive = "lib/.kpack/rocblas_lib_gfx1100.kpack";
     let configuration = with_validation("error_on_missing_architecture", false);
     let plan = planned(&tree, &configuration);
-    let parts = ["more_lib_gfx110X", archive, "not the same as that of"];
+    let parts = [
+        "more_lib_gfx110X",
+        archive,
+        "is not the same as blas_lib_gfx110X",
+    ];
     assert_said(&plan, Severity::Error, &parts);
     let found = faults(&tree, "shards/linux-a");
     let is_found = |fault: &String| {

@@ -297,7 +297,7 @@ fn a_file_in_two_artifacts() {
         &[
             "blas_lib_gfx942",
             "fallback.dat",
-            "as well; expected it in one only",
+            "as well; expected it in one artifact only",
         ],
     );
 }

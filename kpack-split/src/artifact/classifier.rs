@@ -1,4 +1,4 @@
-//! Where one entry of a tree belongs, by its path and by what it says itself.
+//! Where one entry of a tree belongs, by its path and by its content.
 
 use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
@@ -7,10 +7,10 @@ use std::path::Path;
 use kpack_format::TargetId;
 use walkdir::DirEntry;
 
-use super::classify::{Class, Classification, Finding, KPACK, Node};
+use super::classify::{Class, Classification, KPACK, Node, Observation, Topic};
 use super::content::Content;
 use super::data_file::{self, is_package, not_data};
-use super::databases::{self, ForAll, Merge, Place, Selection};
+use super::databases::{self, Database, ForAll, Merge, Place, Selection};
 use super::elf_header::Headers;
 use super::kernel_cache::{self, Unreadable};
 use super::pairs::{self, Pairs};
@@ -29,33 +29,21 @@ pub(super) struct Classifier<'a> {
     /// The same as text.
     pub(super) name: Cow<'a, str>,
     pub(super) databases: &'a Selection,
+    /// Gets the observations.
+    pub(super) result: &'a mut Classification,
+    /// Gets what the entry has to do with other files.
+    pub(super) pairs: &'a mut Pairs,
 }
 
 impl Classifier<'_> {
-    /// What it is and where it belongs. What is to be said of it is added to `result`, and what it
-    /// has to do with other files to `pairs`.
-    pub(super) fn entry(
-        &self,
-        found: &DirEntry,
-        result: &mut Classification,
-        pairs: &mut Pairs,
-    ) -> Result<(Node, Class), Error> {
+    /// What it is and where it belongs.
+    pub(super) fn entry(&mut self, found: &DirEntry) -> Result<(Node, Class), Error> {
         let kind = found.file_type();
         if kind.is_dir() {
-            let inside = format!("{}/.", self.name);
-            let class = match databases::recognise(&inside) {
-                Some((database, Place::Target(target))) if self.databases.has(database) => {
-                    Class::Target {
-                        target,
-                        database: database.name,
-                    }
-                }
-                _ => Class::Host,
-            };
-            return Ok((Node::Directory { empty: true }, class));
+            return Ok((Node::Directory { empty: true }, self.directory()));
         }
         if kind.is_symlink() {
-            return Ok((Node::Symlink, self.symlink(result)?));
+            return Ok((Node::Symlink, self.symlink()?));
         }
         if !kind.is_file() {
             return Err(Error::refused(
@@ -67,10 +55,10 @@ impl Classifier<'_> {
         let metadata = file.metadata();
         let metadata = metadata.map_err(|e| Error::io(self.full, "read", e))?;
         let node = Node::of_file(&metadata);
-        let class = match self.file(&file, metadata.len(), result, pairs) {
-            Err(Error::Refused { reason, .. }) if !self.has_to_be_whole(&file)? => {
+        let class = match self.file(&file, metadata.len()) {
+            Err(Error::Refused { reason, .. }) if !self.must_be_valid(&file)? => {
                 let text = format!("damaged, or only begins like device code: {reason}");
-                result.unreadable.push(self.finding(text));
+                self.observe(Topic::Unreadable, text);
                 Class::Host
             }
             class => class?,
@@ -78,10 +66,10 @@ impl Classifier<'_> {
         Ok((node, class))
     }
 
-    /// Whether a file has to be what it begins like: one of a database, an archive among others, or
-    /// an ELF file with a bundle in it, which would not be split. Elsewhere, a text may begin with
-    /// `KPAK`, and a test's data be truncated on purpose.
-    fn has_to_be_whole(&self, file: &File) -> Result<bool, Error> {
+    /// Whether a file must be what it begins like: one of a database, an archive in `.kpack`, or an ELF
+    /// file with a bundle in it, which would not be split. Elsewhere, a text may begin with `KPAK`,
+    /// and a test's data may be truncated on purpose.
+    fn must_be_valid(&self, file: &File) -> Result<bool, Error> {
         let is_selected = |(database, _)| self.databases.has(database);
         let directory = self.path.parent().and_then(Path::file_name);
         if databases::recognise(&self.name).is_some_and(is_selected)
@@ -95,7 +83,19 @@ impl Classifier<'_> {
         Ok(kind == Some(FileKind::Linked) && has_bundle()?)
     }
 
-    fn symlink(&self, result: &mut Classification) -> Result<Class, Error> {
+    fn directory(&self) -> Class {
+        match databases::recognise(&format!("{}/.", self.name)) {
+            Some((database, Place::Target(target))) if self.databases.has(database) => {
+                Class::Target {
+                    target,
+                    database: database.name,
+                }
+            }
+            _ => Class::Host,
+        }
+    }
+
+    fn symlink(&mut self) -> Result<Class, Error> {
         let inside = format!("{}/.", self.name);
         let place = databases::recognise(&self.name).or_else(|| databases::recognise(&inside));
         let Some((database, place)) = place else {
@@ -116,10 +116,10 @@ impl Classifier<'_> {
             Place::Unnamed => {
                 let to = fs::read_link(self.full).map_err(|e| Error::io(self.full, "read", e))?;
                 let name = to.file_name().unwrap_or_default().to_string_lossy();
-                one(target_name::in_file_name(&name))
+                only(target_name::in_file_name(&name))
             }
             Place::Contradiction(one, other) => {
-                result.disagreements.push(self.two_names(&one, &other));
+                self.observe(Topic::Contradiction, two_targets(&one, &other));
                 None
             }
         };
@@ -129,153 +129,146 @@ impl Classifier<'_> {
         }))
     }
 
-    fn file(
-        &self,
+    fn file(&mut self, file: &File, size: u64) -> Result<Class, Error> {
+        let kind = input::identify(self.full, file)?;
+        let is_linked = kind == Some(FileKind::Linked);
+        match databases::recognise(&self.name) {
+            Some((database, place)) if self.databases.has(database) => {
+                self.in_database(file, size, kind, database, place)
+            }
+            Some(_) if is_linked => self.linked(file, size),
+            Some(_) => Ok(Class::Host),
+            None if is_linked => match self.linked(file, size)? {
+                Class::Host => self.by_name(|| not_data(self.full, file, kind)),
+                class => Ok(class),
+            },
+            None if kind == Some(FileKind::Archive) => {
+                let content = Content::read(self.full, file, size, kind, false)?;
+                Ok(self.archive(&content))
+            }
+            None => {
+                if is_package(self.path) {
+                    let text = "packages are not opened, so device code in it is not split";
+                    self.observe(Topic::Other, text.to_owned());
+                }
+                self.outside(file, size, kind)
+            }
+        }
+    }
+
+    /// A file in the place of a database. Whatever its path says is compared with its content.
+    fn in_database(
+        &mut self,
         file: &File,
         size: u64,
-        result: &mut Classification,
-        pairs: &mut Pairs,
+        kind: Option<FileKind>,
+        database: &'static Database,
+        place: Place,
     ) -> Result<Class, Error> {
-        let kind = input::identify(self.full, file)?;
-        let place = databases::recognise(&self.name);
-        let (database, place) = match (place, kind) {
-            (Some((database, _)), _) if !self.databases.has(database) => {
-                return match kind {
-                    Some(FileKind::Linked) => self.linked(file, size, result),
-                    _ => Ok(Class::Host),
-                };
-            }
-            (Some((database, place)), _) => (database.name, place),
-            (None, Some(FileKind::Archive)) => {
-                let content = Content::read(self.full, file, size, kind, false)?;
-                return Ok(self.archive(&content, result));
-            }
-            (None, Some(FileKind::Linked)) => {
-                return match self.linked(file, size, result)? {
-                    Class::Host => self.by_name(|| not_data(self.full, file, kind)),
-                    class => Ok(class),
-                };
-            }
-            (None, _) => {
-                if is_package(self.path) {
-                    result.notices.push(self.finding(
-                        "is not looked into; what device code it has stays in it".to_owned(),
-                    ));
-                }
-                return self.outside(file, size, kind);
-            }
-        };
         if place == Place::ForAll(ForAll::Merge(Merge::KernelCache)) {
-            self.kernel_cache(result)?;
+            self.kernel_cache()?;
             return Ok(Class::Host);
         }
-        // An engine of a target may be a library of its own, which stays whole.
+        // A target's engine may be a library of its own, which is not split.
         let kind = match kind {
             Some(FileKind::Linked) if self.headers(file, size)? != Headers::Readable => None,
             kind => kind,
         };
-        let library = self
-            .path
-            .extension()
-            .is_some_and(|extension| extension == "dat");
-        let content = Content::read(self.full, file, size, kind, library)?;
-        pairs.add(self.path, &content);
+        let is_library = self.path.extension().is_some_and(|end| end == "dat");
+        let content = Content::read(self.full, file, size, kind, is_library)?;
+        self.pairs.add(self.path, &content);
         if let Content::NoLibrary { reason, damaged } = &content {
-            if *damaged && pairs::TENSILE.contains(&database) {
-                result
-                    .damaged
-                    .push(self.finding(format!("it is damaged: {reason}")));
+            if *damaged && pairs::TENSILE.contains(&database.name) {
+                self.observe(Topic::Damaged, format!("it is damaged: {reason}"));
             }
-            result.notices.push(self.finding(format!(
-                "{reason}; where it belongs is known by its name alone"
-            )));
+            let text = format!("{reason}; only its name says where it belongs");
+            self.observe(Topic::Other, text);
         }
         let target = match place {
             Place::Target(said) => {
                 if let Some(own) = content.contradiction(&said) {
-                    result
-                        .disagreements
-                        .push(self.finding(format!("its path says {said}, but {own}")));
+                    let text = format!("its path says {said}, but {own}");
+                    self.observe(Topic::Contradiction, text);
                 }
                 said
             }
             Place::Contradiction(one, other) => {
-                result.disagreements.push(self.two_names(&one, &other));
+                self.observe(Topic::Contradiction, two_targets(&one, &other));
                 one
             }
             // However many targets one build made it for, it is one file for all of them.
             Place::ForAll(_) => return Ok(Class::Host),
             Place::Unnamed => match content.only_target() {
                 Some(target) => target.clone(),
-                None => return Ok(self.unnamed(&content)),
+                None => return Ok(device_code(&content)),
             },
         };
-        Ok(Class::Target { target, database })
+        Ok(Class::Target {
+            target,
+            database: database.name,
+        })
     }
 
     /// rocFFT's kernel cache, which is for all targets.
-    fn kernel_cache(&self, result: &mut Classification) -> Result<(), Error> {
-        let (found, text) = match kernel_cache::targets(self.full)? {
+    fn kernel_cache(&mut self) -> Result<(), Error> {
+        let (topic, text) = match kernel_cache::targets(self.full)? {
             Ok(targets) if targets.is_empty() => return Ok(()),
             Ok(targets) => {
                 let targets: Vec<String> = targets.into_iter().collect();
                 let targets = targets.join(", ");
                 let text = format!("has device code for {targets}, in one file for all targets");
-                (&mut result.for_all, text)
+                (Topic::ForAll, text)
             }
-            Err(Unreadable {
-                reason,
-                damaged: true,
-            }) => (&mut result.damaged, reason),
-            Err(Unreadable { reason, .. }) => (&mut result.notices, reason),
+            Err(Unreadable { reason, damaged }) => match damaged {
+                true => (Topic::Damaged, reason),
+                false => (Topic::Other, reason),
+            },
         };
-        found.push(self.finding(text));
+        self.observe(topic, text);
         Ok(())
     }
 
     /// An ELF file for a host. One for another kind of machine cannot have device code.
-    fn linked(&self, file: &File, size: u64, result: &mut Classification) -> Result<Class, Error> {
+    fn linked(&mut self, file: &File, size: u64) -> Result<Class, Error> {
         match self.headers(file, size)? {
             Headers::Readable => {}
             Headers::Foreign => return Ok(Class::Host),
             Headers::WithoutSections => {
-                result.notices.push(self.finding(
-                    "it has no section headers, so device code in it would not be found".to_owned(),
-                ));
+                let text = "it has no section headers, so device code in it would not be found";
+                self.observe(Topic::Other, text.to_owned());
                 return Ok(Class::Host);
             }
         }
         let code = Image::read(file).and_then(|image| image.device_code());
-        match code.map_err(|error| input::elf_error(self.full, error))? {
-            DeviceCode::Fat(_) => Ok(Class::Fat),
-            DeviceCode::Split(_) => Ok(Class::Split),
-            DeviceCode::None(NoDeviceCode::NoWrappers) => {
-                let text = format!("stays unchanged: {}", NoDeviceCode::NoWrappers);
-                result.notices.push(self.finding(text));
-                Ok(Class::Host)
-            }
-            DeviceCode::None(_) => Ok(Class::Host),
-        }
+        Ok(
+            match code.map_err(|error| input::elf_error(self.full, error))? {
+                DeviceCode::Fat(_) => Class::Fat,
+                DeviceCode::Split(_) => Class::Split,
+                DeviceCode::None(NoDeviceCode::NoWrappers) => {
+                    let text = format!("stays unchanged: {}", NoDeviceCode::NoWrappers);
+                    self.observe(Topic::Other, text);
+                    Class::Host
+                }
+                DeviceCode::None(_) => Class::Host,
+            },
+        )
     }
 
-    fn archive(&self, content: &Content, result: &mut Classification) -> Class {
+    fn archive(&mut self, content: &Content) -> Class {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
         let named = stem
             .rsplit_once('_')
             .and_then(|(_, target)| target.parse().ok());
         let own = content.only_target().cloned();
         let Some(target) = own.clone().or(named.clone()) else {
-            return Class::Unknown {
-                target: None,
-                device_code: true,
-                reason: "it is a kpack archive for several targets".to_owned(),
-            };
+            let reason = "it is a kpack archive for several targets".to_owned();
+            return unknown(None, true, reason);
         };
         if let Some(named) = named.filter(|named| Some(named) != own.as_ref())
             && let Some(own) = content.contradiction(&named)
         {
             let text = format!("its name says {named}, but {own}");
-            result.disagreements.push(self.finding(text));
+            self.observe(Topic::Contradiction, text);
         }
         Class::Target {
             target,
@@ -287,20 +280,6 @@ impl Classifier<'_> {
         Headers::read(file, size).map_err(|e| Error::io(self.full, "read", e))
     }
 
-    /// A file that is of no one target by its path.
-    fn unnamed(&self, content: &Content) -> Class {
-        let reason = match content {
-            Content::CodeObject(_) => "it is an AMDGPU code object",
-            Content::Bundle(targets) if !targets.is_empty() => "it is an offload bundle",
-            _ => return Class::Host,
-        };
-        Class::Unknown {
-            target: content.only_target().cloned(),
-            device_code: true,
-            reason: reason.to_owned(),
-        }
-    }
-
     /// A file in no known place.
     fn outside(&self, file: &File, size: u64, kind: Option<FileKind>) -> Result<Class, Error> {
         // A manifest, or the part of one for a group of targets, is for all.
@@ -308,40 +287,32 @@ impl Classifier<'_> {
             return Ok(Class::Host);
         }
         let unlinked = matches!(kind, Some(FileKind::Object | FileKind::StaticLibrary));
-        // What cannot be read as what it begins like is no matter here.
+        // It does not matter here whether it can be read as what it begins like.
         if unlinked
             && let Ok(unlinked) = unlinked::read(self.full, file)
             && !unlinked.device_objects.is_empty()
         {
-            return Ok(Class::Unknown {
-                target: None,
-                device_code: true,
-                reason: "it has device code that is split before the link".to_owned(),
-            });
+            let reason = "it has device code that is split before the link".to_owned();
+            return Ok(unknown(None, true, reason));
         }
         if kind.is_none()
             && let Some(section) =
                 pe::device_section(file).map_err(|e| Error::io(self.full, "read", e))?
         {
-            return Ok(Class::Unknown {
-                target: None,
-                device_code: true,
-                reason: format!(
-                    "it is a PE/COFF file with device code in section `{section}`, which kpack cannot \
-                     split"
-                ),
-            });
+            let reason = format!(
+                "it is a PE/COFF file with device code in section `{section}`, which kpack cannot split"
+            );
+            return Ok(unknown(None, true, reason));
         }
         let content = Content::read(self.full, file, size, kind, false)?;
-        let class = self.unnamed(&content);
-        if class != Class::Host {
-            return Ok(class);
+        match device_code(&content) {
+            Class::Host => self.by_name(|| not_data(self.full, file, kind)),
+            class => Ok(class),
         }
-        self.by_name(|| not_data(self.full, file, kind))
     }
 
-    /// What the names in the path suggest, the last first. They make data a target's, and nothing
-    /// else: `not_data` says what it is where it is no data.
+    /// What the names in the path suggest, the last first. They assign data to a target, and nothing
+    /// else: `not_data` says what a file is that is no data.
     fn by_name(
         &self,
         not_data: impl FnOnce() -> Result<Option<&'static str>, Error>,
@@ -352,35 +323,48 @@ impl Classifier<'_> {
         };
         let name = shown(Path::new(part));
         let reason = format!("`{name}` looks like the name of a GPU target");
-        let named = one(target_name::in_file_name(part));
+        let named = only(target_name::in_file_name(part));
         Ok(match not_data()? {
-            Some(what) if named.is_some() => Class::Unknown {
-                target: None,
-                device_code: false,
-                reason: format!("{reason}, but it is {what}"),
-            },
-            Some(_) | None => Class::Unknown {
-                target: named,
-                device_code: false,
-                reason,
-            },
+            Some(what) if named.is_some() => {
+                unknown(None, false, format!("{reason}, but it is {what}"))
+            }
+            Some(_) | None => unknown(named, false, reason),
         })
     }
 
-    fn two_names(&self, one: &TargetId, other: &TargetId) -> Finding {
-        self.finding(format!("its path says {one}, and {other} as well"))
-    }
-
-    fn finding(&self, text: String) -> Finding {
-        Finding {
+    fn observe(&mut self, topic: Topic, text: String) {
+        self.result.observations.push(Observation {
+            topic,
             path: self.path.to_owned(),
             text,
-        }
+        });
     }
 }
 
-/// The only one.
-fn one(targets: Vec<TargetId>) -> Option<TargetId> {
+/// The class of a file whose path names no target, by its content.
+fn device_code(content: &Content) -> Class {
+    let reason = match content {
+        Content::CodeObject(_) => "it is an AMDGPU code object",
+        Content::Bundle(targets) if !targets.is_empty() => "it is an offload bundle",
+        _ => return Class::Host,
+    };
+    unknown(content.only_target().cloned(), true, reason.to_owned())
+}
+
+fn unknown(target: Option<TargetId>, device_code: bool, reason: String) -> Class {
+    Class::Unknown {
+        target,
+        device_code,
+        reason,
+    }
+}
+
+fn two_targets(one: &TargetId, other: &TargetId) -> String {
+    format!("its path says {one}, and {other} as well")
+}
+
+/// The only one; `None` of several.
+fn only(targets: Vec<TargetId>) -> Option<TargetId> {
     let mut targets = targets.into_iter();
     targets.next().filter(|_| targets.next().is_none())
 }

@@ -23,19 +23,16 @@ use crate::parallel;
 pub struct Classification {
     /// Everything below the prefix, sorted by path, a directory before what is in it.
     pub entries: Vec<Entry>,
-    /// Files whose names say one target and whose content another. The text shows both.
-    pub disagreements: Vec<Finding>,
-    /// Code objects without their library file, and library files without their code objects.
-    pub unpaired: Vec<Finding>,
-    /// Library files of Tensile and kernel caches that are not whole.
-    pub damaged: Vec<Finding>,
-    /// Files outside of databases that begin like device code and cannot be read as such. They are
-    /// for the host.
-    pub unreadable: Vec<Finding>,
-    /// Kernel caches, which are for all targets. The text names those that they have device code for.
-    pub for_all: Vec<Finding>,
-    /// What else is worth knowing.
-    pub notices: Vec<Finding>,
+    /// What is worth saying about some of them.
+    pub observations: Vec<Observation>,
+}
+
+impl Classification {
+    /// The observations on one topic.
+    pub fn about(&self, topic: Topic) -> impl Iterator<Item = &Observation> {
+        let observations = self.observations.iter();
+        observations.filter(move |observation| observation.topic == topic)
+    }
 }
 
 /// A file, symbolic link or directory.
@@ -106,13 +103,33 @@ pub enum Class {
     },
 }
 
-/// Something to be said about a file.
+/// Something worth saying about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// Its path in the prefix.
+pub struct Observation {
+    /// What it is about.
+    pub topic: Topic,
+    /// The file.
     pub path: PathBuf,
-    /// What is to be said.
+    /// The text.
     pub text: String,
+}
+
+/// What an observation is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topic {
+    /// The name says one target and the content another. The text shows both.
+    Contradiction,
+    /// A code object without its library file, or a library file without its code objects.
+    Unpaired,
+    /// A library file of Tensile or a kernel cache is damaged.
+    Damaged,
+    /// A file outside of databases begins like device code and cannot be read as such. It counts as a
+    /// host file.
+    Unreadable,
+    /// A kernel cache, which is for all targets. The text names those that it has device code for.
+    ForAll,
+    /// Anything else.
+    Other,
 }
 
 /// What the database of kpack archives is called in [`Class::Target`].
@@ -124,11 +141,7 @@ pub const KPACK: &str = "kpack";
 /// [`Error::Io`]; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and
 /// for what is neither a file, a directory nor a symbolic link.
 pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
-    let mut found = Vec::new();
-    for entry in WalkDir::new(prefix).min_depth(1).sort_by_file_name() {
-        found.push(entry.map_err(|error| walk_error(prefix, error))?);
-    }
-    classify_found(prefix, databases, &found)
+    classify_found(prefix, databases, &walk(prefix)?)
 }
 
 /// As [`classify`], without FIFOs, sockets and devices, which have no bytes.
@@ -139,15 +152,20 @@ pub(crate) fn classify_without_special_files(
     prefix: &Path,
     databases: &Selection,
 ) -> Result<Classification, Error> {
-    let mut found = Vec::new();
-    for entry in WalkDir::new(prefix).min_depth(1).sort_by_file_name() {
-        let entry = entry.map_err(|error| walk_error(prefix, error))?;
+    let mut found = walk(prefix)?;
+    found.retain(|entry| {
         let kind = entry.file_type();
-        if kind.is_file() || kind.is_dir() || kind.is_symlink() {
-            found.push(entry);
-        }
-    }
+        kind.is_file() || kind.is_dir() || kind.is_symlink()
+    });
     classify_found(prefix, databases, &found)
+}
+
+/// Everything below `directory`, sorted by path.
+pub(super) fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
+    let walk = WalkDir::new(directory).min_depth(1).sort_by_file_name();
+    let walk = walk.into_iter();
+    walk.map(|entry| entry.map_err(|error| walk_error(directory, error)))
+        .collect()
 }
 
 /// Reads the files below `prefix` that are in the place of some database, and nothing else. What
@@ -183,15 +201,12 @@ pub(super) fn classify_found(
         parallel::try_map(parts, |part| classify_part(prefix, databases, part))?
     {
         classification.entries.extend(part.entries);
-        classification.disagreements.extend(part.disagreements);
-        classification.damaged.extend(part.damaged);
-        classification.unreadable.extend(part.unreadable);
-        classification.for_all.extend(part.for_all);
-        classification.notices.extend(part.notices);
+        classification.observations.extend(part.observations);
         pairs.extend(part_pairs);
     }
     mark_empty(&mut classification.entries);
-    classification.unpaired = pairs.unpaired(&classification.entries);
+    let unpaired = pairs.unpaired(&classification.entries);
+    classification.observations.extend(unpaired);
     Ok(classification)
 }
 
@@ -228,13 +243,15 @@ fn classify_part(
     let mut pairs = Pairs::default();
     for found in found {
         let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
-        let classifier = Classifier {
+        let mut classifier = Classifier {
             full: found.path(),
             path,
             name: path.to_string_lossy(),
             databases,
+            result: &mut classification,
+            pairs: &mut pairs,
         };
-        let (node, class) = classifier.entry(found, &mut classification, &mut pairs)?;
+        let (node, class) = classifier.entry(found)?;
         let path = path.to_owned();
         classification.entries.push(Entry { path, node, class });
     }

@@ -1,17 +1,16 @@
 //! The IDs of device code in the markers of host files. Recombining adds those of the targets that
 //! other shards built; splitting again takes out those of the targets that it leaves out.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 
+use super::output::Edits;
 use crate::Error;
 use crate::input::Linked;
-
-/// Changed bytes by offset.
-pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
 /// What other shards' host files tell of device code, for the host files that are taken.
 #[derive(Default)]
@@ -43,28 +42,30 @@ impl MoreCodeIds {
         Ok(())
     }
 
-    /// What changes in the host file `from`, which is taken, where it has room for more IDs; `None`
-    /// where nothing does.
-    pub(super) fn edits(&self, path: &Path, from: &Path) -> Result<Option<Edits>, Error> {
+    /// What changes in the host file `from`, which is taken, where it has room for more IDs.
+    pub(super) fn edits(&self, path: &Path, from: &Path) -> Result<Edits, Error> {
         let more = match self.by_path.get(path) {
             Some(more) if more.iter().any(|marker| !marker.code_ids.is_empty()) => more,
-            _ => return Ok(None),
+            _ => return Ok(Edits::new()),
         };
-        let edits = edits(from, &|marker, room| {
+        edits(from, &|marker, room| {
             let plain = marker.without_code_ids();
             let more = more.iter().find(|more| more.without_code_ids() == plain)?;
             with_more(marker, more, room)
-        })?;
-        Ok((!edits.is_empty()).then_some(edits))
+        })
     }
 }
 
-/// What changes in the host file `from` when its markers lose the IDs of the targets that
-/// `left_out` tells.
-pub(super) fn without(from: &Path, left_out: &dyn Fn(&str) -> bool) -> Result<Edits, Error> {
+/// What changes in the host file `from` when its markers lose the IDs of the targets that are left
+/// out, which a binary that is split now does not expect either.
+pub(super) fn without(from: &Path, left_out: &BTreeSet<TargetId>) -> Result<Edits, Error> {
+    if left_out.is_empty() {
+        return Ok(Edits::new());
+    }
+    let is_left_out = |target: &str| target.parse().is_ok_and(|t| left_out.contains(&t));
     edits(from, &|marker, room| {
         let mut fewer = marker.clone();
-        fewer.code_ids.retain(|target, _| !left_out(target));
+        fewer.code_ids.retain(|target, _| !is_left_out(target));
         let changed = fewer != *marker;
         changed.then(|| fewer.to_bytes_within(room)).flatten()
     })

@@ -25,6 +25,14 @@ pub fn parse(name: &str) -> Option<(&str, Kind)> {
     (!component.is_empty()).then_some((component, kind))
 }
 
+/// The name of the artifact directory of a component for a target, or of the generic one.
+pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
+    match target {
+        None => format!("{component}_{GENERIC}"),
+        Some(target) => format!("{component}_{target}"),
+    }
+}
+
 /// The GPU target that `text` is, in the form in which it is written. What is no processor, SPIR-V
 /// excepted, is none: artifacts of whole groups have names, too.
 pub fn target(text: &str) -> Option<TargetId> {

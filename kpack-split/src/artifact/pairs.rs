@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::tensile::Library;
 
-use super::classify::{Class, Entry, Finding, Node};
+use super::classify::{Class, Entry, Node, Observation, Topic};
 use super::content::Content;
 use super::data_file::uncompressed;
 
@@ -39,11 +39,11 @@ impl Pairs {
             .insert(path.to_owned(), library.code_objects.clone());
     }
 
-    /// What misses its other half. A `.hsaco` may be loaded by other means than a library file.
-    pub(super) fn unpaired(&self, entries: &[Entry]) -> Vec<Finding> {
-        let mut found = Vec::new();
+    /// The entries without their other half. A `.hsaco` may be loaded by other means than a library
+    /// file.
+    pub(super) fn unpaired(&self, entries: &[Entry]) -> Vec<Observation> {
         let there: BTreeSet<&Path> = entries.iter().map(|entry| entry.path.as_path()).collect();
-        // A library file may be compressed. What it names is not known then.
+        // What a compressed library file names is not known.
         let compressed: BTreeSet<PathBuf> = there
             .iter()
             .filter_map(|path| of_compressed(path))
@@ -53,6 +53,15 @@ impl Pairs {
             .filter(|path| names_others(path))
             .filter_map(|path| path.parent())
             .collect();
+        let lacks_library = |path: &Path| {
+            let library = path.with_extension("dat");
+            let directory = path.parent().unwrap_or(Path::new(""));
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let key = (directory.to_owned(), name.into_owned());
+            let is_named = self.named.contains(&key) || may_be_named.contains(directory);
+            !is_named && !there.contains(library.as_path()) && !compressed.contains(&library)
+        };
+        let mut found = Vec::new();
         for entry in entries {
             let path = entry.path.as_path();
             let is_tensile = matches!(&entry.class, Class::Target { database, .. }
@@ -60,34 +69,28 @@ impl Pairs {
             if !is_tensile || entry.node == (Node::Directory { empty: true }) {
                 continue;
             }
-            let directory = path.parent().unwrap_or(Path::new(""));
-            if path.extension().is_some_and(|extension| extension == "co") {
+            let mut observe = |text| {
+                found.push(Observation {
+                    topic: Topic::Unpaired,
+                    path: path.to_owned(),
+                    text,
+                });
+            };
+            if path.extension().is_some_and(|end| end == "co") && lacks_library(path) {
                 let library = path.with_extension("dat");
-                let name = path.file_stem().unwrap_or_default().to_string_lossy();
-                let named = self
-                    .named
-                    .contains(&(directory.to_owned(), name.into_owned()));
-                let named = named || may_be_named.contains(directory);
-                let is_there = there.contains(library.as_path()) || compressed.contains(&library);
-                if !named && !is_there {
-                    let library = library.file_name().unwrap_or_default().to_string_lossy();
-                    found.push(Finding {
-                        path: path.to_owned(),
-                        text: format!(
-                            "it has no library file: there is no {library} beside it, and no .dat names it"
-                        ),
-                    });
-                }
+                let library = library.file_name().unwrap_or_default().to_string_lossy();
+                observe(format!(
+                    "it has no library file: there is no {library} beside it, and no .dat names it"
+                ));
             }
             for name in self.libraries.get(path).into_iter().flatten() {
                 let stem = stem(name);
                 let candidates = [name.clone(), format!("{stem}.co"), format!("{stem}.hsaco")];
-                let is_there = |name: &String| there.contains(directory.join(name).as_path());
+                let is_there = |name: &String| there.contains(&*path.with_file_name(name));
                 if !candidates.iter().any(is_there) {
-                    found.push(Finding {
-                        path: path.to_owned(),
-                        text: format!("it names the code object {name}, which is not beside it"),
-                    });
+                    observe(format!(
+                        "it names the code object {name}, which is not beside it"
+                    ));
                 }
             }
         }

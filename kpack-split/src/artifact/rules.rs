@@ -85,21 +85,16 @@ pub(crate) fn belongs(role: &Role, path: &Path, item: &Item) -> Option<Place> {
     }
 }
 
-/// Who installs which path, of artifacts that are installed into one prefix.
-#[derive(Default)]
-pub(crate) struct Owners<'a> {
-    first: BTreeMap<&'a Path, Owner<'a>>,
-}
-
-/// An artifact's entry.
+/// An entry of an artifact that is installed.
 #[derive(Clone, Copy)]
-pub(crate) struct Owner<'a> {
+pub(crate) struct Installed<'a> {
+    /// Its path in the installation.
+    pub(crate) at: &'a Path,
     pub(crate) component: &'a str,
-    /// What tells the artifact from others.
     pub(crate) artifact: &'a Path,
-    /// Whether the artifact is for a group that may have a target in common with others.
+    /// Whether the artifact is of a group that may have a target in common with others.
     pub(crate) may_share: bool,
-    /// Path in the artifact.
+    /// Its path in the artifact.
     pub(crate) path: &'a Path,
     pub(crate) content: Content<'a>,
 }
@@ -108,43 +103,72 @@ pub(crate) struct Owner<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum Content<'a> {
     Directory,
-    /// A file or symbolic link.
-    File(&'a Path),
+    /// A file or symbolic link, with bytes that change, by offset.
+    File(&'a Path, &'a [(u64, Vec<u8>)]),
     /// The bytes of a file that is to be written.
     Bytes(&'a [u8]),
 }
 
-impl<'a> Owners<'a> {
-    /// Adds an entry that is installed as `installed`. Gives the one that is installed there already,
-    /// where there must not be two, and whether that could be borne: both are the same file, and of
-    /// two components.
-    ///
-    /// Directories are everybody's. One artifact may have the same file in several prefixes, and a
-    /// target may be in several groups.
-    pub(crate) fn add(
-        &mut self,
-        installed: &'a Path,
-        owner: Owner<'a>,
-    ) -> Result<Option<(Owner<'a>, bool)>, Error> {
-        let first = match self.first.entry(installed) {
+/// Two entries that are installed as one path, which must not be.
+pub(crate) struct Conflict<'a> {
+    pub(crate) entry: Installed<'a>,
+    pub(crate) other: Installed<'a>,
+    /// Whether it does no harm: both are the same file, of two components.
+    pub(crate) is_harmless: bool,
+    /// What to say of the entry.
+    pub(crate) text: String,
+}
+
+/// The conflicts between entries that are installed into one prefix.
+///
+/// Directories may be in several artifacts. One artifact may have the same file in several prefixes,
+/// and a target may be in several groups.
+pub(crate) fn conflicts<'a>(
+    entries: impl Iterator<Item = Installed<'a>>,
+) -> Result<Vec<Conflict<'a>>, Error> {
+    let mut first: BTreeMap<&Path, Installed<'a>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for entry in entries {
+        let other = *match first.entry(entry.at) {
             Entry::Vacant(free) => {
-                free.insert(owner);
-                return Ok(None);
+                free.insert(entry);
+                continue;
             }
-            Entry::Occupied(first) => *first.get(),
+            Entry::Occupied(ref other) => other.get(),
         };
-        if let (Content::Directory, Content::Directory) = (first.content, owner.content) {
-            return Ok(None);
+        if let (Content::Directory, Content::Directory) = (other.content, entry.content) {
+            continue;
         }
-        let is_one_artifact = first.artifact == owner.artifact;
-        let may_be = is_one_artifact || first.may_share && owner.may_share;
-        let is_one_component = first.component == owner.component;
-        if is_one_component && !may_be {
-            return Ok(Some((first, false)));
+        let is_one_artifact = other.artifact == entry.artifact;
+        let is_one_component = other.component == entry.component;
+        let may_share = other.may_share && entry.may_share;
+        let may_be_same = is_one_artifact || !is_one_component || may_share;
+        let same = may_be_same && other.content.is_same(entry.content)?;
+        if is_one_component && same {
+            continue;
         }
-        let same = first.content.is_same(owner.content)?;
-        Ok((!(is_one_component && same)).then_some((first, same)))
+        let (artifact, at) = (other.artifact.display(), entry.at.display());
+        let file = other.artifact.join(other.path);
+        let file = file.display();
+        let text = match (is_one_artifact, is_one_component) {
+            (true, _) => format!("is not the same as {file}, and both are installed as {at}"),
+            (_, true) => format!("is in {artifact} as well; expected it in one artifact only"),
+            _ if same => format!(
+                "is the same as {file} of another component, and both are installed as {at}"
+            ),
+            _ => format!(
+                "is not the same as {file} of another component, and both are installed as {at}; \
+                 let one component have it"
+            ),
+        };
+        found.push(Conflict {
+            entry,
+            other,
+            is_harmless: same,
+            text,
+        });
     }
+    Ok(found)
 }
 
 impl Content<'_> {
@@ -157,17 +181,20 @@ impl Content<'_> {
             (Content::Directory, Content::Directory) => Ok(true),
             (Content::Directory, _) | (_, Content::Directory) => Ok(false),
             (Content::Bytes(one), Content::Bytes(other)) => Ok(one == other),
-            (Content::Bytes(bytes), Content::File(path))
-            | (Content::File(path), Content::Bytes(bytes)) => {
+            (Content::Bytes(bytes), Content::File(path, edits))
+            | (Content::File(path, edits), Content::Bytes(bytes)) => {
                 let failed = |e| Error::io(path, "read", e);
                 let size = fs::symlink_metadata(path).map_err(failed)?.len();
-                let may_be = size == bytes.len() as u64 && link(path)?.is_none();
+                let may_be =
+                    edits.is_empty() && size == bytes.len() as u64 && link(path)?.is_none();
                 Ok(may_be && fs::read(path).map_err(failed)? == bytes)
             }
-            (Content::File(one), Content::File(other)) => match (link(one)?, link(other)?) {
-                (None, None) => same_bytes(one, other),
-                (one, other) => Ok(one == other),
-            },
+            (Content::File(one, edits), Content::File(other, other_edits)) => {
+                match (link(one)?, link(other)?) {
+                    (None, None) => Ok(edits == other_edits && same_bytes(one, other)?),
+                    (one, other) => Ok(one == other),
+                }
+            }
         }
     }
 }

@@ -9,11 +9,14 @@ use kpack_format::TargetId;
 use kpack_format::names::{Group, is_manifest};
 use walkdir::{DirEntry, WalkDir};
 
-use super::classify::{Class, Classification, KPACK, Node, classify_found, walk_error};
-use super::databases::{ForAll, Merge, MustMatch, for_all};
+use super::classify::{
+    Class, Classification, KPACK, Node, Observation, Topic, classify_found, walk,
+};
+use super::databases::{ForAll, Merge, MustMatch, Selection, for_all};
 use super::manifest_txt;
 use super::mark;
 use super::names::{self, Kind};
+use super::rules::{Content, Installed};
 use crate::Error;
 use crate::leftover::is_leftover;
 
@@ -154,14 +157,12 @@ pub(crate) struct Tree {
     pub(crate) missing: Vec<String>,
     /// By path in the artifact directory. Parents of the prefixes are in it, too.
     pub(crate) entries: BTreeMap<PathBuf, Item>,
-    /// Files in no prefix.
-    pub(crate) unlisted: Vec<PathBuf>,
-    /// Findings of classification, with full paths.
-    pub(crate) disagreements: Vec<(PathBuf, String)>,
-    pub(crate) damaged: Vec<(PathBuf, String)>,
-    pub(crate) unpaired: Vec<(PathBuf, String)>,
-    pub(crate) for_all: Vec<(PathBuf, String)>,
-    pub(crate) unreadable: Vec<(PathBuf, String)>,
+    /// What is in no prefix: files, and directories that are not on the way to one.
+    pub(crate) unlisted: Vec<DirEntry>,
+    /// What is worth saying about the files in the prefixes, with full paths.
+    pub(crate) observations: Vec<Observation>,
+    /// Files that cannot be classified, and why. The prefix of such a file is left empty.
+    pub(crate) rejected: Vec<(PathBuf, String)>,
 }
 
 /// An entry of a tree.
@@ -233,51 +234,73 @@ impl Tree {
             missing: Vec::new(),
             entries: BTreeMap::new(),
             unlisted: Vec::new(),
-            disagreements: Vec::new(),
-            damaged: Vec::new(),
-            unpaired: Vec::new(),
-            for_all: Vec::new(),
-            unreadable: Vec::new(),
+            observations: Vec::new(),
+            rejected: Vec::new(),
         }
     }
 
-    /// Reads the artifact directory `root` of `shard`.
+    /// Reads the artifact directory `root` of `shard`, whose databases are those of its mark.
     ///
     /// # Errors
-    /// [`Error::Refused`] for a list of prefixes, or a mark of kpack's, that is no such; [`Error::Io`]. A prefix with a file
-    /// that cannot be classified is empty, and that file is among the damaged ones.
+    /// [`Error::Refused`] for an invalid list of prefixes or mark; [`Error::Io`].
     pub(crate) fn read(shard: &str, root: &Path) -> Result<Self, Error> {
+        Self::read_with(shard, root, &mark::databases(root)?)
+    }
+
+    /// As [`read`](Self::read), with these databases.
+    pub(crate) fn read_with(
+        shard: &str,
+        root: &Path,
+        databases: &Selection,
+    ) -> Result<Self, Error> {
         let mut tree = Self::empty(shard, root);
-        tree.prefixes = manifest_txt::read(root)?;
-        let databases = mark::databases(root)?;
         let mut found: BTreeMap<String, Vec<DirEntry>> = BTreeMap::new();
-        for prefix in tree.prefixes.clone() {
+        for prefix in manifest_txt::read(root)? {
             match manifest_txt::directory(root, &prefix)? {
-                Some(_) => drop(found.insert(prefix, Vec::new())),
+                Some(_) => {
+                    found.insert(prefix.clone(), Vec::new());
+                    tree.prefixes.push(prefix);
+                }
                 None => tree.missing.push(prefix),
             }
         }
-        for entry in WalkDir::new(root).min_depth(1).sort_by_file_name() {
-            let entry = entry.map_err(|error| walk_error(root, error))?;
+        let is_above_prefix = |path: &Path, prefixes: &[String]| {
+            let mut prefixes = prefixes.iter().map(Path::new);
+            prefixes.any(|prefix| prefix.starts_with(path))
+        };
+        for entry in walk(root)? {
             let within = entry.path().strip_prefix(root).unwrap_or(entry.path());
             let mut prefixes = found.iter_mut();
             match prefixes.find(|(prefix, _)| within.starts_with(prefix)) {
                 Some((prefix, found)) if within != Path::new(prefix) => found.push(entry),
                 Some(_) => {}
-                None if entry.file_type().is_dir() => {}
                 None if manifest_txt::is_of_artifact(within) => {}
-                None => tree.unlisted.push(entry.into_path()),
+                None if is_above_prefix(within, &tree.prefixes) => {}
+                None => tree.unlisted.push(entry),
             }
         }
         for (prefix, found) in found {
             let directory = root.join(&prefix);
-            match classify_found(&directory, &databases, &found) {
+            match classify_found(&directory, databases, &found) {
                 Ok(content) => tree.add(&prefix, &directory, content),
-                Err(Error::Refused { path, reason }) => tree.damaged.push((path, reason)),
+                Err(Error::Refused { path, reason }) => tree.rejected.push((path, reason)),
                 Err(error) => return Err(error),
             }
         }
         Ok(tree)
+    }
+
+    /// The files and symbolic links in no prefix.
+    pub(crate) fn unlisted_files(&self) -> impl Iterator<Item = &Path> {
+        let unlisted = self.unlisted.iter();
+        let files = unlisted.filter(|entry| !entry.file_type().is_dir());
+        files.map(DirEntry::path)
+    }
+
+    /// The observations on one topic.
+    pub(crate) fn about(&self, topic: Topic) -> impl Iterator<Item = &Observation> {
+        let observations = self.observations.iter();
+        observations.filter(move |observation| observation.topic == topic)
     }
 
     /// Adds what is in a prefix.
@@ -302,23 +325,35 @@ impl Tree {
             let item = item(directory.join(&entry.path), entry.node, entry.class);
             self.entries.insert(path, item);
         }
-        for (findings, all) in [
-            (content.disagreements, &mut self.disagreements),
-            (content.damaged, &mut self.damaged),
-            (content.unpaired, &mut self.unpaired),
-            (content.for_all, &mut self.for_all),
-            (content.unreadable, &mut self.unreadable),
-        ] {
-            let findings = findings.into_iter();
-            all.extend(findings.map(|finding| (directory.join(finding.path), finding.text)));
-        }
+        let observations = content.observations.into_iter();
+        self.observations
+            .extend(observations.map(|observation| Observation {
+                path: directory.join(&observation.path),
+                ..observation
+            }));
     }
 
-    /// What is in the prefixes, with the path as installed.
-    pub(crate) fn installed(&self) -> impl Iterator<Item = (&Path, &Item)> {
+    /// What is in the prefixes, as it is installed.
+    pub(crate) fn installed<'a>(
+        &'a self,
+        component: &'a str,
+        may_share: bool,
+    ) -> impl Iterator<Item = Installed<'a>> {
         let entries = self.entries.iter();
-        let entries = entries.filter_map(|(path, item)| Some((item.installed(path)?, item)));
-        entries.filter(|(path, _)| *path != Path::new(""))
+        let installed = entries.filter_map(move |(path, item)| {
+            Some(Installed {
+                at: item.installed(path)?,
+                component,
+                artifact: &self.root,
+                may_share,
+                path,
+                content: match item.is_directory() {
+                    true => Content::Directory,
+                    false => Content::File(&item.from, &[]),
+                },
+            })
+        });
+        installed.filter(|entry| entry.at != Path::new(""))
     }
 
     /// Adds an entry of another tree, with the directories that it is in.

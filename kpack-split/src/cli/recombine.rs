@@ -175,7 +175,7 @@ fn summary(plan: &Plan) -> Text {
         let shards: Vec<&str> = artifact.shards.iter().map(String::as_str).collect();
         vec![
             artifact.name.clone(),
-            count(artifact.files as u64, "file"),
+            count(artifact.files, "file"),
             size(artifact.size),
             shards.join(" "),
             match (&artifact.group, targets.is_empty()) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::archive::counted;
 use super::{Outcome, Report, Subject};
 use crate::Error;
-use crate::artifact::classify::classify_databases;
+use crate::artifact::classify::{Observation, Topic, classify_databases};
 
 /// Verifies that the files of databases below `prefix` are for the targets that their names say,
 /// whole, and in pairs.
@@ -19,12 +19,14 @@ pub(super) fn verify(prefix: &Path, report: &mut Report) -> Result<(), Error> {
         }
         Err(error) => return Err(error),
     };
-    let findings = content.disagreements.iter();
-    for finding in findings.chain(&content.damaged).chain(&content.unpaired) {
-        report.fault(Subject::File, &prefix.join(&finding.path), &finding.text);
-    }
-    for finding in &content.for_all {
-        report.note(Subject::File, &prefix.join(&finding.path), &finding.text);
+    for Observation { topic, path, text } in &content.observations {
+        match topic {
+            Topic::Contradiction | Topic::Damaged | Topic::Unpaired => {
+                report.fault(Subject::File, &prefix.join(path), text);
+            }
+            Topic::ForAll => report.note(Subject::File, &prefix.join(path), text),
+            Topic::Unreadable | Topic::Other => {}
+        }
     }
     if !content.entries.is_empty() && report.count(Outcome::Fault) == faults {
         let files = counted(content.entries.len(), "file");

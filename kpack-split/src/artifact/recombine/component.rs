@@ -1,27 +1,27 @@
 //! One component of all shards: its generic artifact, and those of its groups.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::code_object::processors;
-use kpack_format::manifest::Manifest;
 use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
 use super::manifests;
 use super::shards::{Artifacts, Shards};
-use super::{Artifact, Finding, Options, Severity, Source, list};
+use super::{Artifact, Finding, Options, Severity, list};
 use crate::Error;
-use crate::artifact::classify::Node;
+use crate::artifact::classify::Topic;
 use crate::artifact::databases::Selection;
 use crate::artifact::mark;
 use crate::artifact::names;
+use crate::artifact::output::Output;
 use crate::artifact::packaging::TargetGroup;
 use crate::artifact::rules::Digests;
 use crate::artifact::target_name::{agrees, matches_processor};
-use crate::artifact::tree::{Item, Tree};
+use crate::artifact::tree::Tree;
 
 /// How many differences between two trees are listed one by one.
 const MOST_DIFFERENCES: usize = 20;
@@ -76,6 +76,9 @@ impl<'a> Component<'a> {
         }
         component.generic_has_all_targets();
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
+        for artifact in &mut component.artifacts {
+            (artifact.files, artifact.size) = (artifact.output.files, artifact.output.size);
+        }
         Ok(component)
     }
 
@@ -138,18 +141,14 @@ impl<'a> Component<'a> {
         self.shards.of(self.name)
     }
 
-    /// Reads an artifact of `shard`, and names what is damaged in it.
-    pub(super) fn tree(&mut self, shard: &str, artifact: &Path) -> Result<Tree, Error> {
-        let tree = Tree::read(shard, artifact)?;
-        Ok(self.undamaged(tree))
-    }
-
-    /// Names what is damaged in a tree.
-    pub(super) fn undamaged(&mut self, mut tree: Tree) -> Tree {
-        for (path, text) in std::mem::take(&mut tree.damaged) {
+    /// Reports the damaged files of a tree.
+    pub(super) fn report_damage(&mut self, tree: &Tree) {
+        for (path, text) in &tree.rejected {
             self.say(Severity::Error, path, text);
         }
-        tree
+        for found in tree.about(Topic::Damaged) {
+            self.say(Severity::Error, &found.path, &found.text);
+        }
     }
 
     /// A directory name: what the component is called for `suffix`.
@@ -246,7 +245,8 @@ impl<'a> Component<'a> {
         files.any(|file| is_manifest(file.path()))
     }
 
-    pub(super) fn artifact(&self, group: Option<&TargetGroup>, prefixes: &[String]) -> Artifact {
+    /// An empty artifact, modelled on that of a shard.
+    pub(super) fn artifact(&self, group: Option<&TargetGroup>, model: &Path) -> Artifact {
         let suffix = group.map_or(names::GENERIC, |group| &group.name);
         Artifact {
             name: self.artifact_name(suffix),
@@ -257,9 +257,7 @@ impl<'a> Component<'a> {
             targets: BTreeSet::new(),
             files: 0,
             size: 0,
-            prefixes: prefixes.to_vec(),
-            databases: self.databases.clone(),
-            entries: BTreeMap::new(),
+            output: Output::new(model, self.databases.clone()),
         }
     }
 
@@ -282,13 +280,9 @@ impl<'a> Component<'a> {
                 let Some((path, manifest)) = module.manifest(group, targets) else {
                     continue;
                 };
-                if let Some(directory) = path.parent() {
-                    for above in directory.ancestors().filter(|a| *a != Path::new("")) {
-                        let source = Source::Directory(module.directory_like(above));
-                        artifact.entries.entry(above.to_owned()).or_insert(source);
-                    }
-                }
-                artifact.write_manifest(&path, &manifest);
+                artifact
+                    .output
+                    .add_bytes(&path, manifest.to_bytes(), &module.like);
                 if group.is_none() {
                     let targets = manifest.kpack_files.keys().filter_map(|t| t.parse().ok());
                     artifact.targets.extend(targets);
@@ -304,34 +298,4 @@ fn is_known(target: &TargetId) -> bool {
     let mut known = processors();
     let processor = target.processor();
     !processor.starts_with("gfx") || known.any(|known| matches_processor(processor, known))
-}
-
-impl Artifact {
-    pub(super) fn add(&mut self, path: &Path, item: &Item) {
-        let source = match item.node {
-            Node::Directory { .. } => Source::Directory(item.from.clone()),
-            Node::Symlink | Node::File { .. } => {
-                self.files += 1;
-                self.size += item.size();
-                Source::Copy(item.from.clone())
-            }
-        };
-        self.entries.insert(path.to_owned(), source);
-    }
-
-    /// Adds a file that is made new, with the mode and times of `like`.
-    pub(super) fn write(&mut self, path: &Path, bytes: Vec<u8>, like: &Path) {
-        self.files += 1;
-        self.size += bytes.len() as u64;
-        let source = Source::Bytes(bytes, like.to_owned());
-        self.entries.insert(path.to_owned(), source);
-    }
-
-    fn write_manifest(&mut self, path: &Path, manifest: &Manifest) {
-        let bytes = manifest.to_bytes();
-        self.files += 1;
-        self.size += bytes.len() as u64;
-        self.entries
-            .insert(path.to_owned(), Source::Manifest(bytes));
-    }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::Severity;
 use super::component::Component;
 use super::own_files::OwnFiles;
-use super::{Severity, Source};
 use crate::Error;
-use crate::artifact::classify::Class;
+use crate::artifact::classify::{Class, Topic};
 use crate::artifact::code_ids::MoreCodeIds;
 use crate::artifact::names;
+use crate::artifact::output::Edits;
 use crate::artifact::rules::{Host, Place, belongs, kernels_without_host};
 use crate::artifact::tree::{Item, Role, Tree};
 use crate::input::{self, Linked};
@@ -28,7 +29,8 @@ impl<'a> Component<'a> {
         let mut own = OwnFiles::default();
         let mut ids = MoreCodeIds::default();
         for (shard, path) in &with {
-            let mut tree = self.tree(shard, path)?;
+            let mut tree = Tree::read(shard, path)?;
+            self.report_damage(&tree);
             self.nothing_unsplit(&tree);
             self.nothing_named_after_objects(&tree)?;
             if let Some(first) = trees.first() {
@@ -46,26 +48,27 @@ impl<'a> Component<'a> {
             trees.push(tree);
         }
         let tree = &trees[0];
-        let mut artifact = self.artifact(None, &tree.prefixes);
+        let mut artifact = self.artifact(None, &tree.root);
+        artifact.output.add_prefixes(&tree.prefixes);
+        artifact.output.add_prefix_directories(tree);
         artifact.shards.insert(first.to_owned());
-        for path in &tree.unlisted {
+        for path in tree.unlisted_files() {
             let text = "skipped: it is in no prefix that the artifact lists, so in no package";
             self.say(Severity::Warning, path, text);
         }
-        for (path, text) in &tree.unreadable {
-            self.say(Severity::Warning, path, text);
+        for found in tree.about(Topic::Unreadable) {
+            self.say(Severity::Warning, &found.path, &found.text);
         }
         let merged = self.merge_shared(&trees)?;
         for (path, item) in &tree.entries {
-            if !item.is_manifest() && !merged.has(path) {
-                artifact.add(path, item);
-                if matches!(item.class, Class::Split)
-                    && let Some(edits) = ids.edits(path, &item.from)?
-                {
-                    let source = Source::Edited(item.from.clone(), edits);
-                    artifact.entries.insert(path.clone(), source);
-                }
+            if item.is_manifest() || merged.has(path) {
+                continue;
             }
+            let edits = match item.class {
+                Class::Split => ids.edits(path, &item.from)?,
+                _ => Edits::new(),
+            };
+            artifact.output.add_edited(path, item, edits);
         }
         merged.add_to(&mut artifact);
         own.add_to(&mut artifact);

@@ -26,7 +26,7 @@ impl<'a> Component<'a> {
     /// The artifact of a group, from those of its targets; `None` where no shard has any. Also all
     /// that is in it.
     pub(super) fn group(&mut self, group: &TargetGroup) -> Result<Option<(Artifact, Tree)>, Error> {
-        let mut artifact = self.artifact(Some(group), &[]);
+        let mut artifact = self.artifact(Some(group), Path::new(""));
         let mut all = Tree::empty("", Path::new(""));
         for target in &group.architectures {
             let Some(Target { shards, tree }) = self.target(target)? else {
@@ -35,12 +35,11 @@ impl<'a> Component<'a> {
             artifact
                 .shards
                 .extend(shards.into_iter().map(str::to_owned));
-            artifact.targets.insert(target.clone());
-            for prefix in &tree.prefixes {
-                if !artifact.prefixes.contains(prefix) {
-                    artifact.prefixes.push(prefix.clone());
-                }
+            if artifact.targets.is_empty() {
+                artifact.output.model.clone_from(&tree.root);
             }
+            artifact.targets.insert(target.clone());
+            artifact.output.add_prefixes(&tree.prefixes);
             for (path, item) in tree.entries {
                 if item.is_manifest() {
                     continue;
@@ -56,7 +55,7 @@ impl<'a> Component<'a> {
                     }
                     continue;
                 }
-                artifact.add(&path, &item);
+                artifact.output.add(&path, &item);
                 all.entries.insert(path, item);
             }
         }
@@ -100,10 +99,12 @@ impl<'a> Component<'a> {
     }
 
     fn input(&mut self, shard: &str, input: &Input) -> Result<Tree, Error> {
-        match input {
-            Input::Directory(path) => self.tree(shard, path),
-            Input::Part(tree) => Ok(self.undamaged(Tree::clone(tree))),
-        }
+        let tree = match input {
+            Input::Directory(path) => Tree::read(shard, path)?,
+            Input::Part(tree) => Tree::clone(tree),
+        };
+        self.report_damage(&tree);
+        Ok(tree)
     }
 
     fn nothing_misplaced(&mut self, tree: &Tree, target: &TargetId) {

@@ -31,8 +31,8 @@ pub(super) struct Manifests {
 pub(super) struct Module {
     /// Path of the kpack directory in the artifact.
     directory: PathBuf,
-    /// A kpack directory of the input, whose mode and times are kept.
-    like: PathBuf,
+    /// A shard's manifest or archive, whose mode and time the manifests get.
+    pub(super) like: PathBuf,
     manifest: Manifest,
 }
 
@@ -60,13 +60,6 @@ impl Module {
             }
         }
         Some((self.directory.join(name), manifest))
-    }
-
-    /// The directory of the input that `above`, at or above the kpack directory, is like.
-    pub(super) fn directory_like(&self, above: &Path) -> PathBuf {
-        let up = self.directory.components().count() - above.components().count();
-        let mut ancestors = self.like.ancestors();
-        ancestors.nth(up).unwrap_or(&self.like).to_owned()
     }
 }
 
@@ -125,7 +118,7 @@ impl Merge {
                 }
                 merge.modules.entry(path.clone()).or_insert_with(|| Module {
                     directory: parent(path),
-                    like: parent(&item.from),
+                    like: item.from.clone(),
                     manifest,
                 });
             }
@@ -166,7 +159,7 @@ impl Merge {
         }
         let module = self.modules.entry(manifest).or_insert_with(|| Module {
             directory: parent(path),
-            like: parent(&item.from),
+            like: item.from.clone(),
             manifest: Manifest {
                 component_name: group.to_string(),
                 prefix: expected.clone(),

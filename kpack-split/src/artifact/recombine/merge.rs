@@ -22,8 +22,8 @@ pub(super) struct Merged<'t> {
 
 /// A file of the output.
 struct File<'t> {
-    /// A shard's copy, which has the same place, and its tree.
-    like: (&'t Item, &'t Tree),
+    /// A shard's copy.
+    like: &'t Item,
     /// The bytes, where no shard's copy has everything.
     bytes: Option<Vec<u8>>,
     shards: Vec<&'t str>,
@@ -38,27 +38,14 @@ impl Merged<'_> {
     /// Adds the files to `artifact`, and the directories that they are in.
     pub(super) fn add_to(self, artifact: &mut Artifact) {
         for (path, file) in self.files {
-            let (item, tree) = file.like;
-            if !artifact
-                .prefixes
-                .iter()
-                .any(|prefix| **prefix == *item.prefix)
-            {
-                artifact.prefixes.push(item.prefix.to_string());
-            }
-            for above in path.ancestors().skip(1) {
-                if let Some(directory) = tree.entries.get(above)
-                    && !artifact.entries.contains_key(above)
-                {
-                    artifact.add(above, directory);
-                }
-            }
             artifact
                 .shards
                 .extend(file.shards.into_iter().map(str::to_owned));
+            let output = &mut artifact.output;
+            output.add_prefixes(&[file.like.prefix.to_string()]);
             match file.bytes {
-                Some(bytes) => artifact.write(path, bytes, &item.from),
-                None => artifact.add(path, item),
+                Some(bytes) => output.add_bytes(path, bytes, &file.like.from),
+                None => output.add(path, file.like),
             }
         }
     }
@@ -67,7 +54,6 @@ impl Merged<'_> {
 /// A shard's copy.
 struct Copy<'a> {
     item: &'a Item,
-    tree: &'a Tree,
     entries: Entries,
 }
 
@@ -104,11 +90,7 @@ impl Component<'_> {
                 continue;
             };
             match Entries::read(&item.from, kind)? {
-                Ok(entries) => copies.push(Copy {
-                    item,
-                    tree,
-                    entries,
-                }),
+                Ok(entries) => copies.push(Copy { item, entries }),
                 Err(reason) => {
                     let found = trees.iter().filter_map(|tree| tree.entries.get(path));
                     self.all_the_same(&found.collect::<Vec<_>>(), &reason)?;
@@ -172,7 +154,7 @@ impl Component<'_> {
         }
         if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
             return Ok(Some(File {
-                like: (whole.item, whole.tree),
+                like: whole.item,
                 bytes: None,
                 shards: vec![&whole.item.shard],
             }));
@@ -183,7 +165,7 @@ impl Component<'_> {
         let bytes = all.to_bytes();
         let bytes = bytes.map_err(|e| Error::io(&first.item.from, "merge", e))?;
         Ok(Some(File {
-            like: (first.item, first.tree),
+            like: first.item,
             bytes: Some(bytes),
             shards,
         }))

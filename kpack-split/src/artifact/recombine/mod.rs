@@ -19,7 +19,7 @@ mod plan;
 mod shards;
 mod stale;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use serde::Serialize;
 
-use super::databases::Selection;
+use super::output::Output;
 use super::packaging::Configuration;
 use crate::Error;
 
@@ -81,29 +81,11 @@ pub struct Artifact {
     #[serde(serialize_with = "as_text")]
     pub targets: BTreeSet<TargetId>,
     /// Number of files and symbolic links.
-    pub files: usize,
+    pub files: u64,
     /// Size of the files in bytes.
     pub size: u64,
     #[serde(skip)]
-    prefixes: Vec<String>,
-    #[serde(skip)]
-    databases: Selection,
-    /// By path in the artifact.
-    #[serde(skip)]
-    entries: BTreeMap<PathBuf, Source>,
-}
-
-/// Where an entry of an artifact comes from.
-#[derive(Debug)]
-enum Source {
-    Directory(PathBuf),
-    Copy(PathBuf),
-    /// A copy with changed bytes, by offset.
-    Edited(PathBuf, Vec<(u64, Vec<u8>)>),
-    /// Made new, with the mode and times of another file.
-    Bytes(Vec<u8>, PathBuf),
-    /// A manifest of archives, made new.
-    Manifest(Vec<u8>),
+    output: Output,
 }
 
 /// Something to be said about the shards.

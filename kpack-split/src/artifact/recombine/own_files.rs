@@ -15,7 +15,7 @@ use crate::artifact::tree::{Item, Tree};
 /// Files that are taken of other shards than the one whose host files are.
 #[derive(Default)]
 pub(super) struct OwnFiles {
-    /// With the directories that they are in, by path in the artifact.
+    /// By path in the artifact.
     items: BTreeMap<PathBuf, Item>,
 }
 
@@ -28,27 +28,16 @@ impl OwnFiles {
                 tree.shard
             );
             component.say(Severity::Note, &item.from, text);
-            for above in path.ancestors() {
-                if let Some(item) = tree.entries.get(above) {
-                    self.items.insert(above.to_owned(), item.clone());
-                }
-            }
+            self.items.insert(path.to_owned(), item.clone());
         }
     }
 
     /// Adds them to `artifact`.
     pub(super) fn add_to(self, artifact: &mut Artifact) {
         for (path, item) in self.items {
-            if artifact.entries.contains_key(&path) {
-                continue;
-            }
-            artifact.add(&path, &item);
-            if !item.is_directory() {
-                artifact.shards.insert(item.shard.to_string());
-                if !artifact.prefixes.iter().any(|p| **p == *item.prefix) {
-                    artifact.prefixes.push(item.prefix.to_string());
-                }
-            }
+            artifact.shards.insert(item.shard.to_string());
+            artifact.output.add_prefixes(&[item.prefix.to_string()]);
+            artifact.output.add(&path, &item);
         }
     }
 }

@@ -200,7 +200,7 @@ fn parts(tree: Tree) -> Option<BTreeMap<TargetId, Tree>> {
     for path in others {
         first.add_from(&tree, path);
     }
-    first.damaged = tree.damaged;
+    (first.observations, first.rejected) = (tree.observations, tree.rejected);
     Some(parts)
 }
 

@@ -65,10 +65,10 @@ pub(super) fn stale(
         findings.push((vec![component.to_owned()], finding));
     }
     for path in leftover::directories_in(output)? {
-        // What is planned is made under that name, and replaces it.
+        // The artifacts of a component are written under that name, and replace it.
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = name.strip_prefix('.').unwrap_or_default();
-        if !planned.iter().any(|artifact| artifact.name == name) {
+        if !planned.iter().any(|artifact| artifact.component == name) {
             let finding = Finding {
                 severity: Severity::Warning,
                 path: path.clone(),

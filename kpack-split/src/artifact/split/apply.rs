@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -11,22 +10,26 @@ use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
+use walkdir::WalkDir;
 
 use super::Options;
-use super::copy::{self, Counts, set_time};
 use super::manifests;
 use super::modules::{FatBinary, Module};
 use super::plan::Plan;
 use super::report::{ArtifactReport, Report};
-use super::stage::Stage;
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
+use crate::artifact::names::{self, Kind};
+use crate::artifact::output::{Output, Source};
+use crate::artifact::stage::Stage;
+use crate::artifact::writer::{commit_with_time, modified};
+use crate::elf::ElfError;
 use crate::input;
 use crate::install::{ArchiveReport, Progress};
 use crate::parallel::{self, lock};
 use crate::split::{self, Budget, Compression, DeviceCode};
-use crate::store::{self, Directory, StagedFile, make_directories, stage_archive, stage_manifest};
+use crate::store::{self, Directory, make_directories, stage_archive, stage_manifest};
 
 /// Writes the split artifacts.
 pub(super) fn apply(
@@ -36,9 +39,8 @@ pub(super) fn apply(
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<(), Error> {
-    progress.start(copy::bytes(&plan.items));
-
-    let stage = Stage::lock(options)?;
+    progress.start(plan.bytes());
+    let stage = Stage::lock(&options.output_dir, &options.artifact_prefix)?;
     let work = Work {
         options,
         plan,
@@ -46,12 +48,14 @@ pub(super) fn apply(
         budget,
         progress,
     };
-    let targets = work.write(report)?;
-    let targets: Vec<_> = targets.iter().collect();
-    match plan.generic {
-        Some(_) => stage.commit(&targets),
-        None => stage.commit_beside(&targets),
-    }
+    work.check_output(report)?;
+    let archives = work.write_files()?;
+    work.finish(archives, report)?;
+    let generic = plan.artifacts.get(&None).map(|_| work.name(None));
+    let targets = plan.artifacts.keys().flatten();
+    let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    stage.publish(&targets, generic.as_deref())
 }
 
 /// What is written into the stage.
@@ -63,61 +67,123 @@ struct Work<'a> {
     progress: &'a dyn Progress,
 }
 
+/// A file that was written with new device code: an archive, or a manifest.
+struct Written {
+    target: Option<TargetId>,
+    size: u64,
+    archive: Option<ArchiveReport>,
+}
+
+/// What threads do beside one another: where a module waits for its last code object, another goes on.
+enum Task<'a> {
+    Copy(&'a Option<TargetId>, &'a Output),
+    Module(usize, &'a Module),
+}
+
 impl Work<'_> {
-    /// Writes everything. Gives the targets that there is an artifact for.
-    fn write(&self, report: &mut Report) -> Result<Vec<TargetId>, Error> {
-        let mut targets: Vec<&TargetId> = self.plan.targets.kept.iter().collect();
-        self.stage.check(&targets, self.plan, report)?;
-        for prefix in self.plan.generic.iter().flatten() {
-            make_directories(&self.stage.artifact(None).join(prefix))?;
-        }
-        if self.plan.generic.is_some() {
-            // There may be no prefix in it.
-            make_directories(&self.stage.artifact(None))?;
-        }
-        let (mut counts, archives) = self.write_files()?;
-        for (target, line) in archives {
-            let count = counts.entry(target).or_default();
-            count.files += 1;
-            count.size += line.as_ref().map_or(0, |line: &ArchiveReport| line.size);
-            count.archives += u64::from(line.is_some());
-            report.archives.extend(line);
-        }
-        report.archives.sort_by(|a, b| a.path.cmp(&b.path));
-        targets.retain(|target| counts.contains_key(&Some((*target).clone())));
-        if self.plan.generic.is_some() {
-            counts.entry(None).or_default();
-        }
-        self.finish(counts, report)?;
-        Ok(targets.into_iter().cloned().collect())
+    /// The name of an artifact.
+    fn name(&self, target: Option<&TargetId>) -> String {
+        names::artifact(&self.options.artifact_prefix, target)
     }
 
-    /// Copies what stays as it is, while modules are split: where one waits for its last code object,
-    /// another goes on.
-    fn write_files(&self) -> Result<(Counts, Vec<Line>), Error> {
-        let modules = self.plan.modules.iter().enumerate().map(Some);
-        let work: Vec<Option<(usize, &Module)>> = [None].into_iter().chain(modules).collect();
-        let written = parallel::try_map(work, |module| match module {
-            None => Ok((
-                copy::copy(self.plan, self.stage, self.progress)?,
-                Vec::new(),
-            )),
-            Some((index, module)) => self.module(index, module),
-        })?;
-        let mut counts = Counts::new();
-        let mut lines = Vec::new();
-        for (copied, archives) in written {
-            for (target, more) in copied {
-                *counts.entry(target).or_default() += more;
-            }
-            lines.extend(archives);
+    /// Refuses to replace what kpack did not write, and names what an earlier run wrote for targets
+    /// that there is nothing for now.
+    fn check_output(&self, report: &mut Report) -> Result<(), Error> {
+        let artifacts = &self.plan.artifacts;
+        let generic = self.stage.output(&self.name(None));
+        let is_empty = artifacts
+            .get(&None)
+            .is_some_and(|output| !output.has_files());
+        if artifacts.len() > 1 && is_empty && has_more_than_list(&generic) {
+            return Err(Error::refused(
+                &generic,
+                "it would be replaced by an empty one, because the input has only device code \
+                 that an earlier run split off",
+            ));
         }
-        Ok((counts, lines))
+        for target in artifacts.keys() {
+            mark::check_replaceable(&self.stage.output(&self.name(target.as_ref())))?;
+        }
+        let output = &self.options.output_dir;
+        for entry in fs::read_dir(output).map_err(|e| Error::io(output, "list", e))? {
+            let path = entry.map_err(|e| Error::io(output, "list", e))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some((prefix, Kind::Target(target))) = names::parse(&name)
+                && prefix == self.options.artifact_prefix
+                && !artifacts.contains_key(&Some(target))
+            {
+                report.warn(
+                    &path,
+                    "stale: an earlier run wrote it, and this artifact has no code for its target",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what stays as it is, and splits the modules. Returns what was written with new device
+    /// code.
+    fn write_files(&self) -> Result<Vec<Written>, Error> {
+        let copies = self.plan.artifacts.iter();
+        let copies = copies.map(|(target, output)| Task::Copy(target, output));
+        let modules = self.plan.modules.iter().enumerate();
+        let modules = modules.map(|(index, module)| Task::Module(index, module));
+        let tasks: Vec<Task<'_>> = copies.chain(modules).collect();
+        let written = parallel::try_map(tasks, |task| match task {
+            Task::Copy(target, output) => {
+                let name = self.name(target.as_ref());
+                self.stage.write(&name, output, self.progress)?;
+                Ok(Vec::new())
+            }
+            Task::Module(index, module) => self.module(index, module),
+        })?;
+        Ok(written.into_iter().flatten().collect())
     }
 
     /// Splits a module, and writes its host binaries, whose markers depend on its device code.
-    fn module(&self, index: usize, module: &Module) -> Result<(Counts, Vec<Line>), Error> {
-        let mut lines = Vec::new();
+    fn module(&self, index: usize, module: &Module) -> Result<Vec<Written>, Error> {
+        let archives = self.compress(module)?;
+        self.hosts(index, module, &archives)?;
+        let time = newest(module)?;
+        let mut entries = self.present(module)?;
+        let mut written = Vec::new();
+        for (target, path, file) in parallel::try_map(archives, |(target, archive)| {
+            self.archive(module, target, archive, time)
+        })? {
+            written.push(Written {
+                target: Some(target.clone()),
+                size: file.size,
+                archive: Some(ArchiveReport {
+                    path,
+                    target: target.to_string(),
+                    size: file.size,
+                    kernel_count: file.kernel_count,
+                    changed: true,
+                }),
+            });
+            entries.insert(target.to_string(), file);
+        }
+        if !entries.is_empty() {
+            let manifest = Manifest {
+                component_name: module.group.to_string(),
+                prefix: module.kpacks.manifest_prefix.clone(),
+                kpack_files: entries,
+            };
+            let directory = self.kpack_dir(module, None)?;
+            let name = module.group.manifest();
+            let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
+            commit_with_time(staged, time)?;
+            written.push(Written {
+                target: None,
+                size: manifest.to_bytes().len() as u64,
+                archive: None,
+            });
+        }
+        Ok(written)
+    }
+
+    /// Compresses the device code of a module.
+    fn compress(&self, module: &Module) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
         let sources: Vec<(String, &DeviceCode)> = binaries
@@ -140,44 +206,42 @@ impl Work<'_> {
         };
         let archives = split::compress(&sources, &wanted, &compression, &progress)?;
         progress.finish();
-        let binaries = module.binaries.iter();
-        let plans = binaries.map(|binary| binary.plan_for(&archives));
-        let plans = plans.collect::<Result<_, Error>>()?;
-        let counts = copy::hosts(self.plan, self.stage, self.progress, (index, plans))?;
-        let time = newest(module)?;
-        let mut entries = self.present(module)?;
-        let written = parallel::try_map(archives, |(target, archive)| {
-            self.archive(module, target, archive, time)
-        })?;
-        for (target, path, file) in written {
-            lines.push((
-                Some(target.clone()),
-                Some(ArchiveReport {
-                    path,
-                    target: target.to_string(),
-                    size: file.size,
-                    kernel_count: file.kernel_count,
-                    changed: true,
-                }),
-            ));
-            entries.insert(target.to_string(), file);
-        }
-        if entries.is_empty() {
-            return Ok((counts, lines));
-        }
-        let manifest = Manifest {
-            component_name: module.group.to_string(),
-            prefix: module.kpacks.manifest_prefix.clone(),
-            kpack_files: entries,
-        };
-        let directory = self.kpack_dir(module, None)?;
-        let name = module.group.manifest();
-        let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
-        finish(staged, time)?;
-        lines.push((None, None));
-        Ok((counts, lines))
+        Ok(archives)
     }
 
+    /// Writes the host binaries of a module, with the IDs of its device code.
+    fn hosts(
+        &self,
+        index: usize,
+        module: &Module,
+        archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
+    ) -> Result<(), Error> {
+        let binaries = module.binaries.iter();
+        let plans: Vec<_> = binaries
+            .map(|binary| binary.plan_for(archives))
+            .collect::<Result<_, Error>>()?;
+        let mut writer = self.stage.writer(&self.name(None))?;
+        let generic = self.plan.artifacts.get(&None);
+        for (path, source) in generic.iter().flat_map(|output| &output.entries) {
+            let Source::Host(host) = source else { continue };
+            if host.module != index {
+                continue;
+            }
+            self.progress.file(path);
+            let (binary, plan) = (&module.binaries[host.binary], &plans[host.binary]);
+            let size = writer.file(path, &host.from, |from, output, to| {
+                let applied = plan.apply(&binary.file.code.open()?, output);
+                applied.map_err(|error| match error {
+                    ElfError::Io(error) => Error::io(to, "write", error),
+                    error => input::elf_error(from, error),
+                })?;
+                Ok(plan.output_size())
+            })?;
+            let file_size = binary.file.code.file_size();
+            self.progress.advance(size.min(file_size));
+        }
+        Ok(())
+    }
     /// The manifest's entries for archives that were there before.
     fn present(&self, module: &Module) -> Result<BTreeMap<String, KpackFile>, Error> {
         let mut entries = match &module.manifest {
@@ -215,17 +279,16 @@ impl Work<'_> {
                 let name = KernelName::parse(kernel).binary;
                 module.binaries.iter().any(|binary| binary.name == name)
             };
-            let mut present: kpack_format::archive::Archive<BufReader<File>> =
-                input::open_archive(path)?;
+            let mut present = input::open_archive(path)?;
             let merged = archive.merge(&mut present, |kernel| !replaced(kernel));
             merged.map_err(|error| Error::archive(path, "merge", error))?;
         }
         let directory = self.kpack_dir(module, Some(&target))?;
         let name = module.group.archive(&target);
         let (staged, written) = stage_archive(&directory, name.as_ref(), archive)?;
-        finish(staged, time)?;
-        let final_path = self.stage.output(Some(&target)).join(&module.prefix);
-        let final_path = final_path.join(&module.kpacks.name).join(&name);
+        commit_with_time(staged, time)?;
+        let artifact = self.stage.output(&self.name(Some(&target)));
+        let final_path = artifact.join(module.kpack_dir()).join(&name);
         let entry = store::entry(&target, name, &written);
         Ok((target, final_path, entry))
     }
@@ -236,45 +299,44 @@ impl Work<'_> {
         module: &Module,
         target: Option<&TargetId>,
     ) -> Result<Arc<Directory>, Error> {
-        let artifact = self.stage.artifact(target);
-        let path = artifact.join(&module.prefix).join(&module.kpacks.name);
+        let artifact = self.stage.artifact(&self.name(target));
+        let path = artifact.join(module.kpack_dir());
         make_directories(&path)?;
         Directory::open(&path).map(Arc::new)
     }
 
-    /// Lists the prefixes of each artifact, marks it, and makes directories what they are in the input.
-    fn finish(&self, counts: Counts, report: &mut Report) -> Result<(), Error> {
-        for (target, mut count) in counts {
-            let input = self.plan.sources.like(target.as_ref());
-            let time = modified(&input.join(manifest_txt::FILE_NAME))?;
-            let artifact = self.stage.artifact(target.as_ref());
-            let prefixes = self.plan.prefixes.iter();
-            let prefixes = prefixes.filter(|prefix| artifact.join(prefix).is_dir());
-            let text = manifest_txt::to_text(prefixes).into_bytes();
-            let mark = mark::to_bytes(&self.options.databases);
-            for (name, bytes) in [(manifest_txt::FILE_NAME, text), (mark::FILE_NAME, mark)] {
-                let path = artifact.join(name);
-                let (staged, ()) = StagedFile::write(&path, |staged| {
-                    let written = staged.file().write_all(&bytes);
-                    written.map_err(|e| Error::io(&path, "write", e))
-                })?;
-                finish(staged, time)?;
-                count.files += 1;
-                count.size += bytes.len() as u64;
-            }
-            copy::directories(&artifact, input)?;
-            report.size_after += count.size;
-            report.artifacts.push(ArtifactReport {
-                path: self.stage.output(target.as_ref()),
-                target: target.map(|target| target.to_string()),
-                files: count.files,
-                size: count.size,
-                archives: count.archives,
-            });
+    /// Finishes each artifact, and reports what it has.
+    fn finish(&self, written: Vec<Written>, report: &mut Report) -> Result<(), Error> {
+        for (target, output) in &self.plan.artifacts {
+            let name = self.name(target.as_ref());
+            let (files, size) = self.stage.finish(&name, output)?;
+            let new = || written.iter().filter(|file| file.target == *target);
+            let archives = new().filter(|file| file.archive.is_some()).count() as u64;
+            let artifact = ArtifactReport {
+                path: self.stage.output(&name),
+                target: target.as_ref().map(TargetId::to_string),
+                files: output.files + files + new().count() as u64,
+                size: output.size + size + new().map(|file| file.size).sum::<u64>(),
+                archives: output.archives + archives,
+            };
+            report.size_after += artifact.size;
+            report.artifacts.push(artifact);
         }
+        let archives = written.into_iter().filter_map(|file| file.archive);
+        report.archives.extend(archives);
+        report.archives.sort_by(|a, b| a.path.cmp(&b.path));
         report.prefixes.clone_from(&self.plan.prefixes);
         Ok(())
     }
+}
+
+/// Whether there are files in an artifact besides its list of prefixes, and below directories.
+fn has_more_than_list(artifact: &Path) -> bool {
+    let mut entries = WalkDir::new(artifact).min_depth(1).into_iter().flatten();
+    entries.any(|entry| {
+        let within = entry.path().strip_prefix(artifact);
+        !entry.file_type().is_dir() && !within.is_ok_and(manifest_txt::is_of_artifact)
+    })
 }
 
 /// Tells of code objects as of what they take in the input, which may be compressed.
@@ -305,16 +367,6 @@ impl OfFiles<'_> {
     }
 }
 
-/// An archive that was written for a target, or, without either, the manifest.
-type Line = (Option<TargetId>, Option<ArchiveReport>);
-
-/// Gives a file its name and its time.
-fn finish(staged: StagedFile, time: SystemTime) -> Result<(), Error> {
-    let set = set_time(staged.file(), time);
-    set.map_err(|e| Error::io(staged.path(), "set the time of", e))?;
-    staged.commit().map(drop)
-}
-
 /// When the newest of a module's binaries changed. What is made of them is as old as they are, so
 /// that the same input gives the same artifacts.
 fn newest(module: &Module) -> Result<SystemTime, Error> {
@@ -323,9 +375,4 @@ fn newest(module: &Module) -> Result<SystemTime, Error> {
         newest = newest.max(modified(&binary.file.code.path)?);
     }
     Ok(newest)
-}
-
-fn modified(path: &Path) -> Result<SystemTime, Error> {
-    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
-    modified.map_err(|e| Error::io(path, "read", e))
 }

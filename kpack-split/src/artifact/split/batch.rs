@@ -2,20 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::Options;
-use super::contents::Contents;
-use super::parent_dir::{self, Artifact};
+use super::input::Input;
+use super::parent_dir;
 use super::report::Report;
-use super::sources::Sources;
 use super::targets::{is_for, list, refuse_none_expected};
 use crate::Error;
 use crate::install::{Notice, Progress, Severity};
-use crate::parallel::{self, lock};
+use crate::parallel;
 use crate::split::Budget;
 
 /// Which artifact directories to split, and how.
@@ -88,9 +86,8 @@ impl BatchReport {
 /// `blas_lib`, and so is `blas_lib`. `blas_lib_generic` with `blas_lib_gfx1100` and others of exact
 /// targets beside it are one that was split before.
 ///
-/// Where targets are expected, artifacts that have something for one of them are split first. The
-/// others, which may be for other targets only, wait until it is known that the targets are not all
-/// wrong.
+/// All artifacts are read before one is written. If two have archives of the same names, the second
+/// one by name fails.
 ///
 /// # Errors
 /// Where there is no artifact, or two have the same prefix, or output would go into one of them;
@@ -104,147 +101,61 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
     let mut report = BatchReport::default();
     let output = &options.each.output_dir;
     let artifacts = parent_dir::find(&options.parent_dir, output, &mut report.notices)?;
-    let run = Run {
-        each: &options.each,
-        budget: Budget::default(),
-        progress,
-        owners: Mutex::default(),
-    };
-    let mut outcomes = BTreeMap::new();
-    let mut found = BTreeSet::new();
-    let mut waiting = Vec::new();
-    for (artifact, first) in run.side_by_side(artifacts, |options, sources| {
-        run.split_if_expected(options, sources)
-    }) {
-        found.extend(first.found);
-        match first.outcome {
-            Some(outcome) => drop(outcomes.insert(artifact.prefix, outcome)),
-            None => waiting.push(artifact),
+    let mut read = parallel::map(artifacts, |artifact| {
+        let options = Options {
+            artifact_dir: artifact.sources.first().to_owned(),
+            artifact_prefix: artifact.prefix,
+            ..options.each.clone()
+        };
+        let read = super::read(&options, &artifact.sources);
+        (options, read)
+    });
+    refuse_collisions(&mut read);
+    judge(options, &read, &mut report)?;
+    // What is in flight of all of them together is bounded.
+    let budget = Budget::default();
+    report.artifacts = parallel::map(read, |(options, read)| {
+        let split = read
+            .and_then(|(input, report)| super::write(&options, input, report, &budget, progress));
+        match split {
+            Ok(report) => Outcome::Split(report),
+            Err(error) => {
+                let (prefix, directory) = (&options.artifact_prefix, &options.artifact_dir);
+                Outcome::Failed(Failure::new(prefix, directory, &error))
+            }
         }
-    }
-    judge(options, &found, outcomes.values(), &mut report)?;
-    for (artifact, outcome) in
-        run.side_by_side(waiting, |options, sources| run.split(options, sources))
-    {
-        outcomes.insert(artifact.prefix, outcome);
-    }
-    report.artifacts.extend(outcomes.into_values());
+    });
     Ok(report)
 }
 
-/// How each artifact of a batch is split.
-struct Run<'a> {
-    each: &'a Options,
-    budget: Budget,
-    progress: &'a dyn Progress,
-    /// The artifacts by what their archives are installed as.
-    owners: Mutex<BTreeMap<PathBuf, String>>,
-}
+/// An artifact, and what was read of it.
+type Read = (Options, Result<(Input, Report), Error>);
 
-/// What became of an artifact at first.
-struct First {
-    /// The targets that it has something for.
-    found: BTreeSet<TargetId>,
-    /// `None` where it has nothing for the targets that are expected.
-    outcome: Option<Outcome>,
-}
-
-impl Run<'_> {
-    /// Does `work` for each artifact. What is in flight of all of them together is bounded.
-    fn side_by_side<T: Send>(
-        &self,
-        artifacts: Vec<Artifact>,
-        work: impl Fn(&Options, Sources) -> T + Sync,
-    ) -> Vec<(Artifact, T)> {
-        parallel::map(artifacts, |artifact| {
-            let first = artifact.sources.all().next().unwrap_or(Path::new(""));
-            let options = Options {
-                artifact_dir: first.to_owned(),
-                artifact_prefix: artifact.prefix.clone(),
-                ..self.each.clone()
-            };
-            let result = work(&options, artifact.sources.clone());
-            (artifact, result)
-        })
-    }
-
-    /// Splits an artifact that has something for a target that is expected.
-    fn split_if_expected(&self, options: &Options, sources: Sources) -> First {
-        let (contents, report) = match super::read(options, sources) {
-            Ok(read) => read,
-            Err(error) => {
-                return First {
-                    found: BTreeSet::new(),
-                    outcome: Some(outcome(options, Err(error))),
-                };
-            }
-        };
-        let found = contents.found.keys().cloned().collect();
-        let split = contents
-            .has_expected(options)
-            .then(|| self.write(options, contents, report));
-        First {
-            found,
-            outcome: split.map(|split| outcome(options, split)),
-        }
-    }
-
-    /// Splits an artifact.
-    fn split(&self, options: &Options, sources: Sources) -> Outcome {
-        let split = super::read(options, sources)
-            .and_then(|(contents, report)| self.write(options, contents, report));
-        outcome(options, split)
-    }
-
-    /// Splits what was read, unless another artifact has archives of the same names: installed, they
-    /// would take each other's place.
-    fn write(
-        &self,
-        options: &Options,
-        contents: Contents,
-        report: Report,
-    ) -> Result<Report, Error> {
-        let own = &options.artifact_prefix;
-        let writes = contents.has_expected(options);
-        for module in contents.modules.iter().filter(|_| writes) {
-            let archives = Path::new(&module.kpacks.name).join(module.group.archive("TARGET"));
-            let mut owners = lock(&self.owners);
-            let owner = owners
-                .entry(archives.clone())
-                .or_insert_with(|| own.clone());
-            if owner != own {
-                let reason = format!(
-                    "its archives would be installed as {}, like those of {owner}; let one artifact \
-                     have the module, or name the components differently",
-                    archives.display()
-                );
-                let path = options.artifact_dir.join(&module.prefix);
-                return Err(Error::refused(&path, reason));
+/// Refuses artifacts with archives of the same names as those of one before them: installed, they
+/// would take each other's place.
+fn refuse_collisions(artifacts: &mut [Read]) {
+    let mut owners: BTreeMap<PathBuf, String> = BTreeMap::new();
+    for (options, read) in artifacts {
+        let Ok((input, _)) = read else { continue };
+        let writes = input.has_expected(options);
+        for module in input.modules.iter().filter(|_| writes) {
+            let owner = owners.entry(module.archives());
+            let owner = owner.or_insert_with(|| options.artifact_prefix.clone());
+            if *owner != options.artifact_prefix {
+                let advice = "let one artifact have the module, or name the components differently";
+                *read = Err(module.collision(&options.artifact_dir, owner, advice));
+                break;
             }
         }
-        super::write(options, contents, report, &self.budget, self.progress)
     }
 }
 
-fn outcome(options: &Options, split: Result<Report, Error>) -> Outcome {
-    match split {
-        Ok(report) => Outcome::Split(report),
-        Err(error) => {
-            let (prefix, directory) = (&options.artifact_prefix, &options.artifact_dir);
-            Outcome::Failed(Failure::new(prefix, directory, &error))
-        }
-    }
-}
-
-/// Refuses a batch that has device code for none of the targets that are expected, of `found`, and
-/// names those that it has nothing for. An artifact may have nothing for one, or for all.
-fn judge<'a>(
-    options: &BatchOptions,
-    found: &BTreeSet<TargetId>,
-    outcomes: impl IntoIterator<Item = &'a Outcome>,
-    report: &mut BatchReport,
-) -> Result<(), Error> {
+/// Refuses a batch that has device code for none of the targets that are expected, and names those
+/// that it has nothing for. An artifact may have nothing for one, or for all.
+fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Result<(), Error> {
     let expected = &options.each.targets;
+    let inputs = read.iter().flat_map(|(_, read)| read);
+    let found: BTreeSet<&TargetId> = inputs.flat_map(|(input, _)| input.found.keys()).collect();
     let (there, lacks): (Vec<&TargetId>, Vec<&TargetId>) = expected
         .iter()
         .partition(|expected| found.iter().any(|found| is_for(found, expected)));
@@ -264,12 +175,9 @@ fn judge<'a>(
         return Ok(());
     }
     refuse_none_expected(&options.parent_dir, expected, found).map_err(|error| {
-        let failures = outcomes.into_iter().filter_map(|outcome| match outcome {
-            Outcome::Failed(failure) => Some(failure.error.as_str()),
-            Outcome::Split(_) => None,
-        });
+        let failures = read.iter().filter_map(|(_, read)| read.as_ref().err());
         let also: String = failures
-            .map(|failure| format!("\n  and {failure}"))
+            .map(|failure| format!("\n  and {}", failure.in_one_line()))
             .collect();
         match error {
             Error::Refused { path, reason } => Error::refused(&path, reason + &also),

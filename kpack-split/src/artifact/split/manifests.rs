@@ -1,17 +1,14 @@
 //! Manifests of what was split before: they list what is kept, and nothing else.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kpack_format::TargetId;
 use kpack_format::manifest::Manifest;
-use kpack_format::names::is_manifest;
 
-use super::modules::Module;
 use super::report::Report;
-use super::sources::{Owner, Read};
+use super::sources::Trees;
 use super::targets::Targets;
 use crate::Error;
-use crate::artifact::classify::Node;
 use crate::input;
 
 /// A manifest of the input.
@@ -47,11 +44,6 @@ impl Listed {
             false => Rewritten::Bytes(manifest.to_bytes()),
         })
     }
-
-    /// Whether it is the manifest that a module writes anew.
-    pub(super) fn is_of(&self, module: &Module) -> bool {
-        module.manifest.as_deref() == Some(Path::new(&self.from))
-    }
 }
 
 /// Takes what is not kept out of a manifest.
@@ -61,22 +53,22 @@ pub(super) fn retain(manifest: &mut Manifest, targets: &Targets) {
 }
 
 /// The manifests among what was read. One that cannot be read is copied like any other file.
-pub(super) fn read(reads: &[Read], report: &mut Report) -> Result<Vec<Listed>, Error> {
+pub(super) fn read(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
     let mut manifests = Vec::new();
-    for read in reads.iter().filter(|read| read.owner != Owner::Generic) {
-        for entry in &read.classification.entries {
-            let is_file = matches!(entry.node, Node::File { .. });
-            if !is_file || !is_manifest(&entry.path) {
-                continue;
+    for (owner, _, item) in trees.entries() {
+        let is_listed = owner.is_some() || !item.prefix.is_empty();
+        if !is_listed || !item.is_manifest() {
+            continue;
+        }
+        match input::read_manifest(&item.from) {
+            Ok(manifest) => manifests.push(Listed {
+                from: item.from.clone(),
+                manifest,
+            }),
+            Err(Error::Refused { path, reason }) => {
+                report.warn(path, format!("copied unchanged: {reason}"));
             }
-            let from = read.root.join(&entry.path);
-            match input::read_manifest(&from) {
-                Ok(manifest) => manifests.push(Listed { from, manifest }),
-                Err(Error::Refused { path, reason }) => {
-                    report.warn(path, format!("copied unchanged: {reason}"));
-                }
-                Err(error) => return Err(error),
-            }
+            Err(error) => return Err(error),
         }
     }
     Ok(manifests)

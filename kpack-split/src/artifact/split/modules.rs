@@ -9,12 +9,12 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
-use super::Options;
-use super::sources::Read;
+use super::manifests::Listed;
 use super::targets::Targets;
 use crate::Error;
-use crate::artifact::classify::{Class, Entry, Node};
+use crate::artifact::classify::{Class, Node};
 use crate::artifact::manifest_txt;
+use crate::artifact::tree::{Item, Tree};
 use crate::elf;
 use crate::input::elf_error;
 use crate::install::is_name_part;
@@ -41,6 +41,35 @@ impl Module {
         binaries
             .flat_map(|binary| binary.file.code.targets())
             .collect()
+    }
+
+    /// What its archives are installed as.
+    pub(super) fn archives(&self) -> PathBuf {
+        Path::new(&self.kpacks.name).join(self.group.archive("TARGET"))
+    }
+
+    /// Whether its archives would take the place of the other's.
+    pub(super) fn collides(&self, other: &Self) -> bool {
+        self.archives() == other.archives()
+    }
+
+    /// The error that names the artifact or prefix of a module with the same archives.
+    pub(super) fn collision(&self, artifact: &Path, other: &str, advice: &str) -> Error {
+        let reason = format!(
+            "its archives would be installed as {}, like those of {other}; {advice}",
+            self.archives().display()
+        );
+        Error::refused(&artifact.join(&self.prefix), reason)
+    }
+
+    /// The kpack directory in an artifact.
+    pub(super) fn kpack_dir(&self) -> PathBuf {
+        Path::new(&self.prefix).join(&self.kpacks.name)
+    }
+
+    /// Whether it writes this manifest anew.
+    pub(super) fn writes(&self, listed: &Listed) -> bool {
+        self.manifest.as_ref() == Some(&listed.from)
     }
 
     /// The files of the input that are written anew.
@@ -89,22 +118,31 @@ impl FatBinary {
     }
 }
 
-/// The fat binaries of a prefix. Names of one inode are one binary, of the first name.
+/// The fat binaries of a prefix; `None` if it has none. Names of one inode are one binary, of the first
+/// name. `fat_of` gets the position of each.
 pub(super) fn module(
-    read: &Read,
+    tree: &Tree,
+    prefix: &str,
     component: &str,
     index: usize,
     fat_of: &mut HashMap<PathBuf, (usize, usize)>,
 ) -> Result<Option<Module>, Error> {
-    let entries = read.classification.entries.iter();
-    let fat: Vec<&Entry> = entries.filter(|entry| entry.class == Class::Fat).collect();
+    let within = || {
+        tree.entries
+            .iter()
+            .filter(|(_, item)| *item.prefix == *prefix)
+    };
+    let fat: Vec<(&PathBuf, &Item)> = within()
+        .filter(|(_, item)| item.class == Class::Fat)
+        .collect();
     if fat.is_empty() {
         return Ok(None);
     }
-    let name = manifest_txt::module(&read.prefix);
+    let root = tree.root.join(prefix);
+    let name = manifest_txt::module(prefix);
     if !is_name_part(&name) {
         return Err(Error::refused(
-            &read.root,
+            &root,
             format!(
                 "its module would be `{name}`; expected a part of a file name, of letters, digits, \
                  `.`, `_`, `+` and `-`"
@@ -112,24 +150,25 @@ pub(super) fn module(
         ));
     }
     let group = Group::new(&name, component);
-    let prefix = Prefix::new(&read.root)?;
-    let kpacks = prefix.kpack_dir(Path::new("lib/.kpack"))?;
+    let installed = Prefix::new(&root)?;
+    let kpacks = installed.kpack_dir(Path::new("lib/.kpack"))?;
 
     let mut links: BTreeMap<usize, (PathBuf, Vec<Located>)> = BTreeMap::new();
     let mut inodes = HashMap::new();
-    for entry in fat {
-        let located = prefix.binary(&entry.path)?;
+    for (path, item) in fat {
+        let located = installed.binary(path.strip_prefix(prefix).unwrap_or(path))?;
         let next = links.len();
-        let binary = match entry.node {
+        let binary = match item.node {
             Node::File {
                 shared_inode: Some(inode),
                 ..
             } => *inodes.entry(inode).or_insert(next),
             _ => next,
         };
-        let path = read.root.join(&entry.path);
-        fat_of.insert(path.clone(), (index, binary));
-        let (_, names) = links.entry(binary).or_insert((path, Vec::new()));
+        fat_of.insert(item.from.clone(), (index, binary));
+        let (_, names) = links
+            .entry(binary)
+            .or_insert_with(|| (item.from.clone(), Vec::new()));
         names.push(located);
     }
     let mut binaries = Vec::new();
@@ -150,23 +189,23 @@ pub(super) fn module(
             plan,
         });
     }
-    let directory = Path::new(&kpacks.name);
+    let directory = Path::new(prefix).join(&kpacks.name);
     let mut present = BTreeMap::new();
-    for entry in &read.classification.entries {
-        if let Class::Target { target, .. } = &entry.class
-            && entry.path == directory.join(group.archive(target))
+    for (path, item) in within() {
+        if let Class::Target { target, .. } = &item.class
+            && *path == directory.join(group.archive(target))
         {
-            present.insert(target.clone(), read.root.join(&entry.path));
+            present.insert(target.clone(), item.from.clone());
         }
     }
-    let manifest = read.root.join(directory).join(group.manifest());
+    let manifest = tree.entries.get(&directory.join(group.manifest()));
     Ok(Some(Module {
-        prefix: read.prefix.clone(),
+        prefix: prefix.to_owned(),
         group,
         kpacks,
         binaries,
         present,
-        manifest: manifest.exists().then_some(manifest),
+        manifest: manifest.map(|item| item.from.clone()),
     }))
 }
 
@@ -184,25 +223,5 @@ fn marker(kpacks: &KpackPath, group: &Group, names: &[Located]) -> Marker {
         kernel_name: names.first().map(|first| first.name.clone()),
         kpack_search_paths: paths,
         ..Marker::default()
-    }
-}
-
-/// Archives of one name in two prefixes would take each other's place in an installation.
-pub(super) fn refuse_collision(
-    modules: &[Module],
-    new: &Module,
-    options: &Options,
-) -> Result<(), Error> {
-    let same = |other: &&Module| other.group == new.group && other.kpacks.name == new.kpacks.name;
-    match modules.iter().find(same) {
-        None => Ok(()),
-        Some(other) => Err(Error::refused(
-            &options.artifact_dir.join(&new.prefix),
-            format!(
-                "its archives would be named {}_TARGET.kpack, like those of {}; the directory above \
-                 `stage` names the module",
-                new.group, other.prefix
-            ),
-        )),
     }
 }

@@ -6,9 +6,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::stage::hidden_name;
 use crate::Error;
 use crate::artifact::names;
+use crate::artifact::stage::hidden_name;
 
 /// Refuses an output directory that would put output into one of `inputs`, or replace what holds
 /// one: artifact directories with their prefixes.

@@ -104,8 +104,8 @@ pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
 
 fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Sources, Error> {
     match paths {
-        [path] => Ok(Sources::one(path)),
-        [one, other, ..] => Sources::split_before(prefix, paths).ok_or_else(|| {
+        [path] => Ok(Sources::One(path.clone())),
+        [one, other, ..] => Sources::of_split(prefix, paths).ok_or_else(|| {
             Error::usage(format!(
                 "{} and {} are both artifact {prefix}; split them into output directories of \
                  their own, unless they are of `kpack recombine`, and split already",
@@ -113,7 +113,7 @@ fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Sources, Error> {
                 other.display()
             ))
         }),
-        [] => Ok(Sources::default()),
+        [] => Ok(Sources::Split(Vec::new())),
     }
 }
 

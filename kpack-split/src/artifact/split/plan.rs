@@ -1,165 +1,66 @@
-//! The split artifacts as data: what is to be where. Nothing is written yet, and everything is read
-//! that could be a reason to refuse.
+//! The split artifacts as data: what goes where. Nothing is written yet, and everything is read that
+//! could be a reason to refuse.
 
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 
 use kpack_format::TargetId;
 
-use super::contents::Contents;
+use super::input::Input;
 use super::manifests::Rewritten;
 use super::modules::{FatBinary, Module};
 use super::report::Report;
-use super::sources::{self, Owner, Read, Sources};
+use super::sources::Trees;
 use super::targets::{Targets, list};
 use super::{Options, Unknown};
 use crate::Error;
-use crate::artifact::classify::{Class, Entry, KPACK, Node};
-use crate::artifact::code_ids::{self, Edits};
+use crate::artifact::classify::{Class, Node, Observation, Topic};
+use crate::artifact::code_ids;
 use crate::artifact::databases::{self, Place};
+use crate::artifact::output::{Host, Output};
 use crate::artifact::pairs::named_beside;
+use crate::artifact::tree::Item;
 use crate::install::{FileReport, Outcome};
 
 /// The split artifacts, before they are written.
 pub(super) struct Plan {
-    /// Where it was read.
-    pub(super) sources: Sources,
     /// The prefixes that are there.
     pub(super) prefixes: Vec<String>,
-    /// The prefixes of the generic artifact, if one is written.
-    pub(super) generic: Option<Vec<String>>,
-    /// What is copied, in the order of paths in each prefix.
-    pub(super) items: Vec<Item>,
+    /// By target; `None` is the generic one.
+    pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
     /// What is split: one for each prefix with fat binaries.
     pub(super) modules: Vec<Module>,
     /// The targets that are kept.
     pub(super) targets: Targets,
 }
 
-/// An entry of the input, and where it goes.
-pub(super) struct Item {
-    pub(super) from: PathBuf,
-    /// In the artifact, with the prefix.
-    pub(super) path: PathBuf,
-    /// `None` for the generic artifact.
-    pub(super) target: Option<TargetId>,
-    pub(super) node: Node,
-    /// Which module, and which of its binaries, where it is to be split.
-    pub(super) fat: Option<(usize, usize)>,
-    /// Whether it is an archive of what was split before.
-    pub(super) is_archive: bool,
-    /// The manifest that is written in its place.
-    pub(super) manifest: Option<Vec<u8>>,
-    /// Bytes that change in the copy, by offset.
-    pub(super) edits: Edits,
-}
-
-impl Item {
-    /// How many bytes are read for it.
-    pub(super) fn size(&self) -> u64 {
-        match self.node {
-            Node::File { size, .. } => size,
-            _ => 0,
-        }
-    }
-}
-
 impl Plan {
-    /// How many bytes of a file are device code, which modules read.
-    pub(super) fn device_share(&self, item: &Item) -> u64 {
-        let binary = item.fat.and_then(|(module, binary)| {
-            let module = self.modules.get(module)?;
-            module.binaries.get(binary)
-        });
-        binary.map_or(0, FatBinary::device_share)
+    /// How many bytes are read.
+    pub(super) fn bytes(&self) -> u64 {
+        let copied = self.artifacts.values().map(|output| output.copied);
+        let binaries = self.modules.iter().flat_map(|module| &module.binaries);
+        let device_code = binaries.map(FatBinary::device_share);
+        copied.chain(device_code).fold(0, u64::saturating_add)
     }
 }
 
 /// Plans what becomes of what was read.
 pub(super) fn plan(
     options: &Options,
-    contents: Contents,
+    mut input: Input,
     report: &mut Report,
 ) -> Result<Plan, Error> {
-    let Contents {
-        sources,
-        reads,
-        modules,
-        fat_of,
-        manifests,
-        found,
-    } = contents;
-    report.device_code = !found.is_empty();
+    report.device_code = !input.found.is_empty();
+    let found = std::mem::take(&mut input.found);
     let targets = Targets::choose(options, found, report)?;
-    let mut rewritten: HashMap<&Path, Rewritten> = manifests
-        .iter()
-        .filter(|listed| !modules.iter().any(|module| listed.is_of(module)))
-        .filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(&targets)?)))
-        .collect();
-
-    let written_anew: HashSet<&Path> = modules
-        .iter()
-        .flat_map(|module| module.written_anew(&targets))
-        .collect();
-    let mut items = Vec::new();
-    for read in &reads {
-        for finding in &read.classification.unpaired {
-            // The library file may be one for all targets.
-            let generic = sources.generic().filter(|_| is_of_target(read));
-            let beside = generic.map(|root| root.join(&read.prefix).join(&finding.path));
-            if beside.is_some_and(|path| named_beside(&path)) {
-                continue;
-            }
-            report.warn(read.root.join(&finding.path), &finding.text);
-        }
-        let damaged = read.classification.damaged.iter();
-        for finding in damaged.chain(&read.classification.unreadable) {
-            report.warn(read.root.join(&finding.path), &finding.text);
-        }
-        report.device_code |= !read.classification.for_all.is_empty();
-        let for_all = read.classification.for_all.iter();
-        for finding in for_all.chain(&read.classification.notices) {
-            report.note(read.root.join(&finding.path), &finding.text);
-        }
-        for entry in &read.classification.entries {
-            let from = read.root.join(&entry.path);
-            let target = destination(options, &targets, read, entry, report)?;
-            let Destination::Kept(target) = target else {
-                continue;
-            };
-            if written_anew.contains(from.as_path()) {
-                continue;
-            }
-            report.already_split += u64::from(entry.class == Class::Split);
-            if target.is_none() && is_device_code(options, read, entry) {
-                report.left_generic += 1;
-            }
-            let manifest = match rewritten.remove(from.as_path()) {
-                Some(Rewritten::Gone) => continue,
-                Some(Rewritten::Bytes(bytes)) => Some(bytes),
-                None => None,
-            };
-            let edits = match entry.class {
-                Class::Split => without_left_out(&from, &targets)?,
-                _ => Edits::new(),
-            };
-            items.push(Item {
-                fat: fat_of.get(&from).copied(),
-                path: Path::new(&read.prefix).join(&entry.path),
-                from,
-                target,
-                node: entry.node,
-                is_archive: matches!(&entry.class, Class::Target { database, .. }
-                    if *database == KPACK),
-                manifest,
-                edits,
-            });
-        }
+    report_observations(&input.trees, report);
+    let mut planner = Planner::new(options, &input, &targets, report);
+    for (owner, path, item) in input.trees.entries() {
+        planner.add(owner, path, item)?;
     }
-    drop((rewritten, written_anew));
+    let artifacts = planner.finish();
     report.device_code |= report.already_split + report.left_generic > 0;
-    refuse_two_of_one_path(&items)?;
-    for module in &modules {
+    for module in &input.modules {
         for binary in &module.binaries {
             let own = binary.file.code.targets();
             if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {
@@ -169,61 +70,38 @@ pub(super) fn plan(
             report.binaries.push(file_report(module, binary, &targets));
         }
     }
-    let own = reads.iter().filter(|read| !is_of_target(read));
     Ok(Plan {
-        prefixes: sources::prefixes(&reads),
-        generic: sources.has_generic().then(|| sources::prefixes(own)),
-        sources,
-        items,
-        modules,
+        prefixes: input.trees.prefixes(),
+        artifacts,
+        modules: input.modules,
         targets,
     })
 }
 
-/// What changes in a binary that was split before: its markers expect no device code that is left
-/// out, as those of a binary that is split now do not.
-fn without_left_out(from: &Path, targets: &Targets) -> Result<Edits, Error> {
-    if targets.left_out.is_empty() {
-        return Ok(Edits::new());
-    }
-    let left_out = |name: &str| {
-        let target = name.parse();
-        target.is_ok_and(|target: TargetId| targets.left_out.contains(&target))
-    };
-    code_ids::without(from, &left_out)
-}
-
-fn is_of_target(read: &Read) -> bool {
-    matches!(read.owner, Owner::Target(_))
-}
-
-/// Whether an entry is device code, in a known place or not.
-fn is_device_code(options: &Options, read: &Read, entry: &Entry) -> bool {
-    let is_left_out = || {
-        let path = entry.path.to_string_lossy();
-        matches!(databases::recognise(&path), Some((database, place))
-            if !options.databases.has(database) && !matches!(place, Place::ForAll(_)))
-    };
-    match &entry.class {
-        Class::Unknown { device_code, .. } => *device_code,
-        Class::Host => {
-            read.owner == Owner::Classes && matches!(entry.node, Node::File { .. }) && is_left_out()
-        }
-        _ => false,
-    }
-}
-
-/// What was split before is in several directories, and may be in two of them.
-fn refuse_two_of_one_path(items: &[Item]) -> Result<(), Error> {
-    let mut seen = HashMap::new();
-    let files = items.iter();
-    for item in files.filter(|item| !matches!(item.node, Node::Directory { .. })) {
-        if let Some(other) = seen.insert((&item.target, &item.path), &item.from) {
-            let reason = format!("it is in the place of {}", other.display());
-            return Err(Error::refused(&item.from, reason));
+/// Reports what is worth saying about the files.
+fn report_observations(trees: &Trees, report: &mut Report) {
+    for (owner, tree) in &trees.all {
+        for Observation { topic, path, text } in &tree.observations {
+            match topic {
+                Topic::Unpaired => {
+                    // The library file may be one for all targets.
+                    let generic = trees.generic().filter(|_| owner.is_some());
+                    let within = path.strip_prefix(&tree.root).unwrap_or(path);
+                    if !generic.is_some_and(|generic| named_beside(&generic.join(within))) {
+                        report.warn(path, text);
+                    }
+                }
+                Topic::Damaged | Topic::Unreadable => report.warn(path, text),
+                Topic::ForAll => {
+                    report.device_code = true;
+                    report.note(path, text);
+                }
+                Topic::Other => report.note(path, text),
+                // It was refused.
+                Topic::Contradiction => {}
+            }
         }
     }
-    Ok(())
 }
 
 /// Where an entry goes.
@@ -233,64 +111,189 @@ enum Destination {
     Dropped,
 }
 
-fn destination(
-    options: &Options,
-    targets: &Targets,
-    read: &Read,
-    entry: &Entry,
-    report: &mut Report,
-) -> Result<Destination, Error> {
-    let target = match (&read.owner, &entry.class) {
-        (Owner::Target(target), _) => Some(target),
-        (_, Class::Host | Class::Fat | Class::Split) => None,
-        (_, Class::Target { target, .. }) => Some(target),
-        (_, Class::Unknown { target, reason, .. }) => {
-            let hint = "looks architecture-specific";
-            let from = &read.root.join(&entry.path);
-            match (options.unknown, target) {
-                (Unknown::Error, _) => {
-                    return Err(Error::refused(
-                        from,
-                        format!("{hint}: {reason}; it is in no kernel database that is known"),
-                    ));
-                }
-                (Unknown::Move, Some(target)) => {
-                    report.note(from, format!("{hint}: {reason}; moved to {target}"));
-                    Some(target)
-                }
-                (Unknown::Move, None) => {
-                    report.warn(
-                        from,
-                        format!(
-                            "{hint}: {reason}; it cannot be moved to one target, and stays generic"
-                        ),
-                    );
-                    None
-                }
-                (Unknown::Report, _) => {
-                    report.warn(from, format!("{hint}: {reason}; it stays generic"));
-                    None
-                }
+/// Plans the artifacts entry by entry.
+struct Planner<'a> {
+    options: &'a Options,
+    input: &'a Input,
+    targets: &'a Targets,
+    /// Manifests that list something that is left out.
+    rewritten: HashMap<&'a Path, Rewritten>,
+    /// Archives and manifests that are written with the new device code.
+    written_anew: HashSet<&'a Path>,
+    artifacts: BTreeMap<Option<TargetId>, Output>,
+    report: &'a mut Report,
+}
+
+impl<'a> Planner<'a> {
+    fn new(
+        options: &'a Options,
+        input: &'a Input,
+        targets: &'a Targets,
+        report: &'a mut Report,
+    ) -> Self {
+        let Input {
+            trees,
+            modules,
+            manifests,
+            ..
+        } = input;
+        let is_written_anew = |listed: &_| modules.iter().any(|module| module.writes(listed));
+        let others = manifests.iter().filter(|listed| !is_written_anew(listed));
+        let rewritten =
+            others.filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(targets)?)));
+        let prefixes = trees.prefixes();
+        let output = |target: Option<&TargetId>| {
+            let mut output = Output::new(trees.model(target), options.databases.clone());
+            output.add_prefixes(&prefixes);
+            output
+        };
+        let mut artifacts = BTreeMap::new();
+        if trees.has_generic() {
+            let mut generic = output(None);
+            for (_, tree) in trees.all.iter().filter(|(owner, _)| owner.is_none()) {
+                generic.add_prefix_directories(tree);
             }
+            artifacts.insert(None, generic);
         }
-    };
-    Ok(match target {
-        // An empty directory is no reason for an artifact.
-        Some(target) if matches!(entry.node, Node::Directory { .. }) => {
-            Destination::Kept(targets.keeps(target).then(|| target.clone()))
+        let kept = targets.kept.iter();
+        artifacts.extend(kept.map(|target| (Some(target.clone()), output(Some(target)))));
+        Self {
+            options,
+            input,
+            targets,
+            rewritten: rewritten.collect(),
+            written_anew: modules
+                .iter()
+                .flat_map(|module| module.written_anew(targets))
+                .collect(),
+            artifacts,
+            report,
         }
-        Some(target) if !targets.keeps(target) => Destination::Dropped,
-        target => Destination::Kept(target.cloned()),
-    })
+    }
+
+    /// Adds an entry, which is in the artifact of `owner` already, if in any.
+    fn add(&mut self, owner: Option<&TargetId>, path: &Path, item: &Item) -> Result<(), Error> {
+        let Destination::Kept(target) = self.destination(owner, item)? else {
+            return Ok(());
+        };
+        if self.written_anew.contains(item.from.as_path()) {
+            return Ok(());
+        }
+        self.report.already_split += u64::from(item.class == Class::Split);
+        if target.is_none() && self.is_device_code(owner, path, item) {
+            self.report.left_generic += 1;
+        }
+        let Some(output) = self.artifacts.get_mut(&target) else {
+            return Ok(());
+        };
+        if let Some(other) = output.file_at(path).filter(|_| !item.is_directory()) {
+            let reason = format!("it is in the place of {}", other.display());
+            return Err(Error::refused(&item.from, reason));
+        }
+        match (self.rewritten.remove(item.from.as_path()), &item.class) {
+            (Some(Rewritten::Gone), _) => {}
+            (Some(Rewritten::Bytes(bytes)), _) => output.add_bytes(path, bytes, &item.from),
+            (None, Class::Split) => {
+                let left_out = &self.targets.left_out;
+                output.add_edited(path, item, code_ids::without(&item.from, left_out)?);
+            }
+            (None, _) => match self.input.fat_of.get(&item.from) {
+                Some((module, binary)) => {
+                    let host = Host {
+                        from: item.from.clone(),
+                        module: *module,
+                        binary: *binary,
+                    };
+                    let size = self.input.modules[*module].binaries[*binary]
+                        .plan
+                        .output_size();
+                    output.add_host(path, item, host, size);
+                }
+                None => output.add(path, item),
+            },
+        }
+        Ok(())
+    }
+
+    fn destination(&mut self, owner: Option<&TargetId>, item: &Item) -> Result<Destination, Error> {
+        let target = match (owner, &item.class) {
+            (Some(target), _) => Some(target),
+            (_, Class::Host | Class::Fat | Class::Split) => None,
+            (_, Class::Target { target, .. }) => Some(target),
+            (_, Class::Unknown { target, reason, .. }) => {
+                self.unknown(&item.from, target.as_ref(), reason)?
+            }
+        };
+        Ok(match target {
+            // An empty directory is no reason for an artifact.
+            Some(target) if matches!(item.node, Node::Directory { .. }) => {
+                Destination::Kept(self.targets.keeps(target).then(|| target.clone()))
+            }
+            Some(target) if !self.targets.keeps(target) => Destination::Dropped,
+            target => Destination::Kept(target.cloned()),
+        })
+    }
+
+    /// The target to which a file in no known place is moved, if to any.
+    fn unknown<'t>(
+        &mut self,
+        from: &Path,
+        target: Option<&'t TargetId>,
+        reason: &str,
+    ) -> Result<Option<&'t TargetId>, Error> {
+        let hint = format!("looks architecture-specific: {reason}");
+        match (self.options.unknown, target) {
+            (Unknown::Error, _) => {
+                let text = format!("{hint}; it is in no kernel database that is known");
+                return Err(Error::refused(from, text));
+            }
+            (Unknown::Move, Some(target)) => {
+                self.report.note(from, format!("{hint}; moved to {target}"));
+                return Ok(Some(target));
+            }
+            (Unknown::Move, None) => {
+                let text = format!("{hint}; it cannot be moved to one target, and stays generic");
+                self.report.warn(from, text);
+            }
+            (Unknown::Report, _) => self.report.warn(from, format!("{hint}; it stays generic")),
+        }
+        Ok(None)
+    }
+
+    /// Whether an entry is device code, in a known place or not.
+    fn is_device_code(&self, owner: Option<&TargetId>, path: &Path, item: &Item) -> bool {
+        let is_of_unselected_database = || {
+            let path = item.installed(path).unwrap_or(path).to_string_lossy();
+            matches!(databases::recognise(&path), Some((database, place))
+                if !self.options.databases.has(database) && !matches!(place, Place::ForAll(_)))
+        };
+        match &item.class {
+            Class::Unknown { device_code, .. } => *device_code,
+            Class::Host => {
+                let is_listed = owner.is_none() && !item.prefix.is_empty();
+                let is_file = matches!(item.node, Node::File { .. });
+                is_listed && is_file && is_of_unselected_database()
+            }
+            _ => false,
+        }
+    }
+
+    /// The artifacts: the generic one, and those that have anything.
+    fn finish(self) -> BTreeMap<Option<TargetId>, Output> {
+        let modules = self.input.modules.iter();
+        let with_archives: HashSet<TargetId> = modules.flat_map(Module::found).collect();
+        let mut artifacts = self.artifacts;
+        artifacts.retain(|target, output| {
+            let has_archives = |target| with_archives.contains(target);
+            output.has_files() || target.as_ref().is_none_or(has_archives)
+        });
+        artifacts
+    }
 }
 
 fn file_report(module: &Module, binary: &FatBinary, targets: &Targets) -> FileReport {
-    let kept = binary
-        .file
-        .code
-        .targets()
-        .into_iter()
-        .filter(|t| targets.keeps(t));
+    let own = binary.file.code.targets().into_iter();
+    let kept = own.filter(|target| targets.keeps(target));
     FileReport {
         path: format!("{}/{}", module.prefix, binary.name),
         outcome: Outcome::Split {

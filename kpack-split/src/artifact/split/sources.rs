@@ -1,219 +1,181 @@
-//! The directories that an artifact is read from: one, or those that it was split into before.
+//! The directories that an artifact is read from: one, or the artifacts of an earlier split.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use kpack_format::names::is_manifest;
 
-use super::Options;
 use super::report::Report;
-use super::stage::artifact_name;
-use super::strays;
+use super::{Options, unlisted};
 use crate::Error;
-use crate::artifact::classify::{self, Class, Classification, Node};
 use crate::artifact::databases::Selection;
-use crate::artifact::manifest_txt;
 use crate::artifact::names::{self, Kind};
-
-/// What is below a prefix, or in none.
-pub(super) struct Read {
-    /// In the artifact directory; empty for what is in no prefix.
-    pub(super) prefix: String,
-    pub(super) root: PathBuf,
-    pub(super) owner: Owner,
-    pub(super) classification: Classification,
-}
-
-/// Where what was read goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// Wherever it belongs.
-    Classes,
-    /// To this target, whose artifact it is in already.
-    Target(TargetId),
-    /// To the generic artifact: it is in no prefix.
-    Generic,
-}
+use crate::artifact::rules::{Place, belongs};
+use crate::artifact::tree::{Item, Role, Tree, is_artifact};
 
 /// The directories that an artifact is read from.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Sources {
-    /// What is to be split, or the generic artifact of what was.
-    pub(super) whole: Option<PathBuf>,
-    /// The artifacts of targets that were split off before.
-    pub(super) targets: Vec<(TargetId, PathBuf)>,
-    /// The generic artifact beside the input, if this run reads only artifacts of targets. It is looked
-    /// at, and this run writes none.
-    generic_elsewhere: Option<PathBuf>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Sources {
+    /// One, which may be an artifact of an earlier split.
+    One(PathBuf),
+    /// The artifacts of an earlier split with their targets, the generic one first.
+    Split(Vec<(Option<TargetId>, PathBuf)>),
 }
 
 impl Sources {
-    /// One directory.
-    pub(super) fn one(path: &Path) -> Self {
-        Self {
-            whole: Some(path.to_owned()),
-            ..Self::default()
-        }
-    }
-
-    /// Detects directories that an earlier run split. A single directory named after a target was split
-    /// if its generic artifact is beside it. Several directories must have been split: if one named
-    /// after a target has host files, they come from different builds and are rejected.
-    pub(super) fn told_apart(self, prefix: &str) -> Result<Self, Error> {
-        if let (Some(path), true) = (&self.whole, self.targets.is_empty()) {
-            let real = path
-                .canonicalize()
-                .map_err(|e| Error::io(path, "open", e))?;
-            let name = real.file_name().unwrap_or_default().to_string_lossy();
-            let generic = real.with_file_name(artifact_name(prefix, None));
-            let has_generic = generic.join(manifest_txt::FILE_NAME).is_file();
-            if let Some(target) = target_of(&name, prefix).filter(|_| has_generic)
-                && host_file(path)?.is_none()
-            {
-                return Ok(Self {
-                    whole: None,
-                    targets: vec![(target, path.clone())],
-                    generic_elsewhere: Some(generic),
-                });
-            }
-            return Ok(self);
-        }
-        for (target, path) in &self.targets {
-            if let Some(file) = host_file(path)? {
-                let text = format!(
-                    "it is for the host, and {} is one of several artifacts of one name; expected \
-                     only what was split off for {target}. Split each into an output directory of \
-                     its own",
-                    path.display()
-                );
-                return Err(Error::refused(&file, text));
-            }
-        }
-        Ok(self)
-    }
-
-    /// Whether a generic artifact is written.
-    pub(super) fn has_generic(&self) -> bool {
-        self.generic_elsewhere.is_none()
-    }
-
-    /// The directories that an artifact was split into, by their names; `None` where these say
-    /// something else.
-    pub(super) fn split_before(prefix: &str, paths: &[PathBuf]) -> Option<Self> {
-        let mut sources = Self::default();
+    /// The artifacts of an earlier split, by their names; `None` if these say something else.
+    pub(super) fn of_split(prefix: &str, paths: &[PathBuf]) -> Option<Self> {
+        let mut sources = Vec::new();
         for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            match target_of(&name, prefix) {
-                Some(target) => sources.targets.push((target, path.clone())),
-                None if name == artifact_name(prefix, None) => sources.whole = Some(path.clone()),
-                None => return None,
+            let target = match names::parse(&name) {
+                Some((component, Kind::Target(target))) if component == prefix => Some(target),
+                Some((component, Kind::Generic)) if component == prefix => None,
+                _ => return None,
+            };
+            sources.push((target, path.clone()));
+        }
+        sources.sort();
+        Some(Self::Split(sources))
+    }
+
+    /// The first of them.
+    pub(super) fn first(&self) -> &Path {
+        match self {
+            Self::One(path) => path,
+            Self::Split(paths) => paths.first().map_or(Path::new(""), |(_, path)| path),
+        }
+    }
+
+    /// Reads them.
+    pub(super) fn read(&self, options: &Options, report: &mut Report) -> Result<Trees, Error> {
+        let mut trees = Trees::default();
+        match self {
+            Self::One(path) => match detect_already_split(path, &options.artifact_prefix)? {
+                Some((target, tree, generic)) => {
+                    trees.all.push((Some(target), tree));
+                    trees.generic_beside = Some(generic);
+                }
+                None => trees.all.push((None, read(path, &options.databases)?)),
+            },
+            Self::Split(paths) => {
+                for (target, path) in paths {
+                    let Some(target) = target else {
+                        trees.all.push((None, read(path, &options.databases)?));
+                        continue;
+                    };
+                    let tree = read(path, &Selection::Auto)?;
+                    if let Some((file, reason)) = misplaced(&tree, target) {
+                        let text = format!(
+                            "it {reason}, which is one of several of one name (expected only what \
+                             was split off for {target}); split artifacts of different builds into \
+                             output directories of their own"
+                        );
+                        return Err(Error::refused(&file.from, text));
+                    }
+                    trees.all.push((Some(target.clone()), tree));
+                }
             }
         }
-        Some(sources)
+        for (target, tree) in &mut trees.all {
+            for prefix in &tree.missing {
+                report.note(tree.root.join(prefix), "listed, but not there; skipped");
+            }
+            unlisted::add(tree, target.is_none(), report)?;
+        }
+        Ok(trees)
+    }
+}
+
+/// What was read.
+#[derive(Default)]
+pub(super) struct Trees {
+    /// With the target whose artifact it is; what is to be split, or the generic artifact, first.
+    pub(super) all: Vec<(Option<TargetId>, Tree)>,
+    /// The generic artifact beside the input, if this run reads the artifact of a target only. It is
+    /// looked at, and this run writes none.
+    generic_beside: Option<PathBuf>,
+}
+
+impl Trees {
+    /// Whether a generic artifact is written.
+    pub(super) fn has_generic(&self) -> bool {
+        self.generic_beside.is_none()
     }
 
-    /// All of them, that of the generic artifact first.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Path> {
-        let targets = self.targets.iter().map(|(_, path)| path);
-        self.whole.iter().chain(targets).map(PathBuf::as_path)
-    }
-
-    /// The generic artifact of what was split before.
+    /// The directory of what is to be split, or of the generic artifact of what was.
     pub(super) fn generic(&self) -> Option<&Path> {
-        self.generic_elsewhere.as_deref().or(self.whole.as_deref())
+        let own = self.all.iter().find(|(target, _)| target.is_none());
+        let own = own.map(|(_, tree)| tree.root.as_path());
+        self.generic_beside.as_deref().or(own)
     }
 
-    /// The directory that the artifact of a target, or the generic one, is like.
-    pub(super) fn like(&self, target: Option<&TargetId>) -> &Path {
-        let mut targets = self.targets.iter();
-        let own = targets.find(|(own, _)| Some(own) == target);
-        let own = own.map(|(_, path)| path.as_path());
-        own.or_else(|| self.all().next()).unwrap_or(Path::new(""))
+    /// The directory that the artifact of a target, or the generic one, is modelled on.
+    pub(super) fn model(&self, target: Option<&TargetId>) -> &Path {
+        let own = self.all.iter().find(|(own, _)| own.as_ref() == target);
+        let tree = own.or(self.all.first());
+        tree.map_or(Path::new(""), |(_, tree)| &tree.root)
     }
 
-    /// Reads what is in them.
-    pub(super) fn read(&self, options: &Options, report: &mut Report) -> Result<Vec<Read>, Error> {
-        let mut all = Vec::new();
-        if let Some(path) = &self.whole {
-            let read = read(path, &Owner::Classes, &options.databases, report)?;
-            all.extend(read);
+    /// The entries with the targets whose artifacts they are in, and their paths in these.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Option<&TargetId>, &Path, &Item)> {
+        self.all.iter().flat_map(|(target, tree)| {
+            let entries = tree.entries.iter();
+            entries.map(move |(path, item)| (target.as_ref(), path.as_path(), item))
+        })
+    }
+
+    /// The prefixes, each once.
+    pub(super) fn prefixes(&self) -> Vec<String> {
+        let mut prefixes: Vec<String> = Vec::new();
+        for prefix in self.all.iter().flat_map(|(_, tree)| &tree.prefixes) {
+            if !prefixes.contains(prefix) {
+                prefixes.push(prefix.clone());
+            }
         }
-        for (target, path) in &self.targets {
-            let owner = Owner::Target(target.clone());
-            all.extend(read(path, &owner, &Selection::Auto, report)?);
-        }
-        Ok(all)
+        prefixes
     }
 }
 
-fn target_of(name: &str, prefix: &str) -> Option<TargetId> {
-    match names::parse(name) {
-        Some((component, Kind::Target(target))) if component == prefix => Some(target),
-        _ => None,
+/// Reads an artifact directory. A file that cannot be classified is an error: nobody knows where it
+/// belongs.
+fn read(path: &Path, databases: &Selection) -> Result<Tree, Error> {
+    let mut tree = Tree::read_with("", path, databases)?;
+    match tree.rejected.pop() {
+        Some((path, reason)) => Err(Error::refused(&path, reason)),
+        None => Ok(tree),
     }
 }
 
-fn read(
+/// What there is for a target in a directory that an earlier split wrote, and the generic artifact
+/// beside it. `None` for another directory: it is not named after a target, or has what belongs in
+/// another artifact.
+fn detect_already_split(
     path: &Path,
-    owner: &Owner,
-    databases: &Selection,
-    report: &mut Report,
-) -> Result<Vec<Read>, Error> {
-    let mut all = Vec::new();
-    for prefix in manifest_txt::read(path)? {
-        let Some(root) = manifest_txt::directory(path, &prefix)? else {
-            report.note(path.join(prefix), "listed, but not there; skipped");
-            continue;
-        };
-        let classification = classify::classify(&root, databases)?;
-        all.push(Read {
-            prefix,
-            root,
-            owner: owner.clone(),
-            classification,
-        });
+    prefix: &str,
+) -> Result<Option<(TargetId, Tree, PathBuf)>, Error> {
+    let real = path.canonicalize();
+    let real = real.map_err(|e| Error::io(path, "open", e))?;
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    let generic = real.with_file_name(names::artifact(prefix, None));
+    let target = match names::parse(&name) {
+        Some((component, Kind::Target(target))) if component == prefix => target,
+        _ => return Ok(None),
+    };
+    if !is_artifact(&generic) {
+        return Ok(None);
     }
-    let prefixes: Vec<String> = all.iter().map(|read| read.prefix.clone()).collect();
-    let strays = strays::read(path, &prefixes, report)?;
-    all.push(Read {
-        prefix: String::new(),
-        root: path.to_owned(),
-        owner: match owner {
-            Owner::Classes => Owner::Generic,
-            owner => owner.clone(),
-        },
-        classification: Classification {
-            entries: strays,
-            ..Classification::default()
-        },
-    });
-    Ok(all)
+    let tree = read(path, &Selection::Auto)?;
+    let is_split = misplaced(&tree, &target).is_none();
+    Ok(is_split.then_some((target, tree, generic)))
 }
 
-/// A file of an artifact directory that is for the host: that of a target has none.
-fn host_file(path: &Path) -> Result<Option<PathBuf>, Error> {
-    for prefix in manifest_txt::read(path)? {
-        let Some(root) = manifest_txt::directory(path, &prefix)? else {
-            continue;
-        };
-        let entries = classify::classify(&root, &Selection::Auto)?.entries;
-        let host = entries.into_iter().find(|entry| {
-            matches!(entry.class, Class::Host | Class::Fat | Class::Split)
-                && !matches!(entry.node, Node::Directory { .. })
-                && !is_manifest(&entry.path)
-        });
-        if let Some(host) = host {
-            return Ok(Some(root.join(host.path)));
-        }
-    }
-    Ok(None)
-}
-
-/// The prefixes of what was read, each once, in order.
-pub(super) fn prefixes<'a>(reads: impl IntoIterator<Item = &'a Read>) -> Vec<String> {
-    let mut seen = BTreeSet::new();
-    let reads = reads.into_iter().filter(|read| !read.prefix.is_empty());
-    let new = reads.filter(|read| seen.insert(&read.prefix));
-    new.map(|read| read.prefix.clone()).collect()
+/// What is in the artifact of a target and does not belong there, and why not.
+fn misplaced<'t>(tree: &'t Tree, target: &TargetId) -> Option<(&'t Item, String)> {
+    let role = Role::Target(target.clone());
+    tree.entries
+        .iter()
+        .find_map(|(path, item)| match belongs(&role, path, item) {
+            Some(Place::Wrong(reason)) => Some((item, reason)),
+            _ => None,
+        })
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use kpack_format::TargetId;
 
 use super::Member;
-use crate::artifact::classify::Class;
+use crate::artifact::classify::{Class, Observation, Topic};
 use crate::artifact::manifest_txt;
 use crate::artifact::pairs::named_beside;
 use crate::artifact::rules::{Place, belongs};
@@ -20,12 +20,8 @@ impl Member {
         let mut report = Report::default();
         let root = &self.tree.root;
         let list = manifest_txt::FILE_NAME;
-        for path in self
-            .tree
-            .unlisted
-            .iter()
-            .filter(|_| self.role != Role::Unsplit)
-        {
+        let unlisted = self.tree.unlisted_files();
+        for path in unlisted.filter(|_| self.role != Role::Unsplit) {
             let text = format!("is in no prefix that {list} lists");
             match self.role {
                 // Split keeps there what it finds, and says so.
@@ -52,28 +48,32 @@ impl Member {
                 None => {}
             }
         }
-        for (path, text) in self.tree.disagreements.iter().chain(&self.tree.damaged) {
+        for (path, text) in &self.tree.rejected {
             report.fault(Subject::Artifact, path, text);
         }
-        for (path, text) in self.tree.for_all.iter().chain(&self.tree.unreadable) {
-            report.note(Subject::Artifact, path, text);
-        }
-        for (path, text) in &self.tree.unpaired {
-            // The library file may be one for all targets, in the generic artifact.
-            let within = path.strip_prefix(root).unwrap_or(path);
-            let others = members.iter().filter(|other| other.tree.root != *root);
-            if !others
-                .map(|other| other.tree.root.join(within))
-                .any(|path| named_beside(&path))
-            {
-                report.fault(Subject::Artifact, path, text);
+        for Observation { topic, path, text } in &self.tree.observations {
+            match topic {
+                Topic::Contradiction | Topic::Damaged => {
+                    report.fault(Subject::Artifact, path, text);
+                }
+                Topic::ForAll | Topic::Unreadable => report.note(Subject::Artifact, path, text),
+                Topic::Unpaired => {
+                    // The library file may be one for all targets, in the generic artifact.
+                    let within = path.strip_prefix(root).unwrap_or(path);
+                    let others = members.iter().filter(|other| other.tree.root != *root);
+                    let mut places = others.map(|other| other.tree.root.join(within));
+                    if !places.any(|path| named_beside(&path)) {
+                        report.fault(Subject::Artifact, path, text);
+                    }
+                }
+                Topic::Other => {}
             }
         }
         if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
             report.fault(Subject::Artifact, root, "is empty: it has no device code");
         }
         if report.holds() {
-            seen.for_all = !self.tree.for_all.is_empty();
+            seen.for_all = self.tree.about(Topic::ForAll).next().is_some();
             report.ok(Subject::Artifact, root, seen.summary(&self.role));
         }
         report

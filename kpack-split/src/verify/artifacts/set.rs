@@ -6,14 +6,14 @@ use std::path::Path;
 use super::{Member, Set};
 use crate::Error;
 use crate::artifact::names;
-use crate::artifact::rules::{Content, Host, Owner, Owners, kernels_without_host};
+use crate::artifact::rules::{Host, conflicts, kernels_without_host};
 use crate::artifact::tree::{Item, Role};
 use crate::input::open_archive;
 use crate::verify::{Report, Subject, without_host};
 
 /// Whether each path is installed by one artifact only, of those that lie in one directory.
 pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {
-    let mut owners: BTreeMap<&Path, Owners<'_>> = BTreeMap::new();
+    let mut places: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
     for (set, members) in sets {
         let has_groups = members.iter().any(|member| member.role == Role::Group);
         for Member { tree, role, .. } in members {
@@ -22,44 +22,17 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
                 true => &set.parent,
                 false => &tree.root,
             };
-            let owners = owners.entry(place).or_default();
-            for (installed, item) in tree.installed() {
-                let owner = Owner {
-                    component: &set.component,
-                    artifact: &tree.root,
-                    may_share: has_groups && *role != Role::Generic,
-                    path: &item.from,
-                    content: match item.is_directory() {
-                        true => Content::Directory,
-                        false => Content::File(&item.from),
-                    },
-                };
-                let Some((first, same)) = owners.add(installed, owner)? else {
-                    continue;
-                };
-                let other = first.path.display();
-                let at = installed.display();
-                let path = &item.from;
-                if first.artifact == owner.artifact {
-                    let text =
-                        format!("is not the same as {other}, and both are installed as {at}");
-                    report.fault(Subject::Artifact, path, text);
-                } else if first.component == owner.component {
-                    let other = first.artifact.display();
-                    let text = format!("is in {other} as well; expected it in one only");
-                    report.fault(Subject::Artifact, path, text);
-                } else if same {
-                    let text = format!(
-                        "is the same as {other} of another component, and both are installed as {at}"
-                    );
-                    report.note(Subject::Artifact, path, text);
-                } else {
-                    let text = format!(
-                        "is not the same as {other} of another component, and both are installed as \
-                         {at}"
-                    );
-                    report.fault(Subject::Artifact, path, text);
-                }
+            let may_share = has_groups && *role != Role::Generic;
+            let installed = tree.installed(&set.component, may_share);
+            places.entry(place).or_default().extend(installed);
+        }
+    }
+    for installed in places.into_values() {
+        for conflict in conflicts(installed.into_iter())? {
+            let path = conflict.entry.artifact.join(conflict.entry.path);
+            match conflict.is_harmless {
+                true => report.note(Subject::Artifact, &path, conflict.text),
+                false => report.fault(Subject::Artifact, &path, conflict.text),
             }
         }
     }

@@ -1,5 +1,5 @@
 //! What is in an artifact directory and in none of its prefixes. It is not installed, and nobody
-//! knows what it is for, so it goes to the generic artifact as it is.
+//! knows what it is for, so it is copied as it is.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -8,38 +8,31 @@ use super::report::Report;
 use crate::Error;
 use crate::artifact::classify::{self, Class, Entry, Node};
 use crate::artifact::manifest_txt;
+use crate::artifact::tree::{Item, Tree};
 
-/// What is in none of `prefixes`, which are there.
+/// Adds what is in no prefix to the entries of `tree`, with an empty prefix.
 ///
 /// # Errors
 /// [`Error::Refused`] for what cannot be copied: a pipe, a socket, a device.
-pub(super) fn read(
-    artifact: &Path,
-    prefixes: &[String],
-    report: &mut Report,
-) -> Result<Vec<Entry>, Error> {
+pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Result<(), Error> {
+    let root = &tree.root;
     let mut entries = Vec::new();
-    for found in manifest_txt::walk_outside(artifact, prefixes) {
-        let found = found.map_err(|error| classify::walk_error(artifact, error))?;
+    for found in &tree.unlisted {
         let kind = found.file_type();
         if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
             let reason = "it is no file, directory or symbolic link, and in no prefix; remove it";
             return Err(Error::refused(found.path(), reason));
         }
-        match classify::classify_entry(artifact, &found) {
+        match classify::classify_entry(root, found) {
             Ok(read) => entries.extend(read.entries),
-            // It is not installed. Whether it is whole is no matter here.
+            // It is not installed, so its damage does not matter.
             Err(Error::Refused { path, reason }) => {
-                let metadata = found
-                    .metadata()
-                    .map_err(|e| classify::walk_error(artifact, e))?;
-                report.note(path, format!("in no prefix, and not whole: {reason}"));
+                let metadata = found.metadata();
+                let metadata = metadata.map_err(|e| classify::walk_error(root, e))?;
+                report.note(path, format!("in no prefix, and damaged: {reason}"));
+                let within = found.path().strip_prefix(root).unwrap_or(found.path());
                 entries.push(Entry {
-                    path: found
-                        .path()
-                        .strip_prefix(artifact)
-                        .unwrap_or(found.path())
-                        .to_owned(),
+                    path: within.to_owned(),
                     node: Node::of_file(&metadata),
                     class: Class::Host,
                 });
@@ -48,24 +41,33 @@ pub(super) fn read(
         }
     }
     classify::mark_empty(&mut entries);
-    for entry in &mut entries {
-        let class = std::mem::replace(&mut entry.class, Class::Host);
-        entry.class = unknown(class);
-    }
+    let listed = manifest_txt::FILE_NAME;
     for (top, files) in tops(&entries) {
-        let listed = manifest_txt::FILE_NAME;
         let text = match files {
             None => format!("is in no prefix that {listed} lists"),
             Some(1) => format!("has a file that is in no prefix that {listed} lists"),
             Some(files) => format!("has {files} files that are in no prefix that {listed} lists"),
         };
-        let text = format!("{text}; copied unchanged to the generic artifact");
-        report.warn(artifact.join(top), text);
+        let to = match is_generic {
+            true => "; copied unchanged to the generic artifact",
+            false => "; copied unchanged",
+        };
+        report.warn(root.join(top), text + to);
     }
-    Ok(entries)
+    for entry in entries {
+        let item = Item {
+            shard: tree.shard.clone(),
+            from: root.join(&entry.path),
+            node: entry.node,
+            class: in_no_prefix(entry.class),
+            prefix: "".into(),
+        };
+        tree.entries.insert(entry.path, item);
+    }
+    Ok(())
 }
 
-/// The topmost strays with files in them, and for a directory, how many.
+/// The topmost entries with files in them, and for a directory, how many.
 fn tops(entries: &[Entry]) -> Vec<(&Path, Option<u64>)> {
     let mut tops: Vec<(&Path, Option<u64>)> = Vec::new();
     for entry in entries {
@@ -81,8 +83,8 @@ fn tops(entries: &[Entry]) -> Vec<(&Path, Option<u64>)> {
     tops
 }
 
-/// A stray that is specific to an architecture is in no known place, and stays in no other.
-fn unknown(class: Class) -> Class {
+/// What looks architecture-specific is in no known place here, and stays generic.
+fn in_no_prefix(class: Class) -> Class {
     let (device_code, reason) = match class {
         Class::Fat => (true, "it is a fat binary".to_owned()),
         Class::Target { target, database } => (true, format!("it is of {target} ({database})")),

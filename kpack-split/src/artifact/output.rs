@@ -1,0 +1,194 @@
+//! An artifact directory that is to be written, as data.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use super::classify::Node;
+use super::databases::Selection;
+use super::rules::{Content, Installed};
+use super::tree::{Item, Tree};
+
+/// Changed bytes by offset.
+pub(super) type Edits = Vec<(u64, Vec<u8>)>;
+
+/// An artifact directory that is to be written.
+#[derive(Debug)]
+pub(super) struct Output {
+    /// The artifact directory that it is modelled on: its times are those of that one.
+    pub(super) model: PathBuf,
+    /// The databases that were split.
+    pub(super) databases: Selection,
+    /// Its prefixes. Those that nothing is in are not listed.
+    pub(super) prefixes: Vec<String>,
+    /// By path in the artifact.
+    pub(super) entries: BTreeMap<PathBuf, Source>,
+    /// Number of files and symbolic links.
+    pub(super) files: u64,
+    /// Size of the files in bytes, a file with several names counted once.
+    pub(super) size: u64,
+    /// How many bytes are copied. A host binary may be larger than what it is made from.
+    pub(super) copied: u64,
+    /// Number of archives of kernels.
+    pub(super) archives: u64,
+    /// The files with several names that were counted.
+    counted: HashSet<Inode>,
+}
+
+/// Device and inode, of host binaries with their module.
+type Inode = (Option<usize>, (u64, u64));
+
+/// Where an entry of an artifact comes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A directory with the mode and time of this one.
+    Directory(PathBuf),
+    /// A copy of a file, with changed bytes, or of a symbolic link.
+    Copy(PathBuf, Edits),
+    /// New bytes, with the mode and time of another file.
+    Bytes(Vec<u8>, PathBuf),
+    /// The host binary of a fat one.
+    Host(Host),
+}
+
+/// A host binary that is written when its device code is known.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) from: PathBuf,
+    /// Index of its module.
+    pub(super) module: usize,
+    /// Index of the binary in its module.
+    pub(super) binary: usize,
+}
+
+impl Output {
+    /// An empty one.
+    pub(super) fn new(model: &Path, databases: Selection) -> Self {
+        Self {
+            model: model.to_owned(),
+            databases,
+            prefixes: Vec::new(),
+            entries: BTreeMap::new(),
+            files: 0,
+            size: 0,
+            copied: 0,
+            archives: 0,
+            counted: HashSet::new(),
+        }
+    }
+
+    /// Adds the prefixes of an artifact.
+    pub(super) fn add_prefixes(&mut self, prefixes: &[String]) {
+        for prefix in prefixes {
+            if !self.prefixes.contains(prefix) {
+                self.prefixes.push(prefix.clone());
+            }
+        }
+    }
+
+    /// Adds the directories of an artifact's prefixes, which may be empty.
+    pub(super) fn add_prefix_directories(&mut self, tree: &Tree) {
+        for prefix in &tree.prefixes {
+            let from = tree.root.join(prefix);
+            let source = Source::Directory(from.clone());
+            self.insert(Path::new(prefix), &from, source);
+        }
+    }
+
+    /// Where the file or symbolic link at `path` comes from, if there is one.
+    pub(super) fn file_at(&self, path: &Path) -> Option<&Path> {
+        match self.entries.get(path)? {
+            Source::Directory(_) => None,
+            Source::Copy(from, _) | Source::Bytes(_, from) | Source::Host(Host { from, .. }) => {
+                Some(from)
+            }
+        }
+    }
+
+    /// Adds a copy of an entry, with the directories that it is in. A directory with something in it is
+    /// made for that.
+    pub(super) fn add(&mut self, path: &Path, item: &Item) {
+        self.add_edited(path, item, Edits::new());
+    }
+
+    /// Adds a copy of an entry with changed bytes.
+    pub(super) fn add_edited(&mut self, path: &Path, item: &Item, edits: Edits) {
+        let from = item.from.clone();
+        match item.node {
+            Node::Directory { empty: false } => {}
+            Node::Directory { empty: true } => {
+                self.insert(path, &item.from, Source::Directory(from));
+            }
+            Node::Symlink | Node::File { .. } => {
+                self.count(item, None, item.size());
+                self.insert(path, &item.from, Source::Copy(from, edits));
+            }
+        }
+    }
+
+    /// Adds the host binary of `item`, which will have `size` bytes.
+    pub(super) fn add_host(&mut self, path: &Path, item: &Item, host: Host, size: u64) {
+        self.count(item, Some(host.module), size);
+        self.insert(path, &item.from, Source::Host(host));
+    }
+
+    /// Adds a new file with the mode and time of `like`.
+    pub(super) fn add_bytes(&mut self, path: &Path, bytes: Vec<u8>, like: &Path) {
+        self.files += 1;
+        self.size += bytes.len() as u64;
+        self.copied += bytes.len() as u64;
+        self.insert(path, like, Source::Bytes(bytes, like.to_owned()));
+    }
+
+    /// What is installed of it. `artifact` is its directory.
+    pub(super) fn installed<'a>(
+        &'a self,
+        component: &'a str,
+        artifact: &'a Path,
+        may_share: bool,
+    ) -> impl Iterator<Item = Installed<'a>> {
+        self.entries.iter().filter_map(move |(path, source)| {
+            let mut prefixes = self.prefixes.iter();
+            Some(Installed {
+                at: prefixes.find_map(|prefix| path.strip_prefix(prefix).ok())?,
+                component,
+                artifact,
+                may_share,
+                path,
+                content: match source {
+                    Source::Directory(_) => Content::Directory,
+                    Source::Copy(from, edits) => Content::File(from, edits),
+                    Source::Host(host) => Content::File(&host.from, &[]),
+                    Source::Bytes(bytes, _) => Content::Bytes(bytes),
+                },
+            })
+        })
+    }
+
+    /// Adds an entry, and the directories that it is in: they are like those of `from`.
+    fn insert(&mut self, path: &Path, from: &Path, source: Source) {
+        let above = path.ancestors().zip(from.ancestors()).skip(1);
+        for (path, from) in above.filter(|(path, _)| *path != Path::new("")) {
+            let entry = self.entries.entry(path.to_owned());
+            entry.or_insert_with(|| Source::Directory(from.to_owned()));
+        }
+        self.entries.insert(path.to_owned(), source);
+    }
+
+    fn count(&mut self, item: &Item, module: Option<usize>, size: u64) {
+        self.files += 1;
+        self.archives += u64::from(item.is_kpack());
+        let inode = match item.node {
+            Node::File { shared_inode, .. } => shared_inode,
+            _ => None,
+        };
+        if inode.is_none_or(|inode| self.counted.insert((module, inode))) {
+            self.size = self.size.saturating_add(size);
+            self.copied = self.copied.saturating_add(size.min(item.size()));
+        }
+    }
+
+    /// Whether there is anything in it besides directories.
+    pub(super) fn has_files(&self) -> bool {
+        self.files > 0
+    }
+}

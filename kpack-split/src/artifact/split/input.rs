@@ -1,0 +1,180 @@
+//! What is in an artifact, read and not judged yet.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+
+use super::manifests::{self, Listed};
+use super::modules::{Module, module};
+use super::report::Report;
+use super::sources::{Sources, Trees};
+use super::targets::is_for;
+use super::{Options, Unknown};
+use crate::Error;
+use crate::artifact::classify::{Class, Node, Topic};
+use crate::artifact::manifest_txt;
+use crate::artifact::mark;
+use crate::input::Linked;
+use crate::install::presplit::Presplit;
+
+/// What is in an artifact.
+pub(super) struct Input {
+    pub(super) trees: Trees,
+    /// What is to be split: one for each prefix with fat binaries.
+    pub(super) modules: Vec<Module>,
+    /// The module and the binary in it that a file is.
+    pub(super) fat_of: HashMap<PathBuf, (usize, usize)>,
+    /// The manifests of what was split before.
+    pub(super) manifests: Vec<Listed>,
+    /// The targets that there is something for, and a file that has or names it.
+    pub(super) found: BTreeMap<TargetId, PathBuf>,
+}
+
+impl Input {
+    /// Reads what is in the artifact.
+    pub(super) fn read(
+        options: &Options,
+        sources: &Sources,
+        report: &mut Report,
+    ) -> Result<Self, Error> {
+        let component = options.component()?;
+        let trees = sources.read(options, report)?;
+        refuse_contradictions(&trees)?;
+
+        let mut modules: Vec<Module> = Vec::new();
+        let mut fat_of = HashMap::new();
+        for (_, tree) in trees.all.iter().filter(|(target, _)| target.is_none()) {
+            for prefix in &tree.prefixes {
+                let Some(module) = module(tree, prefix, component, modules.len(), &mut fat_of)?
+                else {
+                    continue;
+                };
+                if let Some(other) = modules.iter().find(|other| other.collides(&module)) {
+                    let advice = "the directory above `stage` names the module";
+                    return Err(module.collision(&tree.root, &other.prefix, advice));
+                }
+                modules.push(module);
+            }
+        }
+        let fat = modules.iter().flat_map(|module| &module.binaries).next();
+        let mut split_off = trees.all.iter().filter(|(target, _)| target.is_some());
+        if let (Some(fat), Some((_, tree))) = (fat, split_off.next()) {
+            let text = format!(
+                "it is a fat binary, beside what was split off before, such as {}; split it alone",
+                tree.root.display()
+            );
+            return Err(Error::refused(&fat.file.code.path, text));
+        }
+        refuse_uninstalled(&trees, report)?;
+        let manifests = manifests::read(&trees, report)?;
+        report.size_before = size_before(&trees);
+        Ok(Self {
+            found: found(&trees, &modules, &manifests, options),
+            trees,
+            modules,
+            fat_of,
+            manifests,
+        })
+    }
+
+    /// Whether there is something for one of the targets that are expected, if any are.
+    pub(super) fn has_expected(&self, options: &Options) -> bool {
+        let expected = &options.targets;
+        expected.is_empty()
+            || expected
+                .iter()
+                .any(|expected| self.found.keys().any(|found| is_for(found, expected)))
+    }
+}
+
+/// A file that says two things could go wrong either way.
+fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
+    let trees = trees.all.iter();
+    let mut all = trees.flat_map(|(_, tree)| tree.about(Topic::Contradiction));
+    let Some(first) = all.next() else {
+        return Ok(());
+    };
+    let mut text = first.text.clone();
+    for other in all {
+        text += &format!("\n  and {}: {}", other.path.display(), other.text);
+    }
+    Err(Error::refused(&first.path, text))
+}
+
+/// Refuses binaries that were split before the link and not installed: their device code is where
+/// they were built.
+fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
+    let split = trees
+        .entries()
+        .filter(|(.., item)| item.class == Class::Split);
+    for (.., item) in split {
+        match Linked::open(&item.from).and_then(|linked| Presplit::read(linked, false)) {
+            Ok(Err(_)) => {}
+            Ok(Ok(_)) => {
+                let text = "its device code was split before the link, and is where it was built; \
+                            expected it in the artifact, where `kpack install` puts it";
+                return Err(Error::refused(&item.from, text));
+            }
+            Err(Error::Refused { path, reason }) => report.warn(path, reason),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The targets that there is something for, and a file that has or names it.
+fn found(
+    trees: &Trees,
+    modules: &[Module],
+    manifests: &[Listed],
+    options: &Options,
+) -> BTreeMap<TargetId, PathBuf> {
+    let mut found = BTreeMap::new();
+    let mut add = |target: &TargetId, path: &Path| {
+        let entry = found.entry(target.clone());
+        entry.or_insert_with(|| path.to_owned());
+    };
+    for binary in modules.iter().flat_map(|module| &module.binaries) {
+        for target in binary.file.code.targets() {
+            add(&target, &binary.file.code.path);
+        }
+    }
+    for (owner, _, item) in trees.entries().filter(|(.., item)| !item.is_directory()) {
+        let target = owner.or(match &item.class {
+            Class::Target { target, .. } => Some(target),
+            Class::Unknown { target, .. } if options.unknown == Unknown::Move => target.as_ref(),
+            _ => None,
+        });
+        if let Some(target) = target {
+            add(target, &item.from);
+        }
+    }
+    for listed in manifests {
+        for target in listed.targets() {
+            add(&target, &listed.from);
+        }
+    }
+    found
+}
+
+/// Size of all files in bytes, each inode once.
+fn size_before(trees: &Trees) -> u64 {
+    let mut size = 0u64;
+    for (_, tree) in &trees.all {
+        for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
+            let own = fs::metadata(tree.root.join(name));
+            size = size.saturating_add(own.map_or(0, |metadata| metadata.len()));
+        }
+    }
+    let mut inodes = BTreeSet::new();
+    let sizes = trees.entries().map(|(.., item)| match item.node {
+        Node::File {
+            shared_inode: Some(inode),
+            ..
+        } if !inodes.insert(inode) => 0,
+        _ => item.size(),
+    });
+    sizes.fold(size, u64::saturating_add)
+}
