@@ -100,6 +100,8 @@ impl TargetId {
 const MOST_FEATURES: usize = 4;
 /// The longest ID that is read, in bytes. It becomes a part of file names.
 const MAX_LENGTH: usize = 100;
+/// What ROCm's runtimes write in front of an ID.
+pub const TRIPLE: &str = "amdgcn-amd-amdhsa--";
 
 /// Whether `name` has the form of a processor: `gfx` and a number whose last digits can be
 /// hexadecimal (in the names of families, `gfx11xx`, `x` is any digit); a generic one (`gfx9-4-generic`);
@@ -129,7 +131,7 @@ fn is_word(name: &str) -> bool {
 impl FromStr for TargetId {
     type Err = ParseTargetIdError;
 
-    /// Reads an ID, with or without the triple `amdgcn-amd-amdhsa--` in front, by the grammar of LLVM
+    /// Reads an ID, with or without the [`TRIPLE`] in front, by the grammar of LLVM
     /// ("User Guide for AMDGPU Backend", "Target ID"). A processor need not be known, so that
     /// new GPUs work.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -142,7 +144,7 @@ impl FromStr for TargetId {
         if text.len() > MAX_LENGTH {
             return refuse("it is longer than 100 bytes");
         }
-        let id = text.strip_prefix("amdgcn-amd-amdhsa--").unwrap_or(text);
+        let id = text.strip_prefix(TRIPLE).unwrap_or(text);
         let mut parts = id.split(':');
         let processor = parts.next().unwrap_or_default();
         if !is_processor(processor) {

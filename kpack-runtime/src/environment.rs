@@ -9,9 +9,9 @@ use crate::ffi::process;
 /// What the environment asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// `ROCM_KPACK_DISABLE`, set and not `0`: nothing is loaded.
+    /// `ROCM_KPACK_DISABLE`, neither empty nor `0`: nothing is loaded.
     pub disable: bool,
-    /// `ROCM_KPACK_DEBUG`, set and not `0`: say on standard error what was tried.
+    /// `ROCM_KPACK_DEBUG`, neither empty nor `0`: say on standard error what was tried.
     pub debug: bool,
     /// `ROCM_KPACK_PATH`: archives in place of those that markers name; empty where it is not set.
     pub path: Vec<PathBuf>,
@@ -31,7 +31,7 @@ impl Environment {
 
     /// The variables that `get` tells.
     pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Self {
-        let is_on = |name| get(name).is_some_and(|value| value != "0");
+        let is_on = |name| get(name).is_some_and(|value| !value.is_empty() && value != "0");
         let files = |name| {
             let value = get(name).unwrap_or_default();
             let files = value.as_bytes().split(|byte| *byte == b':');

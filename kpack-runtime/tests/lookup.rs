@@ -200,7 +200,12 @@ fn the_environment_replaces_or_precedes_the_markers_paths() {
         code_of(set("ROCM_KPACK_DISABLE", "1".into())),
         ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED
     );
-    assert_eq!(set("ROCM_KPACK_DISABLE", "0".into()).unwrap(), "marker's");
+    // Neither 0 nor nothing turns anything on.
+    for value in ["0", ""] {
+        assert_eq!(set("ROCM_KPACK_DISABLE", value.into()).unwrap(), "marker's");
+        let debug = Environment::read(|n| (n == "ROCM_KPACK_DEBUG").then(|| value.into()));
+        assert!(!debug.debug, "{value:?}");
+    }
 }
 
 /// The marker of a `lib/libvec.so` that was built with these code objects for `target`.

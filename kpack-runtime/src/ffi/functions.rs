@@ -13,6 +13,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::slice;
 
+use kpack_format::target_id::TRIPLE;
+
 use super::buffer::Buffer;
 use super::types::{
     kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache, kpack_cache_t,
@@ -211,7 +213,8 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
 /// `hipk_metadata` is the wrapper's pointer, to the marker; `co_index` the wrapper's index.
 /// `arch_list` has the GPU's ISAs, the preferred one first. For each, every target that runs on it
 /// is looked for, the most specific first, in every archive, in the order of the search paths. ISAs
-/// that are null or no target IDs are passed over, unless there is no other.
+/// that are null, empty or no target IDs are passed over; if there is no other, that is
+/// KPACK_ERROR_INVALID_ARGUMENT.
 ///
 /// `*code_object_out` is to be freed with kpack_free_code_object(), and outlives the cache. After an
 /// error the outputs are as they were.
@@ -235,7 +238,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
     code_object_size_out: *mut usize,
 ) -> kpack_error_t {
     guard(|| {
-        if hipk_metadata.is_null() || arch_list.is_null() || arch_count == 0 {
+        if hipk_metadata.is_null() {
             return Err(INVALID);
         }
         // SAFETY: by contract.
@@ -243,7 +246,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
             (
                 &cache.as_ref().ok_or(INVALID)?.cache,
                 text(binary_path)?,
-                slice::from_raw_parts(arch_list, arch_count),
+                isas(arch_list, arch_count)?,
                 Output::new(code_object_out, code_object_size_out)?,
             )
         };
@@ -260,9 +263,8 @@ pub unsafe extern "C" fn kpack_load_code_object(
         }
         // An ISA that is not known must not keep those from working that are.
         let mut known: Vec<TargetId> = Vec::new();
-        for &isa in isas.iter().filter(|isa| !isa.is_null()) {
-            // SAFETY: by contract.
-            match String::from_utf8_lossy(unsafe { text(isa)? }).parse() {
+        for isa in isas {
+            match String::from_utf8_lossy(isa).parse() {
                 Ok(isa) => known.push(isa),
                 Err(error) => complain(&error),
             }
@@ -340,6 +342,29 @@ unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a [u8], kpack_error_t> {
         true => Err(INVALID),
         // SAFETY: by contract.
         false => Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes()),
+    }
+}
+
+/// The ISAs of a list: those that say anything, at least one.
+///
+/// # Safety
+/// `list` is null or has `count` elements, each of which is null or a string that lives for `'a`.
+unsafe fn isas<'a>(
+    list: *const *const c_char,
+    count: usize,
+) -> Result<Vec<&'a [u8]>, kpack_error_t> {
+    if list.is_null() {
+        return Err(INVALID);
+    }
+    // SAFETY: by contract.
+    let list = unsafe { slice::from_raw_parts(list, count) };
+    // SAFETY: by contract.
+    let isas = list.iter().filter_map(|isa| unsafe { text(*isa) }.ok());
+    let isas = isas.filter(|isa| !isa.is_empty() && *isa != TRIPLE.as_bytes());
+    let isas: Vec<&[u8]> = isas.collect();
+    match isas.is_empty() {
+        true => Err(INVALID),
+        false => Ok(isas),
     }
 }
 
