@@ -2,11 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 use kpack_format::names::{KernelName, SearchPath, archive_end};
 
+use crate::ffi::process;
+use crate::regular_file::FileId;
 use crate::{Environment, Request, TargetId};
 
 /// Every target whose code objects can run, best first: for each ISA in order, from the most to the
@@ -61,20 +64,41 @@ pub(crate) fn of_marker(request: &Request<'_>, directories: &[PathBuf]) -> Vec<P
         .collect()
 }
 
-/// The directory of the binary: where it is, and, where the path given leads through a symbolic link
-/// to it, also where that link is.
+/// The directory of the binary: where it is, and, where the path given or that of the dynamic linker leads
+/// through a symbolic link to it, also where that link is.
 pub(crate) fn directories(binary: &Path) -> Vec<PathBuf> {
     let parent = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut directories = Vec::new();
     if let Ok(real) = fs::canonicalize(binary) {
         directories.push(parent(&real));
     }
-    let given = parent(binary);
-    let same = fs::canonicalize(&given).is_ok_and(|given| directories.contains(&given));
-    if !same {
-        directories.push(given);
+    for path in iter::once(binary.to_owned()).chain(links(binary)) {
+        let directory = parent(&path);
+        let same = fs::canonicalize(&directory).is_ok_and(|real| directories.contains(&real));
+        if !same {
+            directories.push(directory);
+        }
     }
     directories
+}
+
+/// Paths of the dynamic linker that lead to the binary. The system tells only where a file is, but package
+/// managers link files of a store into environments, and the archives may be in another part of the store.
+fn links(binary: &Path) -> impl Iterator<Item = PathBuf> {
+    let id = |path: &Path| {
+        fs::metadata(path)
+            .ok()
+            .map(|metadata| FileId::of(&metadata))
+    };
+    let binary = id(binary);
+    let objects = match binary {
+        Some(_) => process::loaded_objects(),
+        None => Vec::new(),
+    };
+    let paths = objects
+        .into_iter()
+        .filter_map(|path| path::absolute(path).ok());
+    paths.filter(move |path| id(path) == binary)
 }
 
 /// The archives that search paths lead to, in their order, each for every target in order.

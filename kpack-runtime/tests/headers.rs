@@ -6,11 +6,20 @@ use std::fs;
 use std::path::Path;
 
 use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
+use kpack_format::archive::MAGIC;
 
 const LICENSE: &str = "/* SPDX-License-Identifier: MIT OR Apache-2.0 */";
 
 const TYPES: &str = "
 /* Types of librocm_kpack: see kpack.h. Made by cbindgen from kpack-runtime; not to be edited. */";
+
+/// cbindgen knows no strings.
+const ARCHIVE: &str = r#"
+/**
+ * The first bytes of an archive, and their number.
+ */
+#define KPACK_MAGIC "MAGIC"
+#define KPACK_MAGIC_SIZE SIZE"#;
 
 const FUNCTIONS: &str = r#"
 /* librocm_kpack: finds the device code of split HIP binaries.
@@ -25,7 +34,10 @@ const FUNCTIONS: &str = r#"
 
 #[test]
 fn types() {
+    let magic = std::str::from_utf8(&MAGIC).unwrap();
+    let archive = ARCHIVE.replace("\"MAGIC\"", &format!("{magic:?}"));
     let mut types = Config {
+        after_includes: Some(archive.replace(" SIZE", &format!(" {}", MAGIC.len()))),
         header: Some(format!("{LICENSE}{TYPES}")),
         include_guard: Some("ROCM_KPACK_KPACK_TYPES_H".to_owned()),
         sys_includes: vec!["stdbool.h".to_owned(), "stddef.h".to_owned()],
@@ -33,6 +45,8 @@ fn types() {
     };
     let names = [
         "kpack_error_t",
+        "kpack_compression_scheme_t",
+        "KPACK_CURRENT_VERSION",
         "kpack_archive_t",
         "kpack_cache_t",
         "kpack_arch_callback_t",
@@ -47,10 +61,13 @@ fn functions() {
     let mut functions = Config {
         header: Some(format!("{LICENSE}{FUNCTIONS}")),
         include_guard: Some("ROCM_KPACK_KPACK_H".to_owned()),
-        includes: vec!["kpack_types.h".to_owned()],
+        includes: ["kpack_export.h", "kpack_types.h"]
+            .map(str::to_owned)
+            .to_vec(),
         sys_includes: vec!["stddef.h".to_owned(), "stdint.h".to_owned()],
         ..config()
     };
+    functions.function.prefix = Some("KPACK_API".to_owned());
     functions.export.item_types = vec![cbindgen::ItemType::Functions];
     check("functions.rs", functions, "kpack.h");
 }

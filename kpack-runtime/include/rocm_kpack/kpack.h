@@ -14,6 +14,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "kpack_export.h"
 #include "kpack_types.h"
 
 #ifdef __cplusplus
@@ -29,33 +30,39 @@ extern "C" {
  * KPACK_ERROR_IO_ERROR for a file that is empty or cannot be read, KPACK_ERROR_INVALID_FORMAT,
  * KPACK_ERROR_UNSUPPORTED_VERSION, KPACK_ERROR_MSGPACK_PARSE_FAILED.
  */
-kpack_error_t kpack_open(const char *path, kpack_archive_t *archive);
+KPACK_API kpack_error_t kpack_open(const char *path, kpack_archive_t *archive);
 
 /**
  * Closes an archive, and frees what it owns. Nothing may use it any more. Null is fine.
  */
-void kpack_close(kpack_archive_t archive);
+KPACK_API void kpack_close(kpack_archive_t archive);
 
 /**
  * Tells how many targets the archive has.
  */
-kpack_error_t kpack_get_architecture_count(kpack_archive_t archive, size_t *count);
+KPACK_API kpack_error_t kpack_get_architecture_count(kpack_archive_t archive, size_t *count);
 
 /**
  * Tells the target ID at `index`, such as "gfx90a:xnack+". The archive owns the string.
  */
-kpack_error_t kpack_get_architecture(kpack_archive_t archive, size_t index, const char **arch);
+KPACK_API
+kpack_error_t kpack_get_architecture(kpack_archive_t archive,
+                                     size_t index,
+                                     const char **arch);
 
 /**
  * Tells how many names the archive has kernels under.
  */
-kpack_error_t kpack_get_binary_count(kpack_archive_t archive, size_t *count);
+KPACK_API kpack_error_t kpack_get_binary_count(kpack_archive_t archive, size_t *count);
 
 /**
  * Tells the name at `index`, such as "lib/librocblas.so.5#0", which is what kpack_get_kernel()
  * takes. The archive owns the string.
  */
-kpack_error_t kpack_get_binary(kpack_archive_t archive, size_t index, const char **binary);
+KPACK_API
+kpack_error_t kpack_get_binary(kpack_archive_t archive,
+                               size_t index,
+                               const char **binary);
 
 /**
  * Makes a copy of the code object under a name, for a target. Any number of threads may do so with
@@ -68,6 +75,7 @@ kpack_error_t kpack_get_binary(kpack_archive_t archive, size_t index, const char
  * KPACK_ERROR_DECOMPRESSION_FAILED, KPACK_ERROR_INVALID_FORMAT, KPACK_ERROR_OUT_OF_MEMORY, and
  * KPACK_ERROR_IO_ERROR where the file has become shorter.
  */
+KPACK_API
 kpack_error_t kpack_get_kernel(kpack_archive_t archive,
                                const char *binary_name,
                                const char *arch,
@@ -77,7 +85,7 @@ kpack_error_t kpack_get_kernel(kpack_archive_t archive,
 /**
  * Frees what kpack_get_kernel() made. Null is fine.
  */
-void kpack_free_kernel(void *kernel_data);
+KPACK_API void kpack_free_kernel(void *kernel_data);
 
 /**
  * Makes a cache, which keeps archives open. The environment is read here, once: ROCM_KPACK_PATH,
@@ -86,12 +94,12 @@ void kpack_free_kernel(void *kernel_data);
  *
  * `*cache` is to be freed with kpack_cache_destroy().
  */
-kpack_error_t kpack_cache_create(kpack_cache_t *cache);
+KPACK_API kpack_error_t kpack_cache_create(kpack_cache_t *cache);
 
 /**
  * Closes all archives of a cache, and frees it. Nothing may use it any more. Null is fine.
  */
-void kpack_cache_destroy(kpack_cache_t cache);
+KPACK_API void kpack_cache_destroy(kpack_cache_t cache);
 
 /**
  * Tells the path of the file that is mapped at an address, and, where `offset_out` is not null, the
@@ -101,6 +109,7 @@ void kpack_cache_destroy(kpack_cache_t cache);
  * that cannot be told, as in a process with too many open files, and KPACK_ERROR_INVALID_ARGUMENT for a null argument and where the path with its final NUL has more
  * than `path_out_size` bytes.
  */
+KPACK_API
 kpack_error_t kpack_discover_binary_path(const void *address_in_binary,
                                          char *path_out,
                                          size_t path_out_size,
@@ -113,7 +122,8 @@ kpack_error_t kpack_discover_binary_path(const void *address_in_binary,
  * `hipk_metadata` is the wrapper's pointer, to the marker; `co_index` the wrapper's index.
  * `arch_list` has the GPU's ISAs, the preferred one first. For each, every target that runs on it
  * is looked for, the most specific first, in every archive, in the order of the search paths. ISAs
- * that are null or no target IDs are passed over, unless there is no other.
+ * that are null, empty or no target IDs are passed over; if there is no other, that is
+ * KPACK_ERROR_INVALID_ARGUMENT.
  *
  * `*code_object_out` is to be freed with kpack_free_code_object(), and outlives the cache. After an
  * error the outputs are as they were.
@@ -126,6 +136,7 @@ kpack_error_t kpack_discover_binary_path(const void *address_in_binary,
  * kpack_get_kernel() returns. With ROCM_KPACK_DEBUG, standard
  * error has what was tried.
  */
+KPACK_API
 kpack_error_t kpack_load_code_object(kpack_cache_t cache,
                                      const void *hipk_metadata,
                                      const char *binary_path,
@@ -138,13 +149,14 @@ kpack_error_t kpack_load_code_object(kpack_cache_t cache,
 /**
  * Frees what kpack_load_code_object() made. Null is fine.
  */
-void kpack_free_code_object(void *code_object);
+KPACK_API void kpack_free_code_object(void *code_object);
 
 /**
  * Calls `callback` with each target ID of the archive at `archive_path`, until it returns false.
  *
  * Returns what kpack_open() returns.
  */
+KPACK_API
 kpack_error_t kpack_enumerate_architectures(const char *archive_path,
                                             kpack_arch_callback_t callback,
                                             void *user_data);

@@ -8,6 +8,17 @@
 #include <stddef.h>
 
 /**
+ * The first bytes of an archive, and their number.
+ */
+#define KPACK_MAGIC "KPAK"
+#define KPACK_MAGIC_SIZE 4
+
+/**
+ * The version of the archive format.
+ */
+#define KPACK_CURRENT_VERSION 1
+
+/**
  * What a function returns.
  */
 typedef enum kpack_error_t {
@@ -72,6 +83,20 @@ typedef enum kpack_error_t {
    */
   KPACK_ERROR_ARCH_NOT_FOUND = 14,
 } kpack_error_t;
+
+/**
+ * How an archive stores code objects.
+ */
+typedef enum kpack_compression_scheme_t {
+  /**
+   * As they are: "none".
+   */
+  KPACK_COMPRESSION_NOOP = 0,
+  /**
+   * A Zstandard frame each: "zstd-per-kernel".
+   */
+  KPACK_COMPRESSION_ZSTD_PER_KERNEL = 1,
+} kpack_compression_scheme_t;
 
 /**
  * An open archive.

@@ -14,5 +14,5 @@ pub(crate) mod process;
 mod types;
 
 pub use functions::*;
+pub use types::{KPACK_CURRENT_VERSION, kpack_cache_t, kpack_compression_scheme_t, kpack_error_t};
 pub use types::{kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache};
-pub use types::{kpack_cache_t, kpack_error_t};

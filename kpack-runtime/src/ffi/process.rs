@@ -1,7 +1,9 @@
 //! What a process can ask of itself.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// Size of the pieces in which memory is read: no page is smaller, and all are multiples of it.
 const PIECE: usize = 4096;
@@ -52,6 +54,29 @@ pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) -> io::Result<usize>
             error => Err(error),
         },
     }
+}
+
+/// The paths by which the dynamic linker loaded what is loaded now, as far as it has any; the program itself
+/// has none.
+pub(crate) fn loaded_objects() -> Vec<PathBuf> {
+    unsafe extern "C" fn add(
+        object: *mut libc::dl_phdr_info,
+        _size: libc::size_t,
+        paths: *mut c_void,
+    ) -> c_int {
+        // SAFETY: both pointers are valid during the call, and nobody else has the list.
+        let (name, paths) = unsafe { ((*object).dlpi_name, &mut *paths.cast::<Vec<PathBuf>>()) };
+        if !name.is_null() {
+            // SAFETY: it ends with NUL.
+            let name = unsafe { CStr::from_ptr(name) };
+            paths.push(PathBuf::from(OsStr::from_bytes(name.to_bytes())));
+        }
+        0
+    }
+    let mut paths: Vec<PathBuf> = Vec::new();
+    // SAFETY: `add` gets the list, which lives as long as the call.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut paths).cast()) };
+    paths
 }
 
 /// `file` in memory, longer than it is.

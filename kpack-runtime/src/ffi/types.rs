@@ -42,6 +42,19 @@ pub enum kpack_error_t {
     KPACK_ERROR_ARCH_NOT_FOUND = 14,
 }
 
+/// The version of the archive format.
+pub const KPACK_CURRENT_VERSION: u32 = 1;
+
+/// How an archive stores code objects.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum kpack_compression_scheme_t {
+    /// As they are: "none".
+    KPACK_COMPRESSION_NOOP = 0,
+    /// A Zstandard frame each: "zstd-per-kernel".
+    KPACK_COMPRESSION_ZSTD_PER_KERNEL = 1,
+}
+
 /// An open archive.
 pub struct kpack_archive {
     pub(super) archive: Archive,

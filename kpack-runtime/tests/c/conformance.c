@@ -2,7 +2,10 @@
  * error. Takes the directory of the files that the test made; prints the number of checks. With
  * `overflow` as its second argument it does wrong on purpose, for what watches it to notice.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
 #include <pthread.h>
 #include <rocm_kpack/kpack.h>
 #include <stdio.h>
@@ -41,6 +44,27 @@ static const char *in(const char *name) {
     static char path[4096];
     snprintf(path, sizeof path, "%s/%s", directory, name);
     return path;
+}
+
+/* What the headers say of the format is how archives begin. */
+static void constants(void) {
+    unsigned char start[8] = {0};
+    FILE *file = fopen(in("good.kpack"), "rb");
+    CHECK(file && fread(start, 1, sizeof start, file) == sizeof start);
+    fclose(file);
+    CHECK(KPACK_MAGIC_SIZE == 4 && sizeof KPACK_MAGIC == KPACK_MAGIC_SIZE + 1);
+    CHECK(!memcmp(start, KPACK_MAGIC, KPACK_MAGIC_SIZE));
+    CHECK(start[4] == KPACK_CURRENT_VERSION);
+    kpack_compression_scheme_t scheme = KPACK_COMPRESSION_NOOP;
+    CHECK(scheme == 0);
+    scheme = KPACK_COMPRESSION_ZSTD_PER_KERNEL;
+    CHECK(scheme == 1);
+}
+
+/* The macro stands where functions of a program with a C interface are declared, too. */
+KPACK_API int exported(void);
+int exported(void) {
+    return 7;
 }
 
 static void opening(void) {
@@ -185,7 +209,7 @@ static size_t marker_size;
 
 static void read_marker(void) {
     FILE *file = fopen(in("marker"), "rb");
-    marker = malloc(4096);
+    marker = (unsigned char *)malloc(4096);
     CHECK(file && marker);
     marker_size = fread(marker, 1, 4096, file);
     CHECK(marker_size > 0 && marker_size < 4096);
@@ -220,6 +244,7 @@ static kpack_error_t load_with(const char *variable, const char *value, const ch
 
 static void code_objects(void) {
     const char *isas[] = {"gfx9.4", NULL, "amdgcn-amd-amdhsa--gfx1100"}, *wrong[] = {"not a target"};
+    const char *none[] = {NULL, "", "amdgcn-amd-amdhsa--"};
     char binary[4096];
     kpack_cache_t cache;
     void *data = &checks;
@@ -237,6 +262,11 @@ static void code_objects(void) {
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas + 1, 1, &data, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 2, &data, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, wrong, 1, &data, &size));
+    for (size_t i = 0; i < 3; i++)
+        RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, none + i, 1, &data, &size));
+    /* Without an ISA, nothing else is looked at. */
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, "no marker", binary, none, 3, &data, &size));
+    RETURNS(KPACK_ERROR_INVALID_ARGUMENT, load_with("ROCM_KPACK_DISABLE", "1", ""));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 1, NULL, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 1, &data, NULL));
     CHECK(data == &checks && size == 77);
@@ -260,7 +290,8 @@ static void code_objects(void) {
 
     /* A marker that ends with its page, with nothing behind it. */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *pages = (char *)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                               -1, 0);
     CHECK(pages != MAP_FAILED && !munmap(pages + page, page));
     char *at_the_end = pages + page - marker_size;
     memcpy(at_the_end, marker, marker_size);
@@ -274,9 +305,31 @@ static void code_objects(void) {
 
     RETURNS(KPACK_ERROR_NOT_IMPLEMENTED, load_with("ROCM_KPACK_DISABLE", "1", "gfx1100"));
     RETURNS(KPACK_SUCCESS, load_with("ROCM_KPACK_DISABLE", "0", "gfx1100"));
+    RETURNS(KPACK_SUCCESS, load_with("ROCM_KPACK_DISABLE", "", "gfx1100"));
     RETURNS(KPACK_ERROR_ARCHIVE_NOT_FOUND, load_with("ROCM_KPACK_PATH", "/none", "gfx1100"));
     RETURNS(KPACK_SUCCESS, load_with("ROCM_KPACK_PATH_PREFIX", "/none", "gfx1100"));
     RETURNS(KPACK_ERROR_ARCHIVE_NOT_FOUND, load_with("ROCM_KPACK_DEBUG", "1", "gfx1030"));
+}
+
+/* A library of a store, linked into an environment that has its archives. */
+static void links(void) {
+    const char *isa = "gfx1100";
+    char path[4096];
+    kpack_cache_t cache;
+    void *data, *library = dlopen(in("environment/lib/libvec.so"), RTLD_NOW);
+    size_t size;
+    CHECK(library);
+    const void *metadata = dlsym(library, "vec_marker");
+    CHECK(metadata);
+    RETURNS(KPACK_SUCCESS, kpack_discover_binary_path(metadata, path, sizeof path, NULL));
+    CHECK(strstr(path, "/store/lib/libvec.so"));
+    RETURNS(KPACK_SUCCESS, kpack_cache_create(&cache));
+    RETURNS(KPACK_SUCCESS,
+            kpack_load_code_object(cache, metadata, path, 0, &isa, 1, &data, &size));
+    CHECK(size == 4 && !memcmp(data, "code", 4));
+    kpack_free_code_object(data);
+    kpack_cache_destroy(cache);
+    CHECK(!dlclose(library));
 }
 
 static char listed[64];
@@ -314,20 +367,20 @@ struct work {
 };
 
 static void *in_a_thread(void *argument) {
-    struct work *work = argument;
+    struct work *work = (struct work *)argument;
     for (int i = 0; i < 50; i++) {
         void *data;
         size_t size;
         if (kpack_get_kernel(work->archive, "lib/libvec.so#1", "gfx1100", &data, &size) ||
             size != 100000 || ((unsigned char *)data)[size - 1] != (size - 1) % 251)
-            return "kpack_get_kernel";
+            return (void *)"kpack_get_kernel";
         kpack_free_kernel(data);
         char binary[4096];
         const char *isa = "gfx1100";
         snprintf(binary, sizeof binary, "%s/lib/libvec.so", directory);
         if (kpack_load_code_object(work->cache, marker, binary, 0, &isa, 1, &data, &size) ||
             size != 4)
-            return "kpack_load_code_object";
+            return (void *)"kpack_load_code_object";
         kpack_free_code_object(data);
     }
     return NULL;
@@ -367,12 +420,15 @@ int main(int count, char **arguments) {
     if (count > 2)
         overflow();
     read_marker();
+    constants();
+    CHECK(exported() == 7);
     opening();
     names();
     kernels();
     memory();
     paths();
     code_objects();
+    links();
     architectures();
     threads();
     free(marker);

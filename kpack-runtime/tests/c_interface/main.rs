@@ -1,16 +1,16 @@
 //! Given an installed loader, when C programs are built against it in every way that its package
 //! offers, then they find all functions to do what the headers say.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod files;
 
 use std::fs;
-use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use common::{archive, marker};
-use kpack_format::archive::{ArchiveWriter, Encoded, Scheme};
+use files::files;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
@@ -46,19 +46,25 @@ fn run(command: &mut Command) -> String {
 
 /// Compiles the program; the flags, which follow it, say where the loader is.
 fn build(program: &Path, flags: impl IntoIterator<Item = String>) {
-    let warnings = [
-        "-std=c99",
-        "-Wall",
-        "-Wextra",
-        "-Wpedantic",
-        "-Werror",
-        "-pthread",
-    ];
-    run(Command::new("cc")
-        .args(warnings)
+    build_as("c", "c99", program, flags);
+}
+
+/// As [`build`], by a standard of C or C++.
+fn build_as(
+    language: &str,
+    standard: &str,
+    program: &Path,
+    flags: impl IntoIterator<Item = String>,
+) {
+    let compiler = if language == "c" { "cc" } else { "c++" };
+    run(Command::new(compiler)
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"])
+        .arg(format!("-std={standard}"))
         .arg("-o")
         .arg(program)
+        .args(["-x", language])
         .arg(source())
+        .args(["-x", "none"])
         .args(flags));
 }
 
@@ -73,99 +79,6 @@ fn installed() -> impl Iterator<Item = String> {
     .into_iter()
 }
 
-/// The files that the program expects.
-fn files() -> Tree {
-    let tree = Tree::new();
-    let target = "gfx1100";
-    let large: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
-    let good = archive(
-        Scheme::ZstdPerKernel,
-        target,
-        &[("lib/libvec.so#0", b"code"), ("lib/libvec.so#1", &large)],
-    );
-    let write = |name: &str, bytes: &[u8]| fs::write(tree.path(name), bytes).unwrap();
-    write("good.kpack", &good);
-    write("empty.kpack", b"");
-    write("no_archive.kpack", &[1; 200]);
-    let mut version_2 = good.clone();
-    version_2[4] = 2;
-    write("version_2.kpack", &version_2);
-    write("no_toc.kpack", &good[..good.len() - 1]);
-    write("shrinking.kpack", &good);
-    let plain: [(&str, &[u8]); 2] = [("lib/libvec.so#1", b"plain"), ("lib/libvec.so#2", b"")];
-    write(
-        "not_compressed.kpack",
-        &archive(Scheme::None, target, &plain),
-    );
-    let mut damaged = archive(
-        Scheme::ZstdPerKernel,
-        target,
-        &[("lib/libvec.so#1", b"code")],
-    );
-    let data = damaged.windows(4).position(|w| w == b"code").unwrap();
-    damaged[data] ^= 1;
-    write("damaged.kpack", &damaged);
-    write("gibibyte.kpack", &gibibyte(target));
-    let two = archive(Scheme::None, target, &[]);
-    let two = replaced(
-        &two,
-        b"\xaagfx_arches\x91\xa7gfx1100",
-        b"\xaagfx_arches\x92\xa7gfx1100\xa7gfx1101",
-    );
-    write("two.kpack", &two);
-
-    write("marker", &marker().to_bytes());
-    fs::create_dir_all(tree.path("lib/.kpack")).unwrap();
-    let of = |name: &str, bytes: &[u8]| write(&format!("lib/.kpack/vec_lib_{name}.kpack"), bytes);
-    of("gfx1100", &good);
-    of("gfx1101", &good);
-    let other: [(&str, &[u8]); 1] = [("lib/libother.so#0", b"code")];
-    of(
-        "gfx1102",
-        &archive(Scheme::ZstdPerKernel, "gfx1102", &other),
-    );
-    let mut damaged = archive(
-        Scheme::ZstdPerKernel,
-        "gfx942",
-        &[("lib/libvec.so#0", b"code")],
-    );
-    let data = damaged.windows(4).position(|w| w == b"code").unwrap();
-    damaged[data] ^= 1;
-    of("gfx942", &damaged);
-    tree
-}
-
-/// An archive of 33 kB with a kernel of a gibibyte, for which no memory is needed here: a Zstandard
-/// frame of blocks that say one byte, and how often (RFC 8878, 3.1.1.2.2).
-fn gibibyte(target: &str) -> Vec<u8> {
-    let (size, block) = (1u64 << 30, 128u32 << 10);
-    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0b1110_0000];
-    frame.extend(size.to_le_bytes());
-    let blocks = size / u64::from(block);
-    for number in 1..=blocks {
-        let header = block << 3 | 0b10 | u32::from(number == blocks);
-        frame.extend(&header.to_le_bytes()[..3]);
-        frame.push(0);
-    }
-    let kernel = Encoded {
-        bytes: frame,
-        original_size: size,
-        checksum: [0; 32],
-    };
-    let spool = Cursor::new(Vec::new());
-    let target = target.parse().unwrap();
-    let mut writer = ArchiveWriter::new(spool, "vec_lib", &target, Scheme::ZstdPerKernel);
-    writer.add("lib/libvec.so#0", &kernel).unwrap();
-    let mut bytes = Vec::new();
-    writer.finish(&mut bytes).unwrap();
-    bytes
-}
-
-fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
-    let place = bytes.windows(old.len()).position(|w| w == old).unwrap();
-    [&bytes[..place], new, &bytes[place + old.len()..]].concat()
-}
-
 /// Runs the program, with the loader where the dynamic linker finds it.
 fn conforms(program: &Path) {
     let tree = files();
@@ -177,12 +90,14 @@ fn conforms(program: &Path) {
 
 #[test]
 fn a_program_with_the_installed_headers_and_the_shared_library() {
-    let tree = Tree::new();
-    let program = tree.path("conformance");
-    build(&program, installed());
-    let dynamic = run(Command::new("readelf").arg("-dW").arg(&program));
-    assert!(dynamic.contains("[librocm_kpack.so.0]"), "{dynamic}");
-    conforms(&program);
+    for (language, standard) in [("c", "c99"), ("c", "c11"), ("c++", "c++11")] {
+        let tree = Tree::new();
+        let program = tree.path("conformance");
+        build_as(language, standard, &program, installed());
+        let dynamic = run(Command::new("readelf").arg("-dW").arg(&program));
+        assert!(dynamic.contains("[librocm_kpack.so.0]"), "{dynamic}");
+        conforms(&program);
+    }
 }
 
 #[test]
@@ -218,17 +133,24 @@ fn a_program_with_cmake() {
     let tree = Tree::new();
     let project = format!(
         "cmake_minimum_required(VERSION 3.22)
-project(conformance LANGUAGES C)
+project(conformance LANGUAGES C CXX)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
 find_package(rocm-kpack 0.1 REQUIRED)
 find_package(Threads REQUIRED)
-foreach(kind shared static)
-  add_executable(${{kind}} {})
+foreach(kind shared former static)
+  add_executable(${{kind}} {source})
 endforeach()
-target_link_libraries(shared PRIVATE rocm-kpack::rocm_kpack Threads::Threads)
+add_executable(cxx conformance.cpp)
+target_link_libraries(shared PRIVATE rocm::rocm_kpack Threads::Threads)
+target_link_libraries(cxx PRIVATE rocm::rocm_kpack Threads::Threads)
+target_link_libraries(former PRIVATE rocm-kpack::rocm_kpack Threads::Threads)
 target_link_libraries(static PRIVATE rocm-kpack::rocm_kpack_static Threads::Threads)
 ",
-        source().display()
+        source = source().display()
     );
+    let cxx = format!("#include \"{}\"\n", source().display());
+    fs::write(tree.path("conformance.cpp"), cxx).unwrap();
     fs::write(tree.path("CMakeLists.txt"), project).unwrap();
     let build = tree.path("build");
     run(Command::new("cmake")
@@ -238,7 +160,7 @@ target_link_libraries(static PRIVATE rocm-kpack::rocm_kpack_static Threads::Thre
         .arg(&build)
         .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix().display())));
     run(Command::new("cmake").arg("--build").arg(&build));
-    for kind in ["shared", "static"] {
+    for kind in ["shared", "cxx", "former", "static"] {
         conforms(&build.join(kind));
     }
 }
@@ -307,30 +229,6 @@ fn a_library_directory_of_another_name() {
 }
 
 #[test]
-fn the_headers_are_fit_for_cxx() {
-    let include = prefix().join("include");
-    let tree = Tree::new();
-    let code = "#include <rocm_kpack/kpack.h>\nint main() { kpack_cache_t c; return kpack_cache_create(&c); }\n";
-    fs::write(tree.path("main.cpp"), code).unwrap();
-    if require::tool("c++") {
-        run(Command::new("c++")
-            .args([
-                "-std=c++11",
-                "-Wall",
-                "-Wextra",
-                "-Wpedantic",
-                "-Werror",
-                "-c",
-                "-o",
-            ])
-            .arg(tree.path("main.o"))
-            .arg(tree.path("main.cpp"))
-            .arg("-I")
-            .arg(include));
-    }
-}
-
-#[test]
 fn the_shared_library_shows_its_interface_and_nothing_else() {
     let library = prefix().join("lib/librocm_kpack.so");
     let symbols = run(Command::new("nm")
@@ -344,6 +242,7 @@ fn the_shared_library_shows_its_interface_and_nothing_else() {
     let header = fs::read_to_string(prefix().join("include/rocm_kpack/kpack.h")).unwrap();
     let mut declared: Vec<&str> = header
         .lines()
+        .map(|line| line.strip_prefix("KPACK_API ").unwrap_or(line))
         .filter(|line| line.starts_with("kpack_error_t kpack_") || line.starts_with("void kpack_"))
         .filter_map(|line| line.split_once(' ')?.1.split('(').next())
         .collect();
