@@ -19,6 +19,7 @@ endfunction()
 # Reads ARGN, and sets in the caller's scope:
 #   kpack_TARGETS kpack_MODULE kpack_KPACK_COMPONENT kpack_ARCHITECTURES kpack_KPACK_DESTINATION
 #   kpack_DEVICE_COMPONENTS kpack_UNEXPECTED kpack_COMPRESSION kpack_LEVEL kpack_SPLIT_AT
+#   kpack_INSTALL_HINT
 #   kpack_FORWARDED     the arguments that are install(TARGETS)'s own, in the order given
 #   kpack_UNKNOWN       words that follow no keyword that takes them
 #   kpack_<KIND>_<KEY>  for each artifact kind, or GENERAL for what stands before the first kind
@@ -26,7 +27,8 @@ function(_kpack_read_arguments command)
   # The kinds of artifacts that group what follows them (CMake manual, install(TARGETS)).
   set(kinds ARCHIVE LIBRARY RUNTIME OBJECTS FRAMEWORK BUNDLE PRIVATE_HEADER PUBLIC_HEADER RESOURCE
     FILE_SET CXX_MODULES_BMI INCLUDES)
-  set(own_single MODULE KPACK_COMPONENT KPACK_DESTINATION UNEXPECTED COMPRESSION LEVEL SPLIT_AT)
+  set(own_single MODULE KPACK_COMPONENT KPACK_DESTINATION UNEXPECTED COMPRESSION LEVEL SPLIT_AT
+    INSTALL_HINT)
   set(own_multiple TARGETS ARCHITECTURES)
   set(own_flags DEVICE_COMPONENTS)
   set(install_single DESTINATION COMPONENT NAMELINK_COMPONENT EXPORT RUNTIME_DEPENDENCY_SET)

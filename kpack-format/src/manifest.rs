@@ -19,6 +19,9 @@ pub struct Manifest {
     pub prefix: String,
     /// By target ID.
     pub kpack_files: BTreeMap<String, KpackFile>,
+    /// How users install the archive of a target, such as `apt install vec-@GFXARCH@`, where
+    /// [`GFXARCH`](crate::names::GFXARCH) stands for the target ID.
+    pub install_hint: Option<String>,
 }
 
 /// One archive of a module.
@@ -55,6 +58,7 @@ record! {
         component_name = "component_name": String,
         prefix = "prefix": String,
         kpack_files = "kpack_files": BTreeMap<String, WireFile>,
+        install_hint = "install_hint": Option<String>,
     }
 }
 
@@ -84,6 +88,7 @@ impl Manifest {
             component_name: self.component_name.clone(),
             prefix: self.prefix.clone(),
             kpack_files: files.map(|(target, f)| (target.clone(), file(f))).collect(),
+            install_hint: self.install_hint.clone(),
         })
     }
 
@@ -128,6 +133,7 @@ impl Manifest {
             component_name: wire.component_name,
             prefix: wire.prefix,
             kpack_files,
+            install_hint: wire.install_hint,
         })
     }
 }

@@ -19,6 +19,7 @@ fn manifest() -> Manifest {
         component_name: "vec_lib".to_owned(),
         prefix: "lib".to_owned(),
         kpack_files: BTreeMap::from([("gfx1100".to_owned(), file)]),
+        install_hint: None,
     }
 }
 
@@ -38,6 +39,24 @@ fn manifest_bytes() -> Vec<u8> {
 fn a_manifest_is_as_others_read_it() {
     assert_eq!(manifest().to_bytes(), manifest_bytes());
     assert_eq!(Manifest::read(&manifest_bytes()).unwrap(), manifest());
+}
+
+#[test]
+fn an_install_hint_is_a_key_that_others_pass_over() {
+    let hint = "apt install vec-@GFXARCH@".to_owned();
+    let with_hint = Manifest {
+        install_hint: Some(hint),
+        ..manifest()
+    };
+    let mut bytes = manifest_bytes();
+    bytes[0] += 1;
+    bytes.extend(b"\xacinstall_hint\xb9apt install vec-@GFXARCH@");
+    assert_eq!(with_hint.to_bytes(), bytes);
+    assert_eq!(Manifest::read(&bytes).unwrap(), with_hint);
+    // A reader that does not know the key reads what it read before.
+    let place = bytes.windows(7).position(|w| w == b"install").unwrap();
+    bytes[place] = b'x';
+    assert_eq!(Manifest::read(&bytes).unwrap(), manifest());
 }
 
 #[test]

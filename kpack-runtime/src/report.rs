@@ -1,6 +1,5 @@
 //! Why a code object was not found, told so that one can act on it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,12 +68,12 @@ struct Place {
     targets: Vec<String>,
     /// Why that cannot be told.
     unreadable: Option<String>,
-    /// The module's manifests, and what they list, or why they cannot be read.
+    /// The module's manifests.
     manifests: Vec<(PathBuf, Listed)>,
 }
 
-/// What a manifest lists, or why that cannot be told.
-type Listed = Result<BTreeMap<String, KpackFile>, String>;
+/// A manifest, or why it cannot be read.
+type Listed = Result<Manifest, String>;
 
 impl Report {
     pub(crate) fn new(
@@ -163,17 +162,14 @@ impl Report {
             return hint.to_owned();
         }
         for place in self.places() {
-            let listed = place.manifests.iter().filter_map(|(_, l)| l.as_ref().ok());
-            let missing = listed
-                .flatten()
-                .find(|(target, _)| fits(target) && !place.targets.contains(target));
-            if let Some((target, file)) = missing {
+            if let Some((target, file, hint)) = place.missing(&fits) {
                 let path = escaped(&place.directory.join(&file.filename));
-                return format!(
-                    "install the package that contains {path}: code for {} exists, but is not \
-                     installed",
-                    target.escape_debug()
-                );
+                let target = target.escape_debug().to_string();
+                let how = match hint {
+                    Some(hint) => format!("run `{}`", command(hint)).replace(GFXARCH, &target),
+                    None => format!("install the package that contains {path}"),
+                };
+                return format!("{how}: code for {target} exists, but is not installed");
             }
         }
         let other_build = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::OtherBuild(_));
@@ -206,6 +202,25 @@ impl Report {
 }
 
 impl Place {
+    /// A target that `fits` and whose archive is only listed: its ID, the archive, and how to install it, if
+    /// a manifest tells.
+    fn missing(
+        &self,
+        fits: &dyn Fn(&str) -> bool,
+    ) -> Option<(&String, &KpackFile, Option<&String>)> {
+        let manifests = self
+            .manifests
+            .iter()
+            .filter_map(|(_, read)| read.as_ref().ok());
+        let missing = manifests.flat_map(|manifest| {
+            let files = manifest.kpack_files.iter();
+            files.map(|(target, file)| (target, file, manifest.install_hint.as_ref()))
+        });
+        missing
+            .filter(|(target, ..)| fits(target) && !self.targets.contains(target))
+            .min_by_key(|(_, _, hint)| hint.is_none())
+    }
+
     /// What is where `pattern` leads to; `None` where it names no target.
     fn find(pattern: &Path) -> Option<Self> {
         // The name of an archive has its target in it, and nothing below does.
@@ -233,8 +248,7 @@ impl Place {
             let path = directory.join(name);
             let listed = regular_file::read(&path, MAX_MANIFEST)
                 .map_err(|error| error.to_string())
-                .and_then(|bytes| Manifest::read(&bytes).map_err(|error| error.to_string()))
-                .map(|manifest| manifest.kpack_files);
+                .and_then(|bytes| Manifest::read(&bytes).map_err(|error| error.to_string()));
             (path, listed)
         };
         Some(Self {
@@ -298,13 +312,25 @@ impl fmt::Display for Report {
             for (path, listed) in &place.manifests {
                 let path = escaped(path);
                 match listed {
-                    Ok(listed) => writeln!(f, "  {path} lists {}", list(listed.keys(), ", "))?,
+                    Ok(manifest) => {
+                        let targets = list(manifest.kpack_files.keys(), ", ");
+                        writeln!(f, "  {path} lists {targets}")?;
+                    }
                     Err(why) => writeln!(f, "  {path} cannot be read: {}", why.escape_debug())?,
                 }
             }
         }
         write!(f, "  what to do: {}", self.advice())
     }
+}
+
+/// A command that cannot play tricks on a terminal, with its quotes as they are.
+fn command(text: &str) -> String {
+    let escape = |c: char| match c {
+        '\'' | '"' | '\\' => c.to_string(),
+        _ => c.escape_debug().to_string(),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// Names, not too many, that cannot play tricks on a terminal.

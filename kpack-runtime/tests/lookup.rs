@@ -515,13 +515,38 @@ fn anonymous(tree: &Tree, message: &str) -> String {
 }
 
 #[test]
+fn a_manifest_tells_how_to_install_what_is_missing() {
+    let tree = Tree::new();
+    let directory = |name: &str| tree.path("lib/.kpack").join(name);
+    let targets = ["gfx1100", "gfx1100:xnack+", "gfx942"];
+    write_manifest(&directory("vec_lib.a.kpm"), &targets, None);
+    let hint = "pip install 'vec[device-@GFXARCH@]' \x1b[2J";
+    write_manifest(&directory("vec_lib.kpm"), &targets, Some(hint));
+    for (isa, target) in [("gfx942:sramecc+:xnack-", "gfx942"), ("gfx1100", "gfx1100")] {
+        let message = message(&tree, &[isa]);
+        let what_to_do = format!(
+            "what to do: run `pip install 'vec[device-{target}]' \\u{{1b}}[2J`: code for {target} exists, but \
+             is not installed"
+        );
+        assert!(message.ends_with(&what_to_do), "{message}");
+    }
+    // No command helps where nothing is listed.
+    let message = message(&tree, &["gfx1030"]);
+    assert!(!message.contains("pip"), "{message}");
+}
+
+#[test]
 fn messages_say_what_to_do() {
     let tree = Tree::new();
     fs::create_dir(tree.path("lib")).unwrap();
     let mut messages = vec![message(&tree, &["gfx1100"])];
     write(&tree.path(&kpack("gfx942")), "gfx942", &[(KERNEL, b"code")]);
     messages.push(message(&tree, &["gfx1100", "gfx11-generic"]));
-    write_manifest(&tree.path("lib/.kpack/vec_lib.kpm"), &["gfx1100", "gfx942"]);
+    write_manifest(
+        &tree.path("lib/.kpack/vec_lib.kpm"),
+        &["gfx1100", "gfx942"],
+        None,
+    );
     messages.push(message(&tree, &["gfx1100"]));
     messages.push(message(&tree, &["gfx1030"]));
     fs::write(tree.path(&kpack("gfx1030")), [0; 100]).unwrap();
@@ -538,7 +563,11 @@ fn messages_say_what_to_do() {
         &[(KERNEL, b"code")],
     );
     messages.push(message(&tree, &["gfx1030"]));
-    write_manifest(&tree.path("lib/.kpack/vec_lib.radeon.kpm"), &["gfx1100"]);
+    write_manifest(
+        &tree.path("lib/.kpack/vec_lib.radeon.kpm"),
+        &["gfx1100"],
+        None,
+    );
     messages.push(message(&tree, &["gfx1100"]));
     for (path, isa) in [("/none", "gfx942"), ("/none", "gfx1036")] {
         let path = |name: &str| (name == "ROCM_KPACK_PATH").then(|| path.into());

@@ -76,6 +76,24 @@ fn a_split_artifact_stays_as_it_is() {
 }
 
 #[test]
+fn how_to_install_archives_stays_in_the_manifest() {
+    let (input, first, again) = (artifact(), Tree::new(), Tree::new());
+    let mut with_hint = options(&input, &first);
+    with_hint.install_hint = Some("apt install blas-@GFXARCH@".to_owned());
+    run(&with_hint);
+    run(&Options::new(
+        first.path("blas_lib_generic"),
+        again.root(),
+        "blas_lib",
+    ));
+    for output in [&first, &again] {
+        let path = format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm");
+        let hint = manifest(output, &path).install_hint;
+        assert_eq!(hint, with_hint.install_hint);
+    }
+}
+
+#[test]
 fn a_prefix_that_was_split_in_part_is_split_to_the_end() {
     let (input, output, whole) = (artifact(), Tree::new(), Tree::new());
     run(&options(&input, &whole));

@@ -468,6 +468,7 @@ fn names_cannot_play_tricks_on_a_terminal() {
             },
         )]
         .into(),
+        install_hint: None,
     };
     fs::write(tree.path("evil.kpm"), manifest.to_bytes()).unwrap();
 

@@ -11,6 +11,7 @@ use std::thread;
 
 use kpack_format::TargetId;
 use kpack_format::archive::Scheme;
+use kpack_format::manifest::Manifest;
 use kpack_split::Error;
 use kpack_split::install::{Only, Options, Outcome, Report, Unexpected, install};
 use kpack_split::verify;
@@ -183,6 +184,23 @@ fn a_second_run_changes_nothing() {
             .all(|file| file.outcome == Outcome::AlreadySplit),
         "{report:?}"
     );
+}
+
+#[test]
+fn the_manifest_keeps_how_to_install_archives() {
+    let tree = prefix();
+    let hint = || {
+        let bytes = fs::read(tree.path("lib/.kpack/vec_lib.kpm")).unwrap();
+        Manifest::read(&bytes).unwrap().install_hint
+    };
+    let mut options = options(&tree, &["lib/libvec.so"]);
+    options.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
+    run(&options);
+    assert_eq!(hint(), options.install_hint);
+    options.install_hint = None;
+    options.files = vec!["bin/vec".into()];
+    run(&options);
+    assert_eq!(hint().as_deref(), Some("apt install vec-@GFXARCH@"));
 }
 
 #[test]

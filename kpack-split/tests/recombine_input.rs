@@ -125,3 +125,35 @@ fn what_is_not_split_is_no_groups_artifact() {
     assert_said(&plan, Severity::Warning, &parts);
     assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
 }
+
+#[test]
+fn how_to_install_archives_is_kept() {
+    let tree = three_shards();
+    let hint = "apt install blas-@GFXARCH@";
+    change_manifest(&tree, |manifest| {
+        manifest.install_hint = Some(hint.to_owned());
+    });
+    let plan = planned(&tree, CONFIGURATION);
+    assert_eq!(said(&plan), [""; 0]);
+    plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
+    for (artifact, name) in [("generic", ""), ("gfx110X", ".gfx110X")] {
+        let path = format!("out/blas_lib_{artifact}/{PREFIX}/lib/.kpack/rocblas_lib{name}.kpm");
+        let manifest = Manifest::read(&fs::read(tree.path(&path)).unwrap()).unwrap();
+        assert_eq!(manifest.install_hint.as_deref(), Some(hint), "{artifact}");
+    }
+
+    // Two that differ: the first stays, with a warning.
+    let other = tree.path(&format!(
+        "shards/linux-a/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm"
+    ));
+    let mut manifest = Manifest::read(&fs::read(&other).unwrap()).unwrap();
+    manifest.install_hint = Some("dnf install blas".to_owned());
+    fs::write(other, manifest.to_bytes()).unwrap();
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = [
+        "linux-c/blas_lib_generic",
+        "its install hint differs from another shard's, which is kept (expected `dnf install blas`, found \
+         `apt install blas-@GFXARCH@`)",
+    ];
+    assert_said(&plan, Severity::Warning, &parts);
+}

@@ -131,6 +131,7 @@ fn apply(
             .manifest()?
             .map(|old| old.kpack_files)
             .unwrap_or_default(),
+        install_hint: None,
     };
     // The kernels of files that are already split are unknown here, so they stay.
     let again: Vec<&String> = names

@@ -32,8 +32,8 @@ pub(crate) fn write(path: &Path, target: &str, kernels: &[(&str, &[u8])]) {
     fs::write(path, archive(Scheme::ZstdPerKernel, target, kernels)).unwrap();
 }
 
-/// Writes a manifest that lists archives of these targets.
-pub(crate) fn write_manifest(path: &Path, targets: &[&str]) {
+/// Writes a manifest that lists archives of these targets, and may tell how to install them.
+pub(crate) fn write_manifest(path: &Path, targets: &[&str], install_hint: Option<&str>) {
     let file = |target: &str| KpackFile {
         architecture: target.to_owned(),
         filename: format!("vec_lib_{target}.kpack"),
@@ -48,6 +48,7 @@ pub(crate) fn write_manifest(path: &Path, targets: &[&str]) {
             .iter()
             .map(|target| ((*target).to_owned(), file(target)))
             .collect::<BTreeMap<_, _>>(),
+        install_hint: install_hint.map(str::to_owned),
     };
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, manifest.to_bytes()).unwrap();

@@ -208,6 +208,7 @@ mod tests {
             component_name: "x".repeat(17 << 20),
             prefix: "lib".to_owned(),
             kpack_files: BTreeMap::new(),
+            install_hint: None,
         };
         let error = writer.bytes(path, &manifest.to_bytes(), parent.path());
         let error = error.unwrap_err().in_one_line();

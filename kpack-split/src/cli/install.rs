@@ -8,7 +8,7 @@ use kpack_format::TargetId;
 
 use super::output::{self, Text, count, size};
 use super::progress::{Bar, DEVICE_CODE};
-use super::storage::Storage;
+use super::storage::{InstallHint, Storage};
 use crate::Error;
 use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Unexpected};
 
@@ -66,6 +66,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     source: Vec<PathBuf>,
     #[command(flatten)]
+    hint: InstallHint,
+    #[command(flatten)]
     storage: Storage,
     /// Print the report as JSON
     #[arg(long)]
@@ -115,6 +117,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     });
     options.sources.clone_from(&arguments.source);
     options.all = arguments.all;
+    options
+        .install_hint
+        .clone_from(&arguments.hint.install_hint);
     options.scheme = arguments.storage.compression.scheme();
     options.level = arguments.storage.level;
     options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);

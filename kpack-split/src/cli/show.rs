@@ -228,6 +228,9 @@ fn manifest_text(manifest: &Manifest, text: &mut Text) {
             &manifest.prefix
         }
     ));
+    if let Some(hint) = &manifest.install_hint {
+        text.line(format_args!("install hint: {hint}"));
+    }
     let heading = ["target", "archive", ">size", ">kernels", "archive is"];
     text.table(2, &heading, rows);
 }

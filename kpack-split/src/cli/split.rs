@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::output::{self, Text, count, size};
 use super::progress::{ALL, Bar, Verbosity};
-use super::storage::Storage;
+use super::storage::{InstallHint, Storage};
 use crate::Error;
 use crate::artifact::databases::{DATABASES, Selection};
 use crate::artifact::split::{
@@ -76,6 +76,8 @@ pub(super) struct Arguments {
     /// AMDGPU code object)
     #[arg(long, value_enum, default_value_t = UnknownArgument::Report)]
     unknown: UnknownArgument,
+    #[command(flatten)]
+    hint: InstallHint,
     #[command(flatten)]
     storage: Storage,
     /// Print the summary, or the error, as JSON
@@ -161,6 +163,9 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         UnknownArgument::Move => Unknown::Move,
         UnknownArgument::Error => Unknown::Error,
     };
+    options
+        .install_hint
+        .clone_from(&arguments.hint.install_hint);
     options.scheme = arguments.storage.compression.scheme();
     options.level = arguments.storage.level;
     options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);

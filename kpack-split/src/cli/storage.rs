@@ -18,6 +18,14 @@ pub(super) struct Storage {
     pub(super) jobs: Option<NonZeroUsize>,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct InstallHint {
+    /// How users install the archive of a target, such as "apt install vec-@GFXARCH@"; @GFXARCH@ stands for
+    /// the target ID. The manifest keeps it, and the loader prints it if that archive is missing
+    #[arg(long, value_name = "TEXT")]
+    pub(super) install_hint: Option<String>,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(super) enum CompressionArgument {
     /// Compress each code object with Zstandard

@@ -14,6 +14,9 @@ pub struct Manifest {
     pub component_name: String,
     /// The directory in the install prefix that holds the kpack directory.
     pub prefix: String,
+    /// How users install the archive of a target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub install_hint: Option<String>,
     /// Its archives, by target.
     pub kpacks: Vec<ManifestEntry>,
 }
@@ -52,6 +55,7 @@ pub(super) fn inspect(path: &Path) -> Result<Manifest, Error> {
     Ok(Manifest {
         component_name: manifest.component_name.clone(),
         prefix: manifest.prefix.clone(),
+        install_hint: manifest.install_hint.clone(),
         kpacks: kpacks.collect(),
     })
 }

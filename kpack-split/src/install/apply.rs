@@ -134,10 +134,15 @@ impl Run<'_> {
             }
             Err(error) => return Err(error),
         };
+        let (kpack_files, hint) = match old {
+            Some(old) => (old.kpack_files, old.install_hint),
+            None => Default::default(),
+        };
         Ok(Manifest {
             component_name: self.group.to_string(),
             prefix: self.kpacks.manifest_prefix.clone(),
-            kpack_files: old.map(|old| old.kpack_files).unwrap_or_default(),
+            kpack_files,
+            install_hint: self.options.install_hint.clone().or(hint),
         })
     }
 

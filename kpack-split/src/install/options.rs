@@ -30,6 +30,9 @@ pub struct Options {
     /// Unsplit binaries to take device code from, one for each of `files`; requires
     /// [`Only::Device`]. If empty, `files` themselves.
     pub sources: Vec<PathBuf>,
+    /// How users install the archive of a target, for the manifests; see
+    /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
+    pub install_hint: Option<String>,
     /// How code objects are stored.
     pub scheme: Scheme,
     /// The Zstandard level, if the scheme uses one.
@@ -80,6 +83,7 @@ impl Options {
             unexpected: Unexpected::default(),
             only: None,
             sources: Vec::new(),
+            install_hint: None,
             scheme: Scheme::ZstdPerKernel,
             level: 3,
             jobs: processors(),

@@ -161,6 +161,7 @@ impl<'a> Release<'a> {
                 component_name: group.into(),
                 prefix: "lib".to_owned(),
                 kpack_files: BTreeMap::new(),
+                install_hint: None,
             };
             let update = Update {
                 replaces: &|_| true,

@@ -151,6 +151,12 @@ fn a_second_install_changes_nothing(package: &Package) {
     let prefix = project.prefix("prefix");
     project.install(&prefix.path, &[]).succeeds();
     prefix.has_exactly(&PLAIN);
+    let manifest = fs::read(prefix.path.join("lib/.kpack/veclib_lib.kpm")).unwrap();
+    let manifest = String::from_utf8_lossy(&manifest);
+    assert!(
+        manifest.contains("pip install 'vec[device-@GFXARCH@]'"),
+        "{manifest}"
+    );
     let first = prefix.contents();
 
     project.install(&prefix.path, &[]).succeeds();

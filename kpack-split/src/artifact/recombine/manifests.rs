@@ -116,11 +116,25 @@ impl Merge {
                         file,
                     });
                 }
-                merge.modules.entry(path.clone()).or_insert_with(|| Module {
+                let hint = manifest.install_hint.clone();
+                let module = merge.modules.entry(path.clone());
+                let module = module.or_insert_with(|| Module {
                     directory: parent(path),
                     like: item.from.clone(),
                     manifest,
                 });
+                let taken = &mut module.manifest.install_hint;
+                if let Some(hint) = hint
+                    && *taken.get_or_insert_with(|| hint.clone()) != hint
+                {
+                    let text = format!(
+                        "its install hint differs from another shard's, which is kept (expected `{}`, \
+                         found `{}`)",
+                        taken.as_deref().unwrap_or_default().escape_debug(),
+                        hint.escape_debug()
+                    );
+                    merge.say(Severity::Warning, &item.from, text);
+                }
             }
         }
         Ok(merge)
@@ -164,6 +178,7 @@ impl Merge {
                 component_name: group.to_string(),
                 prefix: expected.clone(),
                 kpack_files: BTreeMap::new(),
+                install_hint: None,
             },
         });
         module.manifest.kpack_files.insert(target.to_string(), file);

@@ -145,7 +145,7 @@ impl Work<'_> {
         let archives = self.compress(module)?;
         self.hosts(index, module, &archives)?;
         let time = newest(module)?;
-        let mut entries = self.present(module)?;
+        let mut manifest = self.present(module)?;
         let mut written = Vec::new();
         for (target, path, file) in parallel::try_map(archives, |(target, archive)| {
             self.archive(module, target, archive, time)
@@ -161,14 +161,9 @@ impl Work<'_> {
                     changed: true,
                 }),
             });
-            entries.insert(target.to_string(), file);
+            manifest.kpack_files.insert(target.to_string(), file);
         }
-        if !entries.is_empty() {
-            let manifest = Manifest {
-                component_name: module.group.to_string(),
-                prefix: module.kpacks.manifest_prefix.clone(),
-                kpack_files: entries,
-            };
+        if !manifest.kpack_files.is_empty() {
             let directory = self.kpack_dir(module, None)?;
             let name = module.group.manifest();
             let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
@@ -242,15 +237,16 @@ impl Work<'_> {
         }
         Ok(())
     }
-    /// The manifest's entries for archives that were there before.
-    fn present(&self, module: &Module) -> Result<BTreeMap<String, KpackFile>, Error> {
-        let mut entries = match &module.manifest {
+
+    /// The module's manifest, with entries for archives that were there before.
+    fn present(&self, module: &Module) -> Result<Manifest, Error> {
+        let (mut entries, hint) = match &module.manifest {
             Some(path) => {
                 let mut manifest = input::read_manifest(path)?;
                 manifests::retain(&mut manifest, &self.plan.targets);
-                manifest.kpack_files
+                (manifest.kpack_files, manifest.install_hint)
             }
-            None => BTreeMap::new(),
+            None => Default::default(),
         };
         let present = module.present.iter();
         for (target, path) in present.filter(|(target, _)| self.plan.targets.keeps(target)) {
@@ -263,7 +259,12 @@ impl Work<'_> {
             let entry = store::entry_of(target, name, &present, entries.get(&key))?;
             entries.insert(key, entry);
         }
-        Ok(entries)
+        Ok(Manifest {
+            component_name: module.group.to_string(),
+            prefix: module.kpacks.manifest_prefix.clone(),
+            kpack_files: entries,
+            install_hint: self.options.install_hint.clone().or(hint),
+        })
     }
 
     /// Writes an archive, merged with the one of binaries that were split before.

@@ -29,6 +29,9 @@ pub struct Options {
     pub unexpected: Unexpected,
     /// How to treat files outside of kernel databases that look architecture-specific.
     pub unknown: Unknown,
+    /// How users install the archive of a target, for the manifests; see
+    /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
+    pub install_hint: Option<String>,
     /// How code objects are stored.
     pub scheme: Scheme,
     /// The Zstandard level, where it applies.
@@ -66,6 +69,7 @@ impl Options {
             targets: Vec::new(),
             unexpected: Unexpected::default(),
             unknown: Unknown::default(),
+            install_hint: None,
             scheme: Scheme::ZstdPerKernel,
             level: 3,
             jobs: processors(),
