@@ -24,4 +24,4 @@ pub mod tensile;
 
 pub use code_id::{CodeId, code_id};
 pub use digest::Sha256;
-pub use target_id::TargetId;
+pub use target_id::{FAMILIES, TargetId};

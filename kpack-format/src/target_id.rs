@@ -53,8 +53,7 @@ impl TargetId {
     /// Whether who names this target means `other`: without features, all of its processor; with
     /// features, only the same ones.
     pub fn selects(&self, other: &TargetId) -> bool {
-        self.processor == other.processor
-            && (self.features.is_empty() || self.features == other.features)
+        self.covers(other) && (self.features.is_empty() || self.features == other.features)
     }
 
     /// Every target whose code objects run on this agent, most specific first: for
@@ -82,6 +81,28 @@ impl TargetId {
             .collect()
     }
 
+    /// The target that device code for a whole family of processors is for, such as `gfx11`; `None` where
+    /// there is no family of that name. A code object is never for one.
+    pub fn family(name: &str) -> Option<Self> {
+        let known = FAMILIES.iter().any(|(family, _)| *family == name);
+        known.then(|| Self::new(name, &[]))
+    }
+
+    /// Whether the processor is `other`, or a family that `other` is of. In the names of families,
+    /// `x` stands for any digit.
+    pub fn covers(&self, other: &TargetId) -> bool {
+        let family = FAMILIES.iter().find(|(name, _)| *name == self.processor);
+        let pattern = family
+            .map_or(&*self.processor, |(_, pattern)| pattern)
+            .as_bytes();
+        let processor = other.processor.as_bytes();
+        self.processor == other.processor
+            || pattern.len() == processor.len()
+                && pattern.starts_with(b"gfx")
+                && std::iter::zip(pattern, processor)
+                    .all(|(a, b)| a == b || *a == b'x' && b.is_ascii_hexdigit())
+    }
+
     /// A target of known parts.
     pub(crate) fn new(processor: &str, features: &[(&str, bool)]) -> Self {
         let mut features: Vec<_> = features
@@ -96,6 +117,17 @@ impl TargetId {
     }
 }
 
+/// What ROCm's packages for several processors are called, families and parts of them, and which
+/// processors are in each, `x` standing for any digit. AOTriton's directories have the second
+/// form.
+#[rustfmt::skip]
+pub const FAMILIES: &[(&str, &str)] = &[
+    ("gfx9", "gfx9xx"), ("gfx9_0", "gfx90x"), ("gfx9_4", "gfx94x"), ("gfx9_5", "gfx95x"),
+    ("gfx10", "gfx10xx"), ("gfx10_1", "gfx101x"), ("gfx10_3", "gfx103x"),
+    ("gfx11", "gfx11xx"), ("gfx110x", "gfx110x"), ("gfx115x", "gfx115x"),
+    ("gfx12", "gfx12xx"), ("gfx12_0", "gfx120x"), ("gfx12_5", "gfx125x"),
+];
+
 /// More features than any target has; what is compatible with an agent grows as their power set.
 const MOST_FEATURES: usize = 4;
 /// The longest ID that is read, in bytes. It becomes a part of file names.
@@ -104,7 +136,7 @@ const MAX_LENGTH: usize = 100;
 pub const TRIPLE: &str = "amdgcn-amd-amdhsa--";
 
 /// Whether `name` has the form of a processor: `gfx` and a number whose last digits can be
-/// hexadecimal (in the names of families, `gfx11xx`, `x` is any digit); a generic one (`gfx9-4-generic`);
+/// hexadecimal (in the names of families, `gfx11xx`, `x` is any digit), or a variant of it (`gfx1250-strict`); a generic one (`gfx9-4-generic`);
 /// or a word, such as `amdgcnspirv`.
 fn is_processor(name: &str) -> bool {
     let Some(number) = name.strip_prefix("gfx") else {
@@ -115,6 +147,8 @@ fn is_processor(name: &str) -> bool {
         let mut parts = generation.split('-');
         return parts.all(|part| !part.is_empty() && part.bytes().all(is_digit));
     }
+    // A variant of a processor with instructions of its own (gfx1250-strict).
+    let number = number.strip_suffix("-strict").unwrap_or(number);
     // The digits are major version, minor version and stepping.
     number.len() >= 3
         && number.starts_with(|c: char| c.is_ascii_digit())

@@ -201,6 +201,7 @@ fn targets_that_are_left_out_are_in_no_manifest() {
     assert_holds(output.root());
 
     options.targets = vec!["gfx1201".parse().unwrap()];
+    options.require_targets = true;
     let error = refusal(&options);
     assert!(
         error.contains("nothing for gfx1201; there is device code for gfx1100, gfx942"),

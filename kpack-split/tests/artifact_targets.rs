@@ -82,7 +82,7 @@ fn a_family_is_for_each_of_its_processors() {
     options.targets = vec!["gfx1151".parse().unwrap()];
     run(&options);
     assert_eq!(
-        files(&output, "blas_lib_gfx11xx"),
+        files(&output, "blas_lib_gfx11"),
         [
             ".kpack-artifact",
             "aotriton/stage/lib/aotriton.images/amd-gfx11xx/flash/fwd.aks2",
@@ -110,11 +110,49 @@ fn an_expected_target_with_features_takes_what_leaves_them_open() {
 }
 
 #[test]
-fn where_none_of_the_expected_targets_is_there_nothing_is_split() {
+fn a_processor_stands_for_its_targets_with_features_and_one_with_features_for_itself() {
+    let (input, output) = (Tree::new(), Tree::new());
+    write(&input, "artifact_manifest.txt", format!("{HIPBLASLT}\n"));
+    let codes = ["gfx90a:xnack+", "gfx90a:xnack-", "gfx942"].map(|target| code(target, "lt"));
+    let library = FatLibrary::new().wrapper(Storage::Plain, codes);
+    library
+        .build(&input.path(&format!("{HIPBLASLT}/lib/liblt.so")))
+        .unwrap();
+    let mut options = options(&input, &output);
+    for (named, left_out) in [
+        ("gfx90a", &["gfx942"][..]),
+        ("gfx90a:xnack+", &["gfx90a:xnack-", "gfx942"]),
+    ] {
+        options.targets = targets(&[named]);
+        assert_eq!(run(&options).left_out, left_out, "{named}");
+    }
+}
+
+/// As for an artifact that another shard builds for the target.
+#[test]
+fn where_none_of_the_expected_targets_is_there_the_generic_artifact_is_all() {
+    let (input, output) = (artifact(), Tree::new());
+    let mut options = options(&input, &output);
+    options.targets = targets(&["gfx1201"]);
+    let report = run(&options);
+    assert_eq!(report.artifacts.len(), 1);
+    assert_eq!(report.left_out, ["gfx1100", "gfx942"]);
+    let nothing = ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned();
+    assert!(warnings(&report).contains(&nothing), "{report:#?}");
+    assert!(files(&output, "blas_lib_gfx1100").is_empty());
+}
+
+#[test]
+fn where_none_of_the_required_targets_is_there_nothing_is_split() {
     let (input, output) = (artifact(), Tree::new());
     let mut options = options(&input, &output);
     options.targets = targets(&["gfx1201", "gfx90a:xnack+"]);
-    for unexpected in [Unexpected::Drop, Unexpected::Keep, Unexpected::Error] {
+    for (require, unexpected) in [
+        (true, Unexpected::Drop),
+        (true, Unexpected::Keep),
+        (false, Unexpected::Error),
+    ] {
+        options.require_targets = require;
         options.unexpected = unexpected;
         let error = refusal(&options);
         assert!(
@@ -162,6 +200,7 @@ fn parent(artifacts: &[(&str, &str)]) -> Tree {
 fn batch_for(parent: &Tree, output: &Tree, names: &[&str]) -> Result<BatchReport, Error> {
     let mut each = Options::new("", output.root(), "");
     each.targets = targets(names);
+    each.require_targets = true;
     let options = BatchOptions {
         parent_dir: parent.root().to_owned(),
         each,
@@ -170,7 +209,7 @@ fn batch_for(parent: &Tree, output: &Tree, names: &[&str]) -> Result<BatchReport
 }
 
 #[test]
-fn a_batch_with_none_of_the_expected_targets_is_refused() {
+fn a_batch_with_none_of_the_required_targets_is_refused() {
     let parent = parent(&[
         ("fft_lib", "gfx942"),
         ("docs_doc", ""),

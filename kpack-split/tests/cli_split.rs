@@ -165,8 +165,12 @@ fn targets_that_are_not_there() {
     ];
     let mut text = String::new();
     for arguments in [
-        [&SPLIT[..], &["--gpu-targets", "gfx1201"]].concat(),
-        [&batch[..], &["gfx1201"]].concat(),
+        [
+            &SPLIT[..],
+            &["--gpu-targets", "gfx1201", "--require-targets"],
+        ]
+        .concat(),
+        [&batch[..], &["gfx1201", "--require-targets"]].concat(),
     ] {
         text += &said(&tree, &arguments);
         assert!(!tree.path("out").exists());
@@ -228,7 +232,7 @@ fn wrong_usage() {
             "out",
         ],
         &[&SPLIT[..], &["--split-databases", "rocblas", "cufft"]].concat(),
-        &[&SPLIT[..], &["--split-databases", "auto", "rocblas"]].concat(),
+        &[&SPLIT[..], &["--split-databases", "none", "rocblas"]].concat(),
         &[&SPLIT[..], &["--gpu-targets", "gfx 90a"]].concat(),
         &[
             "split",
@@ -499,10 +503,14 @@ fn json_whatever_happens() {
     ];
     for (kind, arguments) in [("single", &SPLIT[..]), ("batch", &batch)] {
         for (more, code, words) in [
-            (["--gpu-targets", "gfx1201"], 3, "gfx1201"),
-            (["--split-databases", "no"], 2, "kernel database `no`"),
+            (
+                &["--gpu-targets", "gfx1201", "--require-targets"][..],
+                3,
+                "gfx1201",
+            ),
+            (&["--split-databases", "no"], 2, "kernel database `no`"),
         ] {
-            let (found, said, error) = json(&[arguments, &more].concat());
+            let (found, said, error) = json(&[arguments, more].concat());
             assert_eq!(
                 (found, &said["outcome"]),
                 (code, &"failed".into()),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, library_file};
 use kpack_tests::tree::Tree;
 
 fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
@@ -135,6 +135,232 @@ fn totals_of_an_archive() {
     let start = "rccl_lib, gfx90a:xnack+: 2 kernels, 2 code objects stored: ";
     assert!(text.starts_with(start), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+/// A file in a prefix, and the target whose artifact it goes to; `-` is the generic one.
+type File = (&'static str, &'static str);
+
+/// Each artifact with a database: its prefix, the databases that TheRock's topology lists for it, and
+/// its files.
+const DATABASES: &[(&str, &str, &[File])] = &[
+    (
+        "blas_lib",
+        "rocblas hipblaslt hipsparselt",
+        &[
+            (
+                "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.co",
+                "gfx942",
+            ),
+            (
+                "lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat",
+                "gfx942",
+            ),
+            (
+                "lib/rocblas/library/TensileLibrary_Type_SS_fallback.dat",
+                "-",
+            ),
+            (
+                "lib/hipblaslt/library/gfx1250-strict/TensileManifest.txt",
+                "gfx1250-strict",
+            ),
+            (
+                "lib/hipblaslt/library/gfx1250/TensileManifest.txt",
+                "gfx1250",
+            ),
+            (
+                "lib/hipsparselt/library/Kernels.so-000-gfx942-xnack+.hsaco",
+                "gfx942:xnack+",
+            ),
+        ],
+    ),
+    (
+        "miopen_lib",
+        "miopen",
+        &[
+            ("share/miopen/db/gfx942130.HIP.fdb.txt", "gfx942"),
+            (
+                "share/miopen/db/gfx1250-strict_256.db.txt",
+                "gfx1250-strict",
+            ),
+            ("lib/libMIOpenCKGroupedConv_gfx942.so", "gfx942"),
+            ("lib/libMIOpen.so.1", "-"),
+        ],
+    ),
+    (
+        "composablekernel_dev",
+        "composablekernel",
+        &[
+            ("lib/libdevice_conv_operations_gfx942.a", "gfx942"),
+            (
+                "lib/libdevice_conv_operations_gfx950_xnackp.a",
+                "gfx950:xnack+",
+            ),
+            (
+                "lib/libdevice_conv_operations_gfx1250_strict.a",
+                "gfx1250-strict",
+            ),
+        ],
+    ),
+    (
+        "aotriton_lib",
+        "aotriton",
+        &[
+            (
+                "lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2",
+                "gfx11",
+            ),
+            (
+                "lib/aotriton.images/amd-gfx120x/flash/attn_fwd.aks2",
+                "gfx12_0",
+            ),
+            (
+                "lib/aotriton.images/amd-gfx942/flash/attn_fwd.aks2",
+                "gfx942",
+            ),
+        ],
+    ),
+    (
+        "hipkernelprovider_test",
+        "hipkernelprovider",
+        &[
+            (
+                "lib/hipdnn_plugins/engines/arch_content/rocke/gfx942/a.bin",
+                "gfx942",
+            ),
+            (
+                "bin/engines/test_arch_content/hkp/unit/shared/gfx1250/a.bin",
+                "gfx1250",
+            ),
+            ("bin/engines/test_arch_content/hkp/lock.json", "-"),
+        ],
+    ),
+    (
+        "rccl_lib",
+        "hotswap_cache",
+        &[
+            (
+                "share/rocjitsu/translations/gfx1250-b0-a0/v1/\
+                 00000000000000000000000000000000000000000000000000000000000000aa.obj",
+                "gfx1250",
+            ),
+            ("lib/librccl.so.1", "-"),
+        ],
+    ),
+];
+
+/// A file as it is in the prefix of a component, by its name.
+fn put(path: &Path) {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let target = |name: &str| {
+        name.replace(['_', '.'], " ")
+            .split(' ')
+            .find(|word| word.starts_with("gfx"))
+            .map(str::to_owned)
+    };
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    if name.contains(".so") {
+        let target = target(name).unwrap_or_else(|| "gfx1250".to_owned());
+        if name.ends_with(".hsaco") {
+            return fs::write(path, code("gfx942:xnack+", name).1).unwrap();
+        }
+        let library = FatLibrary::new().wrapper(Storage::Zstd(3), [code(&target, name)]);
+        return library.build(path).unwrap();
+    }
+    let bytes = match name.rsplit_once('.').unwrap() {
+        (stem, "co") => code(&target(stem).unwrap(), name).1,
+        (stem, "dat") if stem.ends_with("fallback") => library_file("gfx000", &[]).unwrap(),
+        (stem, "dat") => library_file(&target(stem).unwrap(), &[stem]).unwrap(),
+        // An ELF file of another processor than the path says.
+        (_, "obj") => code("gfx1250-strict", name).1,
+        _ => name.as_bytes().to_vec(),
+    };
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_tree_with_every_database_is_split_as_the_build_does_it() {
+    let tree = Tree::new();
+    let stage = |prefix: &str| format!("libs/{prefix}/stage");
+    for (prefix, databases, expected) in DATABASES {
+        let artifact = tree.path(&format!("artifacts-unsplit/{prefix}_gfx94X-dcgpu"));
+        let stage = stage(prefix);
+        for (file, _) in *expected {
+            put(&artifact.join(&stage).join(file));
+        }
+        fs::write(artifact.join("artifact_manifest.txt"), format!("{stage}\n")).unwrap();
+        let (artifact, output) = (artifact.to_str().unwrap(), tree.path("artifacts/"));
+        let mut arguments = vec![
+            "split",
+            "--artifact-dir",
+            artifact,
+            "--output-dir",
+            output.to_str().unwrap(),
+            "--artifact-prefix",
+            prefix,
+            "--clang-offload-bundler",
+            "/opt/rocm/lib/llvm/bin/clang-offload-bundler",
+            "--split-databases",
+        ];
+        arguments.extend(databases.split(' '));
+        let targets = "gfx942 gfx950 gfx1250 gfx1250-strict gfx1100 gfx1200";
+        arguments.push("--gpu-targets");
+        arguments.extend(targets.split(' '));
+        succeeds(&tree, &arguments);
+        for (file, target) in *expected {
+            let target = if *target == "-" { "generic" } else { target };
+            let path = tree.path(&format!("artifacts/{prefix}_{target}/{stage}/{file}"));
+            assert!(path.is_file(), "{}: {:#?}", path.display(), tree.files());
+        }
+    }
+    // Host files alone are in the generic artifacts.
+    let mut generic = tree.files();
+    generic.retain(|file| file.starts_with("artifacts/") && file.contains("_generic/libs/"));
+    let expected = DATABASES.iter().flat_map(|(prefix, _, files)| {
+        let generic = files.iter().filter(|(_, target)| *target == "-");
+        generic.map(move |(file, _)| format!("artifacts/{prefix}_generic/{}/{file}", stage(prefix)))
+    });
+    let mut expected: Vec<String> = expected.collect();
+    expected.sort();
+    generic.retain(|file| !file.ends_with(".kpm"));
+    assert_eq!(generic, expected);
+    // Everything is where verification expects it, and nothing is lost.
+    succeeds(
+        &tree,
+        &[
+            "verify",
+            "--artifacts-dir",
+            "artifacts",
+            "--against",
+            "artifacts-unsplit",
+        ],
+    );
+}
+
+#[test]
+fn plugins_of_a_target_are_split_where_their_database_is_not_named() {
+    let tree = Tree::new();
+    let artifact = tree.path("in/miopen_lib");
+    put(&artifact.join("stage/lib/libMIOpenCKGroupedConv_gfx942.so"));
+    fs::write(artifact.join("artifact_manifest.txt"), "stage\n").unwrap();
+    let split = |databases: &[&str], output: &str| {
+        let arguments = [
+            "split",
+            "--batch-artifact-parent-dir",
+            "in",
+            "--output-dir",
+            output,
+        ];
+        succeeds(&tree, &[&arguments[..], databases].concat());
+        let library = "stage/lib/libMIOpenCKGroupedConv_gfx942.so";
+        let is_in = |name: &str| {
+            tree.path(&format!("{output}/miopen_lib_{name}/{library}"))
+                .exists()
+        };
+        (is_in("generic"), is_in("gfx942"))
+    };
+    assert_eq!(split(&[], "default"), (true, false));
+    let both = ["--split-databases", "auto", "miopen_ck"];
+    assert_eq!(split(&both, "whole"), (false, true));
 }
 
 const UNBUNDLE: [&str; 5] = [

@@ -165,6 +165,12 @@ impl Classifier<'_> {
         database: &'static Database,
         place: Place,
     ) -> Result<Class, Error> {
+        if database.is_opaque
+            && let Place::Target(target) = place
+        {
+            let database = database.name;
+            return Ok(Class::Target { target, database });
+        }
         if place == Place::ForAll(ForAll::Merge(Merge::KernelCache)) {
             self.kernel_cache()?;
             return Ok(Class::Host);

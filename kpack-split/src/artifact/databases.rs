@@ -18,7 +18,7 @@ use super::target_name;
 pub struct Database {
     /// What it is called in lower case, such as `rocblas`.
     pub name: &'static str,
-    /// Its directories, which may be anywhere in a prefix.
+    /// Its directories, which may be anywhere in a prefix; an empty one is all of them.
     directories: &'static [&'static [&'static str]],
     /// What the path of a file says, from its parts below the directory; `None` for a file of
     /// something else.
@@ -26,7 +26,21 @@ pub struct Database {
     /// The files that are for all targets, by name, where the path says no target. A `*` stands for
     /// anything; a compressed file has the name of what is compressed.
     for_all: &'static [(&'static str, ForAll)],
+    /// Whether what its files say themselves is nothing to compare with their paths.
+    pub(super) is_opaque: bool,
+    /// Where it is not selected but by name, the database whose name selects it too.
+    pub with: Option<&'static str>,
 }
+
+/// Most are of this kind.
+const DATABASE: Database = Database {
+    name: "",
+    directories: &[],
+    place: |_| None,
+    for_all: &[],
+    is_opaque: false,
+    with: None,
+};
 
 /// What the path of a database file says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +96,9 @@ const FALLBACK: (&str, ForAll) = (
 );
 const TENSILE_MANIFEST: (&str, ForAll) = ("TensileManifest.txt", ForAll::Merge(Merge::Lines));
 
+/// The directories of translated kernels, and the processor that each is for.
+const TRANSLATIONS: &[(&str, &str)] = &[("gfx1250-b0-a0", "gfx1250")];
+
 /// All of them.
 pub const DATABASES: &[Database] = &[
     Database {
@@ -89,6 +106,7 @@ pub const DATABASES: &[Database] = &[
         directories: &[&["rocblas", "library"]],
         place: tensile,
         for_all: &[FALLBACK, TENSILE_MANIFEST],
+        ..DATABASE
     },
     Database {
         name: "hipblaslt",
@@ -104,44 +122,102 @@ pub const DATABASES: &[Database] = &[
                 ForAll::MustMatch(MustMatch::Mapping),
             ),
         ],
+        ..DATABASE
     },
     Database {
         name: "hipsparselt",
         directories: &[&["hipsparselt", "library"]],
         place: tensile,
         for_all: &[FALLBACK, TENSILE_MANIFEST],
+        ..DATABASE
     },
     Database {
         name: "miopen",
         directories: &[&["share", "miopen", "db"]],
         place: |inside| target_name::leading(inside.last()?).map(Place::Target),
-        for_all: &[],
+        ..DATABASE
+    },
+    Database {
+        // The plugins of MIOpen, one library for each target. Split, each leaves a host file in the
+        // generic artifact, and a build for one target has only its own.
+        name: "miopen_ck",
+        directories: &[&[]],
+        place: |inside| {
+            let name = inside.last()?.strip_prefix("libMIOpenCK")?;
+            let (stem, version) = name.split_once(".so")?;
+            let named = target_name::in_file_name(stem).pop()?;
+            (version.is_empty() || version.starts_with('.')).then_some(Place::Target(named))
+        },
+        with: Some("miopen"),
+        ..DATABASE
+    },
+    Database {
+        name: "composablekernel",
+        directories: &[&[]],
+        place: |inside| {
+            let name = inside.last()?.strip_prefix("libdevice_conv_operations_")?;
+            let stem = name.strip_suffix(".a")?;
+            let start = stem.match_indices("gfx").map(|(at, _)| at);
+            let mut start = start.filter(|at| *at == 0 || stem[..*at].ends_with('_'));
+            target_name::of_word(&stem[start.next()?..]).map(Place::Target)
+        },
+        ..DATABASE
     },
     Database {
         name: "aotriton",
         directories: &[&["aotriton", "kernels"], &["aotriton.images"]],
-        place: |inside| directory_of_target(inside.first()?),
-        for_all: &[],
+        place: |inside| {
+            let directory = inside.first()?;
+            let family = target_name::family(directory).map(Place::Target);
+            family.or_else(|| directory_of_target(directory))
+        },
+        ..DATABASE
     },
     Database {
         name: "hipkernelprovider",
-        // Then the engine.
-        directories: &[&["engines", "arch_content"]],
-        place: |inside| directory_of_target(inside.get(1)?),
-        for_all: &[],
+        // Then the engine, and whatever it has above its targets.
+        directories: &[
+            &["engines", "arch_content"],
+            &["engines", "test_arch_content"],
+        ],
+        place: |inside| {
+            let (_, directories) = inside.split_last()?;
+            directories
+                .iter()
+                .find_map(|name| directory_of_target(name))
+        },
+        ..DATABASE
     },
     Database {
         name: "rocfft",
         directories: &[&["rocfft"]],
-        place: |_| None,
         for_all: &[("rocfft_kernel_cache.db", ForAll::Merge(Merge::KernelCache))],
+        ..DATABASE
+    },
+    Database {
+        // RCCL's kernels, translated for another stepping of their processor.
+        name: "hotswap_cache",
+        directories: &[&["share", "rocjitsu", "translations"]],
+        place: |inside| {
+            let [domain, "v1", file] = inside else {
+                return None;
+            };
+            let (_, processor) = TRANSLATIONS.iter().find(|(known, _)| known == domain)?;
+            let (digest, "man" | "obj") = file.split_once('.')? else {
+                return None;
+            };
+            let is_digest = digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit());
+            is_digest.then(|| processor.parse().ok().map(Place::Target))?
+        },
+        is_opaque: true,
+        ..DATABASE
     },
 ];
 
 /// Which databases are known places.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Selection {
-    /// All of them.
+    /// All of them that need not be named.
     #[default]
     Auto,
     /// None.
@@ -169,7 +245,7 @@ impl Selection {
     /// Whether this database is selected.
     pub fn has(&self, database: &Database) -> bool {
         match self {
-            Self::Auto => true,
+            Self::Auto => database.with.is_none(),
             Self::None => false,
             Self::Named(names) => names.iter().any(|name| name == database.name),
         }
@@ -226,6 +302,9 @@ fn matches_pattern(pattern: &str, name: &str) -> bool {
 /// The parts of `path` behind the directories that are named, which may be anywhere in it.
 fn below<'a>(path: &'a [&'a str], directories: &[&str]) -> Option<&'a [&'a str]> {
     let count = directories.len();
+    if count == 0 {
+        return Some(path);
+    }
     let start = path
         .windows(count)
         .position(|window| window == directories)?;
@@ -247,9 +326,7 @@ fn tensile(inside: &[&str]) -> Option<Place> {
         .iter()
         .map(|name| target_name::of_directory(name));
     if let Some(target) = directories.find_map(|target| target) {
-        let other = named
-            .into_iter()
-            .find(|named| !target_name::matches_processor(target.processor(), named.processor()));
+        let other = named.into_iter().find(|named| !target.covers(named));
         return Some(match other {
             Some(other) => Place::Contradiction(target, other),
             None => Place::Target(target),
@@ -307,9 +384,23 @@ mod tests {
         lib/hipsparselt/library/Kernels_gfx942_20cu.co                  hipsparselt        gfx942
         share/miopen/db/gfx90a68.HIP.fdb.txt                            miopen             gfx90a
         share/miopen/db/gfx942_metadata.tn.model                        miopen             gfx942
-        lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2             aotriton           gfx11xx
+        share/miopen/db/gfx1250-strict256.HIP.fdb.txt                   miopen             gfx1250-strict
+        lib/rocblas/library/gfx1250-strict/TensileManifest.txt          rocblas            gfx1250-strict
+        lib/rocblas/library/Kernels.so-000-gfx1250-strict.hsaco         rocblas            gfx1250-strict
+        lib/libMIOpenCKGroupedConv_gfx1100.so                           miopen_ck          gfx1100
+        lib/libMIOpenCKGroupedConv_gfx90a-xnack+.so.1.0                 miopen_ck          gfx90a:xnack+
+        lib/libdevice_conv_operations_gfx942.a                          composablekernel   gfx942
+        lib/libdevice_conv_operations_gfx950_xnackp.a                   composablekernel   gfx950:xnack+
+        lib/libdevice_conv_operations_2d_gfx1250_strict.a               composablekernel   gfx1250-strict
+        lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2             aotriton           gfx11
+        lib/aotriton.images/amd-gfx120x/flash/attn_fwd.aks2             aotriton           gfx12_0
+        lib/aotriton.images/amd-gfx115x/flash/attn_fwd.aks2             aotriton           gfx115x
+        lib/aotriton.images/amd-gfx942/flash/attn_fwd.aks2              aotriton           gfx942
         lib/aotriton/kernels/gfx90a/flash/a.hsaco                       aotriton           gfx90a
         lib/hipkp/engines/arch_content/ck/gfx1201/kernels.bin           hipkernelprovider  gfx1201
+        lib/hipkp/engines/arch_content/gfx1250-strict/kernels.bin       hipkernelprovider  gfx1250-strict
+        bin/engines/test_arch_content/hkp/unit/shared/gfx942/a/b.bin    hipkernelprovider  gfx942
+        share/rocjitsu/translations/gfx1250-b0-a0/v1/0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.obj  hotswap_cache  gfx1250
     ";
 
     #[test]
@@ -332,6 +423,12 @@ mod tests {
             "share/miopen/db/readme_gfx90a.txt",
             "lib/aotriton.images/README.md",
             "lib/engines/arch_content/gfx90a",
+            "lib/libMIOpen.so.1",
+            "lib/libMIOpenCKGroupedConv_gfx1100.so_old",
+            "lib/libdevice_conv_operations.a",
+            "lib/libdevice_gemm_operations_gfx942.a",
+            "share/rocjitsu/translations/gfx1250-b0-a0/v1/index.json",
+            "share/rocjitsu/translations/gfx942-x/v1/0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.obj",
         ] {
             assert_eq!(place(path), None, "{path}");
         }
@@ -343,7 +440,11 @@ mod tests {
             let selected = DATABASES.iter().filter(|database| selection.has(database));
             selected.map(|database| database.name).collect()
         };
-        assert_eq!(names(Selection::Auto).len(), DATABASES.len());
+        let optional = DATABASES.iter().filter(|database| database.with.is_some());
+        assert_eq!(
+            names(Selection::Auto).len(),
+            DATABASES.len() - optional.count()
+        );
         assert!(names(Selection::None).is_empty());
         assert_eq!(
             names(Selection::Named(vec!["miopen".to_owned()])),

@@ -17,12 +17,16 @@ pub enum Kind {
 /// The component and the kind of the artifact directory called `name`; `None` for a name that
 /// says neither `generic` nor a target.
 pub fn parse(name: &str) -> Option<(&str, Kind)> {
-    let (component, suffix) = name.rsplit_once('_')?;
-    let kind = match suffix {
-        GENERIC => Kind::Generic,
-        _ => Kind::Target(target(suffix)?),
-    };
-    (!component.is_empty()).then_some((component, kind))
+    // A family's name may have a `_` (gfx12_0).
+    let mut splits = name.match_indices('_');
+    splits.find_map(|(at, _)| {
+        let (component, suffix) = (&name[..at], &name[at + 1..]);
+        let kind = match suffix {
+            GENERIC => Kind::Generic,
+            _ => Kind::Target(target(suffix)?),
+        };
+        (!component.is_empty()).then_some((component, kind))
+    })
 }
 
 /// The name of the artifact directory of a component for a target, or of the generic one.
@@ -36,7 +40,7 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
 /// The GPU target that `text` is, in the form in which it is written. What is no processor, SPIR-V
 /// excepted, is none: artifacts of whole groups have names, too.
 pub fn target(text: &str) -> Option<TargetId> {
-    let target: TargetId = text.parse().ok()?;
+    let target = TargetId::family(text).or_else(|| text.parse().ok())?;
     let processor = target.processor();
     let known = processor.starts_with("gfx") || processor == "amdgcnspirv";
     (known && target.to_string() == text).then_some(target)
@@ -69,6 +73,14 @@ mod tests {
             (
                 "blas_lib_amdgcnspirv",
                 Some(("blas_lib", target("amdgcnspirv"))),
+            ),
+            (
+                "aotriton_lib_gfx12_0",
+                TargetId::family("gfx12_0").map(|family| ("aotriton_lib", Kind::Target(family))),
+            ),
+            (
+                "rccl_lib_gfx1250-strict",
+                Some(("rccl_lib", target("gfx1250-strict"))),
             ),
             ("blas_lib_gfx110X", None),
             ("blas_lib", None),

@@ -1,7 +1,7 @@
 //! GPU targets in the names of files and directories: `Kernels.so-000-gfx90a-xnack+.hsaco`.
 
-use kpack_format::TargetId;
 use kpack_format::code_object::processors;
+use kpack_format::{FAMILIES, TargetId};
 
 /// The target that a whole name is, such as a directory's: `gfx1100`, `gfx90a-xnack+`,
 /// `gfx942_20cu`, `amd-gfx11xx`.
@@ -31,18 +31,19 @@ pub fn in_file_name(name: &str) -> Vec<TargetId> {
 /// The target that a file of MIOpen's begins with. The number of compute units may follow without
 /// anything between (`gfx90a68` is gfx90a with 0x68 of them), so what is a processor has to be known.
 pub fn leading(name: &str) -> Option<TargetId> {
-    let (target, _) = parse(name)?;
-    let run = target.processor();
-    if processors().any(|known| known == run) {
-        return Some(target);
+    let target = parse(name).map(|(target, _)| target);
+    let is_known = |target: &&TargetId| processors().any(|known| known == target.processor());
+    if let Some(target) = target.as_ref().filter(is_known) {
+        return Some(target.clone());
     }
     let known = processors().filter(|known| {
-        let units = run.strip_prefix(known);
-        units.is_some_and(|units| units.bytes().all(|b| b.is_ascii_hexdigit()))
+        let rest = name.strip_prefix(known);
+        let after = rest.map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+        after.is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric()))
     });
     match known.max_by_key(|known| known.len()) {
         Some(known) => known.parse().ok(),
-        None => Some(target),
+        None => target,
     }
 }
 
@@ -60,7 +61,7 @@ pub fn looks_specific(name: &str) -> bool {
 /// in the name standing for any digit (`gfx11xx`), and no feature has different signs. A name that
 /// says less than the code is no contradiction: `gfx906` was the name of code for `gfx906:xnack-`.
 pub fn agrees(said: &TargetId, own: &TargetId) -> bool {
-    matches_processor(said.processor(), own.processor())
+    said.covers(own)
         && said.features().all(|(name, on)| {
             let mut same = own.features().filter(|(other, _)| *other == name);
             same.all(|(_, own)| own == on)
@@ -72,19 +73,36 @@ pub(crate) fn either_agrees(one: &TargetId, other: &TargetId) -> bool {
     agrees(one, other) || agrees(other, one)
 }
 
-/// Whether `pattern`, in which `x` stands for any digit, is `processor`.
-pub(crate) fn matches_processor(pattern: &str, processor: &str) -> bool {
-    let (Some(pattern), Some(digits)) =
-        (pattern.strip_prefix("gfx"), processor.strip_prefix("gfx"))
-    else {
-        return pattern == processor;
-    };
-    pattern.len() == digits.len()
-        && pattern
-            .bytes()
-            .zip(digits.bytes())
-            .all(|(a, b)| a == b || a == b'x' && b.is_ascii_hexdigit())
+/// The target in a name that CMake made a word of: `gfx950_xnackp` is gfx950:xnack+, where `:` and `-`
+/// became `_`, and `+` became `p`.
+pub fn of_word(word: &str) -> Option<TargetId> {
+    let start = ["_sramecc", "_xnack"].into_iter();
+    let start = start.filter_map(|feature| word.find(feature)).min();
+    let (processor, features) = word.split_at(start.unwrap_or(word.len()));
+    let mut id = processor.replace('_', "-");
+    let mut rest = features;
+    while let Some(feature) = rest.strip_prefix('_') {
+        let end = feature.find(['p', '_'])?;
+        let sign = if feature[end..].starts_with('p') {
+            '+'
+        } else {
+            '-'
+        };
+        id.push_str(&format!(":{}{sign}", &feature[..end]));
+        rest = &feature[end + 1..];
+    }
+    rest.is_empty().then(|| id.parse().ok())?
 }
+
+/// The family that a directory's name means, where there is one: `gfx11xx` is gfx11.
+pub fn family(pattern: &str) -> Option<TargetId> {
+    let name = pattern.strip_prefix("amd-").unwrap_or(pattern);
+    let (family, _) = FAMILIES.iter().find(|(_, pattern)| *pattern == name)?;
+    TargetId::family(family)
+}
+
+/// What the name of a processor's variant ends with.
+const STRICT: &str = "-strict";
 
 fn at_boundary(name: &str, start: usize) -> Option<&str> {
     let before = name.get(..start)?.chars().next_back();
@@ -106,6 +124,9 @@ fn parse(text: &str) -> Option<(TargetId, &str)> {
     let mut id = format!("gfx{number}");
     if let Some((generic, behind)) = generic(rest) {
         id.push_str(generic);
+        rest = behind;
+    } else if let Some(behind) = rest.strip_prefix(STRICT) {
+        id.push_str(STRICT);
         rest = behind;
     } else if number.len() < 3 {
         // A generation, such as gfx9, is no processor.
@@ -162,6 +183,11 @@ mod tests {
             ("TensileLibrary_gfx942_20cu.co", "gfx942"),
             ("extop_gfx9-4-generic.co", "gfx9-4-generic"),
             ("extop_gfx11-generic.co", "gfx11-generic"),
+            ("TensileLibrary_gfx1250-strict.co", "gfx1250-strict"),
+            (
+                "libMIOpenCKGroupedConv_gfx1250-strict-xnack+.so",
+                "gfx1250-strict:xnack+",
+            ),
         ] {
             assert_eq!(in_name(name), [target], "{name}");
         }
@@ -170,6 +196,7 @@ mod tests {
             "libgfx1100.so",
             "gfx9.h",
             "gfx1100foo.co",
+            "gfx1250-stricter.co",
             "gfx.co",
         ] {
             assert!(in_name(none).is_empty(), "{none}");
@@ -197,11 +224,36 @@ mod tests {
         assert_eq!(of("gfx942130.db.txt").as_deref(), Some("gfx942"));
         assert_eq!(of("gfx1030_36.kdb").as_deref(), Some("gfx1030"));
         assert_eq!(
+            of("gfx1250-strict100.kdb").as_deref(),
+            Some("gfx1250-strict")
+        );
+        assert_eq!(
+            of("gfx1250-strict_64.kdb").as_deref(),
+            Some("gfx1250-strict")
+        );
+        assert_eq!(
             of("gfx908_ConvAsm1x1U_encoder.tn.model").as_deref(),
             Some("gfx908")
         );
         assert_eq!(of("gfx1399.kdb").as_deref(), Some("gfx1399"));
         assert_eq!(of("miopen.db"), None);
+    }
+
+    #[test]
+    fn targets_in_words() {
+        for (word, target) in [
+            ("gfx1100", Some("gfx1100")),
+            ("gfx1250_strict", Some("gfx1250-strict")),
+            ("gfx9_4_generic", Some("gfx9-4-generic")),
+            ("gfx950_xnackp", Some("gfx950:xnack+")),
+            ("gfx942_srameccp_xnack_", Some("gfx942:sramecc+:xnack-")),
+            ("gfx942_20cu", None),
+            ("gfx950_xnack", None),
+            ("gfx950_xnackpp", None),
+        ] {
+            let own = of_word(word).map(|target| target.to_string());
+            assert_eq!(own.as_deref(), target, "{word}");
+        }
     }
 
     #[test]
@@ -213,5 +265,6 @@ mod tests {
         assert!(!agrees("gfx90a:xnack+", "gfx90a:xnack-"));
         assert!(!agrees("gfx11xx", "gfx1200"));
         assert!(!agrees("gfx1100", "gfx1101"));
+        assert!(!agrees("gfx1250", "gfx1250-strict"));
     }
 }

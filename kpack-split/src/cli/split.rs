@@ -62,13 +62,17 @@ pub(super) struct Arguments {
     /// Directory for the split artifacts
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
-    /// Kernel databases whose files move to their targets: `auto` (all known ones), `none`, or names
+    /// Kernel databases whose files move to their targets: `auto` (all that need not be named), `none`, or names
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "auto")]
     split_databases: Vec<String>,
-    /// Expected GPU targets, such as gfx90a:xnack+. Nothing is split if the artifact, or the whole
-    /// batch, has device code for none of them. Default: keep every target
+    /// Expected GPU targets. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too; a target with
+    /// features only for itself. Default: keep every target
     #[arg(long, value_name = "TARGET", num_args = 1.., value_delimiter = ',')]
     gpu_targets: Vec<TargetId>,
+    /// Reject an artifact, or a whole batch, that has device code but for none of --gpu-targets. Default:
+    /// write the generic artifact, with a warning
+    #[arg(long, requires = "gpu_targets")]
+    require_targets: bool,
     /// How to treat code for targets that --gpu-targets does not list
     #[arg(long, value_enum, default_value_t = UnexpectedArgument::Drop)]
     unexpected: UnexpectedArgument,
@@ -153,6 +157,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     );
     options.databases = selection(&arguments.split_databases)?;
     options.targets.clone_from(&arguments.gpu_targets);
+    options.require_targets = arguments.require_targets;
     options.unexpected = match arguments.unexpected {
         UnexpectedArgument::Drop => Unexpected::Drop,
         UnexpectedArgument::Error => Unexpected::Error,
@@ -189,16 +194,23 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
         [name] if name == "none" => return Ok(Selection::None),
         _ => {}
     }
-    for name in names {
+    for name in names.iter().filter(|name| *name != "auto") {
         if !DATABASES.iter().any(|database| database.name == name) {
             let known: Vec<&str> = DATABASES.iter().map(|database| database.name).collect();
             return Err(Error::usage(format!(
-                "unknown kernel database `{name}` (expected `auto` or `none` alone, or any of {})",
+                "unknown kernel database `{name}` (expected `none` alone, or any of auto, {})",
                 known.join(", ")
             )));
         }
     }
-    Ok(Selection::Named(names.to_vec()))
+    let is_named = |name: &str| names.iter().any(|named| named == name);
+    let chosen = DATABASES.iter().filter(|database| {
+        let default = is_named("auto") && database.with.is_none();
+        default || is_named(database.name) || database.with.is_some_and(is_named)
+    });
+    Ok(Selection::Named(
+        chosen.map(|database| database.name.to_owned()).collect(),
+    ))
 }
 
 /// The most notices of one kind of severity that are printed for an artifact; all are in the JSON.

@@ -11,7 +11,7 @@ use super::archive::counted;
 use super::{Context, Outcome, Report, Subject, original};
 use crate::Error;
 use crate::artifact::classify::{Class, Entry, Node, classify, walk_error};
-use crate::artifact::databases::{ForAll, Selection, for_all};
+use crate::artifact::databases::{ForAll, Selection, for_all, recognise};
 use crate::artifact::differences::same_bytes;
 use crate::artifact::manifest_txt;
 use crate::artifact::shared::Entries;
@@ -268,6 +268,12 @@ impl Pair {
             report.note(Subject::Files, place, text);
         }
         match class {
+            // One of a database may have moved as it was.
+            Class::Fat
+                if recognise(&path.to_string_lossy()).is_some() && same_bytes(place, unsplit)? =>
+            {
+                Ok(())
+            }
             Class::Fat => original::compare(&Linked::open(place)?, unsplit, context, report),
             _ if same_bytes(place, unsplit)? => Ok(()),
             _ => {

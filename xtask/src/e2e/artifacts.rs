@@ -30,7 +30,7 @@ const CONFIGURATION: &str = r#"{
   "architecture_groups": {
     "gfx110X": {
       "display_name": "Radeon RX 7000",
-      "architectures": ["gfx1100", "gfx1101", "gfx11xx"]
+      "architectures": ["gfx1100", "gfx1101", "gfx11"]
     },
     "instinct": {
       "display_name": "Instinct MI200 and MI300",

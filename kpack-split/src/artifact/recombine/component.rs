@@ -20,7 +20,7 @@ use crate::artifact::names;
 use crate::artifact::output::Output;
 use crate::artifact::packaging::TargetGroup;
 use crate::artifact::rules::Digests;
-use crate::artifact::target_name::{agrees, matches_processor};
+use crate::artifact::target_name::agrees;
 use crate::artifact::tree::Tree;
 
 /// How many differences between two trees are listed one by one.
@@ -295,7 +295,6 @@ impl<'a> Component<'a> {
 
 /// Whether the target's processor, or one of its family, is known to this version.
 fn is_known(target: &TargetId) -> bool {
-    let mut known = processors();
-    let processor = target.processor();
-    !processor.starts_with("gfx") || known.any(|known| matches_processor(processor, known))
+    let mut known = processors().filter_map(|known| known.parse().ok());
+    !target.processor().starts_with("gfx") || known.any(|known| target.covers(&known))
 }

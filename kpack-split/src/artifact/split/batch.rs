@@ -91,7 +91,7 @@ impl BatchReport {
 ///
 /// # Errors
 /// Where there is no artifact, or two have the same prefix, or output would go into one of them;
-/// [`Error::Refused`] where there is device code, but for none of the targets that are expected.
+/// [`Error::Refused`] where there is device code, but for none of the targets that are required.
 /// Nothing is written then.
 pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
     parallel::with_jobs(options.each.jobs, || split_all(options, progress))
@@ -150,8 +150,8 @@ fn refuse_collisions(artifacts: &mut [Read]) {
     }
 }
 
-/// Refuses a batch that has device code for none of the targets that are expected, and names those
-/// that it has nothing for. An artifact may have nothing for one, or for all.
+/// Refuses a batch that has device code for none of the targets that are required, and names the
+/// expected ones that it has nothing for. An artifact may have nothing for one, or for all.
 fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Result<(), Error> {
     let expected = &options.each.targets;
     let inputs = read.iter().flat_map(|(_, read)| read);
@@ -162,19 +162,19 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
     if found.is_empty() || lacks.is_empty() {
         return Ok(());
     }
+    report.notices.push(Notice {
+        severity: Severity::Warning,
+        path: options.parent_dir.clone(),
+        text: format!(
+            "no artifact in it has anything for {}; there is device code for {}",
+            list(lacks),
+            list(found.iter().copied())
+        ),
+    });
     if !there.is_empty() {
-        report.notices.push(Notice {
-            severity: Severity::Warning,
-            path: options.parent_dir.clone(),
-            text: format!(
-                "no artifact in it has anything for {}; there is device code for {}",
-                list(lacks),
-                list(found)
-            ),
-        });
         return Ok(());
     }
-    refuse_none_expected(&options.parent_dir, expected, found).map_err(|error| {
+    refuse_none_expected(&options.parent_dir, &options.each, found).map_err(|error| {
         let failures = read.iter().filter_map(|(_, read)| read.as_ref().err());
         let also: String = failures
             .map(|failure| format!("\n  and {}", failure.in_one_line()))

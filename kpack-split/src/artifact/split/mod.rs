@@ -42,7 +42,7 @@ pub(crate) use targets::is_for;
 /// # Errors
 /// [`Error::Usage`] for options that make no sense, [`Error::Refused`] for input that is damaged,
 /// that contradicts itself or is not what it should be, or that has nothing for any of the targets
-/// that are expected, [`Error::Io`]. Nothing has appeared under its final name then, but where
+/// that are required, [`Error::Io`]. Nothing has appeared under its final name then, but where
 /// renaming failed half-way: there is no generic artifact then.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     parallel::with_jobs(options.jobs, || split_one(options, progress))
@@ -59,7 +59,7 @@ fn split_one(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let (input, report) = read(options, &Sources::One(options.artifact_dir.clone()))?;
     if !input.has_expected(options) {
         let found = input.found.keys();
-        targets::refuse_none_expected(&options.artifact_dir, &options.targets, found)?;
+        targets::refuse_none_expected(&options.artifact_dir, options, found)?;
     }
     write(options, input, report, &Budget::default(), progress)
 }

@@ -25,6 +25,8 @@ pub struct Options {
     pub databases: Selection,
     /// The targets that are expected; where empty, every target that is there.
     pub targets: Vec<TargetId>,
+    /// Whether to refuse an artifact, or a batch, with device code for none of them.
+    pub require_targets: bool,
     /// How to treat files for targets that are not expected.
     pub unexpected: Unexpected,
     /// How to treat files outside of kernel databases that look architecture-specific.
@@ -67,6 +69,7 @@ impl Options {
             artifact_prefix: artifact_prefix.into(),
             databases: Selection::default(),
             targets: Vec::new(),
+            require_targets: false,
             unexpected: Unexpected::default(),
             unknown: Unknown::default(),
             install_hint: None,

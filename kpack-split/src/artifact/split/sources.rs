@@ -8,6 +8,7 @@ use super::report::Report;
 use super::{Options, unlisted};
 use crate::Error;
 use crate::artifact::databases::Selection;
+use crate::artifact::mark;
 use crate::artifact::names::{self, Kind};
 use crate::artifact::rules::{Place, belongs};
 use crate::artifact::tree::{Item, Role, Tree, is_artifact};
@@ -63,7 +64,7 @@ impl Sources {
                         trees.all.push((None, read(path, &options.databases)?));
                         continue;
                     };
-                    let tree = read(path, &Selection::Auto)?;
+                    let tree = read(path, &mark::databases(path)?)?;
                     if let Some((file, reason)) = misplaced(&tree, target) {
                         let text = format!(
                             "it {reason}, which is one of several of one name (expected only what \
@@ -164,7 +165,7 @@ fn detect_already_split(
     if !is_artifact(&generic) {
         return Ok(None);
     }
-    let tree = read(path, &Selection::Auto)?;
+    let tree = read(path, &mark::databases(path)?)?;
     let is_split = misplaced(&tree, &target).is_none();
     Ok(is_split.then_some((target, tree, generic)))
 }

@@ -8,7 +8,6 @@ use kpack_format::TargetId;
 use super::Options;
 use super::report::Report;
 use crate::Error;
-use crate::artifact::target_name;
 use crate::install::Unexpected;
 
 /// What becomes of the targets that there is something for.
@@ -19,19 +18,20 @@ pub(super) struct Targets {
 }
 
 /// Refuses an artifact, or a batch of them, where there is something for targets, but for none of
-/// those that are expected: all device code would be left out.
+/// those that are expected, if the options say so: all device code would be left out.
 pub(super) fn refuse_none_expected<'a>(
     path: &Path,
-    expected: &[TargetId],
+    options: &Options,
     found: impl IntoIterator<Item = &'a TargetId>,
 ) -> Result<(), Error> {
     let there = list(found);
-    if there.is_empty() {
+    let refuses = options.require_targets || options.unexpected == Unexpected::Error;
+    if there.is_empty() || !refuses {
         return Ok(());
     }
     let text = format!(
         "it has nothing for {}; there is device code for {there}",
-        list(expected)
+        list(&options.targets)
     );
     Err(Error::refused(path, text))
 }
@@ -99,9 +99,8 @@ impl Targets {
 /// Whether what is for `found`, which may be a family (`gfx11xx`) or leave features open (`gfx90a`), is
 /// for the target `expected`.
 pub(crate) fn is_for(found: &TargetId, expected: &TargetId) -> bool {
-    let is_family = found.processor().contains('x') && found.processor() != expected.processor();
-    found.runs_on(expected)
-        || is_family && target_name::matches_processor(found.processor(), expected.processor())
+    let is_family = found.processor() != expected.processor() && found.covers(expected);
+    found.runs_on(expected) || expected.selects(found) || is_family
 }
 
 /// Targets, for people.
