@@ -9,15 +9,6 @@ pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
     path.to_string_lossy().serialize(serializer)
 }
 
-pub(crate) fn option<S: Serializer>(
-    path: &Option<PathBuf>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    path.as_deref()
-        .map(Path::to_string_lossy)
-        .serialize(serializer)
-}
-
 pub(crate) fn list<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }

@@ -54,6 +54,32 @@ fn files() -> &'static Vec<(String, Vec<u8>)> {
     })
 }
 
+/// The JSON of `kpack show` is an interface: its keys and their order stay.
+#[test]
+fn json_of_each_kind() {
+    let tree = Tree::new();
+    for (name, bytes) in files() {
+        let name = match name.rsplit_once('.') {
+            Some((_, "kpack" | "kpm")) => format!("lib/.kpack/{name}"),
+            _ => name.clone(),
+        };
+        fs::create_dir_all(tree.path(&name).parent().unwrap()).unwrap();
+        fs::write(tree.path(&name), bytes).unwrap();
+    }
+    let mut text = String::new();
+    for name in tree.snapshot().keys() {
+        let shown = inspect::inspect(&tree.path(name)).unwrap();
+        text += &serde_json::to_string_pretty(&shown).unwrap();
+        text += "\n";
+    }
+    let root = fs::canonicalize(tree.root()).unwrap();
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(root.to_str().unwrap(), "PREFIX");
+    settings.add_filter(r#""checksum": "[0-9a-f]{64}""#, r#""checksum": "SHA-256""#);
+    settings.add_filter(r#""(size|address|bundle_offset|stored_size|original_size|device_bytes|uncompressed_size|section_size)": \d+"#, r#""$1": 0"#);
+    settings.bind(|| insta::assert_snapshot!(text));
+}
+
 #[test]
 fn each_kind_is_told() {
     let tree = Tree::new();

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::output::{self, Text, count, size};
+use super::output::{self, Text, size};
+use super::show::totals;
 use crate::Error;
 use crate::inspect::{self, Content};
 
@@ -37,16 +38,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::json(&archive)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let rows = archive.kernels.iter().map(|kernel| {
-        let stored = match kernel.shared_by {
+    let entries = archive.entries().into_iter();
+    let rows = entries.map(|(kernel, target, entry)| {
+        let (stored_size, shared_by) = archive.stored[&entry.ordinal];
+        let stored = match shared_by {
             0 | 1 => "once".to_owned(),
             kernels => format!("shared by {kernels}"),
         };
         vec![
-            kernel.name.clone(),
-            kernel.target.clone(),
-            size(kernel.original_size),
-            size(kernel.stored_size),
+            kernel.to_owned(),
+            target.to_owned(),
+            size(entry.original_size),
+            size(stored_size),
             stored,
         ]
     });
@@ -55,13 +58,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         text.table(0, &["kernel", "target", ">size", ">stored", "how"], rows);
     }
     text.line(format_args!(
-        "{}, {}: {}, {} stored: {} -> {}",
-        archive.group_name,
-        archive.targets.join(", "),
-        count(archive.kernels.len() as u64, "kernel"),
-        count(archive.stored_objects as u64, "code object"),
-        size(archive.original_size),
-        size(archive.stored_size),
+        "{}, {}: {}",
+        archive.toc.group_name,
+        archive.toc.gfx_arches.join(", "),
+        totals(&archive),
     ));
     text.write()?;
     Ok(ExitCode::SUCCESS)

@@ -1,16 +1,20 @@
 //! `kpack show`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::output::{self, Text, count, size};
+use kpack_format::code_object::CodeObject;
+use kpack_format::manifest::Manifest;
 use kpack_format::marker::of_another_build;
+use kpack_format::offload_bundle::Bundle;
 
 use crate::Error;
 use crate::inspect::{
-    self, Archive, Bundle, CodeObject, Content, FatBinary, Manifest, SplitBinary, Unlinked,
+    self, Archive, Content, FatBinary, SplitBinary, Unlinked, code_object_version, format_of,
+    is_present,
 };
 use crate::object_file::is_object;
 
@@ -54,10 +58,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     match &inspection.content {
         Content::FatBinary(fat) => fat_binary(fat, &mut text),
         Content::SplitBinary(split) => split_binary(split, &mut text),
-        Content::HostBinary(host) => text.line(&host.explanation),
+        Content::HostBinary(reason) => text.line(reason),
         Content::Unlinked(unlinked) => objects(unlinked, &mut text),
         Content::Archive(archive) => archive_text(archive, &mut text),
-        Content::Manifest(manifest) => manifest_text(manifest, &mut text),
+        Content::Manifest(manifest) => manifest_text(&inspection.path, manifest, &mut text),
         Content::Bundle(bundle) => bundle_text(bundle, &mut text),
         Content::CodeObject(code_object) => code_object_text(code_object, &mut text),
     }
@@ -66,26 +70,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 fn fat_binary(fat: &FatBinary, text: &mut Text) {
-    let totals = fat.targets.iter().map(|total| {
-        vec![
-            total.target.clone(),
-            total.code_objects.to_string(),
-            size(total.size),
-        ]
+    let totals = fat.targets().into_iter();
+    let totals = totals.map(|(target, (code_objects, bytes))| {
+        vec![target.to_string(), code_objects.to_string(), size(bytes)]
     });
-    let wrappers = fat.wrappers.iter().map(|wrapper| {
-        let bundle = &wrapper.bundle;
-        let targets = bundle
-            .entries
-            .iter()
-            .filter_map(|entry| entry.target.as_deref());
+    let wrappers = fat.wrappers.iter().map(|(wrapper, bundle)| {
+        let (format, uncompressed_size) = format_of(bundle);
+        let entries = bundle.entries.iter();
+        let targets = entries.filter_map(|entry| Some(entry.id.target()?.to_string()));
         vec![
-            wrapper.index.to_string(),
+            wrapper.co_index.to_string(),
             format!("{:#x}", wrapper.bundle_offset),
-            bundle.format.clone(),
+            format,
             size(bundle.size),
-            bundle.uncompressed_size.map_or_else(String::new, size),
-            targets.collect::<Vec<_>>().join(" "),
+            uncompressed_size.map_or_else(String::new, size),
+            Vec::from_iter(targets).join(" "),
         ]
     });
     text.line(format_args!(
@@ -113,25 +112,28 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
 
 fn split_binary(split: &SplitBinary, text: &mut Text) {
     text.line(count(split.wrappers.len() as u64, "wrapper"));
-    match &split.kernel_name {
+    let (kernel_name, objects) = (split.kernel_name(), split.objects());
+    match kernel_name {
         Some(name) => text.line(format_args!("kernels: {name}#0 onwards")),
-        None if split.objects.is_empty() => {
+        None if objects.is_empty() => {
             text.line("kernels: unnamed (early form of the marker)");
         }
         None => {
             text.line("kernels of objects that were split before the link:");
-            let rows = split.objects.iter().map(|object| {
-                let name = object.kernel_name.clone();
-                let wrappers = object.wrappers.iter().map(usize::to_string);
-                vec![name.unwrap_or_default(), Vec::from_iter(wrappers).join(" ")]
+            let rows = objects.iter().map(|(name, wrappers)| {
+                let wrappers = wrappers.iter().map(u32::to_string);
+                vec![
+                    name.unwrap_or_default().to_owned(),
+                    Vec::from_iter(wrappers).join(" "),
+                ]
             });
             text.table(2, &["object", "wrappers"], rows);
         }
     }
-    for path in &split.kpack_search_paths {
+    for path in split.search_paths() {
         text.line(format_args!("searches: {path}"));
     }
-    let of_object = split.kernel_name.as_deref().is_none_or(is_object);
+    let of_object = kernel_name.is_none_or(is_object);
     match &split.prefix {
         Some(prefix) => text.line(format_args!("install prefix: {}", prefix.display())),
         None if of_object => {}
@@ -154,7 +156,7 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
         return text.line("no archives found");
     }
     text.table(2, &["target", "archive", ">size", ">code objects"], rows);
-    let binary = split.kernel_name.as_deref().unwrap_or("this binary");
+    let binary = kernel_name.unwrap_or("this binary");
     for archive in &split.other_builds {
         let what = of_another_build(binary);
         text.line(format_args!("{}: {what}", archive.display()));
@@ -194,40 +196,47 @@ fn objects(unlinked: &Unlinked, text: &mut Text) {
 }
 
 fn archive_text(archive: &Archive, text: &mut Text) {
+    let toc = &archive.toc;
     text.line(format_args!(
         "{} for {}, {}",
-        archive.group_name,
-        archive.targets.join(", "),
-        archive.compression_scheme
+        toc.group_name,
+        toc.gfx_arches.join(", "),
+        toc.scheme.as_str()
     ));
-    text.line(format_args!(
-        "{}, {} stored: {} -> {}",
-        count(archive.kernels.len() as u64, "kernel"),
-        count(archive.stored_objects as u64, "code object"),
-        size(archive.original_size),
-        size(archive.stored_size)
-    ));
+    text.line(totals(archive));
 }
 
-fn manifest_text(manifest: &Manifest, text: &mut Text) {
-    let rows = manifest.kpacks.iter().map(|kpack| {
+/// How much an archive holds.
+pub(super) fn totals(archive: &Archive) -> String {
+    format!(
+        "{}, {} stored: {} -> {}",
+        count(archive.entries().len() as u64, "kernel"),
+        count(archive.stored.len() as u64, "code object"),
+        size(archive.original_size()),
+        size(archive.stored_size())
+    )
+}
+
+fn manifest_text(path: &Path, manifest: &Manifest, text: &mut Text) {
+    let rows = manifest.kpack_files.iter().map(|(target, file)| {
+        let state = if is_present(path, file) {
+            "present"
+        } else {
+            "missing"
+        };
         vec![
-            kpack.target.clone(),
-            kpack.filename.clone(),
-            size(kpack.size),
-            kpack.kernel_count.to_string(),
-            if kpack.present { "present" } else { "missing" }.to_owned(),
+            target.clone(),
+            file.filename.clone(),
+            size(file.size),
+            file.kernel_count.to_string(),
+            state.to_owned(),
         ]
     });
-    text.line(format_args!(
-        "{}, in {}",
-        manifest.component_name,
-        if manifest.prefix.is_empty() {
-            "."
-        } else {
-            &manifest.prefix
-        }
-    ));
+    let prefix = match manifest.prefix.as_str() {
+        "" => ".",
+        prefix => prefix,
+    };
+    text.line(format_args!("{}, in {prefix}", manifest.component_name));
     if let Some(hint) = &manifest.install_hint {
         text.line(format_args!("install hint: {hint}"));
     }
@@ -236,24 +245,20 @@ fn manifest_text(manifest: &Manifest, text: &mut Text) {
 }
 
 fn bundle_text(bundle: &Bundle, text: &mut Text) {
-    let rows = bundle
-        .entries
-        .iter()
-        .map(|entry| vec![entry.id.clone(), size(entry.size)]);
-    let uncompressed = bundle.uncompressed_size;
-    let uncompressed = uncompressed.map_or_else(String::new, |bytes| {
+    let entries = bundle.entries.iter();
+    let rows = entries.map(|entry| vec![entry.id.to_string(), size(entry.size)]);
+    let (format, uncompressed_size) = format_of(bundle);
+    let uncompressed = uncompressed_size.map_or_else(String::new, |bytes| {
         format!(", {} uncompressed", size(bytes))
     });
-    text.line(format_args!("{}{uncompressed}", bundle.format));
+    text.line(format_args!("{format}{uncompressed}"));
     text.table(2, &["entry", ">size"], rows);
 }
 
 fn code_object_text(code_object: &CodeObject, text: &mut Text) {
-    let target = code_object
-        .target
-        .as_deref()
-        .unwrap_or("an unknown processor");
-    let version = match code_object.code_object_version {
+    let target = code_object.target.as_ref().map(ToString::to_string);
+    let target = target.as_deref().unwrap_or("an unknown processor");
+    let version = match code_object_version(code_object) {
         Some(version) => format!("code object version {version}"),
         None => format!("ABI version {}", code_object.abi_version),
     };

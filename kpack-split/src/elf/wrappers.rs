@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::elf;
-use serde::Serialize;
 
 use super::dynamic::{Dynamic, Relocation, Relocations, dynamic_symbols};
 use super::headers::Section;
@@ -42,9 +41,7 @@ impl DeviceCode {
 }
 
 /// Why a file has no device code to split off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoDeviceCode {
     /// It has no sections for device code.
     Absent,

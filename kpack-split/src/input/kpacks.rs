@@ -8,28 +8,25 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{self, SearchPath};
-use serde::Serialize;
 
 use super::{Overlay, manifest_parts, open_archive, read_manifest};
 use crate::Error;
 
 /// The archives that a split binary's marker refers to.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kpacks {
     /// By target, then in the order of the search paths.
     pub files: Vec<Kpack>,
     /// The manifests next to them that list archives of this binary's module.
-    #[serde(serialize_with = "crate::lossy::list")]
     pub manifests: Vec<PathBuf>,
 }
 
 /// An archive that a split binary's marker refers to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kpack {
     /// Target ID.
     pub target: String,
     /// Its path, or where it should be.
-    #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
     /// Size in bytes; `None` if a manifest lists it but it is missing.
     pub size: Option<u64>,

@@ -8,12 +8,11 @@ use object::read::archive::ArchiveFile;
 use object::read::elf::{FileHeader, SectionHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{LittleEndian, elf};
-use serde::Serialize;
 
 use crate::Error;
 
 /// A relocatable object or static library.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlinked {
     /// Whether it is a static library.
     pub static_library: bool,
@@ -24,7 +23,7 @@ pub struct Unlinked {
 }
 
 /// An object with device code.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceObject {
     /// Name of the member in its static library; `None` for an object in a file of its own.
     pub member: Option<String>,
@@ -32,7 +31,6 @@ pub struct DeviceObject {
     pub device_bytes: u64,
     /// Whether it has wrappers. With `-fgpu-rdc` they are in other objects, and only the host's
     /// linker knows what belongs together.
-    #[serde(skip)]
     pub has_wrappers: bool,
 }
 

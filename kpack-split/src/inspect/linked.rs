@@ -4,235 +4,153 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kpack_format::TargetId;
-use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
-use serde::Serialize;
+use kpack_format::offload_bundle::Bundle;
 
-use super::{Bundle, Content};
+use super::Content;
 use crate::Error;
-use crate::elf::{self, DeviceCode};
-use crate::input::{Kpack, Kpacks, Linked, find_kpacks, open_archive, prefix_of};
+use crate::elf::{DeviceCode, SplitWrapper, Wrapper};
+use crate::input::{Kpack, Kpacks, Linked, Marked, find_kpacks, open_archive, prefix_of};
 
 /// A binary with its device code in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug)]
 pub struct FatBinary {
     /// Size of `.hip_fatbin` in bytes.
     pub section_size: u64,
-    /// Its wrappers, in order.
-    pub wrappers: Vec<FatWrapper>,
+    /// Its wrappers in order, each with its bundle.
+    pub wrappers: Vec<(Wrapper, Bundle)>,
     /// Number of further wrappers, of objects that were split before the link.
-    #[serde(skip_serializing_if = "is_zero")]
     pub split_before: usize,
-    /// Totals for each target.
-    pub targets: Vec<TargetTotal>,
 }
 
-/// A wrapper and its bundle.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FatWrapper {
-    /// Code object index.
-    pub index: usize,
-    /// File offset of its bundle.
-    pub bundle_offset: u64,
-    /// Its bundle.
-    pub bundle: Bundle,
+impl FatBinary {
+    /// Number and total size of the code objects for each target.
+    pub fn targets(&self) -> BTreeMap<&TargetId, (usize, u64)> {
+        let mut totals: BTreeMap<&TargetId, (usize, u64)> = BTreeMap::new();
+        for entry in self.wrappers.iter().flat_map(|(_, bundle)| &bundle.entries) {
+            if let Some(target) = entry.id.target() {
+                let total = totals.entry(target).or_default();
+                *total = (total.0 + 1, total.1.saturating_add(entry.size));
+            }
+        }
+        totals
+    }
 }
 
-/// The code objects for one target.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TargetTotal {
-    /// Target ID.
-    pub target: String,
-    /// Number of code objects.
-    pub code_objects: usize,
-    /// Total size in bytes.
-    pub size: u64,
-}
-
-/// A binary whose device code is in kpacks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A binary whose device code is in archives.
+#[derive(Debug)]
 pub struct SplitBinary {
-    /// Its path in the install prefix; `None` for the early plain-text marker, and for objects
-    /// split before the link, which have their own names.
-    pub kernel_name: Option<String>,
-    /// The search paths of its markers.
-    pub kpack_search_paths: Vec<String>,
-    /// The objects that were split before the link, if it has several markers.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub objects: Vec<SplitObject>,
-    /// The install prefix, if the binary is at its `kernel_name` in one.
-    #[serde(serialize_with = "crate::lossy::option")]
+    /// Its markers: one, or one for each object that was split before the link.
+    pub(crate) markers: Vec<Marked>,
+    /// The install prefix, if the binary is at its kernels' name in one.
     pub prefix: Option<PathBuf>,
     /// Its wrappers, in order.
     pub wrappers: Vec<SplitWrapper>,
-    /// The archives that its marker refers to.
-    #[serde(flatten)]
+    /// The archives that its markers refer to.
     pub kpacks: Kpacks,
     /// The archives with device code of another build of this binary.
-    #[serde(
-        skip_serializing_if = "Vec::is_empty",
-        serialize_with = "crate::lossy::list"
-    )]
     pub other_builds: Vec<PathBuf>,
     /// Number of its code objects in each archive, in the order of the archives; 0 for a missing or
     /// unreadable archive.
     pub code_objects: Vec<usize>,
 }
 
-/// An object that was split before it was linked into a binary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SplitObject {
-    /// Its kernels' name, without the code object index.
-    pub kernel_name: Option<String>,
-    /// Positions of its wrappers in the binary.
-    pub wrappers: Vec<usize>,
-}
-
-/// A wrapper of a split binary.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SplitWrapper {
-    /// Code object index.
-    pub index: u32,
-    /// Address of the wrapper.
-    pub address: u64,
-}
-
-/// Why a binary has no device code to split off.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct NoDeviceCode {
-    /// The reason.
-    pub reason: elf::NoDeviceCode,
-    /// The reason in words.
-    pub explanation: String,
-}
-
 pub(super) fn inspect(linked: Linked) -> Result<Content, Error> {
     Ok(match &linked.code {
-        DeviceCode::Fat(fat) => Content::FatBinary(fat_binary(&linked, fat)?),
-        DeviceCode::Split(wrappers) => Content::SplitBinary(split_binary(&linked, wrappers)?),
-        DeviceCode::None(reason) => Content::HostBinary(NoDeviceCode {
-            reason: *reason,
-            explanation: reason.to_string(),
-        }),
-    })
-}
-
-// serde requires this signature.
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
-fn fat_binary(linked: &Linked, fat: &elf::FatBinary) -> Result<FatBinary, Error> {
-    let mut wrappers = Vec::new();
-    let mut totals: BTreeMap<TargetId, (usize, u64)> = BTreeMap::new();
-    for (wrapper, bundle) in fat.wrappers.iter().zip(linked.bundles(&fat.wrappers)) {
-        let bundle = bundle?;
-        for entry in &bundle.entries {
-            if let Some(target) = entry.id.target() {
-                let total = totals.entry(target.clone()).or_default();
-                *total = (total.0 + 1, total.1.saturating_add(entry.size));
-            }
+        DeviceCode::Fat(fat) => {
+            let bundles: Result<Vec<_>, _> = linked.bundles(&fat.wrappers).collect();
+            Content::FatBinary(FatBinary {
+                section_size: fat.size(),
+                wrappers: fat.wrappers.iter().cloned().zip(bundles?).collect(),
+                split_before: fat.split_before.len(),
+            })
         }
-        wrappers.push(FatWrapper {
-            index: wrapper.co_index as usize,
-            bundle_offset: wrapper.bundle_offset,
-            bundle: Bundle::from(&bundle),
-        });
-    }
-    let total = |(target, (code_objects, size)): (TargetId, _)| TargetTotal {
-        target: target.to_string(),
-        code_objects,
-        size,
-    };
-    Ok(FatBinary {
-        section_size: fat.size(),
-        wrappers,
-        split_before: fat.split_before.len(),
-        targets: totals.into_iter().map(total).collect(),
+        DeviceCode::Split(wrappers) => {
+            Content::SplitBinary(SplitBinary::read(&linked, wrappers.clone())?)
+        }
+        DeviceCode::None(reason) => Content::HostBinary(*reason),
     })
 }
 
-fn split_binary(linked: &Linked, wrappers: &[elf::SplitWrapper]) -> Result<SplitBinary, Error> {
-    let path = &linked.path;
-    let groups = linked.markers()?;
-    let mut kpacks = Kpacks::default();
-    let mut code_objects: Vec<usize> = Vec::new();
-    let mut other_builds: Vec<PathBuf> = Vec::new();
-    let mut objects = Vec::new();
-    for group in &groups {
-        let of_group = find_kpacks(path, &group.marker)?;
-        for kpack in of_group.files {
-            let count = count_code_objects(&kpack, group.marker.kernel_name.as_deref());
-            if is_of_another_build(&kpack, &group.marker) && !other_builds.contains(&kpack.path) {
-                other_builds.push(kpack.path.clone());
+impl SplitBinary {
+    fn read(linked: &Linked, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
+        let mut split = Self {
+            markers: linked.markers()?,
+            prefix: None,
+            wrappers,
+            kpacks: Kpacks::default(),
+            other_builds: Vec::new(),
+            code_objects: Vec::new(),
+        };
+        for group in &split.markers {
+            let of_group = find_kpacks(&linked.path, &group.marker)?;
+            for kpack in of_group.files {
+                let (count, is_of_other_build) = code_objects(&kpack, group);
+                if is_of_other_build && !split.other_builds.contains(&kpack.path) {
+                    split.other_builds.push(kpack.path.clone());
+                }
+                match split.kpacks.files.iter().position(|known| *known == kpack) {
+                    Some(known) => split.code_objects[known] += count,
+                    None => {
+                        split.kpacks.files.push(kpack);
+                        split.code_objects.push(count);
+                    }
+                }
             }
-            match kpacks.files.iter().position(|known| *known == kpack) {
-                Some(known) => code_objects[known] += count,
-                None => {
-                    kpacks.files.push(kpack);
-                    code_objects.push(count);
+            for manifest in of_group.manifests {
+                if !split.kpacks.manifests.contains(&manifest) {
+                    split.kpacks.manifests.push(manifest);
                 }
             }
         }
-        for manifest in of_group.manifests {
-            if !kpacks.manifests.contains(&manifest) {
-                kpacks.manifests.push(manifest);
+        let name = split.kernel_name();
+        split.prefix = name.and_then(|name| prefix_of(&linked.path, name));
+        Ok(split)
+    }
+
+    /// Its path in the install prefix; `None` for the early plain-text marker, and for objects split
+    /// before the link, which have their own names.
+    pub fn kernel_name(&self) -> Option<&str> {
+        let mut names = self.markers.iter().map(|group| &group.marker.kernel_name);
+        let first = names.next()?;
+        first.as_deref().filter(|_| names.all(|name| name == first))
+    }
+
+    /// The distinct search paths of its markers.
+    pub fn search_paths(&self) -> Vec<&str> {
+        let mut paths: Vec<&str> = Vec::new();
+        for group in &self.markers {
+            for path in &group.marker.kpack_search_paths {
+                if !paths.contains(&path.as_str()) {
+                    paths.push(path);
+                }
             }
         }
-        if groups.len() > 1 {
-            objects.push(SplitObject {
-                kernel_name: group.marker.kernel_name.clone(),
-                wrappers: group.wrappers.iter().map(|w| w.position as usize).collect(),
-            });
-        }
+        paths
     }
-    let mut names: Vec<&Option<String>> = groups.iter().map(|g| &g.marker.kernel_name).collect();
-    names.dedup();
-    let kernel_name = match names.as_slice() {
-        [Some(name)] => Some(name.clone()),
-        _ => None,
-    };
-    let mut kpack_search_paths: Vec<String> = Vec::new();
-    for search_path in groups.iter().flat_map(|g| &g.marker.kpack_search_paths) {
-        if !kpack_search_paths.contains(search_path) {
-            kpack_search_paths.push(search_path.clone());
-        }
+
+    /// The kernels' names of the objects that were split before the link, if there are several markers,
+    /// each with the positions of its wrappers.
+    pub fn objects(&self) -> Vec<(Option<&str>, Vec<u32>)> {
+        let several = self.markers.iter().filter(|_| self.markers.len() > 1);
+        let objects = several.map(|group| {
+            let wrappers = group.wrappers.iter().map(|wrapper| wrapper.position);
+            (group.marker.kernel_name.as_deref(), wrappers.collect())
+        });
+        objects.collect()
     }
-    let wrapper = |wrapper: &elf::SplitWrapper| SplitWrapper {
-        index: wrapper.co_index,
-        address: wrapper.address,
-    };
-    Ok(SplitBinary {
-        prefix: kernel_name
-            .as_deref()
-            .and_then(|name| prefix_of(path, name)),
-        kernel_name,
-        kpack_search_paths,
-        objects,
-        wrappers: wrappers.iter().map(wrapper).collect(),
-        kpacks,
-        other_builds,
-        code_objects,
-    })
 }
 
-/// Whether an archive is readable, but from another build than the marker's binary.
-fn is_of_another_build(kpack: &Kpack, marker: &Marker) -> bool {
-    let (Ok(archive), Some(name)) = (open_archive(&kpack.path), &marker.kernel_name) else {
-        return false;
+/// Number of code objects of a marker's binary in an archive, and whether they are from another build;
+/// none if it is missing or unreadable.
+fn code_objects(kpack: &Kpack, group: &Marked) -> (usize, bool) {
+    let (Ok(archive), Some(name)) = (open_archive(&kpack.path), &group.marker.kernel_name) else {
+        return (0, false);
     };
-    !marker.accepts(&kpack.target, archive.toc().code_id(name, &kpack.target))
-}
-
-/// Number of code objects named `kernel_name` in an archive; 0 if it is unreadable.
-fn count_code_objects(kpack: &Kpack, kernel_name: Option<&str>) -> usize {
-    let Ok(archive) = open_archive(&kpack.path) else {
-        return 0;
-    };
-    let kernels = archive.toc().kernels.iter();
-    let own = kernels.filter(|(name, targets)| {
-        Some(KernelName::parse(name).binary) == kernel_name && targets.contains_key(&kpack.target)
+    let toc = archive.toc();
+    let own = toc.kernels.iter().filter(|(kernel, targets)| {
+        KernelName::parse(kernel).binary == name && targets.contains_key(&kpack.target)
     });
-    own.count()
+    let id = toc.code_id(name, &kpack.target);
+    (own.count(), !group.marker.accepts(&kpack.target, id))
 }

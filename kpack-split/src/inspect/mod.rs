@@ -4,50 +4,46 @@
 //! inspecting a binary of a gigabyte does not need a gigabyte of memory.
 
 mod archive;
-mod bundle;
 mod code_objects;
+mod json;
 mod linked;
-mod manifest;
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use kpack_format::code_object::{CodeObject, CodeObjectError};
+use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::offload_bundle::{Bundle, Format, Method};
 
 use crate::Error;
-
+use crate::elf::NoDeviceCode;
 use crate::input::{self, FileKind, Linked, unlinked};
 
 pub use crate::input::unlinked::{DeviceObject, Unlinked};
 pub use crate::input::{Kpack, Kpacks};
-pub use archive::{Archive, Kernel};
-pub use bundle::{Bundle, BundleEntry, CodeObject};
+pub use archive::Archive;
 pub use code_objects::CodeObjects;
-pub use linked::{
-    FatBinary, FatWrapper, NoDeviceCode, SplitBinary, SplitObject, SplitWrapper, TargetTotal,
-};
-pub use manifest::{Manifest, ManifestEntry};
+pub use linked::{FatBinary, SplitBinary};
 
 /// The result of inspecting a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug)]
 pub struct Inspection {
     /// The file.
-    #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
     /// Its size in bytes.
     pub size: u64,
     /// Its content.
-    #[serde(flatten)]
     pub content: Content,
 }
 
 /// The kind and content of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Content {
     /// An executable or shared object with its device code in it.
     FatBinary(FatBinary),
-    /// An executable or shared object whose device code is in kpacks.
+    /// An executable or shared object whose device code is in archives.
     SplitBinary(SplitBinary),
     /// An executable or shared object without device code to split off.
     HostBinary(NoDeviceCode),
@@ -78,12 +74,10 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         Some(FileKind::Object | FileKind::StaticLibrary) => {
             Content::Unlinked(unlinked::read(path, &file)?)
         }
-        Some(FileKind::Archive) => Content::Archive(archive::inspect(path)?),
-        Some(FileKind::Manifest) => Content::Manifest(manifest::inspect(path)?),
-        Some(FileKind::Bundle) => Content::Bundle(bundle::inspect(path, file, size)?),
-        Some(FileKind::CodeObject) => {
-            Content::CodeObject(bundle::inspect_code_object(path, file, size)?)
-        }
+        Some(FileKind::Archive) => Content::Archive(Archive::read(path)?),
+        Some(FileKind::Manifest) => Content::Manifest(input::read_manifest(path)?),
+        Some(FileKind::Bundle) => Content::Bundle(bundle(path, file, size)?),
+        Some(FileKind::CodeObject) => Content::CodeObject(code_object(path, file, size)?),
         None => {
             return Err(Error::refused(
                 path,
@@ -99,10 +93,52 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
     })
 }
 
+fn bundle(path: &Path, file: File, size: u64) -> Result<Bundle, Error> {
+    let bundle = Bundle::read(&mut BufReader::new(file), size);
+    bundle.map_err(|error| input::bundle_error(path, "", error))
+}
+
+fn code_object(path: &Path, file: File, size: u64) -> Result<CodeObject, Error> {
+    let read = CodeObject::read(&mut BufReader::new(file), size);
+    read.map_err(|error| match error {
+        CodeObjectError::Io(e) if e.raw_os_error().is_some() => Error::io(path, "read", e),
+        error => Error::refused(path, error.to_string()),
+    })
+}
+
+/// How a bundle is stored, and its uncompressed size if it is compressed.
+pub(crate) fn format_of(bundle: &Bundle) -> (String, Option<u64>) {
+    match bundle.format {
+        Format::Plain => ("plain".to_owned(), None),
+        Format::CodeObject => ("code object".to_owned(), None),
+        Format::Compressed {
+            version,
+            method,
+            uncompressed_size,
+        } => {
+            let method = match method {
+                Method::Zlib => "zlib",
+                Method::Zstd => "zstd",
+            };
+            (format!("CCOB {version}, {method}"), Some(uncompressed_size))
+        }
+    }
+}
+
+/// The code object version for an ABI version; `None` for an unknown one. ELFABIVERSION_AMDGPU_HSA_V2
+/// is 0, and so on (LLVM's AMDGPU usage document).
+pub(crate) fn code_object_version(code_object: &CodeObject) -> Option<u8> {
+    let version = code_object.abi_version;
+    (version <= 4).then(|| version + 2)
+}
+
+/// Whether an archive that the manifest at `path` lists exists.
+pub(crate) fn is_present(path: &Path, listed: &KpackFile) -> bool {
+    path.with_file_name(&listed.filename).is_file()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use super::*;
 
     /// A file opened only for writing: reading it always fails.
@@ -117,8 +153,8 @@ mod tests {
         };
         let results = [
             Linked::read(&path, open()).map(|_| ()),
-            bundle::inspect(&path, open(), 100).map(|_| ()),
-            bundle::inspect_code_object(&path, open(), 100).map(|_| ()),
+            bundle(&path, open(), 100).map(|_| ()),
+            code_object(&path, open(), 100).map(|_| ()),
             unlinked::read(&path, &open()).map(|_| ()),
         ];
         for (index, result) in results.into_iter().enumerate() {
