@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{self, SearchPath};
 
-use super::{Overlay, manifest_parts, open_archive, read_manifest};
+use super::{Archives, Overlay, manifest_parts, read_manifest};
 use crate::Error;
 
 /// The archives that a split binary's marker refers to.
@@ -49,20 +50,16 @@ impl Kpacks {
     }
 }
 
-/// Finds the archives of the split binary at `binary`. Resolves symbolic links to the binary first,
-/// because search paths are relative to its real location.
+/// Finds the archives of the split binary at `binary`, in any of the directories that `overlay` has.
+/// Resolves symbolic links to the binary first, because search paths are relative to its real location.
 ///
 /// Finds nothing for a marker in the early plain-text form, which names directories instead of
 /// files.
 ///
 /// # Errors
 /// [`Error::Io`] if a directory exists but cannot be read.
-pub(crate) fn find_kpacks(binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
-    find_kpacks_in(&Overlay::default(), binary, marker)
-}
-
-/// As [`find_kpacks`], with overlaid directories.
-pub(crate) fn find_kpacks_in(
+pub(crate) fn find_kpacks(
+    archives: &Archives,
     overlay: &Overlay,
     binary: &Path,
     marker: &Marker,
@@ -76,7 +73,7 @@ pub(crate) fn find_kpacks_in(
             continue;
         };
         let listed = pattern.manifest_targets()?;
-        for (target, path, size) in pattern.archives()? {
+        for (target, path, size) in pattern.archives(archives)? {
             let name = target.to_string();
             let listed = listed.as_ref().map(|known| known.listed.contains(&target));
             found.entry(target).or_default().push(Kpack {
@@ -165,38 +162,29 @@ impl<'a> Pattern<'a> {
     }
 
     /// Every existing archive.
-    fn archives(&self) -> Result<Vec<(TargetId, PathBuf, u64)>, Error> {
+    fn archives(&self, archives: &Archives) -> Result<Vec<(TargetId, PathBuf, u64)>, Error> {
         let mut found = Vec::new();
         for directory in &self.directories {
-            self.archives_in(directory, &mut found)?;
-        }
-        Ok(found)
-    }
-
-    fn archives_in(
-        &self,
-        directory: &Path,
-        found: &mut Vec<(TargetId, PathBuf, u64)>,
-    ) -> Result<(), Error> {
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(Error::io(directory, "list", e)),
-        };
-        for entry in entries {
-            let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
-            let Some(target) = self.path.target_of(&entry.file_name()) else {
-                continue;
+            let entries = match fs::read_dir(directory) {
+                Ok(entries) => entries,
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                Err(e) => return Err(Error::io(directory, "list", e)),
             };
-            let path = self.path_of(directory, &target);
-            if let Ok(metadata) = fs::metadata(&path)
-                && metadata.is_file()
-                && is_for(&path, &target)
-            {
-                found.push((target, path, metadata.len()));
+            for entry in entries {
+                let entry = entry.map_err(|e| Error::io(directory, "list", e))?;
+                let Some(target) = self.path.target_of(&entry.file_name()) else {
+                    continue;
+                };
+                let path = self.path_of(directory, &target);
+                if let Ok(metadata) = fs::metadata(&path)
+                    && metadata.is_file()
+                    && archives.is_for(&path, &target)
+                {
+                    found.push((target, path, metadata.len()));
+                }
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Reads the module's manifests: `<module>_<component>.kpm` next to
@@ -250,16 +238,6 @@ struct ManifestTargets {
 
 fn targets(manifest: &kpack_format::manifest::Manifest) -> impl Iterator<Item = TargetId> {
     manifest.kpack_files.keys().filter_map(|t| t.parse().ok())
-}
-
-/// Whether an archive named like one for `target` is one. If a module's name is a prefix of
-/// another's, the other's archives look like archives for odd targets. An unreadable archive
-/// counts.
-pub(crate) fn is_for(path: &Path, target: &TargetId) -> bool {
-    let archive = open_archive(path);
-    archive.map_or(true, |archive| {
-        archive.toc().gfx_arch_family == target.to_string()
-    })
 }
 
 /// The install prefix of a binary: its path without `kernel_name`. `None` if the binary was moved

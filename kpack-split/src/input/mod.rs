@@ -1,18 +1,20 @@
 //! Files as they come in: opened, identified and read, each once. [`inspect`](crate::inspect) shows
 //! them.
 
+mod archives;
 mod kpacks;
 mod linked;
 mod markers;
 mod overlay;
 pub(crate) mod unlinked;
 
+pub(crate) use archives::{Archives, OpenArchive};
 pub(crate) use kpack_build::shared::input::{
     FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, hex,
     identify, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
 };
 pub use kpacks::{Kpack, Kpacks};
-pub(crate) use kpacks::{find_kpacks, find_kpacks_in, is_for, prefix_of};
+pub(crate) use kpacks::{find_kpacks, prefix_of};
 pub(crate) use linked::Linked;
 pub(crate) use markers::Marked;
 pub(crate) use overlay::Overlay;

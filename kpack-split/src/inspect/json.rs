@@ -214,7 +214,8 @@ fn manifest(path: &Path, manifest: &Manifest) -> Object {
     if let Some(hint) = &manifest.install_hint {
         json.0.extend(object! {"install_hint": &**hint}.0);
     }
-    json.0.extend(object! {"kpacks": kpacks.collect::<Json>()}.0);
+    json.0
+        .extend(object! {"kpacks": kpacks.collect::<Json>()}.0);
     json
 }
 

@@ -10,7 +10,8 @@ use kpack_format::offload_bundle::Bundle;
 use super::Content;
 use crate::Error;
 use crate::elf::{DeviceCode, SplitWrapper, Wrapper};
-use crate::input::{Kpack, Kpacks, Linked, Marked, find_kpacks, open_archive, prefix_of};
+use crate::input::{Archives, Kpack, Kpacks, Linked, Marked, Overlay, find_kpacks, prefix_of};
+use crate::parallel::lock;
 
 /// A binary with its device code in it.
 #[derive(Debug)]
@@ -82,10 +83,12 @@ impl SplitBinary {
             other_builds: Vec::new(),
             code_objects: Vec::new(),
         };
+        let archives = Archives::default();
         for group in &split.markers {
-            let of_group = find_kpacks(&linked.path, &group.marker)?;
+            let overlay = Overlay::default();
+            let of_group = find_kpacks(&archives, &overlay, &linked.path, &group.marker)?;
             for kpack in of_group.files {
-                let (count, is_of_other_build) = code_objects(&kpack, group);
+                let (count, is_of_other_build) = code_objects(&archives, &kpack, group);
                 if is_of_other_build && !split.other_builds.contains(&kpack.path) {
                     split.other_builds.push(kpack.path.clone());
                 }
@@ -143,10 +146,11 @@ impl SplitBinary {
 
 /// Number of code objects of a marker's binary in an archive, and whether they are from another build;
 /// none if it is missing or unreadable.
-fn code_objects(kpack: &Kpack, group: &Marked) -> (usize, bool) {
-    let (Ok(archive), Some(name)) = (open_archive(&kpack.path), &group.marker.kernel_name) else {
+fn code_objects(archives: &Archives, kpack: &Kpack, group: &Marked) -> (usize, bool) {
+    let (Ok(archive), Some(name)) = (archives.open(&kpack.path), &group.marker.kernel_name) else {
         return (0, false);
     };
+    let archive = lock(&archive);
     let toc = archive.toc();
     let own = toc.kernels.iter().filter(|(kernel, targets)| {
         KernelName::parse(kernel).binary == name && targets.contains_key(&kpack.target)

@@ -8,7 +8,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
 use crate::Error;
-use crate::input::{self, Marked, find_kpacks};
+use crate::input::{self, Archives, Marked, Overlay, find_kpacks};
 
 use super::locate::KpackPath;
 
@@ -24,6 +24,7 @@ pub(super) fn targets(
     expected: &Marker,
     kpacks: &KpackPath,
     group: &Group,
+    archives: &Archives,
 ) -> Result<Option<BTreeSet<TargetId>>, Error> {
     let mut names = BTreeSet::new();
     for Marked { marker, .. } in markers {
@@ -41,7 +42,11 @@ pub(super) fn targets(
                 ),
             ));
         }
-        names.extend(find_kpacks(path, marker)?.targets().map(str::to_owned));
+        names.extend(
+            find_kpacks(archives, &Overlay::default(), path, marker)?
+                .targets()
+                .map(str::to_owned),
+        );
     }
     let manifest = input::read_manifest(&kpacks.path.join(group.manifest()));
     names.extend(manifest.into_iter().flat_map(|m| m.kpack_files.into_keys()));

@@ -14,6 +14,7 @@ pub(crate) mod presplit;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -24,7 +25,7 @@ use walkdir::WalkDir;
 
 use crate::Error;
 use crate::elf::Plan;
-use crate::input::{self, FileKind, Marked};
+use crate::input::{self, Archives, FileKind, Marked};
 use crate::leftover::is_leftover;
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
@@ -82,9 +83,10 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
     let group = Group::new(&options.module, &options.component);
     let mut report = Report::default();
 
-    let binaries = binaries(&prefix, options, &mut report)?;
+    let opened = Archives::default();
+    let binaries = binaries(&prefix, options, &opened, &mut report)?;
     let fat: Vec<&Binary> = binaries.iter().filter(|b| b.has_device_code()).collect();
-    let known = split_already(&binaries, &kpacks, &group, options)?;
+    let known = split_already(&binaries, &kpacks, &group, options, &opened)?;
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.contains(target);
 
@@ -93,38 +95,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
         plans = Plans::new(&fat, &kpacks, &group, &wanted)?;
     }
 
-    let sources: Vec<(String, &DeviceCode)> = fat
-        .iter()
-        .filter_map(|binary| Some((binary.located.name.clone(), &binary.fat()?.code)))
-        .collect();
-    let sizes = sources.iter().map(|(_, file)| file.device_size(&wants));
-    progress.start(sizes.fold(0, u64::saturating_add));
-    let compression = Compression {
-        group: &group,
-        scheme: options.scheme,
-        level: options.level,
-        scratch: kpacks.existing(),
-        budget: &Budget::default(),
-    };
-    let mut archives = split::compress(&sources, &wants, &compression, progress)?;
-    for binary in &fat {
-        let Some(presplit) = &binary.presplit else {
-            continue;
-        };
-        presplit.collect(&binary.located.name, &wants, &mut |_, target, fill| {
-            let archive = match archives.entry(target.clone()) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let scratch = kpacks.existing();
-                    let spool = scratch_file(scratch)?;
-                    let archive = ArchiveWriter::new(spool, &group, target, options.scheme);
-                    new.insert(archive.level(options.level))
-                }
-            };
-            fill(archive)
-        })?;
-    }
-
+    let archives = archives(options, &group, &kpacks, &fat, &wants, progress)?;
     plans.set_code_ids(&fat, &kpacks, &group, &archives)?;
     if options.only == Some(Only::Device) {
         plans::warn_of_other_builds(&fat, &archives, &mut report);
@@ -143,6 +114,49 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
         run.apply(archives, &plans.plans, &plans.edits, &mut report)?;
     }
     Ok(report)
+}
+
+/// Compresses the wanted device code, and copies what was split before the link.
+fn archives(
+    options: &Options,
+    group: &Group,
+    kpacks: &KpackPath,
+    fat: &[&Binary],
+    wants: &(dyn Fn(&TargetId) -> bool + Sync),
+    progress: &dyn Progress,
+) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
+    let sources: Vec<(String, &DeviceCode)> = fat
+        .iter()
+        .filter_map(|binary| Some((binary.located.name.clone(), &binary.fat()?.code)))
+        .collect();
+    let sizes = sources.iter().map(|(_, file)| file.device_size(wants));
+    progress.start(sizes.fold(0, u64::saturating_add));
+    let compression = Compression {
+        group,
+        scheme: options.scheme,
+        level: options.level,
+        scratch: kpacks.existing(),
+        budget: &Budget::default(),
+    };
+    let mut archives = split::compress(&sources, wants, &compression, progress)?;
+    for binary in fat {
+        let Some(presplit) = &binary.presplit else {
+            continue;
+        };
+        presplit.collect(&binary.located.name, wants, &mut |_, target, fill| {
+            let archive = match archives.entry(target.clone()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let scratch = kpacks.existing();
+                    let spool = scratch_file(scratch)?;
+                    let archive = ArchiveWriter::new(spool, group, target, options.scheme);
+                    new.insert(archive.level(options.level))
+                }
+            };
+            fill(archive)
+        })?;
+    }
+    Ok(archives)
 }
 
 /// A binary and its device code.
@@ -165,13 +179,13 @@ enum BinaryContent {
 
 impl Binary {
     /// Reads it, or rather the file `from`, which has its device code.
-    fn read(located: Located, from: &Path) -> Result<Self, Error> {
+    fn read(located: Located, from: &Path, archives: &Archives) -> Result<Self, Error> {
         let (content, presplit) = match split::read(from)? {
             Input::Fat(file, linked) => {
-                let presplit = Presplit::read(linked, false)?;
+                let presplit = Presplit::read(linked, false, archives)?;
                 (BinaryContent::Fat(file), presplit.ok())
             }
-            Input::Split(linked) => match Presplit::read(linked, false)? {
+            Input::Split(linked) => match Presplit::read(linked, false, archives)? {
                 Ok(presplit) => (BinaryContent::Split(Vec::new()), Some(presplit)),
                 Err(markers) => (BinaryContent::Split(markers), None),
             },
@@ -204,9 +218,14 @@ impl Binary {
 }
 
 /// Reads each file once.
-fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<Vec<Binary>, Error> {
+fn binaries(
+    prefix: &Prefix,
+    options: &Options,
+    archives: &Archives,
+    report: &mut Report,
+) -> Result<Vec<Binary>, Error> {
     if options.all {
-        return all_binaries(prefix, report);
+        return all_binaries(prefix, archives, report);
     }
     let mut binaries: Vec<Binary> = Vec::new();
     for (index, file) in options.files.iter().enumerate() {
@@ -222,14 +241,18 @@ fn binaries(prefix: &Prefix, options: &Options, report: &mut Report) -> Result<V
             continue;
         }
         let from = source.unwrap_or(&located.path).clone();
-        binaries.push(Binary::read(located, &from)?);
+        binaries.push(Binary::read(located, &from, archives)?);
     }
     Ok(binaries)
 }
 
 /// Reads the linked files of the prefix, and takes those with device code. One that cannot be read,
 /// for another machine or damaged, is left alone.
-fn all_binaries(prefix: &Prefix, report: &mut Report) -> Result<Vec<Binary>, Error> {
+fn all_binaries(
+    prefix: &Prefix,
+    archives: &Archives,
+    report: &mut Report,
+) -> Result<Vec<Binary>, Error> {
     let root = prefix.root().path();
     let walk = WalkDir::new(root).sort_by_file_name();
     let walk = walk.into_iter();
@@ -247,7 +270,7 @@ fn all_binaries(prefix: &Prefix, report: &mut Report) -> Result<Vec<Binary>, Err
         if !entry.file_type().is_file() || !is_linked()? {
             continue;
         }
-        match Binary::read(prefix.binary(path)?, path) {
+        match Binary::read(prefix.binary(path)?, path, archives) {
             Ok(binary) if binary.has_device_code() => binaries.push(binary),
             Ok(_) => {}
             Err(Error::Refused { path, reason }) => {
@@ -271,6 +294,7 @@ fn split_already<'a>(
     kpacks: &KpackPath,
     group: &Group,
     options: &Options,
+    archives: &Archives,
 ) -> Result<SplitAlready<'a>, Error> {
     let mut known: SplitAlready<'a> = None;
     for binary in binaries {
@@ -279,7 +303,7 @@ fn split_already<'a>(
         };
         let path = &binary.located.path;
         let expected = kpacks.marker(&binary.located, group);
-        let targets = again::targets(path, markers, &expected, kpacks, group)?;
+        let targets = again::targets(path, markers, &expected, kpacks, group, archives)?;
         // Without evidence, assume that the targets match.
         let targets = targets.unwrap_or_else(|| options.architectures.iter().cloned().collect());
         let known = known.get_or_insert_with(|| (path, BTreeSet::new()));
@@ -321,47 +345,58 @@ fn wanted_targets(
         ));
     }
     for binary in fat {
-        let own = binary.targets();
-        let path = &binary.located.path;
-        let lacks: BTreeSet<_> = expected.difference(&own).cloned().collect();
-        if !lacks.is_empty() {
-            report.warn(
-                path,
-                format!(
-                    "has no device code for {}, only for {}",
-                    list(&lacks),
-                    list(&own)
-                ),
-            );
-        }
-        // A run for device code of some targets leaves the rest to other runs.
-        let more: BTreeSet<_> = own.difference(&expected).cloned().collect();
-        if more.is_empty() || options.only == Some(Only::Device) {
-            continue;
-        }
-        match options.unexpected {
-            Unexpected::Keep => {}
-            Unexpected::Drop => report.warn(
-                path,
-                format!(
-                    "skipping device code for {}, which --arch does not list",
-                    list(&more)
-                ),
-            ),
-            Unexpected::Error => {
-                return Err(Error::refused(
-                    path,
-                    format!(
-                        "it has device code for {}; expected only {}",
-                        list(&more),
-                        list(&expected)
-                    ),
-                ));
-            }
-        }
+        check_targets(binary, &expected, options, report)?;
     }
     let keeps_all = options.unexpected == Unexpected::Keep && options.only != Some(Only::Device);
     Ok(if keeps_all { found } else { expected })
+}
+
+/// Tells of targets that a binary lacks, and of those that are not expected.
+fn check_targets(
+    binary: &Binary,
+    expected: &BTreeSet<TargetId>,
+    options: &Options,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let own = binary.targets();
+    let path = &binary.located.path;
+    let lacks: BTreeSet<_> = expected.difference(&own).cloned().collect();
+    if !lacks.is_empty() {
+        report.warn(
+            path,
+            format!(
+                "has no device code for {}, only for {}",
+                list(&lacks),
+                list(&own)
+            ),
+        );
+    }
+    // A run for device code of some targets leaves the rest to other runs.
+    let more: BTreeSet<_> = own.difference(expected).cloned().collect();
+    if more.is_empty() || options.only == Some(Only::Device) {
+        return Ok(());
+    }
+    match options.unexpected {
+        Unexpected::Keep => {}
+        Unexpected::Drop => report.warn(
+            path,
+            format!(
+                "skipping device code for {}, which --arch does not list",
+                list(&more)
+            ),
+        ),
+        Unexpected::Error => {
+            return Err(Error::refused(
+                path,
+                format!(
+                    "it has device code for {}; expected only {}",
+                    list(&more),
+                    list(expected)
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn list(targets: &BTreeSet<TargetId>) -> String {

@@ -15,7 +15,8 @@ use kpack_format::names::{Group, KernelName};
 
 use crate::Error;
 use crate::elf::{DeviceCode, SplitWrapper};
-use crate::input::{self, Linked, Marked, find_kpacks};
+use crate::input::{Archives, Linked, Marked, OpenArchive, Overlay, find_kpacks};
+use crate::parallel::lock;
 
 /// Advice for an archive that changed since the object was compiled.
 const COMPILE_AGAIN: &str = "Compile that object again (if the build system considers it up to date, remove it first, or build with --clean-first)";
@@ -48,7 +49,13 @@ struct Source {
     path: PathBuf,
     group: Group,
     target: TargetId,
-    archive: Archive<BufReader<File>>,
+    archive: OpenArchive,
+}
+
+impl Source {
+    fn has(&self, kernel: &str) -> bool {
+        lock(&self.archive).toc().kernels.contains_key(kernel)
+    }
 }
 
 /// Fills an archive.
@@ -69,6 +76,7 @@ impl Presplit {
     pub(crate) fn read(
         linked: Linked,
         in_build_tree: bool,
+        archives: &Archives,
     ) -> Result<Result<Self, Vec<Marked>>, Error> {
         let markers = linked.markers()?;
         let is_absolute = |marker: &Marker| {
@@ -86,7 +94,7 @@ impl Presplit {
             archives: Vec::new(),
         };
         for group in &markers {
-            let module = presplit.open_archives(&group.marker)?;
+            let module = presplit.open_archives(&group.marker, archives)?;
             for wrapper in &group.wrappers {
                 let wrapper = presplit.wrapper(wrapper, &group.marker, &module)?;
                 presplit.wrappers.push(wrapper);
@@ -112,8 +120,7 @@ impl Presplit {
         };
         let name = marker.kernel_name.as_deref().unwrap_or_default();
         let kernel = KernelName::new(name, found.co_index).to_string();
-        let has = |source: &Source| source.archive.toc().kernels.contains_key(&kernel);
-        if !self.archives.iter().any(has) {
+        if !self.archives.iter().any(|source| source.has(&kernel)) {
             return Err(Error::refused(
                 path,
                 format!(
@@ -140,7 +147,7 @@ impl Presplit {
     }
 
     /// Opens the archives that a marker refers to and returns their module and component.
-    fn open_archives(&mut self, marker: &Marker) -> Result<Group, Error> {
+    fn open_archives(&mut self, marker: &Marker, archives: &Archives) -> Result<Group, Error> {
         let missing = |reason: String| {
             let paths = marker.kpack_search_paths.join("`, `");
             Error::refused(
@@ -157,7 +164,7 @@ impl Presplit {
         if places.kpack_search_paths.iter().any(is_absolute) {
             places.kpack_search_paths.retain(is_absolute);
         }
-        let kpacks = find_kpacks(&self.linked.path, &places)?;
+        let kpacks = find_kpacks(archives, &Overlay::default(), &self.linked.path, &places)?;
         let mut group = None;
         for kpack in &kpacks.files {
             if kpack.size.is_none() {
@@ -167,8 +174,8 @@ impl Presplit {
                 group = group.or_else(|| Some(known.group.clone()));
                 continue;
             }
-            let archive = input::open_archive(&kpack.path)?;
-            let name = Group::from(archive.toc().group_name.as_str());
+            let archive = archives.open(&kpack.path)?;
+            let name = Group::from(lock(&archive).toc().group_name.as_str());
             group = group.or_else(|| Some(name.clone()));
             let target = kpack.target.parse();
             self.archives.push(Source {
@@ -190,9 +197,8 @@ impl Presplit {
     pub(crate) fn targets(&self) -> BTreeSet<TargetId> {
         let archives = self.archives.iter();
         let used = archives.filter(|source| {
-            let kernels = &source.archive.toc().kernels;
             let mut wrappers = self.wrappers.iter();
-            wrappers.any(|wrapper| kernels.contains_key(&wrapper.kernel))
+            wrappers.any(|wrapper| source.has(&wrapper.kernel))
         });
         used.map(|source| source.target.clone()).collect()
     }
@@ -205,8 +211,8 @@ impl Presplit {
     ) -> Result<(), Error> {
         let mut checked = BTreeSet::new();
         for wrapper in &self.wrappers {
-            let targets = source.archive.toc().kernels.get(&wrapper.kernel);
-            for (target, entry) in targets.into_iter().flatten() {
+            let targets = archive.toc().kernels.get(&wrapper.kernel).cloned();
+            for (target, entry) in targets.iter().flatten() {
                 if !checked.insert(entry.ordinal) {
                     continue;
                 }
@@ -236,10 +242,10 @@ impl Presplit {
                 own.map(|wrapper| KernelName::new(name, wrapper.position).to_string())
                     .collect()
             };
-            let mut archive = input::open_archive(&source.path)?;
+            let mut archive = lock(&source.archive);
             self.check_code_objects(source, &mut archive)?;
             let fill = |destination: &mut ArchiveWriter<File>| {
-                let merged = destination.merge_as(&mut archive, names);
+                let merged = destination.merge_as(&mut *archive, names);
                 merged.map_err(|error| Error::archive(&source.path, "merge", error))
             };
             destination(&source.group, &source.target, Box::new(fill))?;

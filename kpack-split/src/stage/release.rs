@@ -14,6 +14,7 @@ use kpack_format::names::Group;
 use super::messages::Binary;
 use super::output_dir::OutputDir;
 use crate::Error;
+use crate::input;
 use crate::install::Content;
 use crate::install::presplit::Presplit;
 use crate::report::{FileReport, Outcome, Report};
@@ -30,6 +31,8 @@ type Archives = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
 pub(super) struct Release<'a> {
     output: &'a OutputDir,
     archives: Archives,
+    /// The archives in the build tree.
+    opened: input::Archives,
     report: Report,
 }
 
@@ -38,6 +41,7 @@ impl<'a> Release<'a> {
         Self {
             output,
             archives: Archives::new(),
+            opened: input::Archives::default(),
             report: Report::default(),
         }
     }
@@ -66,12 +70,12 @@ impl<'a> Release<'a> {
                      directory with `kpack install`",
                 );
                 (
-                    Presplit::read(linked, true)?.ok(),
+                    Presplit::read(linked, true, &self.opened)?.ok(),
                     "a fat binary".to_owned(),
                 )
             }
             Input::Split(linked) => (
-                Presplit::read(linked, true)?.ok(),
+                Presplit::read(linked, true, &self.opened)?.ok(),
                 "already split".to_owned(),
             ),
             Input::LeftAlone(reason) => (None, reason),
@@ -139,6 +143,7 @@ impl<'a> Release<'a> {
             output,
             archives,
             mut report,
+            ..
         } = self;
         let mut groups: BTreeMap<Group, BTreeMap<TargetId, ArchiveWriter<File>>> = BTreeMap::new();
         for ((group, target), archive) in archives {

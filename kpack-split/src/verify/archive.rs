@@ -5,26 +5,26 @@ use std::io::{Read, Seek};
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::archive::{Archive, Targets};
+use kpack_format::archive::{Archive, Targets, Toc};
 use kpack_format::code_object::HEAD_SIZE;
 use kpack_format::names::{Group, KernelName};
 
-use super::{Context, Report, Subject};
+use super::{Context, Outcome, Report, Subject};
 use crate::Error;
 use crate::input;
-use crate::input::open_archive;
+use crate::parallel::lock;
 
 /// How many ordinals a fault lists.
 const MOST_ORDINALS: usize = 8;
 
-/// Verifies the archive at `path`; tells whether it is whole.
+/// Verifies the archive at `path`; tells whether it is undamaged.
 pub(super) fn verify(
     path: &Path,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<bool, Error> {
-    let faults = report.count(super::Outcome::Fault);
-    let mut archive = match open_archive(path) {
+    let faults = report.count(Outcome::Fault);
+    let archive = match context.archives.open(path) {
         Ok(archive) => archive,
         Err(Error::Refused { reason, .. }) => {
             report.fault(Subject::Archive, path, reason.to_string());
@@ -32,19 +32,14 @@ pub(super) fn verify(
         }
         Err(error) => return Err(error),
     };
+    let mut archive = lock(&archive);
     let toc = archive.toc().clone();
     let kernels = toc.kernels.keys();
-    context.holds(
-        path,
-        kernels.map(|kernel| KernelName::parse(kernel).binary),
-        None,
-    );
+    let binaries = kernels.map(|kernel| KernelName::parse(kernel).binary.to_owned());
+    context.holds(path, binaries, None);
 
     let expected = Group::from(toc.group_name.as_str()).archive(&toc.gfx_arch_family);
-    if path
-        .file_name()
-        .is_none_or(|name| name != expected.as_str())
-    {
+    if path.file_name() != Some(expected.as_ref()) {
         let text = format!("holds `{expected}` under another name");
         report.note(Subject::Archive, path, text);
     }
@@ -52,32 +47,52 @@ pub(super) fn verify(
     if entries == 0 {
         report.note(Subject::Archive, path, "is empty");
     }
-
-    let named: BTreeSet<u32> = toc
-        .kernels
-        .values()
-        .flat_map(|targets| targets.values().map(|entry| entry.ordinal))
-        .collect();
-    let unnamed: Vec<String> = (0..archive.count())
-        .filter(|ordinal| u32::try_from(*ordinal).is_ok_and(|o| !named.contains(&o)))
-        .take(MOST_ORDINALS + 1)
-        .map(|ordinal| ordinal.to_string())
-        .collect();
-    if !unnamed.is_empty() {
-        let more = if unnamed.len() > MOST_ORDINALS {
-            " and more"
-        } else {
-            ""
+    without_kernels(path, &toc, archive.count(), report);
+    let stored = code_objects(path, &toc, &mut archive, report)?;
+    let holds = report.count(Outcome::Fault) == faults;
+    if holds {
+        let what = match toc.checksums {
+            Some(_) => "sizes, checksums",
+            None => "sizes",
         };
         let text = format!(
-            "{} of {} belong to no kernel: ordinal {}{more}",
-            archive.count() - named.len(),
-            counted(archive.count(), "stored code object"),
-            unnamed[..unnamed.len().min(MOST_ORDINALS)].join(", "),
+            "{} for {}, {stored} stored: {what} and targets hold",
+            counted(entries, "kernel"),
+            toc.gfx_arch_family,
+        );
+        report.ok(Subject::Archive, path, text);
+    }
+    Ok(holds)
+}
+
+/// Reports stored code objects, of `count`, that no kernel names.
+fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut Report) {
+    let entries = toc.kernels.values().flat_map(Targets::values);
+    let named: BTreeSet<usize> = entries.map(|entry| entry.ordinal as usize).collect();
+    let unnamed = (0..count).filter(|ordinal| !named.contains(ordinal));
+    let first: Vec<String> = unnamed.take(MOST_ORDINALS).map(|o| o.to_string()).collect();
+    let number = count - named.len();
+    if number > 0 {
+        let more = match number > MOST_ORDINALS {
+            true => " and more",
+            false => "",
+        };
+        let text = format!(
+            "{number} of {} belong to no kernel: ordinal {}{more}",
+            counted(count, "stored code object"),
+            first.join(", "),
         );
         report.fault(Subject::Archive, path, text);
     }
+}
 
+/// Reads every stored code object once; gives their number.
+fn code_objects<R: Read + Seek>(
+    path: &Path,
+    toc: &Toc,
+    archive: &mut Archive<R>,
+    report: &mut Report,
+) -> Result<usize, Error> {
     let mut seen = BTreeSet::new();
     for (kernel, targets) in &toc.kernels {
         for (target, entry) in targets {
@@ -87,38 +102,19 @@ pub(super) fn verify(
                 report.fault(Subject::Archive, path, text);
             }
             // An identical code object is for the same target, or the same header is wrong twice.
-            if !seen.insert((entry.ordinal, target)) {
-                continue;
-            }
-            if let Some(reason) = damage(path, &mut archive, kernel, target)? {
+            if seen.insert((entry.ordinal, target))
+                && let Some(reason) = damage(path, archive, kernel, target)?
+            {
                 let text = format!("`{kernel}` for {target}: {reason}");
                 report.fault(Subject::Archive, path, text);
             }
         }
     }
-
-    let holds = report.count(super::Outcome::Fault) == faults;
-    if holds {
-        let what = if toc.checksums.is_some() {
-            "sizes, checksums"
-        } else {
-            "sizes"
-        };
-        let text = format!(
-            "{} for {}, {} stored: {what} and targets hold",
-            counted(entries, "kernel"),
-            toc.gfx_arch_family,
-            seen.iter()
-                .map(|(ordinal, _)| ordinal)
-                .collect::<BTreeSet<_>>()
-                .len(),
-        );
-        report.ok(Subject::Archive, path, text);
-    }
-    Ok(holds)
+    let ordinals: BTreeSet<u32> = seen.into_iter().map(|(ordinal, _)| ordinal).collect();
+    Ok(ordinals.len())
 }
 
-/// Code objects that are larger are not held to be verified, in bytes.
+/// Larger code objects are not read into memory as a whole, in bytes.
 const LARGE: u64 = 64 << 20;
 
 /// What is wrong with a code object of the archive at `path`: it cannot be decompressed, has another

@@ -11,7 +11,7 @@ use super::archive::counted;
 use super::{Context, Report, Subject};
 use crate::Error;
 use crate::artifact::rules::not_as_listed;
-use crate::input::{is_for, manifest_parts, read_manifest};
+use crate::input::{manifest_parts, read_manifest};
 
 pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
     let manifest = match read_manifest(path) {
@@ -167,7 +167,8 @@ impl Check<'_> {
                 let Some(name) = name.to_str() else { continue };
                 // Others belong to a module whose name starts like this one's.
                 let target = group.target_of(name);
-                let is_own = target.is_some_and(|target| is_for(&entry.path(), &target));
+                let is_own = target
+                    .is_some_and(|target| self.context.archives.is_for(&entry.path(), &target));
                 if is_own && !listed.contains(name) {
                     self.faults
                         .push(format!("does not list `{name}`, which is beside it"));

@@ -25,7 +25,7 @@ use walkdir::WalkDir;
 use crate::Error;
 use crate::artifact::rules::Digests;
 use crate::elf::Image;
-use crate::input::{self, FileKind, Linked};
+use crate::input::{self, Archives, FileKind, Linked};
 use crate::leftover::{self, is_leftover};
 use crate::object_file::is_object;
 use crate::parallel::{self, lock, processors};
@@ -85,6 +85,7 @@ fn verify_all(
         whole: BTreeSet::new(),
         reached: Mutex::default(),
         digests: Digests::default(),
+        archives: Archives::default(),
     };
     if let Some(original) = &options.against {
         let [path] = paths else {
@@ -106,7 +107,9 @@ fn verify_all(
     let files = files(paths, &mut report)?;
     verify_files(&files, &mut context, on_file, &mut report)?;
     context.nobody_asks_for(paths, &mut report);
-    context.artifacts.verify(options, &mut report)?;
+    context
+        .artifacts
+        .verify(options, &context.archives, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
         if !context.artifacts.covers(path) {
             databases::verify(path, &mut report)?;
@@ -199,6 +202,7 @@ struct Context<'a> {
     whole: BTreeSet<PathBuf>,
     reached: Mutex<BTreeMap<PathBuf, Reached>>,
     digests: Digests,
+    archives: Archives,
 }
 
 /// An archive, and the binaries that have to do with it.
@@ -219,17 +223,17 @@ impl Context<'_> {
     }
 
     /// Notes that the archive at `path` has kernels of `binaries`, and which marker led there.
-    fn holds<'b>(
+    fn holds(
         &self,
         path: &Path,
-        binaries: impl IntoIterator<Item = &'b str>,
+        binaries: impl IntoIterator<Item = String>,
         asked_for: Option<&str>,
     ) {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let mut reached = lock(&self.reached);
         let archive = reached.entry(real).or_default();
         let binaries = binaries.into_iter().filter(|binary| !is_object(binary));
-        archive.binaries.extend(binaries.map(str::to_owned));
+        archive.binaries.extend(binaries);
         archive.asked_for.extend(asked_for.map(str::to_owned));
     }
 

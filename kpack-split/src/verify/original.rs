@@ -7,6 +7,9 @@ use std::path::Path;
 use super::archive::counted;
 use super::resolver::Resolver;
 use super::{Context, Options, Outcome, Report, Subject};
+use kpack_format::TargetId;
+use kpack_format::offload_bundle::DeviceCode as DeviceCodeObject;
+
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
 use crate::input::{Linked, Marked, open_bundle, wrapper_error};
@@ -72,7 +75,6 @@ struct Kernels {
 impl Kernels {
     /// `None` where a marker does not name its kernels.
     fn open(context: &Context<'_>, path: &Path, groups: &[Marked]) -> Result<Option<Self>, Error> {
-        let overlay = context.artifacts.overlay();
         let mut resolvers = Vec::new();
         let mut wrappers = BTreeMap::new();
         for group in groups {
@@ -82,7 +84,7 @@ impl Kernels {
             for wrapper in &group.wrappers {
                 wrappers.insert(wrapper.position, (resolvers.len(), wrapper.co_index));
             }
-            resolvers.push(Resolver::open(overlay, path, &group.marker, kernel_name)?);
+            resolvers.push(Resolver::open(context, path, &group.marker, kernel_name)?);
         }
         Ok(Some(Self {
             resolvers,
@@ -114,16 +116,29 @@ impl Kernels {
         }
     }
 
-    /// The archives that have the code object of the wrapper at a position.
-    fn holders(&self, position: u32, target: &str) -> Vec<String> {
-        let Some((resolver, index)) = self.wrappers.get(&position) else {
-            return Vec::new();
-        };
-        let holders = self.resolvers[*resolver].holders(*index, target);
-        holders
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect()
+    /// What is wrong with the code object for which the original has `code`.
+    fn faults(&mut self, position: u32, code: &DeviceCodeObject) -> Result<Vec<String>, Error> {
+        let target = code.target.to_string();
+        let mut faults = Vec::new();
+        if let Some((resolver, index)) = self.wrappers.get(&position)
+            && let holders = self.resolvers[*resolver].holders(*index, &target)
+            && holders.len() > 1
+        {
+            let holders = holders.iter().map(|path| path.display().to_string());
+            let holders = Vec::from_iter(holders).join("`, `");
+            faults.push(format!("is in several kpacks: `{holders}`"));
+        }
+        faults.extend(match self.read(position, &target)? {
+            Some(Ok(bytes)) if bytes == code.bytes => None,
+            Some(Ok(bytes)) => Some(difference(&code.bytes, &bytes)),
+            Some(Err(reason)) => Some(reason),
+            None => Some(
+                "the original has a code object, the kpacks have none (to leave targets out, \
+                 name those to verify)"
+                    .to_owned(),
+            ),
+        });
+        Ok(faults)
     }
 
     /// Every entry that a wrapper asks for: its position, and the target.
@@ -165,27 +180,14 @@ fn compare_code(
             in_original.insert((index, target.to_string()));
             left_out += usize::from(!options.wants(&target.to_string()));
         }
-        let wanted = |target: &kpack_format::TargetId| options.wants(&target.to_string());
+        let wanted = |target: &TargetId| options.wants(&target.to_string());
         for code in bundle.code_objects(reader, wanted).map_err(refused)? {
             let code = code.map_err(refused)?;
-            let target = code.target.to_string();
-            let mut fault = |what: String| {
-                let text = format!("index {index} for {target}: {what}");
+            let found = kernels.faults(index, &code)?;
+            equal += usize::from(found.is_empty());
+            for what in found {
+                let text = format!("index {index} for {}: {what}", code.target);
                 report.fault(Subject::CodeObjects, path, text);
-            };
-            let holders = kernels.holders(index, &target);
-            if holders.len() > 1 {
-                fault(format!("is in several kpacks: `{}`", holders.join("`, `")));
-            }
-            match kernels.read(index, &target)? {
-                None => fault(
-                    "the original has a code object, the kpacks have none (to leave targets out, \
-                     name those to verify)"
-                        .to_owned(),
-                ),
-                Some(Ok(bytes)) if bytes == code.bytes => equal += 1,
-                Some(Ok(bytes)) => fault(difference(&code.bytes, &bytes)),
-                Some(Err(reason)) => fault(reason),
             }
         }
     }

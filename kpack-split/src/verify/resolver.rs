@@ -1,18 +1,17 @@
 //! From a split binary's wrapper and a target to the code object, the way its marker leads.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use kpack_format::CodeId;
-use kpack_format::archive::{Archive, ArchiveError};
+use kpack_format::archive::ArchiveError;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 
-use super::archive;
+use super::{Context, archive};
 use crate::Error;
-use crate::input::{Kpacks, Overlay, find_kpacks_in, open_archive};
+use crate::input::{Kpacks, OpenArchive, find_kpacks};
+use crate::parallel::lock;
 
 /// The archives of a split binary, open.
 pub(super) struct Resolver {
@@ -30,7 +29,7 @@ pub(super) struct Resolver {
 struct Opened {
     target: String,
     path: PathBuf,
-    archive: Archive<BufReader<File>>,
+    archive: OpenArchive,
     is_of_another_build: bool,
 }
 
@@ -42,23 +41,23 @@ pub(super) struct Place {
 }
 
 impl Resolver {
-    /// Opens the archives that `marker` of the binary at `binary` leads to, in any of the directories
-    /// that `overlay` lays over each other. `kernel_name` is the
-    /// marker's.
+    /// Opens the archives that `marker` of the binary at `binary` leads to, in any of the artifacts that
+    /// belong together. `kernel_name` is the marker's.
     pub(super) fn open(
-        overlay: &Overlay,
+        context: &Context<'_>,
         binary: &Path,
         marker: &Marker,
         kernel_name: &str,
     ) -> Result<Self, Error> {
-        let kpacks = find_kpacks_in(overlay, binary, marker)?;
+        let overlay = context.artifacts.overlay();
+        let kpacks = find_kpacks(&context.archives, overlay, binary, marker)?;
         let mut archives = Vec::new();
         let (mut damaged, mut other_builds) = (Vec::new(), Vec::new());
         for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
             let (target, path) = (kpack.target.clone(), kpack.path.clone());
-            match open_archive(&path) {
+            match context.archives.open(&path) {
                 Ok(archive) => {
-                    let id = archive.toc().code_id(kernel_name, &target);
+                    let id = lock(&archive).toc().code_id(kernel_name, &target);
                     let is_of_another_build = !marker.accepts(&target, id);
                     if is_of_another_build {
                         other_builds.push((target.clone(), path.clone()));
@@ -90,9 +89,10 @@ impl Resolver {
             .iter()
             .enumerate()
             .find_map(|(archive, opened)| {
-                let found = opened.archive.toc().kernels.get(&kernel)?.get(target)?;
-                let fits = opened.target == target && !opened.is_of_another_build;
-                fits.then_some(Place {
+                let is_right = opened.target == target && !opened.is_of_another_build;
+                let open = lock(&opened.archive);
+                let found = open.toc().kernels.get(&kernel)?.get(target)?;
+                is_right.then_some(Place {
                     archive,
                     ordinal: found.ordinal,
                 })
@@ -103,10 +103,9 @@ impl Resolver {
     pub(super) fn holders(&self, index: u32, target: &str) -> Vec<&Path> {
         let kernel = self.kernel(index);
         let has = |opened: &&Opened| {
-            let toc = opened.archive.toc();
-            toc.kernels
-                .get(&kernel)
-                .is_some_and(|targets| targets.contains_key(target))
+            let open = lock(&opened.archive);
+            let targets = open.toc().kernels.get(&kernel);
+            targets.is_some_and(|targets| targets.contains_key(target))
         };
         let holders = self.archives.iter().filter(has);
         // Two search paths can lead to one archive.
@@ -127,25 +126,24 @@ impl Resolver {
         target: &str,
     ) -> Result<Vec<u8>, ArchiveError> {
         let kernel = self.kernel(index);
-        self.archives[place.archive].archive.read(&kernel, target)
+        lock(&self.archives[place.archive].archive).read(&kernel, target)
     }
 
     /// The IDs of this binary's device code for `target`, in each archive that tells one.
     pub(super) fn code_ids(&self, target: &str) -> Vec<CodeId> {
         let archives = self.archives.iter().filter(|a| a.target == target);
         archives
-            .filter_map(|a| a.archive.toc().code_id(&self.kernel_name, target))
+            .filter_map(|a| lock(&a.archive).toc().code_id(&self.kernel_name, target))
             .collect()
     }
 
     /// The binaries that each open archive has kernels of.
-    pub(super) fn binaries(&self) -> impl Iterator<Item = (&Path, BTreeSet<&str>)> {
+    pub(super) fn binaries(&self) -> impl Iterator<Item = (&Path, BTreeSet<String>)> {
         self.archives.iter().map(|opened| {
-            let kernels = opened.archive.toc().kernels.keys();
-            let binaries = kernels
-                .map(|kernel| KernelName::parse(kernel).binary)
-                .collect();
-            (opened.path.as_path(), binaries)
+            let open = lock(&opened.archive);
+            let kernels = open.toc().kernels.keys();
+            let binaries = kernels.map(|kernel| KernelName::parse(kernel).binary.to_owned());
+            (opened.path.as_path(), binaries.collect())
         })
     }
 
@@ -158,7 +156,7 @@ impl Resolver {
     ) -> Result<Option<String>, Error> {
         let kernel = self.kernel(index);
         let Opened { path, archive, .. } = &mut self.archives[place.archive];
-        archive::damage(path, archive, &kernel, target)
+        archive::damage(path, &mut lock(archive), &kernel, target)
     }
 
     /// Whether an archive for `target` is open.
@@ -181,7 +179,7 @@ impl Resolver {
     pub(super) fn entries(&self) -> BTreeSet<(u32, String)> {
         let mut found = BTreeSet::new();
         for opened in &self.archives {
-            for (name, targets) in &opened.archive.toc().kernels {
+            for (name, targets) in &lock(&opened.archive).toc().kernels {
                 if let KernelName {
                     binary,
                     index: Some(index),

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Node, Topic};
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
-use crate::input::Linked;
+use crate::input::{Archives, Linked};
 use crate::install::presplit::Presplit;
 
 /// What is in an artifact.
@@ -109,8 +109,10 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
     let split = trees
         .entries()
         .filter(|(.., item)| item.class == Class::Split);
+    let archives = Archives::default();
     for (.., item) in split {
-        match Linked::open(&item.from).and_then(|linked| Presplit::read(linked, false)) {
+        let linked = Linked::open(&item.from);
+        match linked.and_then(|linked| Presplit::read(linked, false, &archives)) {
             Ok(Err(_)) => {}
             Ok(Ok(_)) => {
                 let text = "its device code was split before the link, and is where it was built; \

@@ -14,7 +14,7 @@ use super::{Options, Report, Subject};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::tree::{Role, Siblings, Tree, is_artifact};
-use crate::input::Overlay;
+use crate::input::{Archives, Overlay};
 use crate::leftover::is_leftover;
 use crate::parallel;
 
@@ -196,7 +196,12 @@ impl Artifacts {
 
     /// Verifies what is in each artifact directory, and what the artifacts of a component, and
     /// components beside each other, have in common.
-    pub(super) fn verify(&self, options: &Options, report: &mut Report) -> Result<(), Error> {
+    pub(super) fn verify(
+        &self,
+        options: &Options,
+        archives: &Archives,
+        report: &mut Report,
+    ) -> Result<(), Error> {
         let asked_for = self.found.iter().filter(|artifact| artifact.asked_for);
         let asked_for: BTreeMap<&Path, &Path> = asked_for
             .map(|artifact| (&*artifact.real, &*artifact.path))
@@ -235,7 +240,7 @@ impl Artifacts {
             split.collect::<Vec<_>>(),
             |(set, members)| {
                 let mut own = Report::default();
-                set.verify(members, &mut own)?;
+                set.verify(members, archives, &mut own)?;
                 set.files_for_all(members, options, &mut own)?;
                 Ok::<_, Error>(own)
             },

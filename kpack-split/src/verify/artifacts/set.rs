@@ -8,7 +8,8 @@ use crate::Error;
 use crate::artifact::names;
 use crate::artifact::rules::{Host, conflicts, kernels_without_host};
 use crate::artifact::tree::{Item, Role};
-use crate::input::open_archive;
+use crate::input::Archives;
+use crate::parallel::lock;
 use crate::verify::{Report, Subject, without_host};
 
 /// Whether each path is installed by one artifact only, of those that lie in one directory.
@@ -41,7 +42,12 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
 
 impl Set {
     /// Whether each kernel is of some binary.
-    pub(super) fn verify(&self, members: &[Member], report: &mut Report) -> Result<(), Error> {
+    pub(super) fn verify(
+        &self,
+        members: &[Member],
+        archives: &Archives,
+        report: &mut Report,
+    ) -> Result<(), Error> {
         if !members.iter().any(|member| member.role == Role::Generic) {
             let text = format!(
                 "has no {}_{} beside it, so nothing loads its device code",
@@ -59,7 +65,7 @@ impl Set {
             trees.find_map(|tree| tree.entries.get(path))
         };
         for (path, item) in entries().filter(|(_, item)| item.is_kpack()) {
-            kernels_have_binaries(path, item, &entry, report)?;
+            kernels_have_binaries(path, item, &entry, archives, report)?;
         }
         Ok(())
     }
@@ -69,15 +75,16 @@ fn kernels_have_binaries<'t>(
     path: &Path,
     item: &Item,
     entry: &dyn Fn(&Path) -> Option<&'t Item>,
+    archives: &Archives,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let archive = match open_archive(&item.from) {
+    let archive = match archives.open(&item.from) {
         Ok(archive) => archive,
         // That is a fault already.
         Err(Error::Refused { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
-    for (binary, host) in kernels_without_host(path, archive.toc(), entry) {
+    for (binary, host) in kernels_without_host(path, lock(&archive).toc(), entry) {
         let text = match host {
             Host::Missing => format!("has kernels of `{binary}`, which no artifact has"),
             Host::NotSplit(_) => without_host(&binary),
