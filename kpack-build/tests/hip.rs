@@ -5,14 +5,14 @@
 mod compilers;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
 use kpack_build::{Hip, Library};
-use kpack_tests::require;
 use kpack_tests::tree::Tree;
+use kpack_tests::{process, require};
 
 const SOURCE: &str = r#"#include "vector.h"
 __global__ void add(float *a, const float *b) { *a += FACTOR * *b; }
@@ -422,13 +422,13 @@ fn an_out_dir_that_cannot_be_written() {
         fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).unwrap();
     };
     mode("out", 0o555);
-    let text = if !is_root() {
+    let text = if !require::is_root() {
         failed(tree.root())
     } else {
         // Root may write anywhere: the same as somebody else, by a copy that everybody may run.
         mode("", 0o755);
         let copy = tree.path("test");
-        fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        process::copy(std::env::current_exe().unwrap(), &copy);
         let mut command = Command::new(copy);
         command.args([
             "--exact",
@@ -443,12 +443,6 @@ fn an_out_dir_that_cannot_be_written() {
     };
     mode("out", 0o755);
     insta::assert_snapshot!(said(&tree, &text));
-}
-
-fn is_root() -> bool {
-    Path::new("/proc/self")
-        .metadata()
-        .is_ok_and(|process| process.uid() == 0)
 }
 
 /// A file where the directory should be.

@@ -13,7 +13,8 @@ use kpack_build::object_file::{Options, split};
 use kpack_build::report::{Notice, Outcome, Report};
 use kpack_format::archive::Archive;
 use kpack_split::verify;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code, code_object};
+use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use object::read::elf::{ElfFile64, ElfSection64};
@@ -21,16 +22,8 @@ use object::{Object as _, ObjectSection as _};
 
 /// Three wrappers; one code object is in two of them.
 fn fixture() -> FatLibrary {
-    FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx90a:xnack+", "add")],
-        )
-        .wrapper(
-            Storage::Zstd(2),
-            [code("gfx1100", "mul"), code("gfx942", "mul")],
-        )
-        .wrapper(Storage::Plain, [code("gfx1100", "add")])
+    let library = add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx942"]);
+    library.wrapper(Storage::Plain, [code("gfx1100", "add")])
 }
 
 /// Splits files of a tree into a directory of it.
@@ -41,15 +34,6 @@ fn split_into(tree: &Tree, directory: &str, files: &[&str]) -> Report {
 fn try_split(tree: &Tree, directory: &str, files: &[&str]) -> Result<Report, Error> {
     let files = files.iter().map(|file| tree.path(file));
     split(&Options::new("vec", tree.path(directory), files), &())
-}
-
-fn run(command: &mut Command) -> String {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// `main.o`, which calls the fixture's report.

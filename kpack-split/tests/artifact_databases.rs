@@ -4,6 +4,7 @@
 mod blas;
 mod planned;
 mod shards;
+mod verified;
 
 use std::fs;
 
@@ -12,9 +13,10 @@ use kpack_split::artifact::recombine::{Severity, plan};
 use kpack_split::artifact::split::Options;
 use kpack_tests::tree::Tree;
 
-use blas::{ROCBLAS, artifact, assert_holds, files, options, refusal, run};
+use blas::{ROCBLAS, artifact, files, options, refusal, run};
 use planned::{CONFIGURATION, assert_said, planned, said};
 use shards::{DATABASE, PREFIX, three_shards};
+use verified::assert_holds;
 
 fn selections() -> [Selection; 2] {
     [

@@ -2,6 +2,7 @@
 //! split, then nothing is lost, and what cannot be done is said.
 
 mod blas;
+mod verified;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,9 +21,8 @@ use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
-use blas::{
-    HIPBLASLT, ROCBLAS, artifact, assert_holds, fat, files, options, refusal, run, warnings, write,
-};
+use blas::{HIPBLASLT, ROCBLAS, artifact, fat, files, options, refusal, run, warnings, write};
+use verified::assert_holds;
 
 #[test]
 fn the_library_directory_is_a_link() {

@@ -3,6 +3,7 @@
 //! input is as it was.
 
 mod blas;
+mod verified;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -10,17 +11,19 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use kpack_split::Error;
 use kpack_split::artifact::databases::Selection;
 use kpack_split::artifact::split::{BatchOptions, Options, Outcome, Unknown, batch, split};
 use kpack_split::install;
-use kpack_split::{Error, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object, library_file};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 
 use blas::{
-    HIPBLASLT, ROCBLAS, artifact, assert_holds, fat, files, manifest, options, overlay, refusal,
-    run, warnings, write,
+    HIPBLASLT, ROCBLAS, artifact, fat, files, manifest, options, overlay, refusal, run, warnings,
+    write,
 };
+use verified::{assert_holds, check_with};
 
 #[test]
 fn each_target_gets_its_own_and_the_generic_artifact_nothing_specific() {
@@ -112,11 +115,7 @@ fn an_overlay_of_the_generic_artifact_and_targets_works() {
     let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
     assert_holds(overlay(&output, &all).root());
     let some = overlay(&output, &all[..2]);
-    let options = verify::Options {
-        targets: vec!["gfx1100".parse().unwrap()],
-        ..Default::default()
-    };
-    let report = verify::verify(&[some.root().to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    let report = check_with(&some, ".", None, &["gfx1100"]);
     assert!(report.holds(), "{report:#?}");
 }
 
@@ -125,12 +124,7 @@ fn the_bytes_are_those_of_an_install() {
     let (input, output) = (artifact(), Tree::new());
     run(&options(&input, &output));
     let prefix = Tree::new();
-    let copied = Command::new("cp")
-        .arg("-a")
-        .arg(input.path(&format!("{ROCBLAS}/.")))
-        .arg(prefix.root())
-        .status();
-    assert!(copied.unwrap().success());
+    process::copy(input.path(&format!("{ROCBLAS}/.")), prefix.root());
     let files = ["lib/librocblas.so.5", "bin/rocblas-bench"];
     let options = install::Options::new(prefix.root(), "rocblas", files);
     install::install(&options, &()).unwrap();
@@ -306,23 +300,22 @@ fn without_device_code_there_is_a_generic_artifact_only() {
 fn debug_files_and_sanitized_binaries_are_no_obstacle() {
     let (input, output) = (artifact(), Tree::new());
     let lib = input.path(&format!("{ROCBLAS}/lib"));
-    if kpack_tests::require::tool("objcopy") {
-        let debug = Command::new("objcopy")
+    let debug = lib.join("librocblas.so.5.debug");
+    process::run(
+        Command::new("objcopy")
             .arg("--only-keep-debug")
             .arg(lib.join("librocblas.so.5"))
-            .arg(lib.join("librocblas.so.5.debug"))
-            .status();
-        assert!(debug.unwrap().success());
-    }
+            .arg(&debug),
+    );
     let sanitized = fat("asan")
         .wrapper(Storage::Plain, [code("gfx942", "more")])
         .red_zones();
     sanitized.build(&lib.join("librocblas-asan.so")).unwrap();
-    let before = fs::read(lib.join("librocblas.so.5.debug")).ok();
+    let before = fs::read(&debug).unwrap();
     let report = run(&options(&input, &output));
     assert_eq!(report.binaries.len(), 4);
     let debug = format!("blas_lib_generic/{ROCBLAS}/lib/librocblas.so.5.debug");
-    assert_eq!(fs::read(output.path(&debug)).ok(), before);
+    assert_eq!(fs::read(output.path(&debug)).unwrap(), before);
     let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
     assert_holds(overlay(&output, &all).root());
 }
@@ -528,12 +521,7 @@ fn an_output_directory_in_the_input_or_full_of_other_things_is_refused() {
 fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     let (parent, output) = (Tree::new(), Tree::new());
     for name in ["blas_lib_gfx94X-dcgpu", "fft_lib", "sparse_run_generic"] {
-        let status = Command::new("cp")
-            .arg("-a")
-            .arg(artifact().root())
-            .arg(parent.path(name))
-            .status();
-        assert!(status.unwrap().success());
+        process::copy(artifact().root(), parent.path(name));
     }
     write(&parent, "logs/readme.txt", "no artifact");
     let library = parent.path(&format!("fft_lib/{ROCBLAS}/lib/librocblas.so.5"));

@@ -2,6 +2,7 @@
 //! they were, counted and named, and nothing of them is lost.
 
 mod blas;
+mod verified;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,7 +13,8 @@ use kpack_split::install::Severity;
 use kpack_tests::fixture::code_object;
 use kpack_tests::tree::Tree;
 
-use blas::{ROCBLAS, artifact, assert_holds, fat, files, options, refusal, run, warnings, write};
+use blas::{ROCBLAS, artifact, fat, files, options, refusal, run, warnings, write};
+use verified::assert_holds;
 
 const COPIED: &str =
     "no prefix that artifact_manifest.txt lists; copied unchanged to the generic artifact";

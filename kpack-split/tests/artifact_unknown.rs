@@ -3,6 +3,7 @@
 //! host needs is moved for its name.
 
 mod blas;
+mod verified;
 
 use std::os::unix::fs::symlink;
 
@@ -11,9 +12,9 @@ use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object,
 use kpack_tests::tree::Tree;
 
 use blas::{
-    HIPBLASLT, ROCBLAS, artifact, assert_holds, fat, files, options, overlay, refusal, run,
-    warnings, write,
+    HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, refusal, run, warnings, write,
 };
+use verified::assert_holds;
 
 #[test]
 fn a_code_object_without_a_name_says_itself_whose_it_is() {

@@ -1,11 +1,12 @@
 //! What a packager reads: the words of `kpack recombine`, `kpack verify` and `kpack report` about
 //! trees. The snapshots beside this file are to be read as they would read them.
 
+mod command;
 mod shards;
 
 use std::fs;
-use std::process::{Command, Stdio};
 
+use command::kpack;
 use insta::assert_snapshot;
 use kpack_tests::tree::Tree;
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
@@ -27,22 +28,6 @@ fn tree() -> Tree {
 const RECOMBINE: &str =
     "recombine --input-shards-dir shards --config packaging.json --output-dir packages";
 
-/// Standard output, standard error and exit code.
-fn said(tree: &Tree, arguments: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_kpack"))
-        .current_dir(tree.root())
-        .args(arguments.split(' '))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let code = output.status.code().unwrap();
-    let said = text(output.stdout) + &text(output.stderr);
-    let root = tree.root().canonicalize().unwrap();
-    let said = said.replace(root.to_str().unwrap(), "/root");
-    format!("$ kpack {arguments}\n{said}exit code {code}\n")
-}
-
 /// Snapshots without sizes, which depend on the linker.
 fn with_filters(check: impl FnOnce()) {
     let mut settings = insta::Settings::clone_current();
@@ -50,6 +35,14 @@ fn with_filters(check: impl FnOnce()) {
     settings.add_filter(r" +[+-][0-9.]+ %", " [change]");
     settings.add_filter(r"0x[0-9a-f]+", "[offset]");
     settings.bind(check);
+}
+
+fn words(arguments: &str) -> Vec<&str> {
+    arguments.split(' ').collect()
+}
+
+fn said(tree: &Tree, arguments: &str) -> String {
+    command::said(tree, &words(arguments))
 }
 
 #[test]
@@ -127,11 +120,7 @@ fn a_component_that_fails_stops_no_other() {
             "taken_lib_generic/mine",
         ]
     );
-    let output = Command::new(env!("CARGO_BIN_EXE_kpack"))
-        .current_dir(tree.root())
-        .args(format!("{RECOMBINE} --json").split(' '))
-        .output()
-        .unwrap();
+    let output = kpack(&tree, &words(&format!("{RECOMBINE} --json")));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(said["outcome"], "failed");
     assert_eq!(said["failed"], serde_json::json!(["bad_lib", "taken_lib"]));
@@ -142,11 +131,7 @@ fn json_whatever_happens() {
     let tree = tree();
     let recombine = |more: &str, configuration: &str| {
         write(&tree.path("packaging.json"), configuration.as_bytes());
-        let output = Command::new(env!("CARGO_BIN_EXE_kpack"))
-            .current_dir(tree.root())
-            .args(format!("{RECOMBINE} --json{more}").split(' '))
-            .output()
-            .unwrap();
+        let output = kpack(&tree, &words(&format!("{RECOMBINE} --json{more}")));
         let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
         let lists = ["artifacts", "findings"].map(|key| said[key].as_array().unwrap().len());

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use kpack_tests::process;
 use shards::{PREFIX, three_shards};
 
 /// The shell commands of a document, block by block.
@@ -32,18 +33,9 @@ fn every_command_of_the_document() {
     let commands = commands(&document);
     assert!(commands.len() >= 4);
     for commands in commands {
-        let output = Command::new("sh")
-            .args(["-euc", &commands])
-            .current_dir(tree.root())
-            .env("PATH", &path)
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{commands}\n{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-euc", &commands]).current_dir(tree.root());
+        process::run(shell.env("PATH", &path));
     }
 
     for file in [

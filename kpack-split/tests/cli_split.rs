@@ -1,14 +1,16 @@
 //! `kpack split` as packagers see it: words, exit codes, JSON, and what is there when it is killed.
 
+mod command;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::Instant;
+use std::process::Command;
 
+use command::{command, kpack, said};
 use insta::assert_snapshot;
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file};
+use kpack_tests::process::{self, kill_at_any_moment};
+use kpack_tests::require;
 use kpack_tests::tree::{Snapshot, Tree};
 
 fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
@@ -49,25 +51,6 @@ fn artifact(tree: &Tree, name: &str, payload: &str, files: usize) {
     }
 }
 
-fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
-    command
-        .current_dir(tree.root())
-        .args(arguments)
-        .stdin(Stdio::null());
-    command.output().unwrap()
-}
-
-/// Exit code, standard output and standard error, with sizes masked that depend on the linker.
-fn said(tree: &Tree, arguments: &[&str]) -> String {
-    let output = kpack(tree, arguments);
-    let mut text = format!("$ kpack {}\n", arguments.join(" "));
-    text += &String::from_utf8(output.stdout).unwrap();
-    text += &String::from_utf8(output.stderr).unwrap();
-    text += &format!("exit code {}\n", output.status.code().unwrap());
-    text
-}
-
 fn with_filters(check: impl FnOnce()) {
     let mut settings = insta::Settings::clone_current();
     settings.add_filter(r"[0-9.]+ [KM]iB -> [0-9.]+ [KM]iB", "[size] -> [size]");
@@ -83,6 +66,14 @@ const SPLIT: [&str; 7] = [
     "in/blas_lib",
     "--artifact-prefix",
     "blas_lib",
+    "--output-dir",
+    "out",
+];
+
+const BATCH: [&str; 5] = [
+    "split",
+    "--batch-artifact-parent-dir",
+    "in",
     "--output-dir",
     "out",
 ];
@@ -123,17 +114,10 @@ fn a_batch_with_a_failure() {
     let library = tree.path("in/fft_lib/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so");
     let bytes = fs::read(&library).unwrap();
     fs::write(&library, &bytes[..bytes.len() - 100]).unwrap();
-    let batch = [
-        "split",
-        "--batch-artifact-parent-dir",
-        "in",
-        "--output-dir",
-        "out",
-    ];
-    let text = said(&tree, &batch);
+    let text = said(&tree, &BATCH);
     with_filters(|| assert_snapshot!(text));
 
-    let output = kpack(&tree, &[&batch[..], &["--json"]].concat());
+    let output = kpack(&tree, &[&BATCH[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(3));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["outcome"], "failed");
@@ -155,14 +139,7 @@ fn targets_that_are_not_there() {
         .wrapper(Storage::Zstd(2), [code("gfx90a", "fft")])
         .build(&tree.path(&format!("{library}/librocfft.so")))
         .unwrap();
-    let batch = [
-        "split",
-        "--batch-artifact-parent-dir",
-        "in",
-        "--output-dir",
-        "out",
-        "--gpu-targets",
-    ];
+    let batch = [&BATCH[..], &["--gpu-targets"]].concat();
     let mut text = String::new();
     for arguments in [
         [
@@ -300,19 +277,9 @@ fn without_a_second_thread_all_the_same_is_done() {
         artifact(&tree, &format!("in/{name}"), name, 40);
     }
     let run = |output: &str, stack: Option<&str>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
-        command.current_dir(tree.root()).args([
-            "split",
-            "--batch-artifact-parent-dir",
-            "in",
-            "--output-dir",
-            output,
-            "--jobs",
-            "8",
-        ]);
-        command.envs(stack.map(|stack| ("RUST_MIN_STACK", stack)));
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
+        let arguments = [&BATCH[..4], &[output, "--jobs", "8"]].concat();
+        let mut split = command(&tree, &arguments);
+        process::run(split.envs(stack.map(|stack| ("RUST_MIN_STACK", stack))));
     };
     run("many", None);
     run("one", Some("70368744177664"));
@@ -329,7 +296,7 @@ fn without_a_second_thread_all_the_same_is_done() {
 /// not. What is durable when is what the operating system is asked for.
 #[test]
 fn an_artifact_has_its_name_when_it_is_durable() {
-    if !kpack_tests::require::tool("strace") {
+    if !require::tool("strace") {
         return;
     }
     let tree = Tree::new();
@@ -346,7 +313,7 @@ fn an_artifact_has_its_name_when_it_is_durable() {
         let trace = fs::read_to_string(tree.path("trace")).unwrap_or_default();
         if trace.is_empty() {
             let why = String::from_utf8_lossy(&output.stderr);
-            kpack_tests::require::skip(&format!("strace cannot trace here: {why}"));
+            require::skip(&format!("strace cannot trace here: {why}"));
             return;
         }
         assert!(output.status.success(), "{output:?}");
@@ -413,72 +380,39 @@ fn killed_at_any_moment_it_leaves_no_artifact_that_looks_complete_and_is_not() {
     let reference = |payload: &str| {
         let tree = Tree::new();
         artifact(&tree, "in/blas_lib", payload, 40);
-        let run = || {
-            let start = Instant::now();
-            let output = kpack(&tree, &SPLIT);
-            assert!(output.status.success(), "{output:?}");
-            start.elapsed()
-        };
-        let elapsed = (0..5).map(|_| run()).min().unwrap_or_default();
-        (artifacts(&tree), tree, elapsed)
+        process::run(&mut command(&tree, &SPLIT));
+        (artifacts(&tree), tree)
     };
-    // Half of the tries replace the artifacts of an earlier build.
-    let (old, old_tree, _) = reference("old");
-    let (new, tree, elapsed) = reference("new");
+    // Half of the runs replace the artifacts of an earlier build.
+    let (old, old_tree) = reference("old");
+    let (new, tree) = reference("new");
     assert_ne!(old, new);
-    let copy = |from: &Path| {
-        let status = Command::new("cp")
-            .arg("-a")
-            .arg(from)
-            .arg(tree.path("out"))
-            .status();
-        assert!(status.unwrap().success());
-    };
-    let (mut killed, mut seen) = (0, 0);
-    for attempt in 0..100u32 {
-        fs::remove_dir_all(tree.path("out")).unwrap();
-        let replaces = attempt % 2 == 1;
-        if replaces {
-            copy(&old_tree.path("out"));
-        }
-        let mut child = Command::new(env!("CARGO_BIN_EXE_kpack"))
-            .current_dir(tree.root())
-            .args(SPLIT)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        // Spread over a little more than it takes, in an order that looks random.
-        let moment = elapsed.mul_f64(f64::from(attempt * 37 % 100) / 90.0);
-        thread::sleep(moment);
-        child.kill().unwrap();
-        killed += u32::from(!child.wait().unwrap().success());
-
-        if tree.path("out").exists() {
-            let found = artifacts(&tree);
-            for (name, files) in &found {
-                let whole =
-                    new.get(name) == Some(files) || replaces && old.get(name) == Some(files);
-                assert!(whole, "attempt {attempt}: {name} is not whole");
+    let replaces = |run| run % 2 == 1;
+    kill_at_any_moment(
+        |run| {
+            fs::remove_dir_all(tree.path("out")).unwrap();
+            if replaces(run) {
+                process::copy(old_tree.path("out"), tree.path("out"));
             }
-            if found.contains_key("blas_lib_generic") {
-                assert!(
-                    found == new || replaces && found == old,
-                    "attempt {attempt}"
-                );
+            command(&tree, &SPLIT)
+        },
+        |run| {
+            if tree.path("out").exists() {
+                let found = artifacts(&tree);
+                for (name, files) in &found {
+                    let whole = new.get(name) == Some(files)
+                        || replaces(run) && old.get(name) == Some(files);
+                    assert!(whole, "run {run}: {name} is not whole");
+                }
+                if found.contains_key("blas_lib_generic") {
+                    assert!(found == new || replaces(run) && found == old, "run {run}");
+                }
             }
-            seen += found.len();
-        }
-        let output = kpack(&tree, &SPLIT);
-        assert!(output.status.success(), "attempt {attempt}: {output:?}");
-        assert_eq!(artifacts(&tree), new, "attempt {attempt}");
-        let left = fs::read_dir(tree.path("out")).unwrap().count();
-        assert_eq!(left, 3, "attempt {attempt}: something hidden is left");
-    }
-    println!("{killed} of 100 runs of {elapsed:?} were killed; {seen} artifacts were seen");
-    assert!(
-        killed > 30,
-        "only {killed} of 100 runs were killed before their end"
+            process::run(&mut command(&tree, &SPLIT));
+            assert_eq!(artifacts(&tree), new, "run {run}");
+            let left = fs::read_dir(tree.path("out")).unwrap().count();
+            assert_eq!(left, 3, "run {run}: something hidden is left");
+        },
     );
 }
 
@@ -494,14 +428,7 @@ fn json_whatever_happens() {
         assert!(stderr.contains(&error), "{error}\n{stderr}");
         (output.status.code().unwrap(), said, error)
     };
-    let batch = [
-        "split",
-        "--batch-artifact-parent-dir",
-        "in",
-        "--output-dir",
-        "out",
-    ];
-    for (kind, arguments) in [("single", &SPLIT[..]), ("batch", &batch)] {
+    for (kind, arguments) in [("single", &SPLIT[..]), ("batch", &BATCH)] {
         for (more, code, words) in [
             (
                 &["--gpu-targets", "gfx1201", "--require-targets"][..],
@@ -524,7 +451,7 @@ fn json_whatever_happens() {
         assert!(said.get("error").is_none(), "{said:#}");
     }
     fs::remove_dir_all(tree.path("in")).unwrap();
-    for arguments in [&SPLIT[..], &batch] {
+    for arguments in [&SPLIT[..], &BATCH] {
         let (code, said, error) = json(arguments);
         assert_eq!((code, &said["outcome"]), (4, &"failed".into()), "{said:#}");
         assert!(error.contains("in"), "{said:#}");

@@ -8,11 +8,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_split::elf::{self, DeviceCode, Image, Plan};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::process::try_run as run;
 use kpack_tests::require;
 
 const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa1x\xabkernel_name\xa1y";
@@ -59,19 +59,6 @@ const LINKERS: [Linker; 4] = [
     },
 ];
 
-fn run(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    ensure!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    Ok(text(&output.stdout))
-}
-
 /// A fat binary of three wrappers, with enough device code to free pages.
 fn fat_library(kind: Kind) -> Result<FatLibrary> {
     let device = |target: &str, seed: u8| code_object(target, &vec![seed; 60_000]);
@@ -90,10 +77,6 @@ fn fat_library(kind: Kind) -> Result<FatLibrary> {
             [("gfx90a:xnack+", device("gfx90a:xnack+", 4)?)],
         ))
 }
-
-/// Holds while programs are written and run: a process started meanwhile by another thread would
-/// inherit the open file, and the program could not be run ("text file busy").
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// What host binaries are built for, run by and stripped with.
 struct Host {
@@ -121,7 +104,6 @@ const AARCH64: Host = Host {
 /// A directory with a program that loads a library and lets it report.
 struct Bench {
     machine: Host,
-    _alone: MutexGuard<'static, ()>,
     directory: tempfile::TempDir,
     loader: PathBuf,
 }
@@ -132,7 +114,6 @@ impl Bench {
     }
 
     fn of(machine: Host) -> Result<Self> {
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir()?;
         let source = directory.path().join("loader.c");
         let loader = directory.path().join("loader");
@@ -151,7 +132,6 @@ impl Bench {
             .arg("-ldl"))?;
         Ok(Self {
             machine,
-            _alone: alone,
             directory,
             loader,
         })

@@ -2,6 +2,7 @@
 //! tree works at each moment, and what is refused leaves it as it was.
 
 mod markers;
+mod verified;
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -14,23 +15,15 @@ use kpack_format::archive::Scheme;
 use kpack_format::manifest::Manifest;
 use kpack_split::Error;
 use kpack_split::install::{Only, Options, Outcome, Report, Unexpected, install};
-use kpack_split::verify;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
 use kpack_tests::tree::Tree;
 use markers::{assert_expects, markers};
+use verified::{assert_holds, assert_holds_against};
 
 /// Three wrappers with different targets; one code object is in two of them.
 fn library() -> FatLibrary {
-    FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx90a:xnack+", "add")],
-        )
-        .wrapper(
-            Storage::Zstd(2),
-            [code("gfx1100", "mul"), code("gfx942", "mul")],
-        )
-        .wrapper(Storage::Plain, [code("gfx1100", "add")])
+    let library = add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx942"]);
+    library.wrapper(Storage::Plain, [code("gfx1100", "add")])
 }
 
 fn program() -> FatLibrary {
@@ -62,20 +55,9 @@ fn targets(ids: &[&str]) -> Vec<TargetId> {
 
 /// Everything in the prefix verifies, and each binary against its original.
 fn assert_verifies(tree: &Tree, originals: &[(&str, &Path)]) {
-    let report = verify::verify(
-        &[tree.root().to_owned()],
-        &verify::Options::default(),
-        &mut |_, _, _| {},
-    );
-    let report = report.unwrap();
-    assert!(report.holds(), "{report:#?}");
+    assert_holds(tree.root());
     for (file, original) in originals {
-        let options = verify::Options {
-            against: Some(original.to_path_buf()),
-            ..Default::default()
-        };
-        let report = verify::verify(&[tree.path(file)], &options, &mut |_, _, _| {}).unwrap();
-        assert!(report.holds(), "{report:#?}");
+        assert_holds_against(&tree.path(file), original);
     }
 }
 

@@ -1,18 +1,25 @@
 //! Given input that is damaged or does not fit, when it is installed, then there is an error that
 //! names file and reason, and not a byte of the tree has changed.
 
+mod command;
+mod verified;
+
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
+use command::command;
 use kpack_split::Error;
 use kpack_split::install::{Only, Options, install};
 use kpack_split::verify::{self, Outcome, Subject};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
-use kpack_tests::require::{self, tool};
+use kpack_tests::process::kill_at_any_moment;
+use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
+use verified::assert_holds_against;
 
 fn library() -> FatLibrary {
     FatLibrary::new()
@@ -412,38 +419,36 @@ fn a_read_only_disk() {
 /// Killed at any moment, the tree works: each binary is whole, and finds its device code.
 #[test]
 fn a_run_that_is_killed() {
-    if !tool("sh") {
-        return;
-    }
     let original = Tree::new();
     library().build(&original.path("lib/libvec.so")).unwrap();
-    for delay in 0..40 {
-        let tree = original.copy();
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "install_in_a_limited_process", "--nocapture"])
-            .env("TREE", tree.root())
-            .env("KPACK_TEST_INSTALL", "1")
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(std::time::Duration::from_micros(500 * delay));
-        let _ = child.kill();
-        child.wait().unwrap();
-        let bytes = fs::read(tree.path("lib/libvec.so")).unwrap();
-        if bytes != fs::read(original.path("lib/libvec.so")).unwrap() {
-            let options = verify::Options {
-                against: Some(original.path("lib/libvec.so")),
-                ..Default::default()
-            };
-            let report = verify::verify(&[tree.path("lib/libvec.so")], &options, &mut |_, _, _| {});
-            assert!(report.unwrap().holds(), "after {delay}");
-        }
-        // And the next run makes it whole.
-        install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
-        let whole = original.copy();
-        install(&Options::new(whole.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
-        assert_eq!(tree.snapshot(), whole.snapshot(), "after {delay}");
-    }
+    let fat = original.path("lib/libvec.so");
+    let whole = original.copy();
+    install(&Options::new(whole.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    let tree = RefCell::new(original.copy());
+    kill_at_any_moment(
+        |_| {
+            *tree.borrow_mut() = original.copy();
+            let arguments = [
+                "install",
+                "--prefix",
+                ".",
+                "--module",
+                "vec",
+                "lib/libvec.so",
+            ];
+            command(&tree.borrow(), &arguments)
+        },
+        |run| {
+            let tree = tree.borrow();
+            let library = tree.path("lib/libvec.so");
+            if fs::read(&library).unwrap() != fs::read(&fat).unwrap() {
+                assert_holds_against(&library, &fat);
+            }
+            // And the next run makes it whole.
+            install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+            assert_eq!(tree.snapshot(), whole.snapshot(), "run {run}");
+        },
+    );
 }
 
 #[test]

@@ -4,18 +4,20 @@
 
 mod planned;
 mod shards;
+mod verified;
 
 use std::fs;
 use std::path::Path;
 
-use kpack_split::artifact::recombine::{Plan, Severity, plan};
+use kpack_split::artifact::recombine::Severity;
 use kpack_split::artifact::split::{Options, Report, split};
 use kpack_split::sizes::measure;
-use kpack_split::verify::{self, Outcome, verify};
+use kpack_split::verify::Outcome;
 use kpack_tests::tree::Tree;
-use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
+use planned::{CONFIGURATION, assert_said, planned, recombine, said, with_validation};
 use rusqlite::{Connection, params};
 use shards::{PREFIX, three_shards, write};
+use verified::{check, check_with, checks, faults};
 
 const CACHE: &str = "lib/rocfft/rocfft_kernel_cache.db";
 
@@ -70,37 +72,10 @@ fn put(tree: &Tree, shard: &str, rows: &[Row]) {
     }
 }
 
-fn merge(tree: &Tree) -> Plan {
-    let options = options(tree, CONFIGURATION);
-    let plan = plan(&options, &|_, _| {}).unwrap();
-    plan.apply(&options, &|_| {}).unwrap();
-    plan
-}
-
-/// What is verified at `path`, of one outcome.
-fn checks(tree: &Tree, path: &str, outcome: Outcome) -> Vec<String> {
-    of_outcome(tree, path, &verify::Options::default(), outcome)
-}
-
 /// The faults of `out`, compared with what linux-a built.
 fn faults_against(tree: &Tree) -> Vec<String> {
-    let options = verify::Options {
-        against: Some(tree.path("in/linux-a")),
-        targets: ["gfx1100", "gfx1101"]
-            .map(|target| target.parse().unwrap())
-            .to_vec(),
-        ..verify::Options::default()
-    };
-    of_outcome(tree, "out", &options, Outcome::Fault)
-}
-
-fn of_outcome(tree: &Tree, path: &str, options: &verify::Options, outcome: Outcome) -> Vec<String> {
-    let report = verify(&[tree.path(path)], options, &mut |_, _, _| {}).unwrap();
-    let checks = report.checks.into_iter();
-    let checks = checks.filter(|check| check.outcome == outcome);
-    checks
-        .map(|check| format!("{}: {}", check.path.display(), check.text))
-        .collect()
+    let targets = ["gfx1100", "gfx1101"];
+    faults(&check_with(tree, "out", Some("in/linux-a"), &targets))
 }
 
 fn assert_one(lines: &[String], parts: &[&str]) {
@@ -147,8 +122,8 @@ fn it_is_device_code_for_its_targets() {
     let generic = tree.path(&format!("out/fft_lib_generic/{PREFIX}/{CACHE}"));
     assert_eq!(fs::read(generic).unwrap(), before);
     for place in ["out", "installed"] {
-        assert_one(&checks(&tree, place, Outcome::Note), &[CACHE, text]);
-        assert_eq!(checks(&tree, place, Outcome::Fault), [""; 0]);
+        assert_one(&checks(&check(&tree, place), Outcome::Note), &[CACHE, text]);
+        assert_eq!(checks(&check(&tree, place), Outcome::Fault), [""; 0]);
     }
     let sizes = measure(&[tree.path("out")], &[tree.path("in")]).unwrap();
     let mut rows = sizes.rows.iter();
@@ -176,7 +151,7 @@ fn caches_of_several_shards_are_merged_row_by_row() {
         &[("fft_4", "gfx90a", "C", 2), ("fft_4", "gfx1100", "A", 2)],
     );
     put(&tree, "linux-c", &[("fft_4", "gfx942", "D", 3)]);
-    let plan = merge(&tree);
+    let plan = recombine(&tree, CONFIGURATION);
     let text = "merged from the copies of linux-a, linux-b, linux-c";
     assert_said(&plan, Severity::Note, &[CACHE, text]);
     assert_eq!(said(&plan).len(), 1);
@@ -189,11 +164,11 @@ fn caches_of_several_shards_are_merged_row_by_row() {
         row("fft_4", "gfx942"),
     ];
     assert_eq!(content(&merged), all);
-    assert_eq!(checks(&tree, "out", Outcome::Fault), [""; 0]);
+    assert_eq!(checks(&check(&tree, "out"), Outcome::Fault), [""; 0]);
     assert_eq!(faults_against(&tree), [""; 0]);
     // The same again, byte by byte.
     let bytes = fs::read(&merged).unwrap();
-    merge(&tree);
+    recombine(&tree, CONFIGURATION);
     assert_eq!(fs::read(&merged).unwrap(), bytes);
 
     cache(&merged, &[("fft_4", "gfx1100", "A", 1)]);
@@ -234,7 +209,7 @@ fn a_kernel_that_is_not_the_same_in_two_shards_is_named() {
             &[("fft_4", "gfx1100", "A", 1), ("fft_4", "gfx942", "C", 1)],
         );
     }
-    assert_eq!(said(&merge(&tree)), [""; 0]);
+    assert_eq!(said(&recombine(&tree, CONFIGURATION)), [""; 0]);
     let [_, own] = places(&tree, "linux-a");
     let out = tree.path(&format!("out/blas_lib_generic/{PREFIX}/{CACHE}"));
     assert_eq!(fs::read(out).unwrap(), fs::read(own).unwrap());
@@ -268,7 +243,7 @@ fn a_damaged_one_is_named() {
         assert!(notice.path.ends_with(CACHE), "{notice:?}");
         assert!(!report.device_code);
         for place in ["out", "installed"] {
-            let faults = checks(&tree, place, Outcome::Fault);
+            let faults = checks(&check(&tree, place), Outcome::Fault);
             assert_one(&faults, &[CACHE, reason]);
         }
         measure(&[tree.path("out")], &[]).unwrap();
@@ -306,7 +281,7 @@ fn one_of_another_format_is_a_host_file() {
         let report = split_it(&tree);
         let said: Vec<String> = report.notices.iter().map(|n| n.text.clone()).collect();
         assert_one(&said, &[reason]);
-        assert_eq!(checks(&tree, "out", Outcome::Fault), [""; 0]);
+        assert_eq!(checks(&check(&tree, "out"), Outcome::Fault), [""; 0]);
 
         let tree = three_shards();
         let [_, path] = places(&tree, "linux-b");

@@ -1,8 +1,9 @@
 //! Given code objects that are large, or declare that they are, when they are split and verified, then
 //! the memory that takes does not depend on their size, and what no reader accepts is refused.
 
+mod verified;
+
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use kpack_format::archive::{Encoder, Scheme};
@@ -11,6 +12,7 @@ use kpack_split::install::{Options, install};
 use kpack_split::verify::{self, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, code_object};
 use kpack_tests::tree::Tree;
+use verified::assert_holds_against;
 
 /// More than the memory that a run is given, in bytes.
 const SIZE: usize = 320 << 20;
@@ -56,15 +58,6 @@ fn limited_to(limit: usize, tree: &Tree, arguments: &str) -> (Option<i32>, Strin
     (output.status.code(), said)
 }
 
-fn assert_holds(path: &Path, against: Option<&Path>) {
-    let options = verify::Options {
-        against: against.map(Path::to_owned),
-        ..Default::default()
-    };
-    let report = verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
-    assert!(report.holds(), "{report:#?}");
-}
-
 #[test]
 fn memory_does_not_grow_with_a_code_object() {
     let tree = prefix();
@@ -74,7 +67,7 @@ fn memory_does_not_grow_with_a_code_object() {
     limited(&tree, install);
     limited(&tree, "verify lib");
     limited(&tree, "verify lib/libvec.so");
-    assert_holds(&tree.path("lib/libvec.so"), Some(&fat));
+    assert_holds_against(&tree.path("lib/libvec.so"), &fat);
 
     // The same code object again, merged into the archive that has it: the same bytes.
     let before = tree.snapshot();

@@ -2,30 +2,25 @@
 //! it is installed, then the prefix is as if the linked binary had been split.
 
 mod markers;
+mod verified;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use kpack_split::inspect::{Content, inspect};
 use kpack_split::install::{Only, Options, Outcome, install};
-use kpack_split::{object_file, verify};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_split::object_file;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
+use kpack_tests::process;
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, files_in};
 use markers::{assert_expects, markers};
+use verified::{assert_holds, assert_holds_against, check_with};
 
 fn fixture() -> FatLibrary {
-    FatLibrary::new()
-        .kind(Kind::Object)
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx90a:xnack+", "add")],
-        )
-        .wrapper(
-            Storage::Zstd(2),
-            [code("gfx1100", "mul"), code("gfx942", "mul")],
-        )
+    add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx942"]).kind(Kind::Object)
 }
 
 /// Builds an object whose symbols are not those of the fixture.
@@ -70,15 +65,7 @@ fn link_with(linker: &str, tree: &Tree, prefix: &str, first: &str, second: &str)
     let mut command = Command::new(if linker == "lld" { "clang-19" } else { "cc" });
     command.arg(format!("-fuse-ld={linker}"));
     command.args(["-shared", "-o"]).arg(&library);
-    let output = command
-        .args([tree.path(first), tree.path(second)])
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    process::run(command.args([tree.path(first), tree.path(second)]));
 }
 
 fn options(prefix: &Path) -> Options {
@@ -86,32 +73,14 @@ fn options(prefix: &Path) -> Options {
 }
 
 /// The archives and the manifest of a prefix.
-fn archives(prefix: &Path) -> Vec<(String, Vec<u8>)> {
-    let entries = fs::read_dir(prefix.join("lib/.kpack")).unwrap();
-    let mut files: Vec<(String, Vec<u8>)> = entries
-        .map(|entry| {
-            let entry = entry.unwrap();
-            let name = entry.file_name().into_string().unwrap();
-            (name, fs::read(entry.path()).unwrap())
-        })
-        .collect();
-    files.sort();
-    files
+fn archives(prefix: &Path) -> BTreeMap<String, Vec<u8>> {
+    files_in(&prefix.join("lib/.kpack"))
 }
 
 fn assert_verifies(tree: &Tree, prefix: &str, original: &str) {
-    let against = verify::Options {
-        against: Some(tree.path(original)),
-        ..Default::default()
-    };
+    assert_holds(&tree.path(prefix));
     let library = tree.path(&format!("{prefix}/lib/libvec.so"));
-    for (path, options) in [
-        (tree.path(prefix), verify::Options::default()),
-        (library, against),
-    ] {
-        let report = verify::verify(&[path], &options, &mut |_, _, _| {}).unwrap();
-        assert!(report.holds(), "{report:#?}");
-    }
+    assert_holds_against(&library, &tree.path(original));
 }
 
 #[test]
@@ -154,7 +123,6 @@ fn assert_halves_are_the_whole(tree: &Tree) {
     install(&host, &()).unwrap();
     let mut all = archives(&tree.path("device"));
     all.extend(archives(&tree.path("host")));
-    all.sort();
     install(&options(&tree.path("fat")), &()).unwrap();
     assert_eq!(all, archives(&tree.path("fat")));
 }
@@ -298,12 +266,8 @@ fn archives_of_another_build_are_named() {
         // then verify finds a fault, also for that target alone, and show names it; others are right.
         let library = tree.path(&format!("{prefix}/lib/libvec.so"));
         for (target, holds) in [("gfx942", false), ("gfx1100", true)] {
-            let options = verify::Options {
-                targets: vec![target.parse().unwrap()],
-                ..Default::default()
-            };
-            let paths = std::slice::from_ref(&library);
-            let report = verify::verify(paths, &options, &mut |_, _, _| {}).unwrap();
+            let path = format!("{prefix}/lib/libvec.so");
+            let report = check_with(&tree, &path, None, &[target]);
             assert_eq!(report.holds(), holds, "{report:#?}");
             let text = format!("{report:?}");
             let what = "vec_lib_gfx942.kpack`: made for another build of lib/libvec.so; \
@@ -335,7 +299,7 @@ fn a_mixed_binary_takes_its_archives_along_also_by_relative_paths() {
     install(&options(&tree.path("mixed")), &()).unwrap();
     install(&options(&tree.path("fat")), &()).unwrap();
     let mut all = archives(&tree.path("mixed"));
-    all.retain(|(name, _)| name.starts_with("vec"));
+    all.retain(|name, _| name.starts_with("vec"));
     assert_eq!(all, archives(&tree.path("fat")));
 }
 

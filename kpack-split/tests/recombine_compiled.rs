@@ -6,6 +6,7 @@
 mod markers;
 mod planned;
 mod shards;
+mod verified;
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,13 +16,15 @@ use std::process::Command;
 use kpack_format::archive::Archive;
 use kpack_split::artifact::recombine::Severity;
 use kpack_split::artifact::split::{Options, split};
+use kpack_split::install;
 use kpack_split::object_file::{self, launch};
-use kpack_split::{install, verify};
+use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use markers::markers;
 use planned::{CONFIGURATION, assert_said, options, planned, said};
 use shards::{PREFIX, write};
+use verified::assert_holds;
 
 /// Compiles `source` for `targets`, as a machine does that uploads `shards/<name>`, split. The path of
 /// the source is part of what clang derives IDs from, so it is the same for all.
@@ -228,8 +231,7 @@ fn linked_of_split(tree: &Tree, shard: &str, flags: &[&str], splitter: Splitter)
 }
 
 fn run(command: &[OsString]) {
-    let status = Command::new(&command[0]).args(&command[1..]).status();
-    assert!(status.unwrap().success(), "{command:?}");
+    process::run(Command::new(&command[0]).args(&command[1..]));
 }
 
 fn split_shard(tree: &Tree, shard: &str) {
@@ -275,13 +277,7 @@ fn libraries_of_split_objects_fit_each_other() {
         }
         assert_eq!(said(&plan).len(), 2, "{:#?}", said(&plan));
         plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
-        let report = verify::verify(
-            &[tree.path("out")],
-            &verify::Options::default(),
-            &mut |_, _, _| {},
-        );
-        let report = report.unwrap();
-        assert!(report.holds(), "{report:#?}");
+        assert_holds(&tree.path("out"));
         // The host file of the primary shard expects the device code of all.
         let generic = tree.path(&format!(
             "out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"

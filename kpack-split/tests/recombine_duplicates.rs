@@ -3,17 +3,18 @@
 
 mod planned;
 mod shards;
+mod verified;
 
 use std::fs;
 
 use kpack_format::digest::Hasher;
 use kpack_format::manifest::Manifest;
 use kpack_split::artifact::recombine::{Plan, Severity, plan};
-use kpack_split::verify::{self, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file};
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
+use verified::assert_holds;
 
 /// Three shards, of which the first and the last both have gfx942.
 fn with_duplicates() -> Tree {
@@ -39,15 +40,8 @@ fn lenient(tree: &Tree) -> Plan {
 /// Writes what duplicates allow, and verifies it.
 fn recombined(tree: &Tree) -> Plan {
     let plan = lenient(tree);
-    let options = options(tree, CONFIGURATION);
-    plan.apply(&options, &|_| {}).unwrap();
-    let report = verify(
-        &[tree.path("out")],
-        &verify::Options::default(),
-        &mut |_, _, _| {},
-    );
-    let report = report.unwrap();
-    assert!(report.holds(), "{report:#?}");
+    plan.apply(&options(tree, CONFIGURATION), &|_| {}).unwrap();
+    assert_holds(&tree.path("out"));
     plan
 }
 
@@ -128,8 +122,7 @@ fn databases_for_all_targets_in_every_build() {
     let options = options(&tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
     plan.apply(&options, &|_| {}).unwrap();
-    let report = verify(&[tree.path("out")], &Default::default(), &mut |_, _, _| {});
-    assert!(report.unwrap().holds());
+    assert_holds(&tree.path("out"));
     let out = |group: &str, file: &str| {
         tree.path(&format!("out/blas_lib_{group}/{PREFIX}/{file}"))
             .is_file()

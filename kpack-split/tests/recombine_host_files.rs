@@ -3,6 +3,7 @@
 
 mod planned;
 mod shards;
+mod verified;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,12 +11,12 @@ use std::process::Command;
 
 use kpack_split::artifact::recombine::{Plan, Severity};
 use kpack_split::artifact::split::{Options, split};
-use kpack_split::verify::verify;
 use kpack_tests::fixture::{FatLibrary, Storage, code, library_file};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
+use verified::assert_holds;
 
 /// The configuration with both validations of device code and host files as said.
 fn validated(duplicates: bool, host_files: bool) -> String {
@@ -265,9 +266,7 @@ fn host_files_of_one_target_are_of_the_shard_that_builds_for_it() {
         // Two files and two links.
         assert_eq!(said(&plan).len(), 4, "{:#?}", said(&plan));
         plan.apply(&options(&tree, configuration), &|_| {}).unwrap();
-        let report = verify(&[tree.path("out")], &Default::default(), &mut |_, _, _| {});
-        let report = report.unwrap();
-        assert!(report.holds(), "{report:#?}");
+        assert_holds(&tree.path("out"));
         for processor in ["gfx1100", "gfx1101", "gfx90a", "gfx942"] {
             let at = "out/conv_lib_generic/ml-libs/MIOpen/stage/lib/plugins";
             let library = tree.path(&format!("{at}/libConv_{processor}.so"));

@@ -3,6 +3,7 @@
 
 mod planned;
 mod shards;
+mod verified;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +14,14 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use kpack_format::offload_bundle::{Bundle, Format};
-use kpack_split::artifact::recombine::{Plan, Severity, plan};
-use kpack_split::verify::{self, Outcome, verify};
+use kpack_split::artifact::recombine::Severity;
 use kpack_tests::fixture::{Storage, bundle, code_object};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
-use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
+use planned::{CONFIGURATION, assert_said, planned, recombine, said, with_validation};
 use serde_json::json;
 use shards::{PREFIX, three_shards, write};
+use verified::{check, check_with, faults};
 
 const LIBRARY: &str = "lib/hipblaslt/library";
 const TRANSFORM: &str = "hipblasltTransform.hsaco";
@@ -56,32 +57,8 @@ fn mapping(names: &[(u32, &str)]) -> Vec<u8> {
     rmp_serde::to_vec(&names).unwrap()
 }
 
-fn apply(tree: &Tree, configuration: &str) -> Plan {
-    let options = options(tree, configuration);
-    let plan = plan(&options, &|_, _| {}).unwrap();
-    plan.apply(&options, &|_| {}).unwrap();
-    plan
-}
-
 fn output(tree: &Tree, file: &str) -> PathBuf {
     tree.path(&format!("out/blas_lib_generic/{PREFIX}/{LIBRARY}/{file}"))
-}
-
-fn faults(tree: &Tree, path: &str, against: Option<&str>, targets: &[&str]) -> Vec<String> {
-    let options = verify::Options {
-        against: against.map(|path| tree.path(path)),
-        targets: targets
-            .iter()
-            .map(|target| target.parse().unwrap())
-            .collect(),
-        ..Default::default()
-    };
-    let report = verify(&[tree.path(path)], &options, &mut |_, _, _| {}).unwrap();
-    let faults = report.checks.into_iter();
-    let faults = faults.filter(|check| check.outcome == Outcome::Fault);
-    faults
-        .map(|check| format!("{}: {}", check.path.display(), check.text))
-        .collect()
 }
 
 #[test]
@@ -101,8 +78,8 @@ fn bundles_of_all_shards_are_one() {
     for (shard, bytes) in &built {
         put(&tree, shard, TRANSFORM, bytes);
     }
-    assert_eq!(faults(&tree, "shards", None, &[]), [""; 0]);
-    let plan = apply(&tree, CONFIGURATION);
+    assert_eq!(faults(&check(&tree, "shards")), [""; 0]);
+    let plan = recombine(&tree, CONFIGURATION);
     assert_said(
         &plan,
         Severity::Note,
@@ -132,17 +109,22 @@ fn bundles_of_all_shards_are_one() {
     }
 
     // It is in the generic artifact, and nothing of any shard is lost.
-    assert_eq!(faults(&tree, "out", None, &[]), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     for (shard, targets) in [
         ("in/linux-a", &["gfx1100", "gfx1101"][..]),
         ("in/linux-c", &["gfx942"]),
     ] {
-        let faults = faults(&tree, "out", Some(shard), targets);
+        let faults = faults(&check_with(&tree, "out", Some(shard), targets));
         let about = faults.iter().filter(|fault| fault.contains(TRANSFORM));
         assert_eq!(about.count(), 0, "{faults:#?}");
     }
     fs::write(&path, &built[2].1).unwrap();
-    let faults = faults(&tree, "out", Some("in/linux-a"), &["gfx1100", "gfx1101"]);
+    let faults = faults(&check_with(
+        &tree,
+        "out",
+        Some("in/linux-a"),
+        &["gfx1100", "gfx1101"],
+    ));
     let lost = "has not what the unsplit tree's has for gfx1100, gfx1101";
     assert!(
         faults.iter().any(|fault| fault.contains(lost)),
@@ -168,7 +150,7 @@ fn mode_and_time_are_of_a_copy() {
             .unwrap();
         file.set_modified(then).unwrap();
     }
-    apply(&tree, CONFIGURATION);
+    recombine(&tree, CONFIGURATION);
     let made = output(&tree, TRANSFORM).metadata().unwrap();
     assert_eq!(made.mode() & 0o7777, 0o751);
     assert_eq!(made.modified().unwrap(), then);
@@ -193,7 +175,7 @@ fn llvm_reads_what_was_put_together() {
         TRANSFORM,
         &transform(Storage::Bare, &["gfx942"]),
     );
-    apply(&tree, CONFIGURATION);
+    recombine(&tree, CONFIGURATION);
     let run = |arguments: &[&str]| {
         let input = format!("--input={}", output(&tree, TRANSFORM).display());
         let output = Command::new(bundler)
@@ -241,7 +223,7 @@ fn a_copy_that_has_everything_is_taken_as_it_is() {
         &transform(Storage::Plain, &["gfx1100"]),
     );
     put(&tree, "linux-b", TRANSFORM, &all);
-    let plan = apply(&tree, CONFIGURATION);
+    let plan = recombine(&tree, CONFIGURATION);
     assert_eq!(said(&plan), [""; 0]);
     assert_eq!(fs::read(output(&tree, TRANSFORM)).unwrap(), all);
     let generic = plan.artifacts.iter().find(|a| a.group.is_none()).unwrap();
@@ -251,9 +233,9 @@ fn a_copy_that_has_everything_is_taken_as_it_is() {
     for root in ["in/linux-a/blas_lib", "shards/linux-a/blas_lib_generic"] {
         fs::remove_dir_all(tree.path(&format!("{root}/{PREFIX}/lib/hipblaslt"))).unwrap();
     }
-    assert_eq!(said(&apply(&tree, CONFIGURATION)), [""; 0]);
+    assert_eq!(said(&recombine(&tree, CONFIGURATION)), [""; 0]);
     assert_eq!(fs::read(output(&tree, TRANSFORM)).unwrap(), all);
-    assert_eq!(faults(&tree, "out", None, &[]), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
 }
 
 #[test]
@@ -278,7 +260,7 @@ fn code_that_is_not_the_same_is_a_duplicate() {
     ];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
     let allowed = with_validation("error_on_duplicate_device_code", false);
-    assert_said(&apply(&tree, &allowed), Severity::Warning, &parts);
+    assert_said(&recombine(&tree, &allowed), Severity::Warning, &parts);
     assert_eq!(fs::read(output(&tree, TRANSFORM)).unwrap(), ours);
 }
 
@@ -295,13 +277,13 @@ fn tables_of_kernels_are_put_together_by_their_keys() {
     put(&tree, "linux-a", EXTENSIONS, &of(&["gfx1100", "gfx1101"]));
     put(&tree, "linux-b", EXTENSIONS, &of(&["gfx90a"]));
     put(&tree, "linux-c", EXTENSIONS, &of(&["gfx942", "gfx1101"]));
-    let plan = apply(&tree, CONFIGURATION);
+    let plan = recombine(&tree, CONFIGURATION);
     let parts = [EXTENSIONS, "merged from the copies of linux-a, "];
     assert_said(&plan, Severity::Note, &parts);
     assert_eq!(said(&plan).len(), 1);
     let all = of(&["gfx1100", "gfx1101", "gfx90a", "gfx942"]);
     assert_eq!(fs::read(output(&tree, EXTENSIONS)).unwrap(), all);
-    assert_eq!(faults(&tree, "out", None, &[]), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
 }
 
 /// A key of it is where a range of kernels begins, and every build counts from 0.
@@ -312,7 +294,7 @@ fn numbers_of_two_builds_are_not_put_together() {
     put(&tree, "linux-a", MAPPING, &ours);
     put(&tree, "linux-b", MAPPING, &ours);
     put(&tree, "linux-c", MAPPING, &ours);
-    assert_eq!(said(&apply(&tree, CONFIGURATION)), [""; 0]);
+    assert_eq!(said(&recombine(&tree, CONFIGURATION)), [""; 0]);
     assert_eq!(fs::read(output(&tree, MAPPING)).unwrap(), ours);
 
     // Whatever is compared otherwise, and whether they have numbers in common or not.
@@ -366,7 +348,7 @@ fn lists_of_files_are_put_together_line_by_line() {
         "linux-c",
         "Kernels_gfx942.hsaco\nTensileLibrary_fallback.dat\n",
     );
-    let plan = apply(&tree, CONFIGURATION);
+    let plan = recombine(&tree, CONFIGURATION);
     assert_said(
         &plan,
         Severity::Note,
@@ -375,7 +357,7 @@ fn lists_of_files_are_put_together_line_by_line() {
     let all = "Kernels_gfx1100.hsaco\nKernels_gfx942.hsaco\nTensileLibrary_fallback.dat\n";
     let out = tree.path(&format!("out/blas_lib_generic/{PREFIX}/{LIST}"));
     assert_eq!(fs::read_to_string(out).unwrap(), all);
-    assert_eq!(faults(&tree, "out", None, &[]), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
 }
 
 #[test]
@@ -408,9 +390,9 @@ fn what_is_no_such_table_is_a_host_file() {
 #[test]
 fn directories_are_as_old_as_the_shards_have_them() {
     let tree = three_shards();
-    apply(&tree, CONFIGURATION);
+    recombine(&tree, CONFIGURATION);
     fs::rename(tree.path("out"), tree.path("first")).unwrap();
-    apply(&tree, CONFIGURATION);
+    recombine(&tree, CONFIGURATION);
     for entry in fs::read_dir(tree.path("out")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let [first, second] =

@@ -3,35 +3,21 @@
 
 mod planned;
 mod shards;
+mod verified;
 
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use kpack_split::artifact::recombine::{Severity, plan};
 use kpack_split::artifact::split::{Options, split};
-use kpack_split::verify::{self, Outcome, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
-use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
+use planned::{CONFIGURATION, assert_said, options, planned, recombine, said, with_validation};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
+use verified::{check, faults};
 
 const OTHER: &str = "math-libs/BLAS/hipBLASLt/stage";
-
-fn faults(tree: &Tree, path: &str) -> Vec<String> {
-    let options = verify::Options::default();
-    let report = verify(&[tree.path(path)], &options, &mut |_, _, _| {}).unwrap();
-    let faults = report.checks.into_iter();
-    let faults = faults.filter(|check| check.outcome == Outcome::Fault);
-    faults
-        .map(|check| format!("{}: {}", check.path.display(), check.text))
-        .collect()
-}
-
-fn recombine(tree: &Tree, configuration: &str) {
-    let options = options(tree, configuration);
-    let plan = plan(&options, &|_, _| {}).unwrap();
-    plan.apply(&options, &|_| {}).unwrap();
-}
 
 #[test]
 fn groups_of_an_earlier_configuration() {
@@ -52,7 +38,7 @@ fn groups_of_an_earlier_configuration() {
     assert!(!tree.path("out/blas_lib_mi").exists());
     fs::remove_dir_all(tree.path("out/blas_lib_instinct")).unwrap();
     recombine(&tree, &renamed);
-    assert_eq!(faults(&tree, "out"), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
 }
 
 /// A family's package and a processor's own may hold the same device code.
@@ -68,14 +54,14 @@ fn a_target_in_two_groups_is_in_both_artifacts() {
         let archive = format!("out/blas_lib_{group}/{PREFIX}/lib/.kpack/rocblas_lib_gfx942.kpack");
         assert!(tree.path(&archive).is_file(), "{group}");
     }
-    assert_eq!(faults(&tree, "out"), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     // Two builds of it are not the same file, whoever has them.
     let database = format!("{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_gfx942.co");
     let path = tree.path(&format!("out/blas_lib_instinct/{database}"));
     let mut bytes = fs::read(&path).unwrap();
     bytes.push(0);
     fs::write(path, bytes).unwrap();
-    let faults = faults(&tree, "out");
+    let faults = faults(&check(&tree, "out"));
     assert_eq!(faults.len(), 1, "{faults:#?}");
     assert!(faults[0].contains("is in "), "{faults:#?}");
 }
@@ -135,9 +121,9 @@ fn other_files_in_two_prefixes_of_one_artifact() {
     let tree = three_shards();
     in_two_prefixes(&tree, "share/LICENSE", b"MIT", b"MIT");
     assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
-    assert_eq!(faults(&tree, "shards/linux-a"), [""; 0]);
+    assert_eq!(faults(&check(&tree, "shards/linux-a")), [""; 0]);
     recombine(&tree, CONFIGURATION);
-    assert_eq!(faults(&tree, "out"), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
 
     in_two_prefixes(&tree, "share/LICENSE", b"MIT", b"BSD");
     let plan = planned(&tree, CONFIGURATION);
@@ -150,7 +136,7 @@ fn other_files_in_two_prefixes_of_one_artifact() {
         Severity::Error,
         &["rocBLAS/stage/share/LICENSE", text],
     );
-    let found = faults(&tree, "shards/linux-a");
+    let found = faults(&check(&tree, "shards/linux-a"));
     assert!(found.iter().any(|fault| fault.contains(text)), "{found:#?}");
 
     // A file here, and a link there.
@@ -162,7 +148,7 @@ fn other_files_in_two_prefixes_of_one_artifact() {
         symlink("LICENSE.md", tree.path(&file)).unwrap();
     }
     assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &[text]);
-    let found = faults(&tree, "shards/linux-a");
+    let found = faults(&check(&tree, "shards/linux-a"));
     assert!(found.iter().any(|fault| fault.contains(text)), "{found:#?}");
 }
 
@@ -193,11 +179,7 @@ fn two_artifacts_of_one_name() {
     for artifact in ["generic", "gfx1100"] {
         let [from, to] = ["blas_lib", "blas"]
             .map(|component| tree.path(&format!("shards/linux-a/{component}_{artifact}")));
-        let status = std::process::Command::new("cp")
-            .arg("-a")
-            .args([from, to])
-            .status();
-        assert!(status.unwrap().success());
+        process::copy(from, to);
     }
     let configuration = r#"{"primary_shard": "linux-a", "architecture_groups": {
         "all": {"architectures": ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]}},
@@ -302,14 +284,14 @@ fn a_path_that_two_components_install() {
     let plan = planned(&tree, CONFIGURATION);
     assert_said(&plan, Severity::Warning, &parts);
     assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
-    assert_eq!(faults(&tree, "shards"), [""; 0]);
+    assert_eq!(faults(&check(&tree, "shards")), [""; 0]);
 
     second_component(&tree, file, b"other");
     let text =
         format!("it is not the same as blas_lib_generic/{PREFIX}/{file} of another component");
     let parts = ["more_lib_generic", file, &text];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
-    let found = faults(&tree, "shards");
+    let found = faults(&check(&tree, "shards"));
     let text = format!("of another component, and both are installed as {file}");
     for shard in ["linux-a", "linux-b", "linux-c"] {
         // Not the same as that in its own shard.
@@ -358,7 +340,7 @@ fn archives_that_two_components_install() {
         "is not the same as blas_lib_gfx110X",
     ];
     assert_said(&plan, Severity::Error, &parts);
-    let found = faults(&tree, "shards/linux-a");
+    let found = faults(&check(&tree, "shards/linux-a"));
     let is_found = |fault: &String| {
         fault.contains(archive)
             && fault.contains("is not the same as")

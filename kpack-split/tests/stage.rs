@@ -2,6 +2,7 @@
 //! finds it by relative paths; `cargo xtask e2e` does it with Cargo.
 
 mod cargo_build;
+mod verified;
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,10 +10,12 @@ use std::process::Command;
 
 use cargo_build::{artifact, built, messages, out_dir, program, refused, script, stage};
 use kpack_format::archive::Archive;
+use kpack_split::object_file;
 use kpack_split::stage::Options;
-use kpack_split::{object_file, verify};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use serde_json::json;
+use verified::assert_holds;
 
 #[test]
 fn a_staged_release_can_be_moved() {
@@ -34,12 +37,9 @@ fn a_staged_release_can_be_moved() {
     fs::rename(tree.path("dist"), tree.path("elsewhere/app")).unwrap();
     fs::remove_dir_all(tree.path("target")).unwrap();
     let staged = tree.path("elsewhere/app");
-    let options = verify::Options::default();
-    let report =
-        verify::verify(std::slice::from_ref(&staged), &options, &mut |_, _, _| {}).unwrap();
-    assert!(report.holds(), "{report:#?}");
-    let output = Command::new(staged.join("bin/app")).output().unwrap();
-    assert_eq!(output.stdout, b"HIPK 0\nhost 27\n");
+    assert_holds(&staged);
+    let printed = process::run(&mut Command::new(staged.join("bin/app")));
+    assert_eq!(printed, "HIPK 0\nhost 27\n");
     let files = Vec::from_iter(
         tree.files()
             .into_iter()
@@ -216,8 +216,7 @@ fn markers_that_lead_beside_the_program() {
     let staged = tree.path("dist");
     stage(&Options::new(&staged), text.as_bytes()).unwrap();
     assert_eq!(staged_kernels(&tree).len(), 2);
-    let report = verify::verify(&[staged], &verify::Options::default(), &mut |_, _, _| {});
-    assert!(report.unwrap().holds());
+    assert_holds(&staged);
 
     fs::remove_dir_all(tree.path("dist")).unwrap();
     fs::remove_dir_all(tree.path("target/release/.kpack")).unwrap();

@@ -1,6 +1,8 @@
 //! Given an installed tree, when something in it is damaged or missing, then verification finds it
 //! and says where; and what is whole has no fault.
 
+mod verified;
+
 use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -10,25 +12,18 @@ use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::Manifest;
 use kpack_split::install::{Options, install};
-use kpack_split::verify::{self, Outcome, Report, verify};
-use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_split::verify::{self, Report, verify};
+use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
+use verified::{assert_found, check, check_with, faults};
 
 const BINARY: &str = "lib/libvec.so";
 const ARCHIVE: &str = "lib/.kpack/vec_lib_gfx1100.kpack";
 const MANIFEST: &str = "lib/.kpack/vec_lib.kpm";
 
 fn library() -> FatLibrary {
-    FatLibrary::new()
-        .wrapper(
-            Storage::Plain,
-            [code("gfx1100", "add"), code("gfx942", "add")],
-        )
-        .wrapper(
-            Storage::Zstd(2),
-            [code("gfx1100", "mul"), code("gfx942", "mul")],
-        )
+    add_and_mul(["gfx1100", "gfx942"], ["gfx1100", "gfx942"])
 }
 
 /// A prefix where the library was installed, with the original as `fat.so`.
@@ -40,43 +35,8 @@ fn installed() -> Tree {
     tree
 }
 
-fn check(tree: &Tree, paths: &[&str], options: &verify::Options) -> Report {
-    let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();
-    verify(&paths, options, &mut |_, _, _| {}).unwrap()
-}
-
 fn against(tree: &Tree) -> Report {
-    let options = verify::Options {
-        against: Some(tree.path("fat.so")),
-        ..Default::default()
-    };
-    check(tree, &[BINARY], &options)
-}
-
-/// The faults of the whole prefix: file name and text.
-fn faults(report: &Report) -> Vec<String> {
-    let faults = report
-        .checks
-        .iter()
-        .filter(|check| check.outcome == Outcome::Fault);
-    let line = |check: &verify::Check| {
-        format!(
-            "{}: {}",
-            check.path.file_name().unwrap().to_string_lossy(),
-            check.text
-        )
-    };
-    faults.map(line).collect()
-}
-
-/// Whether some fault has all of `parts`.
-fn assert_found(report: &Report, parts: &[&str]) {
-    let faults = faults(report);
-    let found = faults
-        .iter()
-        .any(|fault| parts.iter().all(|part| fault.contains(part)));
-    assert!(found, "{parts:?} is not in {faults:#?}");
-    assert!(!report.holds());
+    check_with(tree, BINARY, Some("fat.so"), &[])
 }
 
 fn change(tree: &Tree, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
@@ -95,21 +55,18 @@ fn position(bytes: &[u8], part: &[u8]) -> usize {
 #[test]
 fn what_is_whole_has_no_fault() {
     let tree = installed();
-    let report = check(&tree, &["lib"], &verify::Options::default());
+    let report = check(&tree, "lib");
     assert_eq!(faults(&report), [""; 0]);
     assert_eq!(faults(&against(&tree)), [""; 0]);
     for path in [BINARY, ARCHIVE, MANIFEST] {
-        assert_eq!(
-            faults(&check(&tree, &[path], &verify::Options::default())),
-            [""; 0]
-        );
+        assert_eq!(faults(&check(&tree, path)), [""; 0]);
     }
 }
 
 #[test]
 fn an_unsplit_binary_in_a_prefix_is_no_fault() {
     let tree = installed();
-    let report = check(&tree, &["."], &verify::Options::default());
+    let report = check(&tree, ".");
     assert_eq!(faults(&report), [""; 0]);
 }
 
@@ -131,7 +88,7 @@ fn what_tools_make_of_it_holds() {
         let mut command = Command::new(name);
         let changed = command.args(arguments).arg(tree.path(BINARY)).status();
         assert!(changed.unwrap().success());
-        let report = check(&tree, &[BINARY], &verify::Options::default());
+        let report = check(&tree, BINARY);
         assert_eq!(faults(&report), [""; 0], "{name}");
         if name != "patchelf" {
             assert_eq!(faults(&against(&tree)), [""; 0], "{name}");
@@ -150,7 +107,7 @@ fn a_section_that_is_not_where_it_is_loaded() {
     let constant = |at: &usize| bytes[at + 4] == 1 && bytes[at + 8] == 2 && word(at + 32) > 0;
     let header = headers.rfind(constant).unwrap();
     change(&tree, BINARY, |bytes| bytes[header + 24] ^= 0x10);
-    let report = check(&tree, &[BINARY], &verify::Options::default());
+    let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "is not where a PT_LOAD maps it"]);
 }
 
@@ -159,7 +116,7 @@ fn a_damaged_code_object() {
     let tree = installed();
     // In the first frame, behind header, number of frames, size and zstd's own header.
     change(&tree, ARCHIVE, |bytes| bytes[90] ^= 1);
-    let report = check(&tree, &["lib"], &verify::Options::default());
+    let report = check(&tree, "lib");
     assert_found(&report, &["vec_lib_gfx1100.kpack", "lib/libvec.so#0"]);
     assert_found(&report, &["vec_lib.kpm", "another SHA-256"]);
     assert_found(
@@ -172,14 +129,14 @@ fn a_damaged_code_object() {
 fn an_archive_that_is_cut_off_or_no_archive() {
     let tree = installed();
     change(&tree, ARCHIVE, |bytes| bytes.truncate(bytes.len() - 5));
-    let report = check(&tree, &["lib"], &verify::Options::default());
+    let report = check(&tree, "lib");
     assert_found(
         &report,
         &["vec_lib_gfx1100.kpack", "the TOC cannot be read"],
     );
     assert_found(&report, &["vec_lib.kpm", "bytes"]);
     fs::write(tree.path(ARCHIVE), b"KPAK").unwrap();
-    let report = check(&tree, &["lib"], &verify::Options::default());
+    let report = check(&tree, "lib");
     assert_found(&report, &["vec_lib_gfx1100.kpack", "4 bytes"]);
 }
 
@@ -187,23 +144,16 @@ fn an_archive_that_is_cut_off_or_no_archive() {
 fn an_archive_that_is_missing() {
     let tree = installed();
     fs::remove_file(tree.path(ARCHIVE)).unwrap();
-    let report = check(&tree, &["lib"], &verify::Options::default());
+    let report = check(&tree, "lib");
     assert_found(
         &report,
         &["vec_lib.kpm", "vec_lib_gfx1100.kpack", "not there"],
     );
     assert_found(&report, &["libvec.so", "gfx1100", "not there"]);
     // Who installs the package of one GPU has the others' missing.
-    let options = verify::Options {
-        targets: vec!["gfx942".parse().unwrap()],
-        ..Default::default()
-    };
-    assert_eq!(faults(&check(&tree, &["lib"], &options)), [""; 0]);
-    let options = verify::Options {
-        targets: vec!["gfx1100".parse().unwrap()],
-        ..Default::default()
-    };
-    assert!(!check(&tree, &["lib"], &options).holds());
+    let report = check_with(&tree, "lib", None, &["gfx942"]);
+    assert_eq!(faults(&report), [""; 0]);
+    assert!(!check_with(&tree, "lib", None, &["gfx1100"]).holds());
 }
 
 #[test]
@@ -218,7 +168,7 @@ fn an_archive_that_the_manifest_does_not_list() {
     writer
         .finish(File::create(tree.path("lib/.kpack/vec_lib_gfx1201.kpack")).unwrap())
         .unwrap();
-    let report = check(&tree, &["lib"], &verify::Options::default());
+    let report = check(&tree, "lib");
     assert_found(
         &report,
         &["vec_lib.kpm", "does not list `vec_lib_gfx1201.kpack`"],
@@ -233,7 +183,7 @@ fn a_manifest_that_lies_or_is_damaged() {
         let whole = manifest.to_bytes();
         change(&mut manifest);
         fs::write(tree.path(MANIFEST), manifest.to_bytes()).unwrap();
-        let report = check(&tree, &[MANIFEST], &verify::Options::default());
+        let report = check(&tree, MANIFEST);
         fs::write(tree.path(MANIFEST), whole).unwrap();
         report
     };
@@ -258,7 +208,7 @@ fn a_manifest_that_lies_or_is_damaged() {
     assert_found(&report, &["lib64"]);
     change(&tree, MANIFEST, |bytes| bytes.truncate(20));
     assert_found(
-        &check(&tree, &["lib"], &verify::Options::default()),
+        &check(&tree, "lib"),
         &["vec_lib.kpm", "not a kpack manifest"],
     );
 }
@@ -270,17 +220,14 @@ fn a_marker_that_leads_elsewhere() {
         let at = position(bytes, b".kpack/vec_lib_@GFXARCH@");
         bytes[at..at + 6].copy_from_slice(b".kpakk");
     });
-    let report = check(&tree, &[BINARY], &verify::Options::default());
+    let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "no kpack"]);
     let tree = installed();
     change(&tree, BINARY, |bytes| {
         let at = position(bytes, b"kernel_name");
         bytes[at] = b'K';
     });
-    assert_found(
-        &check(&tree, &[BINARY], &verify::Options::default()),
-        &["libvec.so", "not a kpack marker"],
-    );
+    assert_found(&check(&tree, BINARY), &["libvec.so", "not a kpack marker"]);
 }
 
 #[test]
@@ -292,7 +239,7 @@ fn a_wrapper_that_was_changed() {
         let at = first(bytes);
         bytes[at + 16] = 1;
     });
-    let report = check(&tree, &[BINARY], &verify::Options::default());
+    let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "index"]);
     let tree = installed();
     change(&tree, BINARY, |bytes| {
@@ -320,7 +267,7 @@ fn wrappers_that_changed_places() {
         bytes[first + 16] = 1;
         bytes[first + 24 + 16] = 0;
     });
-    let report = check(&tree, &[BINARY], &verify::Options::default());
+    let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "index 1; by its position it is 0"]);
     assert_found(&report, &["libvec.so", "index 0; by its position it is 1"]);
 }
@@ -350,7 +297,7 @@ fn change_section(tree: &Tree, name: &[u8], edit: impl FnOnce(&mut [u8])) {
 fn device_code_that_is_still_there() {
     let tree = installed();
     change_section(&tree, b".hip_fatbin", |header| header[4] = 1);
-    let report = check(&tree, &[BINARY], &verify::Options::default());
+    let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "expected none (NOBITS)"]);
     // NOBITS by name only, over bytes that are loaded from the file.
     let tree = installed();
@@ -361,7 +308,7 @@ fn device_code_that_is_still_there() {
     change_section(&tree, b".hip_fatbin", |header| {
         header[16..48].copy_from_slice(&marker);
     });
-    let report = check(&tree, &[BINARY], &verify::Options::default());
+    let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "the file still has bytes"]);
 }
 
@@ -394,7 +341,7 @@ fn a_code_object_that_no_kernel_names() {
         assert_eq!(bytes[at + 7], 1);
         bytes[at + 7] = 0;
     });
-    let report = check(&tree, &[ARCHIVE], &verify::Options::default());
+    let report = check(&tree, ARCHIVE);
     assert_found(
         &report,
         &["1 of 2 stored code objects belong to no kernel: ordinal 1"],
@@ -409,10 +356,7 @@ fn host_code_that_was_changed() {
         let at = position(bytes, b"host %d\n");
         bytes[at] = b'H';
     });
-    assert_eq!(
-        faults(&check(&tree, &["lib"], &verify::Options::default())),
-        [""; 0]
-    );
+    assert_eq!(faults(&check(&tree, "lib")), [""; 0]);
     assert_found(&against(&tree), &["libvec.so", ".rodata"]);
 }
 
@@ -453,12 +397,8 @@ fn a_target_that_was_left_out_is_a_fault_unless_the_others_are_named() {
         &against(&tree),
         &["index 0 for gfx1100", "the kpacks have none"],
     );
-    let options = verify::Options {
-        against: Some(tree.path("fat.so")),
-        targets: vec!["gfx942".parse().unwrap()],
-        ..Default::default()
-    };
-    assert_eq!(faults(&check(&tree, &[BINARY], &options)), [""; 0]);
+    let report = check_with(&tree, BINARY, Some("fat.so"), &["gfx942"]);
+    assert_eq!(faults(&report), [""; 0]);
 }
 
 #[test]
@@ -479,7 +419,7 @@ fn a_code_object_for_another_target_in_an_archive() {
     writer
         .finish(File::create(tree.path(ARCHIVE)).unwrap())
         .unwrap();
-    let report = check(&tree, &[ARCHIVE], &verify::Options::default());
+    let report = check(&tree, ARCHIVE);
     assert_found(&report, &["lib/libvec.so#0", "is for gfx942"]);
 }
 

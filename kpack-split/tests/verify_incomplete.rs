@@ -3,10 +3,10 @@
 
 mod planned;
 mod shards;
+mod verified;
 
 use std::fs;
 use std::io::Cursor;
-use std::path::Path;
 
 use kpack_format::archive::{Archive, ArchiveWriter, Scheme};
 use kpack_format::digest::sha256;
@@ -15,46 +15,18 @@ use kpack_format::marker::Marker;
 use kpack_split::artifact::recombine::Severity;
 use kpack_split::install::{Options, install};
 use kpack_split::sizes::measure;
-use kpack_split::verify::{self, Check, Outcome, Report, verify};
+use kpack_split::verify::{self, Outcome, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
+use verified::{check, check_with, checks, faults};
 
 fn one_shard() -> Tree {
     let tree = Tree::new();
     shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
     tree
-}
-
-fn check(tree: &Tree, path: &str) -> Report {
-    verify(
-        &[tree.path(path)],
-        &verify::Options::default(),
-        &mut |_, _, _| {},
-    )
-    .unwrap()
-}
-
-fn checks(report: &Report, outcome: Outcome) -> Vec<String> {
-    let checks = report
-        .checks
-        .iter()
-        .filter(|check| check.outcome == outcome);
-    let line = |check: &Check| format!("{}: {}", check.path.display(), check.text);
-    checks.map(line).collect()
-}
-
-fn faults(tree: &Tree, path: &str) -> Vec<String> {
-    checks(&check(tree, path), Outcome::Fault)
-}
-
-fn copy(from: &Path, to: &Path) {
-    let status = std::process::Command::new("cp")
-        .arg("-a")
-        .args([from, to])
-        .status();
-    assert!(status.unwrap().success());
 }
 
 #[test]
@@ -66,7 +38,7 @@ fn a_directory_with_nothing_to_verify() {
         .build(&tree.path("host/lib/libhost.so"))
         .unwrap();
     for path in ["empty", "documents", "host"] {
-        let found = faults(&tree, path);
+        let found = faults(&check(&tree, path));
         assert_eq!(found.len(), 1, "{found:#?}");
         assert!(
             found[0].contains("there is nothing to verify"),
@@ -86,7 +58,7 @@ fn a_directory_with_nothing_to_verify() {
     let doc = tree.path("docs/doc_lib_generic");
     write(&doc.join("artifact_manifest.txt"), b"doc/stage\n");
     write(&doc.join("doc/stage/README"), b"text");
-    assert_eq!(faults(&tree, "docs"), [""; 0]);
+    assert_eq!(faults(&check(&tree, "docs")), [""; 0]);
 }
 
 #[test]
@@ -101,7 +73,7 @@ fn what_an_interrupted_run_left_is_no_artifact() {
         &half.join(PREFIX).join("lib/.kpack/x_gfx1201.kpack"),
         b"KPAK",
     );
-    copy(&generic, &tree.path("shards/linux-a/.blas_lib_generic.old"));
+    process::copy(&generic, tree.path("shards/linux-a/.blas_lib_generic.old"));
     write(&generic.join(PREFIX).join("lib/.libx.so.tmp"), b"\x7fELF");
     for path in ["shards", "shards/linux-a"] {
         let report = check(&tree, path);
@@ -136,8 +108,8 @@ fn what_an_interrupted_run_left_is_no_artifact() {
 
     // Nothing else is there.
     fs::create_dir(tree.path("killed")).unwrap();
-    copy(&generic, &tree.path("killed/.blas_lib_generic.tmp"));
-    let found = faults(&tree, "killed");
+    process::copy(&generic, tree.path("killed/.blas_lib_generic.tmp"));
+    let found = faults(&check(&tree, "killed"));
     assert!(
         found
             .iter()
@@ -167,7 +139,7 @@ fn a_library_file_that_was_cut_off() {
         &vec![0; whole.len()],
     ] {
         fs::write(&path, bytes).unwrap();
-        let found = faults(&tree, "shards");
+        let found = faults(&check(&tree, "shards"));
         let damaged = |fault: &String| {
             fault.contains("Type_SS_gfx942.dat: it is damaged: not a MessagePack library file")
         };
@@ -185,21 +157,21 @@ fn a_library_file_that_was_cut_off() {
         b"- {}\n",
     ] {
         fs::write(&path, bytes).unwrap();
-        let found = faults(&tree, "shards");
+        let found = faults(&check(&tree, "shards"));
         assert!(
             !found.iter().any(|fault| fault.contains("damaged")),
             "{found:#?}"
         );
     }
     fs::write(&path, &whole).unwrap();
-    assert_eq!(faults(&tree, "shards"), [""; 0]);
+    assert_eq!(faults(&check(&tree, "shards")), [""; 0]);
     // One that is for all targets.
     let fallback = format!("blas_lib_generic/{PREFIX}/{DATABASE}/TensileLibrary_fallback.dat");
     let fallback = tree.path(&format!("shards/linux-a/{fallback}"));
     let whole = fs::read(&fallback).unwrap();
     fs::write(&fallback, &whole[..whole.len() - 1]).unwrap();
     assert!(
-        faults(&tree, "shards")
+        faults(&check(&tree, "shards"))
             .iter()
             .any(|fault| fault.contains("it is damaged"))
     );
@@ -211,11 +183,11 @@ fn databases_of_an_install_prefix() {
     fs::create_dir(tree.path("root")).unwrap();
     for artifact in ["generic", "gfx942"] {
         let from = tree.path(&format!("shards/linux-a/blas_lib_{artifact}/{PREFIX}/."));
-        copy(&from, &tree.path("root"));
+        process::copy(&from, tree.path("root"));
     }
     let missing = |fault: &String| fault.contains("gfx1100");
     let found = |path: &str| -> Vec<String> {
-        let found = faults(&tree, path).into_iter();
+        let found = faults(&check(&tree, path)).into_iter();
         found.filter(|fault| !missing(fault)).collect()
     };
     assert_eq!(found("root"), [""; 0]);
@@ -312,19 +284,11 @@ fn other_names() -> Tree {
     tree
 }
 
-fn verified(tree: &Tree, path: &str, targets: &[&str]) -> Report {
-    let options = verify::Options {
-        targets: targets.iter().map(|id| id.parse().unwrap()).collect(),
-        ..Default::default()
-    };
-    verify(&[tree.path(path)], &options, &mut |_, _, _| {}).unwrap()
-}
-
 #[test]
 fn a_named_target_without_code_of_a_binary() {
     let tree = other_names();
     let faults = |targets: &[&str]| {
-        let report = verified(&tree, "prefix", targets);
+        let report = check_with(&tree, "prefix", None, targets);
         checks(&report, Outcome::Fault)
     };
     let expected = "lib/libvec.so: the kpack for gfx942 has no code object of this binary";
@@ -352,7 +316,7 @@ fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
     let marker = marker.to_bytes();
     bytes[at..at + marker.len()].copy_from_slice(&marker);
     fs::write(&path, bytes).unwrap();
-    let faults = checks(&verified(&tree, "prefix", &[]), Outcome::Fault);
+    let faults = checks(&check(&tree, "prefix"), Outcome::Fault);
     let expected = "the kpack for gfx942 has no code object of this binary";
     assert!(
         faults.iter().any(|fault| fault.contains(expected)),
@@ -363,7 +327,7 @@ fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
 #[test]
 fn kernels_that_no_marker_leads_to() {
     let tree = other_names();
-    let notes = checks(&verified(&tree, "prefix", &[]), Outcome::Note);
+    let notes = checks(&check(&tree, "prefix"), Outcome::Note);
     let expected =
         "vec_lib_gfx942.kpack: has kernels of `lib/libother.so`, which no marker leads to";
     assert!(
@@ -371,7 +335,7 @@ fn kernels_that_no_marker_leads_to() {
         "{notes:?}"
     );
     // Of one binary alone that is not known.
-    let notes = checks(&verified(&tree, "prefix/lib/libvec.so", &[]), Outcome::Note);
+    let notes = checks(&check(&tree, "prefix/lib/libvec.so"), Outcome::Note);
     assert!(
         !notes.iter().any(|note| note.contains("libother")),
         "{notes:?}"
@@ -397,7 +361,7 @@ fn an_installed_binary_that_is_gone_or_truncated() {
             None => fs::remove_file(&library).unwrap(),
         }
         for targets in [&[][..], &["gfx1100"]] {
-            let found = checks(&verified(&tree, "prefix", targets), outcome);
+            let found = checks(&check_with(&tree, "prefix", None, targets), outcome);
             let expected =
                 format!("vec_lib_gfx1100.kpack: has kernels of `lib/libvec.so`, {expected}");
             assert!(
@@ -419,7 +383,7 @@ fn a_truncated_host_binary() {
     let bytes = fs::read(&library).unwrap();
     for end in [bytes.len() - 1, bytes.len() / 2, 64, 0] {
         fs::write(&library, &bytes[..end]).unwrap();
-        let found = faults(&tree, "shards/linux-a");
+        let found = faults(&check(&tree, "shards/linux-a"));
         let text = "has kernels of `lib/librocblas.so.5`, which is no split binary";
         assert!(found.iter().any(|line| line.contains(text)), "{found:#?}");
 

@@ -1,24 +1,24 @@
 //! Given the artifacts of a split or a recombination, when something is in the wrong place, lost or
 //! damaged, then verification finds it; and what is whole has no fault.
 
+mod planned;
 mod shards;
+mod verified;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::Command;
 
 use kpack_format::manifest::Manifest;
-use kpack_split::artifact::packaging::Configuration;
-use kpack_split::artifact::recombine;
 use kpack_split::artifact::split::{Options, Unknown, split};
-use kpack_split::verify::{self, Check, Outcome, Report, verify};
+use kpack_split::verify::Outcome;
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object};
-use kpack_tests::require::tool;
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
+use planned::{CONFIGURATION, recombine};
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
+use verified::{assert_found, check, check_with, faults};
 
 fn one_shard() -> Tree {
     let tree = Tree::new();
@@ -28,55 +28,8 @@ fn one_shard() -> Tree {
 
 fn recombined() -> Tree {
     let tree = three_shards();
-    write(
-        &tree.path("packaging.json"),
-        br#"{
-          "primary_shard": "linux-a",
-          "architecture_groups": {
-            "gfx110X": {"architectures": ["gfx1100", "gfx1101"]},
-            "instinct": {"architectures": ["gfx90a:xnack+", "gfx942"]}
-          }
-        }"#,
-    );
-    let options = recombine::Options {
-        shards_dir: tree.path("shards"),
-        configuration: Configuration::read(&tree.path("packaging.json")).unwrap(),
-        output_dir: tree.path("out"),
-        components: Vec::new(),
-        jobs: NonZeroUsize::MIN,
-    };
-    let plan = recombine::plan(&options, &|_, _| {}).unwrap();
-    plan.apply(&options, &|_| {}).unwrap();
+    recombine(&tree, CONFIGURATION);
     tree
-}
-
-fn check(tree: &Tree, path: &str, against: Option<&str>, targets: &[&str]) -> Report {
-    let options = verify::Options {
-        against: against.map(|path| tree.path(path)),
-        targets: targets
-            .iter()
-            .map(|target| target.parse().unwrap())
-            .collect(),
-        ..Default::default()
-    };
-    verify(&[tree.path(path)], &options, &mut |_, _, _| {}).unwrap()
-}
-
-fn faults(report: &Report) -> Vec<String> {
-    let faults = report
-        .checks
-        .iter()
-        .filter(|check| check.outcome == Outcome::Fault);
-    let line = |check: &Check| format!("{}: {}", check.path.display(), check.text);
-    faults.map(line).collect()
-}
-
-fn assert_found(report: &Report, parts: &[&str]) {
-    let faults = faults(report);
-    let found = faults
-        .iter()
-        .any(|fault| parts.iter().all(|part| fault.contains(part)));
-    assert!(found, "{parts:?} is not in {faults:#?}");
 }
 
 /// A path in an artifact of the shard.
@@ -92,17 +45,20 @@ fn split_artifacts_are_whole_and_have_lost_nothing() {
         "shards/linux-a",
         "shards/linux-a/blas_lib_generic",
     ] {
-        assert_eq!(faults(&check(&tree, path, None, &[])), [""; 0], "{path}");
+        assert_eq!(faults(&check(&tree, path)), [""; 0], "{path}");
     }
-    let report = check(&tree, "shards/linux-a/blas_lib_gfx942", None, &[]);
+    let report = check(&tree, "shards/linux-a/blas_lib_gfx942");
     assert_eq!(faults(&report), [""; 0]);
     for (path, unsplit) in [
         ("shards/linux-a", "in/linux-a/blas_lib"),
         ("shards/linux-a", "in/linux-a"),
     ] {
-        assert_eq!(faults(&check(&tree, path, Some(unsplit), &[])), [""; 0]);
+        assert_eq!(
+            faults(&check_with(&tree, path, Some(unsplit), &[])),
+            [""; 0]
+        );
     }
-    let texts: Vec<String> = check(&tree, "shards/linux-a", Some("in/linux-a"), &[])
+    let texts: Vec<String> = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[])
         .checks
         .into_iter()
         .map(|check| check.text)
@@ -125,16 +81,19 @@ fn split_artifacts_are_whole_and_have_lost_nothing() {
 fn one_file_of_an_artifact_is_verified_with_the_others() {
     let tree = one_shard();
     for file in ["lib/librocblas.so.5", "lib/.kpack/rocblas_lib.kpm", "lib"] {
-        let report = check(&tree, &at("generic", file), None, &[]);
+        let report = check(&tree, &at("generic", file));
         assert_eq!(faults(&report), [""; 0]);
         assert!(!report.checks.is_empty());
     }
     let library = at("generic", "lib/librocblas.so.5");
     let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
-    assert_eq!(faults(&check(&tree, &library, Some(&fat), &[])), [""; 0]);
+    assert_eq!(
+        faults(&check_with(&tree, &library, Some(&fat), &[])),
+        [""; 0]
+    );
     fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
     assert_found(
-        &check(&tree, &library, None, &[]),
+        &check(&tree, &library),
         &["librocblas.so.5", "gfx942", "not there"],
     );
 }
@@ -142,24 +101,21 @@ fn one_file_of_an_artifact_is_verified_with_the_others() {
 #[test]
 fn recombined_artifacts_are_whole_and_have_lost_nothing() {
     let tree = recombined();
-    assert_eq!(faults(&check(&tree, "out", None, &[])), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     let targets = ["gfx1100", "gfx1101"];
-    let report = check(&tree, "out", Some("in/linux-a"), &targets);
+    let report = check_with(&tree, "out", Some("in/linux-a"), &targets);
     assert_eq!(faults(&report), [""; 0]);
     // All that is there is more than one shard built.
-    let report = check(&tree, "out", Some("in/linux-a"), &[]);
+    let report = check_with(&tree, "out", Some("in/linux-a"), &[]);
     assert_found(
         &report,
         &["the kpacks have a code object, the original has none"],
     );
     // Some of the artifacts.
     fs::remove_dir_all(tree.path("out/blas_lib_instinct")).unwrap();
-    assert_eq!(faults(&check(&tree, "out", None, &[])), [""; 0]);
+    assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     fs::remove_dir_all(tree.path("out/blas_lib_gfx110X")).unwrap();
-    assert_found(
-        &check(&tree, "out", None, &[]),
-        &["rocblas_lib.kpm", "not there"],
-    );
+    assert_found(&check(&tree, "out"), &["rocblas_lib.kpm", "not there"]);
 }
 
 #[test]
@@ -170,7 +126,7 @@ fn files_of_a_target_in_the_generic_artifact() {
         &tree.path(&at("generic", &format!("{DATABASE}/Kernels_gfx942.hsaco"))),
         &object,
     );
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(
         &report,
         &[
@@ -181,7 +137,7 @@ fn files_of_a_target_in_the_generic_artifact() {
     );
     let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
     fs::copy(tree.path(&fat), tree.path(&at("generic", "lib/libfat.so"))).unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(
         &report,
         &["libfat.so", "is a fat binary in a generic artifact"],
@@ -201,7 +157,7 @@ fn files_of_another_target_and_of_the_host_in_a_target_artifact() {
         tree.path(&at("gfx942", "lib/host.so")),
     )
     .unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(
         &report,
         &[
@@ -225,7 +181,7 @@ fn an_artifact_of_a_target_without_device_code() {
         format!("{PREFIX}\n").as_bytes(),
     );
     fs::create_dir_all(empty.join(PREFIX)).unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(
         &report,
         &["blas_lib_gfx1201", "is empty: it has no device code"],
@@ -251,17 +207,14 @@ fn debug_files_and_instrumented_builds_are_no_fault() {
         &artifact.join("artifact_manifest.txt"),
         format!("{PREFIX}\n").as_bytes(),
     );
-    if tool("objcopy") {
-        let debug = stage.join("lib/librocblas.so.5.debug");
-        let status = Command::new("objcopy")
+    process::run(
+        Command::new("objcopy")
             .arg("--only-keep-debug")
-            .args([&library, &debug])
-            .status();
-        assert!(status.unwrap().success());
-    }
+            .args([&library, &stage.join("lib/librocblas.so.5.debug")]),
+    );
     let output = tree.path("shards/linux-a");
     split(&Options::new(artifact, output, "blas_lib"), &()).unwrap();
-    let report = check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     assert_eq!(faults(&report), [""; 0]);
 }
 
@@ -274,11 +227,11 @@ fn a_group_that_is_called_after_its_processor() {
     // A group of databases only.
     fs::remove_dir_all(path(one).join(PREFIX).join("lib/.kpack")).unwrap();
     fs::rename(path(one), path(group)).unwrap();
-    let report = check(&tree, &format!("shards/linux-a/{group}"), None, &[]);
+    let report = check(&tree, &format!("shards/linux-a/{group}"));
     assert_eq!(faults(&report), [""; 0]);
     // With an artifact for that target alone, it is in the wrong one.
     write(&path(one).join("artifact_manifest.txt"), b"");
-    let report = check(&tree, &format!("shards/linux-a/{group}"), None, &[]);
+    let report = check(&tree, &format!("shards/linux-a/{group}"));
     assert_found(&report, &["is of gfx90a:xnack+, in an artifact for gfx90a"]);
 }
 
@@ -291,7 +244,7 @@ fn a_file_in_two_artifacts() {
         tree.path(&at("gfx942", file)),
     )
     .unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(
         &report,
         &[
@@ -309,7 +262,7 @@ fn half_a_pair() {
     fs::remove_file(tree.path(&at("gfx942", &library))).unwrap();
     let code = format!("{DATABASE}/TensileLibrary_Type_SS_gfx1100.co");
     fs::remove_file(tree.path(&at("gfx1100", &code))).unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(&report, &["Type_SS_gfx942.co", "it has no library file"]);
     assert_found(&report, &["Type_SS_gfx1100.dat", "which is not beside it"]);
 }
@@ -323,7 +276,7 @@ fn a_manifest_with_one_target_or_a_path_of_the_build() {
         let mut manifest = Manifest::read(&fs::read(&path).unwrap()).unwrap();
         change(&mut manifest);
         fs::write(&path, manifest.to_bytes()).unwrap();
-        check(&tree, "shards", None, &[])
+        check(&tree, "shards")
     };
     let report = with(|manifest| drop(manifest.kpack_files.remove("gfx942")));
     assert_found(
@@ -352,7 +305,7 @@ fn a_manifest_with_one_target_or_a_path_of_the_build() {
 fn an_artifact_that_does_not_list_what_it_has() {
     let tree = one_shard();
     write(&tree.path("shards/linux-a/blas_lib_gfx942/more/file"), b"");
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(
         &report,
         &[
@@ -364,7 +317,7 @@ fn an_artifact_that_does_not_list_what_it_has() {
         &tree.path("shards/linux-a/blas_lib_gfx942/artifact_manifest.txt"),
         b"../x\n",
     );
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(
         &report,
         &["artifact_manifest.txt", "line 1", "without `..`"],
@@ -375,7 +328,7 @@ fn an_artifact_that_does_not_list_what_it_has() {
 fn an_archive_of_a_binary_that_is_not_there() {
     let tree = one_shard();
     fs::remove_file(tree.path(&at("generic", "lib/librocblas.so.5"))).unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(
         &report,
         &[
@@ -390,7 +343,7 @@ fn what_was_lost_changed_or_added() {
     let against = |change: &dyn Fn(&Tree)| {
         let tree = one_shard();
         change(&tree);
-        check(&tree, "shards/linux-a", Some("in/linux-a/blas_lib"), &[])
+        check_with(&tree, "shards/linux-a", Some("in/linux-a/blas_lib"), &[])
     };
     let fallback = at(
         "generic",
@@ -439,7 +392,7 @@ fn a_batch_against_all_that_was_built() {
     let other = tree.path("in/linux-a/doc_lib");
     write(&other.join("artifact_manifest.txt"), b"doc/stage\n");
     write(&other.join("doc/stage/README"), b"text");
-    let report = check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     assert_found(
         &report,
         &[
@@ -453,14 +406,19 @@ fn a_batch_against_all_that_was_built() {
     )
     .unwrap();
     assert_eq!(
-        faults(&check(&tree, "shards/linux-a", Some("in/linux-a"), &[])),
+        faults(&check_with(
+            &tree,
+            "shards/linux-a",
+            Some("in/linux-a"),
+            &[]
+        )),
         [""; 0]
     );
     // A family of GPUs is no part of the component's name.
     let built = tree.path("in/linux-a");
     fs::rename(built.join("blas_lib"), built.join("blas_lib_gfx11X-all")).unwrap();
     for unsplit in ["in/linux-a", "in/linux-a/blas_lib_gfx11X-all"] {
-        let report = check(&tree, "shards/linux-a", Some(unsplit), &[]);
+        let report = check_with(&tree, "shards/linux-a", Some(unsplit), &[]);
         assert_eq!(faults(&report), [""; 0]);
     }
 }
@@ -469,21 +427,17 @@ fn a_batch_against_all_that_was_built() {
 fn an_install_prefix_against_the_unsplit_one() {
     let tree = one_shard();
     let unsplit = format!("in/linux-a/blas_lib/{PREFIX}");
-    let copy = |from: &Path, to: &Path| {
-        let status = Command::new("cp").arg("-a").arg(from).arg(to).status();
-        assert!(status.unwrap().success());
-    };
-    copy(&tree.path(&unsplit), &tree.path("prefix"));
+    process::copy(tree.path(&unsplit), tree.path("prefix"));
     let options =
         kpack_split::install::Options::new(tree.path("prefix"), "rocblas", ["lib/librocblas.so.5"]);
     kpack_split::install::install(&options, &()).unwrap();
     assert_eq!(
-        faults(&check(&tree, "prefix", Some(&unsplit), &[])),
+        faults(&check_with(&tree, "prefix", Some(&unsplit), &[])),
         [""; 0]
     );
     fs::remove_file(tree.path("prefix/lib/librocblas.so")).unwrap();
     assert_found(
-        &check(&tree, "prefix", Some(&unsplit), &[]),
+        &check_with(&tree, "prefix", Some(&unsplit), &[]),
         &["librocblas.so", "is lost"],
     );
 }
@@ -502,7 +456,7 @@ fn a_binary_with_two_names() {
         &(),
     )
     .unwrap();
-    let report = check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     let found = faults(&report);
     // Its markers lead from one directory only.
     assert!(
@@ -513,7 +467,7 @@ fn a_binary_with_two_names() {
     let copy = tree.path(&at("generic", "lib/librocblas-5.so"));
     fs::remove_file(&copy).unwrap();
     fs::copy(tree.path(&at("generic", "lib/librocblas.so.5")), &copy).unwrap();
-    let report = check(&tree, "shards/linux-a", None, &[]);
+    let report = check(&tree, "shards/linux-a");
     assert_found(
         &report,
         &[
@@ -533,7 +487,7 @@ fn device_code_in_no_known_place() {
             &object,
         );
     }
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     let found = faults(&report);
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_found(
@@ -544,7 +498,7 @@ fn device_code_in_no_known_place() {
         ],
     );
     fs::remove_file(tree.path(&at("gfx1100", "share/gfx1100.bin"))).unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_eq!(faults(&report), [""; 0]);
     for expected in [
         "5 files, 1 of them with device code in no known place",
@@ -568,7 +522,7 @@ fn an_artifact_of_device_code_in_no_known_place_is_not_empty() {
     let mut options = Options::new(artifact, tree.path("shards/linux-a"), "blas_lib");
     options.unknown = Unknown::Move;
     split(&options, &()).unwrap();
-    let report = check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     assert_eq!(faults(&report), [""; 0]);
 }
 
@@ -592,7 +546,7 @@ fn a_file_for_all_targets_that_lacks_one() {
             &tree.path(&at("generic", &format!("{library}/{file}"))),
             bytes,
         );
-        check(&tree, "shards", None, &[])
+        check(&tree, "shards")
     };
     for target in ["gfx1100", "gfx942"] {
         let object = code_object(target, b"kernels").unwrap();
@@ -627,7 +581,7 @@ fn a_file_for_all_targets_that_lacks_one() {
             ],
         );
         // It need not be there where it is not asked for.
-        let report = check(&tree, "shards", None, &["gfx1100"]);
+        let report = check_with(&tree, "shards", None, &["gfx1100"]);
         assert_eq!(faults(&report), [""; 0]);
         put(file, &whole);
     }
@@ -636,11 +590,11 @@ fn a_file_for_all_targets_that_lacks_one() {
     put("hipblasltTransform.hsaco", &transform(&["gfx1100"]));
     let kernels = format!("{library}/Kernels.so-000-gfx942.hsaco");
     fs::remove_file(tree.path(&at("gfx942", &kernels))).unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_eq!(faults(&report), [""; 0]);
     // A package that is not here does not say so.
     fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
-    let report = check(&tree, "shards", None, &[]);
+    let report = check(&tree, "shards");
     assert_found(&report, &["hipblasltTransform.hsaco", "nothing for gfx942"]);
 }
 
@@ -653,7 +607,7 @@ fn what_is_in_no_prefix_is_compared_too() {
     fs::create_dir(artifact.join("empty")).unwrap();
     let output = tree.path("shards/linux-a");
     split(&Options::new(&artifact, output, "blas_lib"), &()).unwrap();
-    let against = || check(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
+    let against = || check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     let report = against();
     assert_eq!(faults(&report), [""; 0]);
     let mut texts = report.checks.iter().map(|check| check.text.as_str());
@@ -681,7 +635,7 @@ fn what_is_in_no_prefix_is_not_recombined() {
     let tree = recombined();
     write(&tree.path("in/linux-a/blas_lib/logs/build.log"), b"text");
     let targets = ["gfx1100", "gfx1101"];
-    let report = check(&tree, "out", Some("in/linux-a"), &targets);
+    let report = check_with(&tree, "out", Some("in/linux-a"), &targets);
     assert_eq!(faults(&report), [""; 0]);
     let mut notes = report
         .checks

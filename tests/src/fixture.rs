@@ -28,11 +28,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
 pub use tensile::library_file;
+
+use crate::process::try_run;
 
 /// The kind of file to link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +65,16 @@ pub fn code(target: &str, name: &str) -> TargetCode {
         Ok(bytes) => (target.to_owned(), bytes),
         Err(error) => panic!("{error:#}"),
     }
+}
+
+/// A shared object with two wrappers, `add` and `mul`, each with code for its targets.
+///
+/// # Panics
+/// If [`code_object`] does not know a target.
+pub fn add_and_mul(add: [&str; 2], mul: [&str; 2]) -> FatLibrary {
+    FatLibrary::new()
+        .wrapper(Storage::Plain, add.map(|target| code(target, "add")))
+        .wrapper(Storage::Zstd(2), mul.map(|target| code(target, "mul")))
 }
 
 /// Describes and builds a binary with device code.
@@ -185,10 +197,10 @@ impl FatLibrary {
             .current_dir(&scratch)
             .args(mode)
             .args(["-O1", "device.s", "host.c"]);
-        run(command.args(&self.flags).arg("-o").arg(&target))?;
+        try_run(command.args(&self.flags).arg("-o").arg(&target))?;
         if self.kind == Kind::StaticLibrary {
             let _ = fs::remove_file(&output);
-            run(Command::new("ar").arg("rcsD").arg(&output).arg(&target))?;
+            try_run(Command::new("ar").arg("rcsD").arg(&output).arg(&target))?;
         }
         Ok(())
     }
@@ -281,15 +293,4 @@ void fixture_report(void) {{
 {main}"#
         )
     }
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    ensure!(
-        output.status.success(),
-        "{command:?} failed ({})\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
 }

@@ -2,5 +2,6 @@
 
 pub mod fixture;
 pub mod package_root;
+pub mod process;
 pub mod require;
 pub mod tree;

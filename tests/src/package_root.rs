@@ -1,11 +1,14 @@
 //! A root directory for installing packages, like the root of a machine.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+
+use crate::process::try_run;
+use crate::require::is_root;
 
 /// Programs that the maintainer scripts of packages run.
 const PROGRAMS: [&str; 3] = ["/bin/sh", "/bin/rm", "/sbin/ldconfig"];
@@ -24,7 +27,7 @@ impl PackageRoot {
     /// The user is not root, or the directory cannot be written.
     pub fn new(path: &Path) -> Result<Self> {
         ensure!(
-            is_root()?,
+            is_root(),
             "only root may install packages into a root of their own"
         );
         let root = Self {
@@ -76,7 +79,7 @@ impl PackageRoot {
     pub fn dpkg<P: AsRef<Path>>(&self, action: &str, what: &[P]) -> Result<()> {
         let mut dpkg = Command::new("dpkg");
         dpkg.arg("--force-depends").arg("--root").arg(&self.path);
-        run(dpkg.arg(action).args(what.iter().map(P::as_ref)))?;
+        try_run(dpkg.arg(action).args(what.iter().map(P::as_ref)))?;
         Ok(())
     }
 
@@ -88,7 +91,7 @@ impl PackageRoot {
         let mut rpm = Command::new("rpm");
         rpm.arg("--root").arg(&self.path);
         rpm.args(["--dbpath", "/var/lib/rpm", "--nodeps"]);
-        run(rpm.arg(action).args(what.iter().map(P::as_ref)))?;
+        try_run(rpm.arg(action).args(what.iter().map(P::as_ref)))?;
         Ok(())
     }
 
@@ -98,26 +101,6 @@ impl PackageRoot {
     /// ldconfig fails; the error has its output.
     pub fn libraries(&self) -> Result<String> {
         let mut ldconfig = Command::new("/sbin/ldconfig");
-        run(ldconfig.arg("-r").arg(&self.path).arg("-p"))
+        try_run(ldconfig.arg("-r").arg(&self.path).arg("-p"))
     }
-}
-
-/// Whether this process runs as root.
-///
-/// # Errors
-/// There is no `/proc`.
-pub fn is_root() -> Result<bool> {
-    Ok(fs::metadata("/proc/self")?.uid() == 0)
-}
-
-fn run(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(
-        output.status.success(),
-        "{command:?} failed ({})\n{stdout}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(stdout)
 }

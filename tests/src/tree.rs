@@ -9,6 +9,16 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use walkdir::WalkDir;
 
+/// The files of one directory, by name.
+pub fn files_in(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
+    let named = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().unwrap();
+        (name, fs::read(entry.path()).unwrap())
+    };
+    entries.map(named).collect()
+}
+
 /// A temporary directory tree.
 #[derive(Debug)]
 pub struct Tree {

@@ -1,8 +1,9 @@
-//! The fixtures are what they say: binaries that run, with device code where clang puts it.
+//! The fixtures are binaries that run, with device code where clang puts it.
 
 use std::process::Command;
 
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::process;
 
 fn described() -> FatLibrary {
     let object = |target: &str, name: &str| {
@@ -30,8 +31,7 @@ fn executables_run_and_report_their_wrappers() {
     for kind in [Kind::Pie, Kind::NoPie] {
         let program = directory.path().join(format!("{kind:?}"));
         described().kind(kind).red_zones().build(&program).unwrap();
-        let output = Command::new(&program).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = process::run(&mut Command::new(&program));
         assert_eq!(text, "FPIH 0\nFPIH 0\nFPIH 0\nFPIH 0\nhost 27\n");
     }
 }

@@ -1,6 +1,7 @@
-/* Calls every function of the C interface, with every null argument, until it has returned every
- * error. Takes the directory of the files that the test made; prints the number of checks. With
- * `overflow` as its second argument it does wrong on purpose, for what watches it to notice.
+/* Calls every function of the C interface, with every null argument, until each has returned each of its
+ * errors. The argument is the directory of the files that the test made. Prints the number of checks.
+ * With `overflow` as its second argument, it reads out of bounds on purpose, so that the test can see
+ * that AddressSanitizer notices.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -77,7 +78,7 @@ static void opening(void) {
     RETURNS(KPACK_ERROR_INVALID_FORMAT, kpack_open(in("no_archive.kpack"), &archive));
     RETURNS(KPACK_ERROR_UNSUPPORTED_VERSION, kpack_open(in("version_2.kpack"), &archive));
     RETURNS(KPACK_ERROR_MSGPACK_PARSE_FAILED, kpack_open(in("no_toc.kpack"), &archive));
-    /* Errors leave the output alone. */
+    /* Errors leave the output unchanged. */
     CHECK(archive == (kpack_archive_t)&checks);
     RETURNS(KPACK_SUCCESS, kpack_open(in("good.kpack"), &archive));
     kpack_close(archive);
@@ -133,7 +134,7 @@ static void kernels(void) {
     RETURNS(KPACK_ERROR_KERNEL_NOT_FOUND, kpack_get_kernel(archive, "\xff", target, &data, &size));
     CHECK(data == &checks && size == 77);
     RETURNS(KPACK_SUCCESS, kpack_get_kernel(archive, name, target, &data, &size));
-    /* What was loaded outlives the archive. */
+    /* Loaded code outlives the archive. */
     kpack_close(archive);
     CHECK(size == 100000);
     for (size_t i = 0; i < size; i++)
@@ -162,7 +163,7 @@ static void kernels(void) {
     kpack_close(archive);
 }
 
-/* A gibibyte of zeros, where there is less memory; AddressSanitizer has its own limit. */
+/* A gibibyte of zeros with too little memory; AddressSanitizer has its own limit. */
 static void memory(void) {
     kpack_archive_t archive;
     void *data;
@@ -270,7 +271,7 @@ static void code_objects(void) {
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 1, NULL, &size));
     RETURNS(KPACK_ERROR_INVALID_ARGUMENT, LOAD(cache, marker, binary, isas, 1, &data, NULL));
     CHECK(data == &checks && size == 77);
-    /* Those that are no target IDs are passed over. */
+    /* ISAs that are not target IDs are skipped. */
     RETURNS(KPACK_SUCCESS, LOAD(cache, marker, binary, isas, 3, &data, &size));
     kpack_free_code_object(data);
 
@@ -282,13 +283,13 @@ static void code_objects(void) {
     RETURNS(KPACK_ERROR_KERNEL_NOT_FOUND, load(cache, marker, "gfx1102"));
     RETURNS(KPACK_ERROR_DECOMPRESSION_FAILED, load(cache, marker, "gfx942"));
 
-    /* What is no marker, and what is nothing at all. */
+    /* Bytes that are not a marker, and an address without memory. */
     RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, "\xc0\xc0\xc0", "gfx1100"));
     RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, "this is no marker", "gfx1100"));
     RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, (void *)16, "gfx1100"));
     RETURNS(KPACK_ERROR_INVALID_METADATA, load(cache, (void *)-16, "gfx1100"));
 
-    /* A marker that ends with its page, with nothing behind it. */
+    /* A marker that ends with its page, with nothing mapped after it. */
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *pages = (char *)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                                -1, 0);
@@ -402,7 +403,7 @@ static void threads(void) {
     kpack_close(work.archive);
 }
 
-/* Reads behind a code object. */
+/* Reads past the end of a code object. */
 static void overflow(void) {
     kpack_archive_t archive;
     void *data;

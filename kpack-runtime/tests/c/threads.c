@@ -1,5 +1,5 @@
 /* Loads every kernel of an archive in eight threads at once, from one open archive and through one
- * cache, for ThreadSanitizer to watch. With `race` as its second argument it does wrong on purpose.
+ * cache, under ThreadSanitizer. With `race` as its second argument it has a data race on purpose.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -30,7 +30,7 @@ static char *add_text(char *at, const char *text, size_t length) {
     return at + length;
 }
 
-/* The marker of a binary; where its archive is, ROCM_KPACK_PATH says. */
+/* The marker of a binary; ROCM_KPACK_PATH says where its archive is. */
 static void make_marker(char *at, const char *name, size_t length) {
     *at++ = (char)0x82;
     at = add_text(at, "kernel_name", 11);

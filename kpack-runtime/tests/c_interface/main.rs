@@ -11,6 +11,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use files::files;
+use kpack_tests::process::{self, run};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
@@ -28,20 +29,6 @@ fn prefix() -> &'static Path {
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/conformance.c")
-}
-
-/// What it printed; it has to succeed.
-fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    text(&output.stdout)
 }
 
 /// Compiles the program; the flags, which follow it, say where the loader is.
@@ -110,7 +97,7 @@ fn a_program_with_pkg_config() {
         let program = tree.path("conformance");
         // In a prefix that was moved.
         let moved = tree.path("moved");
-        run(Command::new("cp").arg("-a").arg(prefix()).arg(&moved));
+        process::copy(prefix(), &moved);
         if linkage.is_some() {
             for name in ["librocm_kpack.so", "librocm_kpack.so.0"] {
                 fs::remove_file(moved.join("lib").join(name)).unwrap();

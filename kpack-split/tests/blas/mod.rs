@@ -4,14 +4,13 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::Command;
 
 use kpack_format::manifest::Manifest;
+use kpack_split::Error;
 use kpack_split::artifact::split::{Options, Report, split};
 use kpack_split::install::Severity;
-use kpack_split::{Error, verify};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object, library_file};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 
 /// The prefix of one module.
@@ -137,12 +136,7 @@ pub(crate) fn overlay(output: &Tree, artifacts: &[&str]) -> Tree {
         let listed = output.path(&format!("{artifact}/artifact_manifest.txt"));
         for prefix in fs::read_to_string(listed).unwrap().lines() {
             let from = output.path(&format!("{artifact}/{prefix}/."));
-            let status = Command::new("cp")
-                .arg("-a")
-                .arg(from)
-                .arg(root.root())
-                .status();
-            assert!(status.unwrap().success());
+            process::copy(from, root.root());
         }
     }
     root
@@ -163,11 +157,4 @@ pub(crate) fn warnings(report: &Report) -> Vec<String> {
             format!("{}: {}", path.display(), notice.text)
         })
         .collect()
-}
-
-/// `kpack verify` finds no fault.
-pub(crate) fn assert_holds(root: &Path) {
-    let options = verify::Options::default();
-    let report = verify::verify(&[root.to_owned()], &options, &mut |_, _, _| {}).unwrap();
-    assert!(report.holds(), "{report:#?}");
 }

@@ -9,6 +9,7 @@ use std::process::Command;
 use kpack_split::stage::{self, Options};
 use kpack_split::{Error, object_file, report::Report};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use serde_json::json;
 
@@ -52,12 +53,7 @@ pub(crate) fn program(tree: &Tree, object: &str, extra: &str) {
         .arg("-o")
         .arg(tree.path("target/release/app"))
         .arg(tree.path("main.c"));
-    let output = command.arg(tree.path(object)).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    process::run(command.arg(tree.path(object)));
 }
 
 /// A build script ran, and told to link the one library in its OUT_DIR.

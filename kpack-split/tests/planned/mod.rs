@@ -41,6 +41,14 @@ pub(crate) fn planned(tree: &Tree, configuration: &str) -> Plan {
     plan(&options(tree, configuration), &|_, _| {}).unwrap()
 }
 
+/// Recombines them.
+pub(crate) fn recombine(tree: &Tree, configuration: &str) -> Plan {
+    let options = options(tree, configuration);
+    let plan = plan(&options, &|_, _| {}).unwrap();
+    plan.apply(&options, &|_| {}).unwrap();
+    plan
+}
+
 /// Findings, with the path from the tree's root.
 pub(crate) fn said(plan: &Plan) -> Vec<String> {
     let line = |finding: &Finding| {
