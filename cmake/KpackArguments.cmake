@@ -1,5 +1,5 @@
-# Parses the arguments of kpack_install() and kpack_split_installed(). Removes our own, and keeps
-# those of install(TARGETS) in order, reading the ones that the hook must follow.
+# Parses the arguments of kpack_install() and kpack_split_installed(). Removes kpack's own, keeps those
+# of install(TARGETS) in order, and reads those of them that the install hook must follow.
 
 include_guard(GLOBAL)
 cmake_policy(PUSH)
@@ -22,9 +22,9 @@ endfunction()
 #   kpack_INSTALL_HINT
 #   kpack_FORWARDED     the arguments that are install(TARGETS)'s own, in the order given
 #   kpack_UNKNOWN       words that follow no keyword that takes them
-#   kpack_<KIND>_<KEY>  for each artifact kind, or GENERAL for what stands before the first kind
+#   kpack_<KIND>_<KEY>  for each artifact kind, or GENERAL for arguments before the first kind
 function(_kpack_read_arguments command)
-  # The kinds of artifacts that group what follows them (CMake manual, install(TARGETS)).
+  # The artifact kinds, which group the arguments after them (CMake manual, install(TARGETS)).
   set(kinds ARCHIVE LIBRARY RUNTIME OBJECTS FRAMEWORK BUNDLE PRIVATE_HEADER PUBLIC_HEADER RESOURCE
     FILE_SET CXX_MODULES_BMI INCLUDES)
   set(own_single MODULE KPACK_COMPONENT KPACK_DESTINATION UNEXPECTED COMPRESSION LEVEL SPLIT_AT
@@ -72,7 +72,7 @@ function(_kpack_read_arguments command)
         elseif(NOT keyword STREQUAL "FILE_SET")
           list(APPEND kpack_UNKNOWN "${word}")
         endif()
-        # INCLUDES DESTINATION alone takes several.
+        # Only INCLUDES DESTINATION takes several values.
         if(expects STREQUAL "one" AND NOT kind STREQUAL "INCLUDES")
           set(keyword "")
         endif()

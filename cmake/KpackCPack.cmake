@@ -1,5 +1,5 @@
-# Included at the end of CPackConfig.cmake, when all of the project's variables are known. Keeps
-# every variable that the project has set.
+# CPackConfig.cmake includes this at its end, when all variables of the project are known. Keeps every
+# variable that the project has set.
 
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.22...3.31)
@@ -140,7 +140,7 @@ macro(_kpack_cpack_deb_device)
   endif()
 endmacro()
 
-# The RPM package of a device component, likewise.
+# The same for the RPM package of a device component.
 macro(_kpack_cpack_rpm_device)
   _kpack_cpack_rpm_package("${host_unit}" package version)
   if(NOT "${CPACK_RPM_${host_upper}_PACKAGE_NAME}" STREQUAL "")
@@ -191,7 +191,7 @@ function(_kpack_cpack_component device host target suffix weak)
   _kpack_cpack_unit("${host}" host_unit)
   _kpack_cpack_unit("${device}" device_unit)
   if(NOT device_unit STREQUAL device)
-    return() # The project has grouped it: that package is the project's own.
+    return() # The project has put it into a group, and describes that package itself.
   endif()
   string(TOUPPER "${host_unit}" host_upper)
   set(subject "${CPACK_PACKAGE_NAME} ${host}")

@@ -13,8 +13,8 @@ set_property(GLOBAL PROPERTY KPACK_CPACK_SCRIPT "${CMAKE_CURRENT_LIST_DIR}/Kpack
 # which no target ID has, and the sign at the end of a feature the word -on or -off:
 #   gfx90a:xnack+                ->  gfx90a.xnack-on
 #   gfx942:sramecc+:xnack-       ->  gfx942.sramecc-on.xnack-off
-# Different target IDs have different names: the dots separate again what the colons did, and
-# what follows the last hyphen of a feature says which sign it had.
+# Different target IDs get different names: the dots stand where the colons were, and the word after
+# the last hyphen of a feature stands for its sign.
 function(_kpack_target_name target output)
   string(REPLACE ":" ";" features "${target}")
   list(POP_FRONT features name)

@@ -16,11 +16,11 @@ function(_kpack_find_helper package_dir version helper problem)
     set(found "${Kpack_EXECUTABLE}")
     if(NOT IS_ABSOLUTE "${found}" OR NOT EXISTS "${found}" OR IS_DIRECTORY "${found}")
       set(${problem}
-        "Kpack_EXECUTABLE is \"${found}\", which is not the absolute path of a file." PARENT_SCOPE)
+        "Kpack_EXECUTABLE is \"${found}\" (expected the absolute path of a file)." PARENT_SCOPE)
       return()
     endif()
   elseif(EXISTS "${above}/Cargo.toml")
-    # In a source tree only its own build fits, not an installed helper.
+    # In a source tree, use only the helper that it built, not an installed one.
     set(release "${above}/target/release/kpack")
     set(debug "${above}/target/debug/kpack")
     if(EXISTS "${release}" AND (NOT EXISTS "${debug}" OR "${release}" IS_NEWER_THAN "${debug}"))

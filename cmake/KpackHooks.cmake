@@ -229,8 +229,8 @@ function(_kpack_claim command kpack_component component)
   set_property(GLOBAL PROPERTY "${claim}" "${value}")
 endfunction()
 
-# Warns early of what the install would refuse or skip, by comparing ARCHITECTURES with the HIP
-# compiler's targets. It is only a warning, since flags can add targets that no property shows.
+# Compares ARCHITECTURES with the HIP compiler's targets, and warns of what the install would reject or
+# skip. It is only a warning, since flags can add targets that no property shows.
 function(_kpack_compare_with_hip_architectures command targets)
   if(kpack_ARCHITECTURES STREQUAL "")
     return()

@@ -1,9 +1,9 @@
-//! What loading costs, through the C interface, against plain `ZSTD_decompressDCtx` of the same
+//! Compares the cost of loading, through the C interface, with plain `ZSTD_decompressDCtx` of the same
 //! frames: `load ARCHIVE ROUNDS`. `cargo xtask bench load` makes the archive and runs this.
 //!
-//! Both sides do what a runtime does: memory from malloc for each code object, freed when it has
-//! been used. Rounds alternate, and the best round of each side counts, since whatever else the
-//! machine does only ever adds time.
+//! Both sides do what a runtime does: they allocate memory for each code object with malloc, and free it
+//! after use. Rounds alternate, and the best round of each side counts, since other work on the machine
+//! only ever adds time.
 
 #![allow(unsafe_code, reason = "the C interface is what is measured")]
 #![allow(
@@ -99,7 +99,7 @@ fn main() {
     let smallest = frames.iter().min_by_key(|frame| frame.size).unwrap();
     lookup(archive, smallest, &handle, &target);
     uncompressed(&toc, &mut index);
-    // This program's own copy of the archive is none of the loader's.
+    // This program's own copy of the archive does not count for the loader.
     let own = megabytes(bytes.len());
     println!("resident before loading all: {:.1} MB", resident() - own);
 
@@ -192,7 +192,7 @@ fn uncompressed(toc: &Toc, archive: &mut Archive<Cursor<&Vec<u8>>>) {
     println!("\nall kernels, uncompressed, one thread, best of 5");
     let key = bytes.windows(9).rposition(|w| w == b"checksums").unwrap();
     for (what, first) in [("with checksums", b'c'), ("without", b'C')] {
-        // Under another name they are a key that is not known.
+        // Readers ignore a key with an unknown name.
         bytes[key] = first;
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(&bytes).unwrap();
@@ -322,7 +322,7 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
 
 const SUCCESS: ffi::kpack_error_t = ffi::kpack_error_t::KPACK_SUCCESS;
 
-/// What there is no way to do less than.
+/// The least that any loader must do.
 fn decompress(context: &mut DCtx<'_>, frame: &Frame<'_>) {
     let mut memory: Vec<u8> = Vec::with_capacity(frame.size);
     let size = context.decompress(&mut memory, frame.bytes);
@@ -330,7 +330,7 @@ fn decompress(context: &mut DCtx<'_>, frame: &Frame<'_>) {
     std::hint::black_box(&memory);
 }
 
-/// How long `threads` threads take for all frames, each taking the next that is left.
+/// The time that `threads` threads take for all frames; each takes the next one that is left.
 fn run<W: FnMut(&Frame<'_>)>(
     threads: usize,
     frames: &[Frame<'_>],
@@ -359,7 +359,7 @@ fn run<W: FnMut(&Frame<'_>)>(
     })
 }
 
-/// Memory of this process that is resident, in MB.
+/// Resident memory of this process, in MB.
 fn resident() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

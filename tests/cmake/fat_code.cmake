@@ -1,5 +1,5 @@
-# Device code for the projects here, without a HIP compiler: assembly and C that the test runner
-# wrote into FIXTURES.
+# Device code for these projects, without a HIP compiler: assembly and C that the test wrote into
+# FIXTURES.
 
 # Adds the wrappers, bundles and host code of one fixture to a target.
 function(add_fat_code target fixture)

@@ -1,4 +1,4 @@
-/* Loads the libraries that its arguments name, everything bound at once. */
+/* Loads the libraries that its arguments name, and binds all symbols at once. */
 #include <dlfcn.h>
 #include <stdio.h>
 

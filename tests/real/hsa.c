@@ -1,10 +1,10 @@
 /* A stub of libhsa-runtime64 with one GPU, so that a real libamdhip64 runs where there is none.
  *
  * STUB_HSA_ISA    the ISA of the GPU, as amdgcn-amd-amdhsa--gfx1030
- * STUB_HSA_REPORT the file to which a line is added for each code object that is to be loaded (size
- *                 and SHA-256), and for each symbol that is looked for in one
+ * STUB_HSA_REPORT the file for the report: a line for each loaded code object (size and SHA-256), and
+ *                 for each symbol that is looked up in one
  *
- * Memory is the host's. Nothing runs on the GPU.
+ * GPU memory is the host's. Kernels do not run.
  */
 #include <hsa/hsa.h>
 #include <hsa/hsa_ext_amd.h>
@@ -33,7 +33,7 @@ static void report(const char *what, const char *text) {
     fclose(file);
 }
 
-/* Whatever is not answered otherwise is zero, of the size that the attribute has at most. */
+/* The answer to all other questions is zero, in the largest size that the attribute has. */
 static hsa_status_t number(void *value, uint64_t number, size_t size) {
     memcpy(value, &number, size);
     return OK;

@@ -1,6 +1,5 @@
-/* Loads a library, as the start of a program does that is linked with it. With a second argument, the
- * HIP runtime then loads the library's device code at once; HIP_ENABLE_DEFERRED_LOADING=0 is to be
- * set. */
+/* Loads a library, as the start of a program that is linked with it does. With a second argument and
+ * HIP_ENABLE_DEFERRED_LOADING=0, the HIP runtime then loads all device code of the library. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -23,6 +22,6 @@ int main(int count, char **arguments) {
         printf("%d GPU\n", devices);
     }
     fflush(stdout);
-    /* Without the destructors: the stub's GPU cannot be shut down. */
+    /* Skip the destructors: the stub's GPU cannot be shut down. */
     _exit(0);
 }

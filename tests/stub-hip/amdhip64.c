@@ -1,11 +1,11 @@
-/* A stub HIP runtime: takes what the real one takes from a HIP program's start-up code, and reports
- * it instead of using a GPU. Code objects of split binaries it loads as the real one does, through
+/* A stub HIP runtime. The start-up code of HIP programs calls it like the real one; it reports the calls
+ * instead of using a GPU. It loads code objects of split binaries as the real one does, through
  * librocm_kpack.so.
  *
- *   STUB_HIP_REPORT  file to append the report to (without it nothing is reported)
+ *   STUB_HIP_REPORT  file to append the report to; if unset, nothing is reported
  *   STUB_HIP_DUMP    directory to put the bundle of each fat wrapper into, as found in memory
- *   STUB_HIP_AGENT   ISAs of the pretended GPU, the preferred one first, with commas between them:
- *                    code objects of split binaries are loaded for it
+ *   STUB_HIP_AGENT   ISAs of the simulated GPU, separated by commas, the preferred one first: it loads
+ *                    code objects of split binaries for them
  *
  * One line for each event, fields separated by tabs. WRAPPER is the wrapper's address relative to
  * where BINARY was loaded, in hexadecimal.
@@ -13,11 +13,11 @@
  *   fat       BINARY WRAPPER [DUMPED-FILE]
  *   split     BINARY WRAPPER CO_INDEX KERNEL_NAME SEARCH_PATH...
  *   loaded    BINARY WRAPPER SIZE SHA256        the code object for the GPU
- *   missing   BINARY WRAPPER ERROR              the number of the error instead
+ *   missing   BINARY WRAPPER ERROR              no code object, but this error number
  *   function  BINARY WRAPPER DEVICE_NAME
  *   launch    BINARY WRAPPER DEVICE_NAME
  *
- * Like the real runtime it reads of a wrapper and of what it points to only what they say they have.
+ * Like the real runtime, it reads no more of a wrapper, bundle or marker than their own sizes allow.
  * Anything unexpected ends the process with a message.
  */
 #define _GNU_SOURCE
@@ -224,7 +224,7 @@ static struct marker read_marker(const unsigned char *at) {
     return marker;
 }
 
-/* Loads the code object that belongs to the wrapper, for the pretended GPU. */
+/* Loads the wrapper's code object for the simulated GPU. */
 static void load(const struct module *module, const char *agent) {
     static kpack_cache_t cache;
     const struct wrapper *wrapper = module->wrapper;
@@ -277,7 +277,7 @@ static void report_split(const struct module *module) {
     free(marker.kernel_name);
 }
 
-/* ---- what clang's start-up code calls ---- */
+/* ---- the functions that clang's start-up code calls ---- */
 
 EXPORT void **__hipRegisterFatBinary(const void *data) {
     const struct wrapper *wrapper = data;
@@ -291,7 +291,7 @@ EXPORT void **__hipRegisterFatBinary(const void *data) {
             wrapper->binary);
     struct module *module = allocate(sizeof *module);
     module->wrapper = wrapper;
-    /* Where the marker is, not where the wrapper is: the search starts beside that binary. */
+    /* The search starts beside the binary with the marker, which may not be that of the wrapper. */
     module->binary = realpath(pointed.dli_fname, NULL);
     if (!module->binary)
         die("no file %s", pointed.dli_fname);

@@ -1,7 +1,7 @@
-//! The seeds of the fuzz targets, replayed: in each, what must hold for any bytes, holds.
+//! Replays the seeds of the fuzz targets, and checks for each what must hold for any bytes.
 //!
-//! `KPACK_WRITE_SEEDS=1 cargo test -p kpack-tests --test fuzz_seeds` writes those that are made here
-//! anew; the others were found by fuzzing (`docs/fuzzing.md`).
+//! `KPACK_WRITE_SEEDS=1 cargo test -p kpack-tests --test fuzz_seeds` writes the seeds below again. The
+//! others were found by fuzzing (`docs/fuzzing.md`).
 
 #[path = "../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "it is a library elsewhere")]
@@ -48,7 +48,7 @@ fn archive(scheme: Scheme, kernels: &[(&str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// `bytes` with another key in place of `key`, which readers then ignore.
+/// `bytes` with `key` replaced by a key that readers ignore.
 fn without(bytes: &[u8], key: &str) -> Vec<u8> {
     let place = bytes
         .windows(key.len())
@@ -59,7 +59,7 @@ fn without(bytes: &[u8], key: &str) -> Vec<u8> {
     bytes
 }
 
-/// Target, name and bytes of each seed that is made here.
+/// Target, name and bytes of each seed that this test writes.
 fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let kernels: [(&str, &[u8]); 3] = [
         ("lib/libvec.so#0", b"one"),
@@ -204,7 +204,7 @@ fn every_seed_holds() {
     }
 }
 
-/// The seeds are no mere noise: those that are whole are read to their end.
+/// The seeds are not just noise: undamaged ones are read to their end.
 #[test]
 fn whole_seeds_are_read() {
     for (target, name, bytes) in seeds() {

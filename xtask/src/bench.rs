@@ -46,7 +46,7 @@ pub(crate) struct Split {
     rounds: u32,
 }
 
-/// Measures.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// A command fails, or the corpus cannot be fetched.

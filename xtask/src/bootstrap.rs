@@ -39,7 +39,7 @@ const TOOLS: &[Tool] = &[
     program(
         "clang-offload-bundler-19",
         "clang-tools-19",
-        "compresses bundles; the reference for what a bundle holds",
+        "compresses bundles; the reference for the contents of bundles",
     ),
     program("ld.lld-19", "lld-19", "links device code"),
     program("llvm-strip-19", "llvm-19", "a strip under test"),
@@ -57,7 +57,7 @@ const TOOLS: &[Tool] = &[
     program("mold", "mold", "a linker under test"),
     program("ccache", "ccache", "another compiler launcher"),
     program("gdb", "gdb", "finds separate debug files"),
-    program("strace", "strace", "shows what is durable when"),
+    program("strace", "strace", "shows when files are flushed"),
     program("zstd", "zstd", "the reference of `cargo xtask bench split`"),
     program(
         "aarch64-linux-gnu-gcc",
@@ -119,14 +119,14 @@ pub(crate) fn install_missing() -> Result<()> {
         process::step("All tools are installed");
         return Ok(());
     }
-    process::step("Installing what is missing with apt-get:");
+    process::step("Installing the missing tools with apt-get:");
     for tool in &missing {
         println!("   {:<20} {}", tool.package, tool.purpose);
     }
     let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
     ensure!(
         process::find_program("apt-get").is_some(),
-        "there is no apt-get here; install the contents of these Debian packages by other means: {}",
+        "apt-get is missing; install the tools in these Debian packages by other means: {}",
         packages.join(" ")
     );
     let shell = repository::shell()?;
@@ -161,7 +161,7 @@ pub(crate) fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
     } else {
         ensure!(
             process::find_program("sudo").is_some(),
-            "apt-get needs root, and there is no sudo: run `apt-get {}` as root",
+            "apt-get needs root, and sudo is missing; run `apt-get {}` as root",
             arguments.join(" ")
         );
         &["sudo"]

@@ -36,7 +36,7 @@ impl Built {
 }
 
 /// Fills `prefix`: `bin/kpack`, `lib/librocm_kpack.*`, `include/rocm_kpack/`, `lib/pkgconfig/`,
-/// `lib/cmake/`, `share/doc/kpack/`. The loader and what finds it are in `libdir` instead of `lib`.
+/// `lib/cmake/`, `share/doc/kpack/`. The loader and its packages go to `libdir` instead of `lib`.
 ///
 /// # Errors
 /// A build fails, or a directory cannot be written.
@@ -87,7 +87,7 @@ fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
         &prefix.join("include/rocm_kpack"),
     )?;
 
-    // Relative path to the prefix from a directory that many components below it.
+    // Relative path to the prefix, from a directory so many levels below it.
     let depth = libdir.components().count();
     let up = |below: usize| vec![".."; depth + below].join("/");
     let fill_in = |name: &str, to: &Path| -> Result<()> {

@@ -27,38 +27,38 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Build a real HIP project, install, split, strip and run it, and compare everything.
+    /// Build, install, split, strip and run a real HIP project, and compare every result.
     E2e(e2e::Options),
-    /// Build a library with Debian's ROCm, split, package, install and load it.
+    /// Build, split, package, install and load a library with Debian's ROCm.
     Real(e2e::real::Options),
     /// Run all tests of the workspace.
     Test {
-        /// First install the tools that the tests run, with apt-get; then none may be missing.
+        /// First install the tools that the tests run, with apt-get; a missing tool then fails its test.
         #[arg(long)]
         bootstrap: bool,
-        /// Passed on to `cargo test`.
+        /// Arguments for `cargo test`.
         #[arg(last = true)]
         rest: Vec<String>,
     },
     /// Fetch real libraries with device code, by package name, into `target/corpus`.
     Corpus {
-        /// Split the largest library of each package, and print what one GPU needs of it (Markdown).
+        /// Split the largest library of each package, and print the sizes as a Markdown table.
         #[arg(long)]
         sizes: bool,
     },
-    /// Measure.
+    /// Measure the cost of splitting, loading and building.
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
-    /// Load in many threads at once, under ThreadSanitizer.
+    /// Load kernels in many threads at once, under ThreadSanitizer.
     ThreadSanitizer,
     /// Put the helper, the loader, the CMake packages and the documents into an install prefix.
     Dist {
-        /// The prefix, made where it is missing.
+        /// The prefix, created if missing.
         #[arg(long, value_name = "DIR")]
         prefix: PathBuf,
-        /// Where in it the loader goes, such as `lib64` or `lib/x86_64-linux-gnu`.
+        /// The loader's directory in the prefix, such as `lib64` or `lib/x86_64-linux-gnu`.
         #[arg(long, value_name = "DIR", default_value = "lib")]
         libdir: PathBuf,
     },

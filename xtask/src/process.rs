@@ -1,4 +1,4 @@
-//! Running other programs, and saying so.
+//! Runs other programs, and reports each step.
 
 use std::env;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use xshell::Cmd;
 
-/// Says what is done next.
+/// Prints the next step.
 pub(crate) fn step(what: &str) {
     println!("\n== {what}");
 }
@@ -14,7 +14,7 @@ pub(crate) fn step(what: &str) {
 /// Runs a command silently and returns what it printed on stdout.
 ///
 /// # Errors
-/// A command that cannot be run or fails; the error has the command and everything it printed.
+/// The command cannot be run, or fails; the error has the command and everything that it printed.
 pub(crate) fn output(command: Cmd<'_>) -> Result<String> {
     Ok(both_outputs(command)?.0)
 }

@@ -15,7 +15,7 @@ pub(crate) fn root() -> &'static Path {
         .expect("xtask is a directory of the repository")
 }
 
-/// Where cargo builds.
+/// Cargo's target directory.
 pub(crate) fn target_directory() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         Some(directory) => root().join(directory),

@@ -5,16 +5,16 @@ use xshell::cmd;
 
 use crate::{bootstrap, process, repository};
 
-/// Runs `cargo test` over the workspace, `rest` passed on; with `bootstrap` after installing the
-/// tools that tests run.
+/// Runs `cargo test` over the workspace with the arguments `rest`; with `bootstrap`, installs the
+/// tools that tests run first.
 ///
 /// # Errors
-/// A test that fails, or a tool that cannot be installed.
+/// A test fails, or a tool cannot be installed.
 pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
     let shell = repository::shell()?;
     if bootstrap {
         bootstrap::install_missing()?;
-        // Without this variable a test that lacks a tool says so and is skipped; now it fails.
+        // A test that lacks a tool now fails, instead of being skipped.
         shell.set_var("KPACK_REQUIRE_TOOLS", "1");
     }
     process::step("Running the tests of the workspace");

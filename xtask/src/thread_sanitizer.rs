@@ -11,18 +11,18 @@ use xshell::{Shell, cmd};
 
 use crate::{process, repository};
 
-/// Wrappers, and so kernels, of the library that is loaded from.
+/// Wrappers of the library under test, and so its kernels.
 const KERNELS: usize = 64;
 
 /// Builds the loader for ThreadSanitizer, and runs `kpack-runtime/tests/c/threads.c` with it.
 ///
 /// # Errors
-/// A data race, or a race that is there on purpose and not reported.
+/// ThreadSanitizer reports a data race in the loader, or misses the deliberate one.
 pub(crate) fn run() -> Result<()> {
     let shell = repository::shell()?;
     let clang = process::find_program("clang-19")
         .or_else(|| process::find_program("clang"))
-        .context("clang is not installed; --bootstrap of the other tasks installs it")?;
+        .context("clang is not installed; run `cargo xtask bootstrap`")?;
     let work = repository::target_directory().join("thread-sanitizer");
     let helper = repository::build_helper(&shell)?;
     let prefix = work.join("prefix");
@@ -58,13 +58,13 @@ pub(crate) fn run() -> Result<()> {
     let report = String::from_utf8_lossy(&race.stderr);
     ensure!(
         !race.status.success() && report.contains("data race"),
-        "ThreadSanitizer does not report the race that is there on purpose:\n{report}"
+        "ThreadSanitizer does not report the deliberate race:\n{report}"
     );
-    println!("   a race on purpose: reported");
+    println!("   the deliberate race: reported");
     Ok(())
 }
 
-/// The loader as a static library, its own code and zstd's instrumented.
+/// The loader as a static library, with its own code and zstd's instrumented.
 fn build_loader(shell: &Shell, clang: &Path, work: &Path) -> Result<PathBuf> {
     process::step("Building the loader for ThreadSanitizer");
     let target = match ARCH {
@@ -76,8 +76,8 @@ fn build_loader(shell: &Shell, clang: &Path, work: &Path) -> Result<PathBuf> {
         shell,
         "cargo build --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib"
     )
-    // The flags are not stable, and the standard library is not built anew for them. So it would not
-    // be seen what its locks do; those of the loader are of another crate, which is built here.
+    // The flags are not stable, and this does not rebuild the standard library. ThreadSanitizer cannot
+    // see into its locks; the loader's locks are of another crate, which is instrumented here.
     .env("RUSTC_BOOTSTRAP", "1")
     .env(
         "RUSTFLAGS",
@@ -89,13 +89,13 @@ fn build_loader(shell: &Shell, clang: &Path, work: &Path) -> Result<PathBuf> {
     Ok(work.join(target).join("release/librocm_kpack.a"))
 }
 
-/// A copy whose frames have to be walked over, which threads share.
+/// A copy of the archive without the list of frames, so that the threads walk over them.
 fn without_frame_offsets(archive: &Path) -> Result<PathBuf> {
     let mut bytes = fs::read(archive)?;
     let key = b"frame_offsets";
     let at = bytes.windows(key.len()).rposition(|window| window == key);
     let at = at.context("the archive has no `frame_offsets`")?;
-    // Under another name it is a key that no reader knows.
+    // Readers ignore a key with an unknown name.
     bytes[at..at + key.len()].make_ascii_uppercase();
     let path = archive.with_file_name("without_frame_offsets.kpack");
     fs::write(&path, bytes)?;

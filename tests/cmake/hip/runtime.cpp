@@ -1,4 +1,4 @@
-// What the compiler's registration code calls, so that the library links without a HIP runtime.
+// The functions that clang's registration code calls, so that the library links without a HIP runtime.
 struct dim3 {
     unsigned x, y, z;
 };

@@ -1,4 +1,4 @@
-// A kernel, with as much of the HIP headers as it needs.
+// A kernel, with the few declarations of the HIP headers that it needs.
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 

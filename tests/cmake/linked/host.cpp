@@ -1,4 +1,4 @@
-// Without device code; with the precompiled header where there is one.
+// No device code; uses the precompiled header if there is one.
 #ifdef PRECOMPILED
 int host() { return std::puts("host"); }
 #else

@@ -1,5 +1,5 @@
-/* What clang would write for a translation unit with device code: the bundle, and the wrapper that
- * points to it. Assembled once for each, with UNIT and BUNDLE defined. */
+/* The output of clang for a translation unit with device code: the bundle, and the wrapper that points
+ * to it. Assembled once for each unit, with UNIT and BUNDLE defined. */
 
     .section .hip_fatbin, "a", @progbits
     .p2align 12

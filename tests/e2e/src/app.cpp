@@ -1,4 +1,4 @@
-// Launches its own kernel, those of the library that it is linked with, and those of the copies of
+// Launches its own kernel, the kernels of the library that it is linked with, and those of the copies of
 // the library that its arguments name.
 #include "vec.h"
 

@@ -10,7 +10,7 @@ __global__ void dot(float *result, const float *a, const float *b) {
 
 __global__ void clear(float *result) { result[threadIdx.x] = 0; }
 
-// Dynamic initialisation and a thread-local variable, both of which go through the loader.
+// Dynamic initialisation and a thread-local variable: the dynamic loader handles both.
 struct Counter {
     int value;
     Counter() : value(7) {}

@@ -6,7 +6,7 @@
 
 __global__ void multiply(float *a, const float *b) { a[threadIdx.x] *= b[threadIdx.x]; }
 
-// Unwinding needs .eh_frame and .gcc_except_table where they say they are.
+// Unwinding needs .eh_frame and .gcc_except_table at their addresses.
 static int checked(int n) {
     if (n > 4)
         throw std::out_of_range("n");

@@ -1,5 +1,5 @@
-// A kernel that fills memory with numbers of one of rocRAND's generators, and a function that
-// launches it.
+// A kernel that fills memory with numbers from one of rocRAND's generators, and a function that launches
+// it.
 #pragma once
 
 #include <hip/hip_runtime.h>

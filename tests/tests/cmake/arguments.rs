@@ -1,4 +1,4 @@
-//! What the functions say to wrong arguments.
+//! How the functions reject wrong arguments.
 
 use crate::package::Package;
 use crate::project::{Project, Run, define};
@@ -7,7 +7,7 @@ with_each_package!(["cmake", "cc"] => wrong_arguments_are_explained, options_rea
 
 const LIBRARY: &str = "kpack_install(TARGETS veclib MODULE veclib";
 
-/// The rest of a call, and what the error says.
+/// The arguments of a call, and the expected error.
 const WRONG: &[(&str, &str)] = &[
     (
         "kpack_install(MODULE veclib)",
@@ -177,7 +177,7 @@ fn options_reach_the_helper(package: &Package) {
     kept.verifies();
 }
 
-/// HIP_ARCHITECTURES is what CMake asks the HIP compiler for.
+/// CMake passes HIP_ARCHITECTURES to the HIP compiler.
 fn architectures_are_compared_with_hip(package: &Package) {
     let project = Project::new(package, "arguments");
     let with_hip = |architectures: &str| {

@@ -1,4 +1,4 @@
-//! Point 13: `find_package(Kpack)`, the helper it finds, and what it says when there is none.
+//! `find_package(Kpack)`: the helper that it finds, and its message if there is none.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,7 +17,7 @@ with_each_package!(["cmake", "cc", "make"] =>
 
 #[test]
 fn the_package_can_be_moved() {
-    if !crate::project::programs_are_there(&["cmake", "make"]) {
+    if !kpack_tests::require::tools(&["cmake", "make"]) {
         return;
     }
     let package = Package::installed();
@@ -36,7 +36,7 @@ fn the_package_can_be_moved() {
         .succeeds()
         .says(&format!("helper at {}", moved.join("bin/kpack").display()));
 
-    // Without its helper, one on the PATH would do; there is none.
+    // Without its helper, the package looks on the PATH. There is none.
     fs::remove_file(moved.join("bin/kpack")).unwrap();
     project
         .configure_bare(&[])
@@ -82,7 +82,7 @@ fn a_wrong_helper_is_refused(package: &Package) {
     };
     refuse(
         Path::new("/nowhere/kpack"),
-        "which is not the absolute path of a file",
+        "expected the absolute path of a file",
     );
     refuse(Path::new("/bin/sh"), "does not run on this machine");
     refuse(Path::new("/bin/echo"), "is not the helper");
@@ -93,7 +93,7 @@ fn a_wrong_helper_is_refused(package: &Package) {
     refuse(&older, "has version 0.0.1, its CMake package in");
 }
 
-/// Programs are not looked for in the root of the machine that is built for.
+/// CMake must not look for the helper in the root of the target machine.
 fn a_cross_build_uses_the_helper_of_this_machine(package: &Package) {
     let project = Project::new(package, "helper");
     let root = project.scratch().join("root");
@@ -110,7 +110,7 @@ fn a_cross_build_uses_the_helper_of_this_machine(package: &Package) {
     let toolchain = define("CMAKE_TOOLCHAIN_FILE", &toolchain);
     project.configure(&[&toolchain]).succeeds();
 
-    // A package without a helper beside it, and the helper on the PATH.
+    // The package has no helper beside it; the helper is on the PATH.
     let copy = project.scratch().join("package/lib/cmake/Kpack");
     fs::create_dir_all(copy.parent().unwrap()).unwrap();
     Run::of(

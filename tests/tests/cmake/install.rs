@@ -1,4 +1,4 @@
-//! What is installed: names, modes, paths, and what a second install finds.
+//! The installed files: names, modes, paths, and a second install.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,7 +22,7 @@ with_each_package!(["cmake", "cc", "readelf", "ninja"] =>
     hip_code_is_split,
 );
 
-/// What the project `plain` installs.
+/// The files that the project `plain` installs.
 const PLAIN: [&str; 8] = [
     "bin/vecapp",
     "lib/.kpack/veclib_lib.kpm",
@@ -34,7 +34,6 @@ const PLAIN: [&str; 8] = [
     "lib/libveclib.so.1.2.3",
 ];
 
-/// Point 2, and point 9 on the second install.
 fn rpath_and_strip_come_before_the_split(package: &Package) {
     let project = Project::built(package, "rpath_and_strip");
     let prefix = project.prefix("prefix");
@@ -50,7 +49,6 @@ fn rpath_and_strip_come_before_the_split(package: &Package) {
     }
 }
 
-/// Point 6.
 fn symlinks_and_modes_stay(package: &Package) {
     let project = Project::built(package, "soname");
     let prefix = project.prefix("prefix");
@@ -86,12 +84,11 @@ fn symlinks_and_modes_stay(package: &Package) {
         metadata.permissions().mode() & 0o7777
     };
     assert_eq!(mode("bin/vecapp-1.2"), 0o550);
-    // CMake installs shared libraries with the modes of Debian's policy, or as executables.
+    // The mode depends on the distribution: Debian's CMake installs shared libraries without the x bits.
     assert_eq!(mode("lib64/libveclib.so.1.2.3"), mode("lib64/plugin.so"));
     assert_eq!(mode("lib64/libveclib.so.1.2.3") & 0o644, 0o644);
 }
 
-/// Point 4.
 fn paths_are_expanded_when_installing(package: &Package) {
     let mut project = Project::new(package, "paths");
     project.build = project.scratch().join("a build directory");
@@ -112,7 +109,7 @@ fn paths_are_expanded_when_installing(package: &Package) {
     prefix.has_exactly(&installed);
     prefix.is_split("my libs/libvec lib.so");
 
-    // CMake separates this list by semicolons, and so breaks the names of its own files too.
+    // CMake separates this list by semicolons, so it breaks the names of its own files, too.
     let list = fs::read_to_string(project.build.join("install_manifest.txt")).unwrap();
     assert!(
         list.contains("with [brackets] $and 'quotes'/my libs/.kpack/paths_lib_gfx942.kpack"),
@@ -132,7 +129,6 @@ fn paths_are_expanded_when_installing(package: &Package) {
     assert_eq!(project.prefix("relative").contents(), prefix.contents());
 }
 
-/// Point 7.
 fn a_symlinking_install_is_refused(package: &Package) {
     let project = Project::built(package, "plain");
     let built = project.build.join("libveclib.so.1.2.3");
@@ -145,7 +141,6 @@ fn a_symlinking_install_is_refused(package: &Package) {
     assert_eq!(fs::read(&built).unwrap(), before);
 }
 
-/// Point 8.
 fn a_second_install_changes_nothing(package: &Package) {
     let project = Project::built(package, "plain");
     let prefix = project.prefix("prefix");
@@ -162,7 +157,7 @@ fn a_second_install_changes_nothing(package: &Package) {
     project.install(&prefix.path, &[]).succeeds();
     assert_eq!(prefix.contents(), first, "installed again");
 
-    // Times that differ make CMake put the fat binaries back.
+    // CMake copies the fat binaries again if the times differ.
     let built = fs::File::options()
         .write(true)
         .open(project.build.join("libveclib.so.1.2.3"))
@@ -175,7 +170,6 @@ fn a_second_install_changes_nothing(package: &Package) {
     prefix.verifies();
 }
 
-/// Point 10.
 fn an_install_that_cannot_split_fails(package: &Package) {
     let project = Project::new(package, "plain");
     project
@@ -187,7 +181,7 @@ fn an_install_that_cannot_split_fails(package: &Package) {
     run.says("gfx1201")
         .fails_with("The install is not complete");
 
-    // The helper went away after configuring.
+    // The helper is removed after the configuration.
     let helper = project.scratch().join("kpack");
     fs::copy(&package.helper, &helper).unwrap();
     project
@@ -202,7 +196,6 @@ fn an_install_that_cannot_split_fails(package: &Package) {
         .fails_with("was removed after the project was configured");
 }
 
-/// Point 11.
 fn installed_files_are_listed(package: &Package) {
     let project = Project::built(package, "plain");
     let stage = project.scratch().join("stage");
@@ -223,7 +216,6 @@ fn installed_files_are_listed(package: &Package) {
     project.prefix("stage").has_exactly(&[]);
 }
 
-/// Point 14.
 fn static_libraries_and_objects_are_left_alone(package: &Package) {
     let project = Project::new(package, "unlinked");
     project
@@ -261,7 +253,7 @@ fn arguments_reach_install_targets(package: &Package) {
 }
 
 fn hip_code_is_split(package: &Package) {
-    if !crate::project::programs_are_there(&["clang++-19", "ld.lld-19"]) {
+    if !kpack_tests::require::tools(&["clang++-19", "ld.lld-19"]) {
         return;
     }
     let project = Project::new(package, "hip");
@@ -285,7 +277,7 @@ fn hip_code_is_split(package: &Package) {
     );
 }
 
-/// Every code object is that of the unsplit file.
+/// Every code object equals that of the unsplit file.
 fn against_build(prefix: &Prefix<'_>, binary: &str, original: &Path) {
     let mut command = Command::new(&prefix.package.helper);
     command

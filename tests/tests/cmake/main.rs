@@ -1,15 +1,15 @@
-//! The CMake package, on standalone projects in `tests/cmake/`: each is configured, built, installed
-//! and packed with the real tools, against the package in the source tree and an installed copy.
+//! Tests of the CMake package with the standalone projects in `tests/cmake/`. The real tools configure,
+//! build, install and package each of them, with the package in the source tree and an installed copy.
 
-/// Makes two tests of each function, one for each package. Without the programs that are named
-/// first they are skipped, and say so.
+/// Makes two tests of each function, one for each package. Without the named programs they are skipped
+/// with a message.
 macro_rules! with_each_package {
     ($programs:expr => $($name:ident),+ $(,)?) => {
         mod source_tree {
             $(
                 #[test]
                 fn $name() {
-                    if crate::project::programs_are_there(&$programs) {
+                    if kpack_tests::require::tools(&$programs) {
                         super::$name(&crate::package::Package::source_tree());
                     }
                 }
@@ -20,7 +20,7 @@ macro_rules! with_each_package {
             $(
                 #[test]
                 fn $name() {
-                    if crate::project::programs_are_there(&$programs) {
+                    if kpack_tests::require::tools(&$programs) {
                         super::$name(&crate::package::Package::installed());
                     }
                 }

@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 
 /// A Kpack package and the helper that belongs to it.
 pub(crate) struct Package {
-    /// What `Kpack_DIR` is set to.
+    /// The value of `Kpack_DIR`.
     pub(crate) directory: PathBuf,
-    /// The helper, for looking at what it made.
+    /// The helper, for checking its results.
     pub(crate) helper: PathBuf,
-    /// Whether the package has to be told where the helper is.
+    /// Whether projects must set `Kpack_EXECUTABLE`.
     pub(crate) names_helper: bool,
 }
 
@@ -20,7 +20,7 @@ impl Package {
         Self {
             directory: root().join("cmake"),
             helper: built_helper().to_owned(),
-            // There may be an older build in the other profile, or another target directory.
+            // The package could find an older build, in the other profile or another target directory.
             names_helper: true,
         }
     }
@@ -70,7 +70,7 @@ fn built_helper() -> &'static Path {
     &HELPER
 }
 
-/// Where tests of this file may leave things for each other.
+/// A directory that the tests share.
 pub(crate) fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }

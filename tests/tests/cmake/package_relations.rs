@@ -1,4 +1,4 @@
-//! What packages say of each other, and what each says it is.
+//! Dependencies between packages, and their descriptions.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const DEVICES: [&str; 3] = [
     "vectools-lib-gfx90a.xnack-on",
 ];
 
-/// Packages of `packages`, made with these definitions.
+/// The project `packages`, packaged with these definitions.
 fn packed<'a>(package: &'a Package, generator: &str, definitions: &[&str]) -> Project<'a> {
     let project = Project::new(package, "packages");
     project.configure(definitions).succeeds();
@@ -31,7 +31,7 @@ fn packed<'a>(package: &'a Package, generator: &str, definitions: &[&str]) -> Pr
     project
 }
 
-/// The package whose file begins so.
+/// The package file with this start of its name.
 fn file(project: &Project<'_>, extension: &str, name: &str) -> PathBuf {
     let all = files_with_extension(&project.build, extension);
     let found = all.iter().find(|path| {
@@ -41,7 +41,7 @@ fn file(project: &Project<'_>, extension: &str, name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{all:?}")).clone()
 }
 
-/// What `rpm -qp` prints, a line each; requirements of rpm itself are left out.
+/// The lines that `rpm -qp` prints, without the requirements of rpm itself.
 fn query(package: &Path, option: &str) -> Vec<String> {
     let arguments = ["-qp", option].map(OsStr::new);
     let all = output_of("rpm", &[&arguments[..], &[package.as_os_str()]].concat());
@@ -144,7 +144,7 @@ fn every_package_has_a_summary_of_its_own(package: &Package) {
     let device = file(&project, ".rpm", device);
     assert_eq!(query(&device, "--qf=%{SUMMARY}"), [summary]);
 
-    // One with a summary, and with descriptions of its components: those stay as CPack makes them.
+    // A project with a summary and descriptions of its components: these stay as CPack makes them.
     let project = packed(
         package,
         "DEB;RPM",

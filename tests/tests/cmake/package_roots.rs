@@ -1,13 +1,14 @@
-//! Packages as a machine has them: installed with dpkg and rpm into a root of their own, and removed
-//! again one by one.
+//! Packages as users have them: installed with dpkg and rpm into a root of their own, and removed one by
+//! one.
 
 use std::path::PathBuf;
 
-use kpack_tests::package_root::{PackageRoot, is_root};
+use kpack_tests::package_root::PackageRoot;
+use kpack_tests::require;
 
 use crate::package::Package;
 use crate::packages::cpack;
-use crate::project::{Project, files_with_extension, one_file_is_there};
+use crate::project::{Project, ROCM_CMAKE, files_with_extension};
 
 with_each_package!(["cmake", "cpack", "cc", "dpkg", "rpm", "rpmbuild", "ldconfig", "ldd"] =>
     a_gpus_debian_package_can_be_removed,
@@ -28,14 +29,10 @@ fn holds(root: &PackageRoot, archives: &[&str]) {
     }
 }
 
-/// The packages of a project with rocm-cmake, whose host package adds its directory to those of the
-/// dynamic linker; and a root to install them in.
+/// A project that makes packages with rocm-cmake, and a root to install them in. The host package adds
+/// its directory to those of the dynamic linker.
 fn packages<'a>(package: &'a Package, generator: &str) -> Option<(Project<'a>, PackageRoot)> {
-    if !one_file_is_there(&["/usr/share/rocm/cmake/ROCMConfig.cmake"]) {
-        return None;
-    }
-    if !is_root().unwrap() {
-        kpack_tests::require::skip("only root may install packages, even into a root of their own");
+    if !require::file(ROCM_CMAKE) || !require::root() {
         return None;
     }
     let project = Project::new(package, "rocm");
@@ -51,7 +48,7 @@ fn packages<'a>(package: &'a Package, generator: &str) -> Option<(Project<'a>, P
     Some((project, root))
 }
 
-/// The package of the host, and those of two GPUs.
+/// The host package, and the packages for two GPUs.
 fn host_and_devices(project: &Project<'_>, extension: &str) -> [PathBuf; 3] {
     let all = files_with_extension(&project.build, extension);
     let named = |wanted: &dyn Fn(&str) -> bool| {

@@ -1,14 +1,14 @@
-//! DEVICE_COMPONENTS: one package for the host and one for each target, which overlay.
+//! DEVICE_COMPONENTS: one package for the host and one for each target, installed into one prefix.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
+use kpack_tests::require;
+
 use crate::package::{self, Package};
 use crate::prefix::Prefix;
-use crate::project::{
-    Project, Run, TARGETS, files_with_extension, one_file_is_there, output_of, programs_are_there,
-};
+use crate::project::{Project, ROCM_CMAKE, Run, TARGETS, files_with_extension, output_of};
 
 with_each_package!(["cmake", "cpack", "cc", "readelf", "dpkg-deb", "tar"] =>
     device_components_give_what_a_plain_install_gives,
@@ -20,7 +20,7 @@ with_each_package!(["cmake", "cpack", "cc", "readelf", "dpkg-deb", "tar"] =>
     the_example_of_the_guide_works,
 );
 
-/// What the installed tree of `packages` has beside the kpacks.
+/// The files that the project `packages` installs, apart from the kpacks.
 const HOST: [&str; 5] = [
     "bin/vecapp",
     "lib/.kpack/veclib_lib.kpm",
@@ -42,7 +42,7 @@ fn has_host_and(prefix: &Prefix<'_>, targets: &[&str]) {
     prefix.has_exactly(&expected);
 }
 
-/// The overlaid packages work.
+/// The packages in one prefix work.
 fn works(prefix: &Prefix<'_>) {
     has_host_and(prefix, &TARGETS);
     prefix.is_split("lib/libveclib.so.1.2.3");
@@ -59,7 +59,7 @@ fn device_components_give_what_a_plain_install_gives(package: &Package) {
         works(&all);
     }
 
-    // One component after the other, in any order.
+    // Install one component after the other, in any order.
     let one_by_one = project.prefix("one-by-one");
     for component in ["lib-gfx942", "lib", "lib-gfx90a.xnack-on", "lib-gfx1100"] {
         project
@@ -68,7 +68,7 @@ fn device_components_give_what_a_plain_install_gives(package: &Package) {
     }
     assert_eq!(one_by_one.contents(), all.contents());
 
-    // All at once.
+    // Install all at once.
     let at_once = project.prefix("at-once");
     std::thread::scope(|scope| {
         for component in ["lib", "lib-gfx942", "lib-gfx90a.xnack-on", "lib-gfx1100"] {
@@ -82,7 +82,7 @@ fn device_components_give_what_a_plain_install_gives(package: &Package) {
     });
     assert_eq!(at_once.contents(), all.contents());
 
-    // Each by itself: the host, and nothing but the kpack.
+    // Install each alone: the host files, or nothing but the kpack.
     let host = project.prefix("host");
     project
         .install(&host.path, &["--component", "lib"])
@@ -146,7 +146,7 @@ fn cpack_makes_debian_packages(package: &Package) {
         "CPACK_STRIP_FILES was on"
     );
 
-    // The host with one target's package: what is there verifies for that target.
+    // With the package of one target, the tree verifies for that target.
     let partly = project.prefix("partly");
     unpack(&[packages[1].clone(), packages[3].clone()], &partly);
     let usr = project.prefix("partly/usr");
@@ -227,10 +227,7 @@ fn names_and_versions_of_packages_are_followed(package: &Package) {
 }
 
 fn packages_of_rocm_cmake_are_split(package: &Package) {
-    if !one_file_is_there(&[
-        "/usr/share/rocm/cmake/ROCMConfig.cmake",
-        "/opt/rocm/share/rocm/cmake/ROCMConfig.cmake",
-    ]) {
+    if !require::file(ROCM_CMAKE) {
         return;
     }
     let project = Project::new(package, "rocm");
@@ -279,7 +276,7 @@ fn packages_of_rocm_cmake_are_split(package: &Package) {
 
 /// The first example of `docs/cmake.md`, as a reader would paste it.
 fn the_example_of_the_guide_works(package: &Package) {
-    if !programs_are_there(&["clang++-19", "ld.lld-19"]) {
+    if !require::tools(&["clang++-19", "ld.lld-19"]) {
         return;
     }
     let guide = std::fs::read_to_string(package::root().join("docs/cmake.md")).unwrap();

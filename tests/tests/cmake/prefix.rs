@@ -1,4 +1,4 @@
-//! An install prefix, and what must hold in it.
+//! An install prefix, and checks of it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -35,7 +35,7 @@ impl Prefix<'_> {
         files
     }
 
-    /// What [`files`](Self::files) gives, each with its checksum.
+    /// Every file with its checksum.
     pub(crate) fn contents(&self) -> Vec<(String, String)> {
         let digest = |name: &String| match fs::read(self.path.join(name)) {
             Ok(bytes) => format!("{:x?}", Sha256::digest(bytes)),
@@ -54,7 +54,7 @@ impl Prefix<'_> {
         assert_eq!(self.files(), expected);
     }
 
-    /// The binary has no device code, and all that it had is found through its marker.
+    /// The binary has no device code, and its marker leads to all that it had.
     pub(crate) fn is_split(&self, binary: &str) {
         self.is_split_without_kpacks(binary);
         Run::of(
@@ -104,7 +104,7 @@ impl Prefix<'_> {
         )
     }
 
-    /// The program runs, and its only wrapper is one of a split binary.
+    /// The program runs, and its only wrapper is split.
     pub(crate) fn runs_split(&self, program: &str) {
         let output = output_of(self.path.join(program), &[]);
         assert_eq!(output, "HIPK 0\nhost 27\n");

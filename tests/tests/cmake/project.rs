@@ -12,6 +12,9 @@ use tempfile::TempDir;
 use crate::package::{self, Package};
 use crate::prefix::Prefix;
 
+/// A file of rocm-cmake, where Debian installs it.
+pub(crate) const ROCM_CMAKE: &str = "/usr/share/rocm/cmake/ROCMConfig.cmake";
+
 /// The targets in the fixtures, each in at least one bundle of both.
 pub(crate) const TARGETS: [&str; 3] = ["gfx1100", "gfx90a:xnack+", "gfx942"];
 
@@ -39,7 +42,7 @@ impl<'a> Project<'a> {
         self.scratch.path()
     }
 
-    /// `cmake -S … -B …`, without the variables that name package and helper.
+    /// `cmake -S … -B …`, without the variables that say where package and helper are.
     #[must_use]
     pub(crate) fn configure_bare(&self, arguments: &[&str]) -> Run {
         let mut command = cmake();
@@ -85,7 +88,7 @@ impl<'a> Project<'a> {
         Run::of(self.install_command(prefix).args(arguments))
     }
 
-    /// The command of [`install`](Self::install), for more environment.
+    /// The command of [`install`](Self::install), for tests that set its environment.
     pub(crate) fn install_command(&self, prefix: &Path) -> Command {
         let mut command = cmake();
         command.current_dir(self.scratch());
@@ -111,7 +114,7 @@ pub(crate) fn define(name: &str, path: impl AsRef<Path>) -> String {
     format!("-D{name}={}", path.as_ref().display())
 }
 
-/// CMake with nothing of the caller's in its environment that changes what it does.
+/// CMake without the variables of the caller's environment that change its behaviour.
 fn cmake() -> Command {
     let mut command = Command::new("cmake");
     for variable in [
@@ -154,14 +157,14 @@ impl Run {
         self
     }
 
-    /// It failed, and said this, wherever CMake broke the lines.
+    /// It failed with this message, wherever CMake broke its lines.
     #[track_caller]
     pub(crate) fn fails_with(self, text: &str) {
         assert!(!self.success, "{} succeeded\n{}", self.command, self.output);
         self.says(text);
     }
 
-    /// It said this, wherever CMake broke the lines.
+    /// It printed this message, wherever CMake broke its lines.
     #[track_caller]
     pub(crate) fn says(self, text: &str) -> Self {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -175,36 +178,7 @@ impl Run {
     }
 }
 
-/// Whether the programs are there. Where they are not, the test that asks is skipped and says so,
-/// or fails if `KPACK_REQUIRE_TOOLS` is set.
-pub(crate) fn programs_are_there(programs: &[&str]) -> bool {
-    let directories = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = |program: &&str| {
-        std::env::split_paths(&directories).any(|directory| directory.join(program).is_file())
-    };
-    report_missing(programs.iter().find(|program| !is_there(program)))
-}
-
-/// Whether one of the files is there; otherwise as [`programs_are_there`].
-pub(crate) fn one_file_is_there(files: &[&str]) -> bool {
-    let found = files.iter().any(|file| Path::new(file).exists());
-    report_missing(files.iter().find(|_| !found))
-}
-
-fn report_missing(missing: Option<&&str>) -> bool {
-    let Some(missing) = missing else {
-        return true;
-    };
-    let required = std::env::var_os("KPACK_REQUIRE_TOOLS").is_some_and(|value| value != "0");
-    assert!(
-        !required,
-        "{missing} is missing, and KPACK_REQUIRE_TOOLS is set"
-    );
-    kpack_tests::require::skip(&format!("{missing} is missing"));
-    false
-}
-
-/// The sources of device code, written once: a `library` and a `program`.
+/// The sources with device code, written once: a `library` and a `program`.
 fn fixtures() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {

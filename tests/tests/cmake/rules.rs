@@ -1,4 +1,4 @@
-//! Which rules run, and in which order: directories, components and configurations.
+//! The install rules and their order: directories, components and configurations.
 
 use std::fs;
 
@@ -6,14 +6,13 @@ use crate::package::Package;
 use crate::project::{Project, Run};
 
 with_each_package!(["cmake", "cc", "readelf", "ninja"] =>
-    the_split_runs_behind_the_copy,
+    the_split_runs_after_the_copy,
     a_misplaced_split_is_an_error,
     configurations_are_chosen_when_installing,
     components_install_alone,
 );
 
-/// Point 1.
-fn the_split_runs_behind_the_copy(package: &Package) {
+fn the_split_runs_after_the_copy(package: &Package) {
     for order in ["OLD", "NEW"] {
         let project = Project::new(package, "order");
         project
@@ -43,7 +42,7 @@ fn the_split_runs_behind_the_copy(package: &Package) {
     }
 }
 
-/// Point 1. On a second install the file is there, but from the run before.
+/// On a second install the file exists, but an earlier run installed it.
 fn a_misplaced_split_is_an_error(package: &Package) {
     let project = Project::built(package, "misplaced");
     let prefix = project.prefix("prefix");
@@ -61,7 +60,6 @@ fn a_misplaced_split_is_an_error(package: &Package) {
     }
 }
 
-/// Points 3 and 12.
 fn configurations_are_chosen_when_installing(package: &Package) {
     let project = Project::new(package, "configurations");
     project.configure(&["-GNinja Multi-Config"]).succeeds();
@@ -103,7 +101,7 @@ fn configurations_are_chosen_when_installing(package: &Package) {
         release.verifies();
     }
 
-    // With a generator of one configuration, the same filter.
+    // A generator with a single configuration filters in the same way.
     let single = Project::new(package, "configurations");
     single.configure(&["-DCMAKE_BUILD_TYPE=Debug"]).succeeds();
     single.build(&[]).succeeds();
@@ -113,7 +111,6 @@ fn configurations_are_chosen_when_installing(package: &Package) {
     assert!(!prefix.path.join("bin").exists());
 }
 
-/// Point 5.
 fn components_install_alone(package: &Package) {
     let project = Project::built(package, "components");
     let install = |component: &str| {

@@ -1,37 +1,32 @@
-//! `SPLIT_AT compile`: what is linked never had device code, and what is installed is the same.
+//! `SPLIT_AT compile`: the linker sees no device code, and the installed files are the same.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use kpack_tests::require;
+use kpack_tests::tree::files_in;
+
 use crate::package::Package;
-use crate::project::{Project, Run, define, programs_are_there};
+use crate::project::{Project, Run, define};
 
 with_each_package!(["cmake", "cc", "readelf", "ninja", "clang++-19", "ld.lld-19"] =>
     the_install_is_that_of_linked_binaries,
-    other_launchers_come_behind,
+    other_launchers_run_after_kpack,
     what_cannot_be_split_stops_the_compilation,
-    what_has_no_device_code_is_compiled_as_ever,
-    fat_and_split_objects_are_brought_together,
+    sources_without_device_code_compile_as_before,
+    fat_and_split_objects_are_merged,
     a_build_tree_is_cleaned_and_compiled_again,
-    what_is_said_later_does_not_undo_the_split,
+    later_settings_do_not_undo_the_split,
 );
 
 const COMPILER: &str = "-DCMAKE_CXX_COMPILER=clang++-19";
 
 /// The archives and manifests of an install.
-fn archives(prefix: &Path) -> Vec<(String, Vec<u8>)> {
-    let entries = fs::read_dir(prefix.join("lib/.kpack")).unwrap();
-    let mut files: Vec<_> = entries
-        .map(|entry| {
-            let entry = entry.unwrap();
-            let name = entry.file_name().into_string().unwrap();
-            (name, fs::read(entry.path()).unwrap())
-        })
-        .collect();
-    files.sort();
-    files
+fn archives(prefix: &Path) -> BTreeMap<String, Vec<u8>> {
+    files_in(&prefix.join("lib/.kpack"))
 }
 
 fn the_install_is_that_of_linked_binaries(package: &Package) {
@@ -53,20 +48,20 @@ fn the_install_is_that_of_linked_binaries(package: &Package) {
     compiled.is_split("lib/libveclib.so");
     assert_eq!(archives(&linked.path), archives(&compiled.path));
 
-    // The build tree's own library works where it is; the installed one has left it.
+    // The library in the build tree works there; the installed one does not refer to the build tree.
     let built = project.build.join("libveclib.so");
     Run::of(Command::new(&package.helper).arg("verify").arg(&built)).succeeds();
     let place = project.build.to_str().unwrap().as_bytes();
     let bytes = fs::read(compiled.path.join("lib/libveclib.so")).unwrap();
     assert!(!bytes.windows(place.len()).any(|window| window == place));
 
-    // A second install changes nothing, also where CMake does not copy the library again.
+    // A second install changes nothing, even if CMake does not copy the library again.
     let before = (archives(&compiled.path), bytes);
     project.install(&compiled.path, &[]).succeeds();
     let after = fs::read(compiled.path.join("lib/libveclib.so")).unwrap();
     assert_eq!((archives(&compiled.path), after), before);
 
-    // By argument, and in halves.
+    // SPLIT_AT as an argument, and with components.
     project
         .configure(&[
             COMPILER,
@@ -90,8 +85,8 @@ fn the_install_is_that_of_linked_binaries(package: &Package) {
     halves.verifies();
 }
 
-/// ccache and the like are launchers that must see the compiler, and not the helper.
-fn other_launchers_come_behind(package: &Package) {
+/// Launchers such as ccache must see the compiler, not the helper.
+fn other_launchers_run_after_kpack(package: &Package) {
     let project = Project::new(package, "hip");
     let log = project.scratch().join("log");
     let launcher = project.scratch().join("launcher");
@@ -140,7 +135,7 @@ fn what_cannot_be_split_stops_the_compilation(package: &Package) {
     project
         .build(&[])
         .fails_with("it was compiled with -fgpu-rdc");
-    // It is not taken for built in the next run.
+    // The next run does not take it for built.
     project
         .build(&[])
         .fails_with("it was compiled with -fgpu-rdc");
@@ -149,7 +144,7 @@ fn what_cannot_be_split_stops_the_compilation(package: &Package) {
     project
         .configure(&[COMPILER, "-DKPACK_SPLIT_AT=linking", "-DMORE="])
         .fails_with("SPLIT_AT is \"linking\" (expected compile or install)");
-    if programs_are_there(&["ninja"]) {
+    if require::tool("ninja") {
         let project = Project::new(package, "hip");
         project
             .configure(&[
@@ -171,7 +166,7 @@ fn what_cannot_be_split_stops_the_compilation(package: &Package) {
 
 const COMPILE: &str = "-DKPACK_SPLIT_AT=compile";
 
-fn what_has_no_device_code_is_compiled_as_ever(package: &Package) {
+fn sources_without_device_code_compile_as_before(package: &Package) {
     for more in ["-DPRECOMPILED=ON", "-DUNITY=ON", "-DIPO=ON"] {
         let project = Project::new(package, "linked");
         project.configure(&[COMPILER, COMPILE, more]).succeeds();
@@ -181,12 +176,12 @@ fn what_has_no_device_code_is_compiled_as_ever(package: &Package) {
         prefix.is_split("lib/libveclib.so");
         prefix.verifies();
     }
-    if programs_are_there(&["ccache"]) {
+    if require::tool("ccache") {
         let project = Project::new(package, "linked");
         let ccache = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache", COMPILER, COMPILE];
         project.configure(&ccache).succeeds();
         let prefix = project.prefix("prefix");
-        // The second time out of the cache.
+        // The second build comes from the cache.
         for _ in 0..2 {
             let mut build = Command::new("cmake");
             build
@@ -201,9 +196,9 @@ fn what_has_no_device_code_is_compiled_as_ever(package: &Package) {
     }
 }
 
-/// Whoever builds a static library, its device code is installed, also after a change in a build tree
-/// that is not built anew, as Makefiles do not when a launcher changes.
-fn fat_and_split_objects_are_brought_together(package: &Package) {
+/// The install merges the device code of fat and split objects. A build tree has both after `SPLIT_AT`
+/// changes, since Makefiles do not recompile when a launcher changes.
+fn fat_and_split_objects_are_merged(package: &Package) {
     let project = Project::new(package, "linked");
     let install = |name: &str, more: &[&str]| {
         let options = [["-G", "Unix Makefiles", COMPILER].as_slice(), more].concat();
@@ -222,7 +217,7 @@ fn fat_and_split_objects_are_brought_together(package: &Package) {
         .build
         .join("CMakeFiles/kernels.dir/kernels.hip.cpp.o.kpack");
     assert!(!archive.exists());
-    // Only what is changed is compiled with the new launcher.
+    // Only changed sources are compiled with the new launcher.
     assert_eq!(install("changed", &[COMPILE, "-DSPLIT_KERNELS=ON"]), linked);
     fs::remove_dir_all(&project.build).unwrap();
     assert_eq!(install("split", &[COMPILE, "-DSPLIT_KERNELS=ON"]), linked);
@@ -255,7 +250,7 @@ fn a_build_tree_is_cleaned_and_compiled_again(package: &Package) {
     }
 }
 
-fn what_is_said_later_does_not_undo_the_split(package: &Package) {
+fn later_settings_do_not_undo_the_split(package: &Package) {
     let project = Project::new(package, "linked");
     project
         .configure(&[COMPILER, COMPILE, "-DLATE=ON"])

@@ -1,5 +1,5 @@
-//! Plays a CI and its packagers: three machines build and split for their GPUs; the shards are
-//! recombined, overlaid and run.
+//! Plays a CI and its packagers: three machines build for their GPUs and split the results. The shards
+//! are recombined, copied into one root and run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -78,9 +78,9 @@ pub(super) fn check(
         }
         Err(error) => return table.add("artifacts of three machines, split", Err(error)),
     };
-    process::step("Recombining them, and laying them over each other");
+    process::step("Recombining the shards, and copying the artifacts into one root");
     table.add("recombined", run.recombine());
-    table.add("laid over each other", run.overlay(&reference));
+    table.add("all artifacts in one root", run.overlay(&reference));
     table.add("one group's packages only", run.some_groups(&reference));
 }
 
@@ -125,7 +125,7 @@ impl Run<'_> {
         })?;
         let artifacts = fs::read_dir(self.work.join("shards").join(SHARDS[0].0))?.count();
         let held = format!(
-            "{} machines, {artifacts} artifacts of the first, each verified against the unsplit",
+            "{} machines, {artifacts} artifacts of the first, each verified against the original",
             SHARDS.len()
         );
         Ok((reference, held))
@@ -142,7 +142,7 @@ impl Run<'_> {
         );
         process::output(command)?;
         self.verify(&output, None)?;
-        // The host files are the first machine's.
+        // The host files come from the first machine.
         let (shard, targets) = SHARDS[0];
         let (built, targets) = (work.join("built").join(shard), targets.join(","));
         let command = cmd!(
@@ -174,12 +174,12 @@ impl Run<'_> {
             "{helper} report {output} --before {built} --html {page}"
         ))?;
         Ok(format!(
-            "{} artifacts, verified, and against what the first machine built",
+            "{} artifacts, verified alone and against what the first machine built",
             names.len()
         ))
     }
 
-    /// Overlays everything in two orders, and runs the programs on each GPU.
+    /// Copies all artifacts into one root, in two orders, and runs the programs on each GPU.
     fn overlay(&self, reference: &Reference) -> Result<String> {
         let mut names = artifacts(&self.work.join("packages"))?;
         let root = self.lay(&names, "root")?;
@@ -265,7 +265,7 @@ impl Run<'_> {
         Ok(root)
     }
 
-    /// A library with three bundles and a program with one, as rocBLAS has them.
+    /// A library with three bundles and a program with one, like rocBLAS.
     fn blas(
         &self,
         stage: &Path,
@@ -363,7 +363,7 @@ impl Run<'_> {
         list(&aotriton, &[AOTRITON])?;
         for target in targets {
             let kernels = code_object("add", target)?;
-            // Flat, and a directory for each target.
+            // One flat database, and one with a directory for each target.
             for (directory, stem) in [
                 (&rocblas, format!("TensileLibrary_Type_SS_{target}")),
                 (&hipsparselt, format!("TensileLibrary_SPMM_{target}")),
@@ -423,7 +423,7 @@ fn code_object(name: &str, target: &str) -> Result<Vec<u8>> {
         .map(|name| directory.join(format!("{name}.{target}.hsaco")))
         .into_iter();
     let file = files.find(|file| file.is_file());
-    let file = file.with_context(|| format!("there is no code object for {target}"))?;
+    let file = file.with_context(|| format!("no code object for {target}"))?;
     Ok(fs::read(file)?)
 }
 

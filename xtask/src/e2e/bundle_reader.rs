@@ -28,17 +28,20 @@ fn decompress(bytes: &[u8]) -> Result<Vec<u8>> {
     let header = match half(bytes, 4)? {
         2 => 24,
         3 => 32,
-        version => bail!("CCOB version {version} is not read here"),
+        version => bail!("CCOB version {version} is unsupported"),
     };
-    ensure!(half(bytes, 6)? == 1, "compressed, but not with Zstandard");
-    let frame = bytes.get(header..).context("cut off")?;
+    ensure!(
+        half(bytes, 6)? == 1,
+        "compressed by another method than Zstandard"
+    );
+    let frame = bytes.get(header..).context("truncated")?;
     Ok(zstd::stream::decode_all(frame)?)
 }
 
 fn entries(plain: &[u8]) -> Result<CodeObjects> {
     ensure!(
         plain.starts_with(b"__CLANG_OFFLOAD_BUNDLE__"),
-        "this is no offload bundle"
+        "not an offload bundle"
     );
     let mut code_objects = CodeObjects::new();
     let mut at = 32;
@@ -48,25 +51,25 @@ fn entries(plain: &[u8]) -> Result<CodeObjects> {
             word(plain, at + 8)?,
             word(plain, at + 16)?,
         );
-        let id = plain.get(at + 24..at + 24 + id).context("cut off")?;
+        let id = plain.get(at + 24..at + 24 + id).context("truncated")?;
         at += 24 + id.len();
         let id = std::str::from_utf8(id)?;
         if id.starts_with("host-") {
             continue;
         }
         let (_, target) = id.rsplit_once("--").context("no target in an entry ID")?;
-        let bytes = plain.get(offset..offset + size).context("cut off")?;
+        let bytes = plain.get(offset..offset + size).context("truncated")?;
         code_objects.insert(target.to_owned(), CodeObject::of(bytes));
     }
     Ok(code_objects)
 }
 
 fn half(bytes: &[u8], at: usize) -> Result<u16> {
-    let bytes = bytes.get(at..at + 2).context("cut off")?;
+    let bytes = bytes.get(at..at + 2).context("truncated")?;
     Ok(u16::from_le_bytes(bytes.try_into()?))
 }
 
 fn word(bytes: &[u8], at: usize) -> Result<usize> {
-    let bytes = bytes.get(at..at + 8).context("cut off")?;
+    let bytes = bytes.get(at..at + 8).context("truncated")?;
     Ok(u64::from_le_bytes(bytes.try_into()?).try_into()?)
 }

@@ -10,7 +10,7 @@ use super::reference::{Behaviour, Reference, Wrapper, indices};
 use super::runtime::{Kind, Observation, Program, Runtime};
 use crate::process;
 
-/// What the checks need.
+/// The inputs of the checks.
 #[derive(Debug)]
 pub(super) struct Checker<'a> {
     pub(super) shell: &'a Shell,
@@ -30,9 +30,9 @@ pub(super) struct Counts {
     pub(super) code_objects: usize,
 }
 
-/// Additional GPUs to run the programs on, by their ISAs: one with more features than any target,
-/// whose best archive lacks kernels that the second best has; one with a generic ISA after its own;
-/// and one without code.
+/// More GPUs to run the programs on, by their ISAs: one with more features than any target, whose
+/// best archive lacks kernels that the second best has; one with a generic ISA after its own; and one
+/// that no code is for.
 pub(super) const AGENTS: [&str; 3] = ["gfx942:sramecc+:xnack-", "gfx1103,gfx11-generic", NO_CODE];
 /// Not a target of any project here.
 const NO_CODE: &str = "gfx1036";
@@ -83,7 +83,7 @@ impl Checker<'_> {
         }
         ensure!(
             seen.iter().eq(self.reference.wrappers.keys()),
-            "{} wrappers were registered, {} before the split",
+            "{} wrappers were registered (expected {}, as before the split)",
             seen.len(),
             self.reference.wrappers.len()
         );
@@ -105,7 +105,7 @@ impl Checker<'_> {
                     let index = indices[&(event.binary.as_path(), event.wrapper)];
                     ensure!(
                         *co_index == index,
-                        "{binary}: wrapper {index} says that its index is {co_index}"
+                        "{binary}: wrapper {index} has the index {co_index}"
                     );
                     ensure!(
                         Path::new(kernel_name) == event.binary,
@@ -141,20 +141,20 @@ impl Checker<'_> {
                 (Kind::Loaded(found), Some(expected)) => {
                     ensure!(
                         found == expected,
-                        "{what}: for {isas:?} {found} was loaded; the unsplit bundle has {expected}"
+                        "{what}: the loader took {found} for {isas:?}; the unsplit bundle has {expected}"
                     );
                     loaded += 1;
                 }
                 (Kind::Loaded(found), None) => {
-                    bail!("{what}: for {isas:?} {found} was loaded; there is no code for it")
+                    bail!("{what}: the loader took {found} for {isas:?}; there is no code for it")
                 }
                 (Kind::Missing(error), Some(expected)) => bail!(
-                    "{what}: for {isas:?} loading failed with error {error}; the unsplit bundle has {expected}\n{}",
+                    "{what}: loading for {isas:?} failed with error {error}; the unsplit bundle has {expected}\n{}",
                     observation.stderr
                 ),
                 (Kind::Missing(error), None) => ensure!(
                     [5, 13, 14].contains(error),
-                    "{what}: for {isas:?}, for which there is no code, loading failed with error {error}"
+                    "{what}: there is no code for {isas:?}, but loading failed with error {error}"
                 ),
                 _ => continue,
             }

@@ -29,7 +29,7 @@ const LIBRARY: [Unit; 3] = [
     Unit {
         name: "multiply",
         storage: Storage::Zstd(2),
-        // A GPU of the second finds this kernel in one archive, and all the others in the next.
+        // A GPU of the second target finds this kernel in one archive, and all others in the next.
         targets: &["gfx1100", "gfx942:xnack-"],
     },
     Unit {

@@ -17,7 +17,7 @@ use crate::{process, repository};
 const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];
 /// The targets in the document.
 const DOCUMENT_TARGETS: [&str; 2] = ["gfx1030", "gfx90a"];
-/// Wrappers: one for each source.
+/// The number of wrappers: one for each source.
 const RUST_WRAPPERS: usize = 4;
 /// The modules of the Rust example; the last one is three packages below the program.
 const RUST_MODULES: [&str; 3] = ["stats", "vector-kernels", "fill"];
@@ -51,7 +51,7 @@ pub(super) fn check(
     };
     process::step("Building, running and staging examples/rust-hip");
     table.add("examples/rust-hip", examples.rust());
-    process::step("Doing what docs/rust.md says, from cargo new on");
+    process::step("Following docs/rust.md, from cargo new on");
     table.add("docs/rust.md, followed", examples.rust_document());
     process::step("Building, running and installing examples/cpp-hip");
     table.add("examples/cpp-hip", examples.cpp());
@@ -166,7 +166,7 @@ impl Examples<'_> {
             );
         }
         self.runs(&dist, "bin/vector", 1, DOCUMENT_TARGETS)?;
-        Ok("run, staged and verified as it says".to_owned())
+        Ok("run, staged and verified as documented".to_owned())
     }
 
     /// Changes a header that only the device passes include, and expects new device code. Without a
@@ -180,7 +180,7 @@ impl Examples<'_> {
         let mut archives = Vec::new();
         for factor in ["2", "2", "33"] {
             let header = format!("#define FACTOR {factor}\n");
-            // Cargo goes by the time of a file.
+            // Cargo compares the times of files.
             if archives.last().is_none_or(|(last, _, _)| *last != header) {
                 self.shell.write_file("src/sp $ace #1.h", &header)?;
             }
@@ -212,7 +212,7 @@ impl Examples<'_> {
         );
         ensure!(
             second.1 != third.1,
-            "a header of device code was changed, and the device code was not"
+            "a header of device code changed, but the device code did not"
         );
         self.shell.write_file("src/add.hip", source)?;
         Ok(())
@@ -258,11 +258,11 @@ impl Examples<'_> {
                 bytes.extend(self.device_code(&file)?);
             }
             for place in places {
-                let place = place.to_str().context("a path that is no UTF-8")?;
+                let place = place.to_str().context("a path that is not UTF-8")?;
                 let has = bytes
                     .windows(place.len())
                     .any(|window| window == place.as_bytes());
-                ensure!(!has, "{} has the path {place}", file.display());
+                ensure!(!has, "{} contains the path {place}", file.display());
             }
         }
         self.runs(&moved, executable, wrappers, TARGETS)?;
@@ -272,7 +272,7 @@ impl Examples<'_> {
         ))
     }
 
-    /// The code objects of an archive, which has them compressed.
+    /// The code objects of an archive, decompressed.
     fn device_code(&self, archive: &Path) -> Result<Vec<u8>> {
         let helper = self.kpack.join("bin/kpack");
         let listed = process::output(cmd!(self.shell, "{helper} list --json {archive}"))?;
@@ -342,7 +342,7 @@ impl Examples<'_> {
     }
 }
 
-/// The block of code under the line that names its file.
+/// The block of code below the line that names its file.
 fn block<'a>(text: &'a str, file: &str) -> Result<&'a str> {
     let rest = text.split_once(&format!("\n`{file}`:\n\n```"));
     rest.and_then(|(_, rest)| rest.split_once('\n'))

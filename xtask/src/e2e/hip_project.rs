@@ -40,7 +40,7 @@ impl HipTools {
                 .find_map(process::find_program)
                 .with_context(|| format!("{} is not installed", names.replace('|', " or ")))
         };
-        // It looks for llvm-objcopy next to itself, so resolve the link in the PATH.
+        // clang looks for llvm-objcopy next to itself, so resolve the link in the PATH.
         let bundler = program("clang-offload-bundler-19|clang-offload-bundler")?;
         let bundler = bundler.canonicalize().unwrap_or(bundler);
         program("ld.lld-19|ld.lld").context("clang links device code with lld")?;
@@ -68,8 +68,8 @@ impl HipTools {
         self.generator
     }
 
-    /// Builds the project again with objects that are split as they are compiled, in the same build
-    /// directory, since debug information names it, and installs that.
+    /// Builds the project again with objects that are split as they are compiled, and installs it. The
+    /// build directory is the same, since debug information names it.
     ///
     /// # Errors
     /// The build or install fails; the error has its output.
@@ -129,7 +129,7 @@ impl HipTools {
                 let code_objects = unbundle(shell, &self.bundler, bundle, &scratch)?;
                 ensure!(
                     bundle_reader::read(bundle)? == code_objects,
-                    "clang-offload-bundler and the bundle reader here do not read the same in {}",
+                    "clang-offload-bundler and the second bundle reader disagree about {}",
                     bundle.display()
                 );
                 Ok(code_objects)
@@ -162,7 +162,7 @@ impl HipTools {
         prefix: &Path,
         arguments: &[&str],
     ) -> Result<()> {
-        let prefix = prefix.to_str().context("a path that is no UTF-8")?;
+        let prefix = prefix.to_str().context("a path that is not UTF-8")?;
         let command = [&["--install", "build", "--prefix", prefix], arguments].concat();
         self.cmake(shell, &command, work)
     }
@@ -228,7 +228,7 @@ fn library(name: &str) -> PathBuf {
     format!("lib/libvec_{name}.so.1.2").into()
 }
 
-/// Every executable, the ones without AddressSanitizer loading each library that has none.
+/// Every executable. Those without AddressSanitizer load each library without it.
 fn programs(linkers: &[&str]) -> Vec<Program> {
     let libraries: Vec<PathBuf> = linkers.iter().map(|linker| library(linker)).collect();
     let program = |name: &str, libraries: &[PathBuf]| Program {

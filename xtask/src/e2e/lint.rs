@@ -49,7 +49,7 @@ pub(super) fn nothing_new(file: &Path, found: &Messages, known: &Messages) -> Re
     let new: Vec<&str> = found.difference(known).map(String::as_str).collect();
     ensure!(
         new.is_empty(),
-        "eu-elflint --gnu-ld says of {} what it does not say of the unsplit file:\n{}",
+        "eu-elflint --gnu-ld has messages about {} that it does not have about the unsplit file:\n{}",
         file.display(),
         new.join("\n")
     );

@@ -1,5 +1,5 @@
-//! `cargo xtask e2e`: runs everything on a real project, and compares each step with the unsplit
-//! build.
+//! `cargo xtask e2e`: runs everything on a real project, and compares the result of each step with
+//! the unsplit build.
 
 mod artifacts;
 mod bundle_reader;
@@ -34,7 +34,7 @@ use runtime::Runtime;
 use table::Table;
 use treatment::{Treatment, copy_tree, debugger_finds};
 
-/// What to do besides.
+/// Options of `cargo xtask e2e`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// First install the tools that are missing, with apt-get (as root, or through sudo).
@@ -62,9 +62,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             return Err(error.context("a HIP compiler and CMake are required"));
         }
         Err(error) => {
-            println!("No HIP project can be built here: {error:#}.");
+            println!("Cannot build a HIP project: {error:#}.");
             println!(
-                "Going on with embedded fixtures, linked by cc; --bootstrap installs the rest."
+                "Continuing with embedded fixtures, linked by cc. --bootstrap installs what is missing."
             );
             None
         }
@@ -155,8 +155,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Checks the install by the project's own build: it works, a second run changes nothing, and
-    /// the helper alone makes the same files.
+    /// Checks what the project's own build installed: it works, a second run changes nothing, and
+    /// `kpack install` alone makes the same files.
     fn split_as_built(&self, table: &mut Table) {
         let by = self.project.split_by;
         process::step(&format!("Checking what {by} installed"));
@@ -225,14 +225,14 @@ impl Run<'_> {
         table.add(format!("{name}, then split"), outcome);
     }
 
-    /// Runs, resolution, verification against the unsplit files, lint, debugger.
+    /// Runs the programs, verifies the binaries against the unsplit ones, lints them, and asks the debugger.
     fn check_all(&self, split: &Path, fat: &Path, treatment: Option<Treatment>) -> Result<String> {
         let mut held = counted(self.checker.check(split)?);
         for binary in self.project.reference.binaries() {
             self.checker
                 .verify(&split.join(binary), &fat.join(binary))?;
         }
-        held += ", verified against the unsplit";
+        held += ", verified against the original";
         held += &self.lint(split, &[fat])?;
         if let Some(treatment) = treatment {
             held += &self.debugger(treatment, split)?;
@@ -278,7 +278,7 @@ impl Run<'_> {
         Ok(copy)
     }
 
-    /// `kpack install` of every binary of `prefix`.
+    /// Runs `kpack install` for every binary of `prefix`.
     fn install(&self, prefix: &Path) -> Result<()> {
         let files = self.project.reference.binaries();
         install(self.shell, self.checker.helper, prefix, files)

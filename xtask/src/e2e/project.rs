@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::reference::Reference;
 use super::runtime::Program;
 
-/// The module of every project here.
+/// The module name of every project.
 pub(super) const MODULE: &str = "vec";
 
 /// A project, installed twice.
@@ -13,14 +13,14 @@ pub(super) const MODULE: &str = "vec";
 pub(super) struct Project {
     /// The prefix with fat binaries.
     pub(super) fat: PathBuf,
-    /// The prefix that was split as the project's own build splits it.
+    /// The prefix that the project's own build split.
     pub(super) split: PathBuf,
-    /// How it was split.
+    /// The command that split it.
     pub(super) split_by: &'static str,
-    /// What to run.
+    /// The programs to run.
     pub(super) programs: Vec<Program>,
     /// Observations of the unsplit prefix.
     pub(super) reference: Reference,
-    /// A library, and a function of it that has debug information.
+    /// A library, and one of its functions with debug information.
     pub(super) debugged: (PathBuf, &'static str),
 }

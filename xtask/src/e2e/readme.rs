@@ -1,4 +1,4 @@
-//! The README's CMake example, pasted and run.
+//! Runs the README's CMake example as a reader would paste it.
 
 use std::fs;
 use std::path::Path;

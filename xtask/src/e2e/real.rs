@@ -1,18 +1,19 @@
-//! `cargo xtask real`: a library built with a distribution's own ROCm, with and without kpack;
-//! packaged, installed and removed; and its device code as the real HIP runtime loads it.
+//! `cargo xtask real`: builds a library with a distribution's own ROCm, with and without kpack;
+//! packages, installs and removes it; and loads its device code with the real HIP runtime.
 //!
-//! The project is `tests/real`: hipcc compiles the device functions of rocRAND, rocm-cmake installs and
-//! packages. No GPU is needed: the real `libamdhip64` runs over a stub of the HSA runtime, which reports
-//! each code object that it is given. Debian's `libamdhip64` (5.2) is older than markers, so it loads the
-//! unsplit library; the split one is loaded by kpack's loader, through the stub HIP runtime, and has to
-//! give the same code objects.
+//! The project is `tests/real`: hipcc compiles the device functions of rocRAND, and rocm-cmake installs
+//! and packages them. No GPU is needed: the real `libamdhip64` runs over a stub of the HSA runtime, which reports
+//! each code object that it is given. Debian's `libamdhip64` (5.2) does not support markers, so it loads
+//! the unsplit library. kpack's loader loads the split one, through the stub HIP runtime, and must give
+//! the same code objects.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use kpack_tests::package_root::{PackageRoot, is_root};
+use kpack_tests::package_root::PackageRoot;
+use kpack_tests::require::is_root;
 use xshell::{Shell, cmd};
 
 use super::reference::CodeObject;
@@ -21,7 +22,7 @@ use super::stub_libraries;
 use super::table::Table;
 use crate::{bootstrap, dist, process, repository};
 
-/// What to do besides.
+/// Options of `cargo xtask real`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// First install the tools that are missing, with apt-get (as root, or through sudo).
@@ -29,7 +30,7 @@ pub(crate) struct Options {
     bootstrap: bool,
 }
 
-/// What must be there, and the Debian package that has it.
+/// Required files, and the Debian package of each.
 const NEEDED: [(&str, &str); 6] = [
     ("/usr/bin/hipcc", "hipcc"),
     ("/usr/bin/rpmbuild", "rpm"),
@@ -44,14 +45,14 @@ const TARGETS: [(&str, &str); 2] = [
     ("gfx1030", "gfx1030"),
     ("gfx90a:xnack+", "gfx90a:sramecc+:xnack+"),
 ];
-/// What the project builds, in a prefix.
+/// The library that the project builds, as a path in a prefix.
 const LIBRARY: &str = "lib/librandom.so.1.2.3";
 const WRAPPERS: usize = 3;
 
-/// Runs it all and prints a table of what was checked; where something is missing, it says what.
+/// Runs everything and prints a table of the checks.
 ///
 /// # Errors
-/// Anything that did not hold.
+/// A check failed, or a file of Debian's ROCm is missing.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
         bootstrap::install_missing()?;
@@ -86,9 +87,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     table.add("the real runtime and the split library", real.markers());
     for generator in ["DEB", "RPM"] {
         let what = format!("{generator} packages of rocm-cmake");
-        match is_root()? {
+        match is_root() {
             true => table.add(what, real.packages(generator)),
-            false => table.not_checked(what, "only root may install packages"),
+            false => table.not_checked(what, "only root can install packages"),
         }
     }
     table.add("rocRAND as Debian built it", real.rocrand());
@@ -157,23 +158,21 @@ impl Real<'_> {
             "{same} code objects were loaded; expected {WRAPPERS} for each target"
         );
         Ok(format!(
-            "{same} code objects: what the real runtime takes from the unsplit library, the loader takes from the archives"
+            "{same} code objects: the loader takes from the archives what the real runtime takes from the unsplit library"
         ))
     }
 
-    /// That a runtime which is older than markers loads the library, and finds nothing in it.
+    /// A runtime without support for markers loads the library, and finds no code in it.
     fn markers(&self) -> Result<String> {
         let library = self.work.join("split").join(LIBRARY);
         let loaded = self.by_real_runtime(&library, TARGETS[0].1, false)?;
         ensure!(loaded.is_empty(), "it loaded {loaded:?}");
-        Ok("it is loaded; its kernels need a runtime that knows markers".to_owned())
+        Ok("loaded; its kernels need a runtime that supports markers".to_owned())
     }
 
-    /// All packages are installed and one GPU's removed, in a root of its own.
+    /// Installs all packages in a root of their own, and removes that of one GPU.
     fn packages(&self, generator: &str) -> Result<String> {
-        process::step(&format!(
-            "Packing {generator} packages, and installing them"
-        ));
+        process::step(&format!("Making {generator} packages, and installing them"));
         let build = self.work.join("build");
         {
             let _directory = self.shell.push_dir(&build);
@@ -211,7 +210,7 @@ impl Real<'_> {
         ))
     }
 
-    /// The library of Debian's package, which its own build made.
+    /// Splits the library of Debian's own package.
     fn rocrand(&self) -> Result<String> {
         process::step("Splitting rocRAND as Debian built it");
         let directory = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
@@ -228,7 +227,7 @@ impl Real<'_> {
         ))?;
         let agents = [("gfx1030", "gfx1030"), ("gfx90a", "gfx90a:sramecc+:xnack-")];
         let same = self.same_code(&installed, &split, &file, &agents)?;
-        Ok(format!("{same} code objects, likewise"))
+        Ok(format!("{same} code objects, the same from both"))
     }
 
     /// Compares what the real runtime takes from a fat library with what the loader takes from the
@@ -251,15 +250,15 @@ impl Real<'_> {
             let found = self.by_loader(split, file, agent)?;
             ensure!(
                 expected == found,
-                "for {agent} the real runtime loads {expected:?}, and the loader {found:?}"
+                "for {agent} the loader loads {found:?}, and the real runtime {expected:?}"
             );
             count += found.len();
         }
         Ok(count)
     }
 
-    /// The code objects that the real runtime loads from a library: with `all`, whatever is for that
-    /// GPU; otherwise what it loads when nobody asks for a kernel.
+    /// The code objects that the real runtime loads from a library: with `all`, everything for that GPU;
+    /// otherwise only what it loads before anybody asks for a kernel.
     fn by_real_runtime(&self, library: &Path, agent: &str, all: bool) -> Result<Vec<String>> {
         let directory = self.work.join("hsa");
         let report = directory.join("report.txt");

@@ -22,15 +22,16 @@ struct Case<'a> {
     file: PathBuf,
     fat: PathBuf,
     split: PathBuf,
-    /// What the linter says of the unsplit library.
+    /// The linter's messages about the unsplit library.
     known: lint::Messages,
     checker: Checker<'a>,
 }
 
-/// Splits `library` below `work` with what is in the prefix `kpack`, and checks the result as it is and after each treatment.
+/// Splits `library` below `work` with the helper and loader of the prefix `kpack`, and checks the result
+/// as it is and after each treatment.
 ///
 /// # Errors
-/// Where not even the unsplit library loads.
+/// The unsplit library does not load.
 pub(super) fn check(
     shell: &Shell,
     kpack: &Path,
@@ -103,7 +104,7 @@ impl Case<'_> {
         self.checker.verify(&file, &self.fat.join(&self.file))?;
         lint::nothing_new(&file, &lint::lint(self.shell, &file)?, &self.known)?;
         let counts = self.checker.check(&self.split)?;
-        Ok(counted(counts) + ", verified against the unsplit, lint")
+        Ok(counted(counts) + ", verified against the original, lint")
     }
 
     fn check_treated(&self, treatment: Treatment) -> Result<String> {
@@ -113,8 +114,8 @@ impl Case<'_> {
         treatment.apply(self.shell, &file)?;
         let messages = lint::lint(self.shell, &file)?;
         if !messages.is_subset(&self.known) {
-            // What the tool does to the unsplit library is not the split's fault. It is large,
-            // so this is found out only where it matters.
+            // The split is not to blame for what the tool does to the unsplit library. The library is
+            // large, so look only after a failure.
             let fat = self.split.with_file_name("treated-fat");
             copy_tree(self.shell, &self.fat, &fat)?;
             treatment.apply(self.shell, &fat.join(&self.file))?;

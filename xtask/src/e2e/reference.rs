@@ -1,4 +1,4 @@
-//! What the unsplit build has: the measure for every split one.
+//! What the unsplit build does and contains: the reference for every split build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ pub(super) type Wrapper = (PathBuf, u32);
 /// Code objects by target ID.
 pub(super) type CodeObjects = BTreeMap<String, CodeObject>;
 
-/// Stands for the bytes of a code object; all those of a large library need not be held at once.
+/// Stands for the bytes of a code object, so that those of a large library need no memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CodeObject {
     size: usize,
@@ -33,17 +33,17 @@ impl CodeObject {
         }
     }
 
-    /// The one that a program reported by size and digest.
+    /// The code object that a program reported by size and digest.
     ///
     /// # Errors
-    /// What is no number, and no digest.
+    /// One of them is not a number or not a digest.
     pub(super) fn reported(size: &str, sha256: &str) -> Result<Self> {
         let byte = |at: usize| u8::from_str_radix(sha256.get(at..at + 2)?, 16).ok();
         let digest: Option<Vec<u8>> = (0..64).step_by(2).map(byte).collect();
         let digest = digest.and_then(|digest| digest.try_into().ok());
         Ok(Self {
             size: size.parse()?,
-            sha256: digest.with_context(|| format!("{sha256} is no SHA-256"))?,
+            sha256: digest.with_context(|| format!("{sha256} is not a SHA-256"))?,
         })
     }
 }
@@ -59,7 +59,7 @@ impl fmt::Display for CodeObject {
     }
 }
 
-/// What was seen of the unsplit build.
+/// Observations of the unsplit build.
 #[derive(Debug, Default)]
 pub(super) struct Reference {
     /// What each program printed and did, in the order of the programs.
@@ -68,7 +68,7 @@ pub(super) struct Reference {
     pub(super) wrappers: BTreeMap<Wrapper, CodeObjects>,
 }
 
-/// What a program does, as far as splitting must not change it.
+/// Behaviour of a program that splitting must not change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Behaviour {
     pub(super) stdout: String,
@@ -76,7 +76,7 @@ pub(super) struct Behaviour {
     pub(super) kernels: Vec<(Wrapper, Kind)>,
 }
 
-/// The index of each wrapper: wrappers are an array, so the order of addresses counts.
+/// The index of each wrapper, in order of address, since wrappers are an array.
 pub(super) fn indices(events: &[Event]) -> BTreeMap<(&Path, u64), u32> {
     let mut addresses: BTreeMap<&Path, BTreeSet<u64>> = BTreeMap::new();
     for event in events {
@@ -113,7 +113,7 @@ impl Behaviour {
         }
     }
 
-    /// Where `found` differs from this, in words.
+    /// Describes the first difference of `found` from this.
     pub(super) fn difference(&self, found: &Self) -> String {
         if self.stdout != found.stdout {
             return format!("it printed\n{}instead of\n{}", found.stdout, self.stdout);
@@ -130,10 +130,10 @@ impl Behaviour {
 }
 
 impl Reference {
-    /// Adds what a program of the unsplit build did; `unbundle` takes a bundle apart.
+    /// Adds the run of a program of the unsplit build; `unbundle` reads a bundle.
     ///
     /// # Errors
-    /// A wrapper that is split already, or one whose bundle differs from an earlier run.
+    /// A wrapper is split already, or its bundle differs from an earlier run.
     pub(super) fn add(
         &mut self,
         observation: &Observation,
@@ -165,7 +165,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Every target that any wrapper has.
+    /// The targets of all wrappers.
     pub(super) fn targets(&self) -> BTreeSet<&str> {
         self.wrappers
             .values()
@@ -173,8 +173,8 @@ impl Reference {
             .collect()
     }
 
-    /// What a GPU with these ISAs, the preferred one first, is given of `wrapper`: of the targets that
-    /// run on the first ISA the most specific that there is, or else of those of the next.
+    /// What a GPU with these ISAs, the preferred one first, must get for `wrapper`: code for the most
+    /// specific target that runs on the first ISA, or else on the next one.
     pub(super) fn expected(&self, wrapper: &Wrapper, isas: &[&str]) -> Option<&CodeObject> {
         let code_objects = self.wrappers.get(wrapper)?;
         isas.iter().find_map(|isa| {
@@ -202,10 +202,10 @@ fn runs_on(target: &str, isa: &str) -> bool {
         && parts.all(|feature| isa.split(':').any(|other| other == feature))
 }
 
-/// Takes a bundle apart with `bundler`, clang's own tool.
+/// Reads a bundle with `bundler`, clang's own tool.
 ///
 /// # Errors
-/// A bundle that the tool does not read.
+/// The tool cannot read it.
 pub(super) fn unbundle(
     shell: &Shell,
     bundler: &Path,

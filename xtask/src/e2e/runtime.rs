@@ -1,4 +1,4 @@
-//! The stub HIP runtime: built by the C compiler, run under a program, its report read back.
+//! Builds the stub HIP runtime with the C compiler, runs programs with it, and reads its reports.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use xshell::{Shell, cmd};
 use super::reference::CodeObject;
 use crate::{process, repository};
 
-/// The stub's `libamdhip64.so`, ready to be linked with and loaded.
+/// The stub's `libamdhip64.so`, for linking and loading.
 #[derive(Debug)]
 pub(super) struct Runtime {
-    /// The prefix whose `lib` has it.
+    /// The prefix with `lib/libamdhip64.so`.
     pub(super) prefix: PathBuf,
 }
 
@@ -21,11 +21,11 @@ pub(super) struct Runtime {
 pub(super) struct Program {
     /// Path in the prefix.
     pub(super) executable: PathBuf,
-    /// Paths in the prefix of libraries that it is told to load.
+    /// Paths in the prefix of the libraries that it loads.
     pub(super) libraries: Vec<PathBuf>,
 }
 
-/// What a program printed, and what it told the runtime.
+/// What a program printed, and what the runtime reported.
 #[derive(Debug)]
 pub(super) struct Observation {
     pub(super) stdout: String,
@@ -43,7 +43,7 @@ pub(super) struct Event {
     pub(super) kind: Kind,
 }
 
-/// What the program told.
+/// What the runtime reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A fat wrapper; the bundle that it points to was copied to this file.
@@ -54,9 +54,9 @@ pub(super) enum Kind {
         kernel_name: String,
         search_paths: Vec<String>,
     },
-    /// The code object that was loaded for the pretended GPU.
+    /// The code object that was loaded for the simulated GPU.
     Loaded(CodeObject),
-    /// The number of the loader's error instead.
+    /// The number of the loader's error.
     Missing(i32),
     /// A kernel is registered.
     Function(String),
@@ -65,7 +65,7 @@ pub(super) enum Kind {
 }
 
 impl Runtime {
-    /// Builds it into `prefix`, with the loader in the prefix `kpack`.
+    /// Builds it in `prefix`, with the loader of the prefix `kpack`.
     pub(super) fn build(shell: &Shell, prefix: &Path, kpack: &Path) -> Result<Self> {
         process::step("Building the stub HIP runtime, libamdhip64.so");
         let library = prefix.join("lib");
@@ -91,7 +91,7 @@ impl Runtime {
     /// `scratch`.
     ///
     /// # Errors
-    /// A program that fails, with what it printed; a report that cannot be read.
+    /// The program fails (the error has what it printed), or its report cannot be read.
     pub(super) fn run(
         &self,
         shell: &Shell,
@@ -116,7 +116,7 @@ impl Runtime {
                 .env("STUB_HIP_REPORT", &report)
                 .env("STUB_HIP_DUMP", scratch)
                 .env("STUB_HIP_AGENT", agent)
-                // What is checked is that the program runs; leaks of the stub are not looked for.
+                // The stub may leak; only the program matters.
                 .env("ASAN_OPTIONS", "detect_leaks=0"),
         )?;
         let text = fs::read_to_string(&report).with_context(|| {
@@ -138,7 +138,7 @@ impl Runtime {
 }
 
 /// Puts the loader of the prefix `kpack` beside a stub runtime in `directory`, as in a ROCm
-/// installation; returns what the C compiler needs to be told.
+/// installation. Returns the flags for the C compiler.
 pub(super) fn add_loader(kpack: &Path, directory: &Path) -> Result<Vec<String>> {
     let name = "librocm_kpack.so.0";
     fs::copy(kpack.join("lib").join(name), directory.join(name))?;
@@ -150,7 +150,7 @@ pub(super) fn add_loader(kpack: &Path, directory: &Path) -> Result<Vec<String>> 
     ])
 }
 
-/// The stub's source.
+/// The source file of the stub.
 pub(super) fn source() -> PathBuf {
     repository::root().join("tests/stub-hip/amdhip64.c")
 }

@@ -1,5 +1,5 @@
-//! Stand-ins for the libraries that a real library needs and that are not installed: each has the
-//! symbols that are asked of it, in their versions; the HIP runtime's are the stub's.
+//! Stand-ins for missing libraries that a real library needs. Each has the symbols, with their versions,
+//! that the real library wants from it. The stand-in for the HIP runtime is the stub.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,27 +15,27 @@ use xshell::{Shell, cmd};
 use super::runtime::{self, Runtime};
 use crate::process;
 
-/// What a library asks of the libraries that it needs.
+/// What a library needs from other libraries.
 #[derive(Debug, Default)]
 struct Needs {
     /// Their names (DT_NEEDED).
     libraries: Vec<String>,
-    /// By library, or `None` where no version says which.
+    /// Symbols by library, or `None` if no version names the library.
     symbols: BTreeMap<Option<String>, BTreeSet<Symbol>>,
 }
 
-/// A symbol's name, and its version or nothing.
+/// A symbol's name, and its version or an empty string.
 type Symbol = (String, String);
 
-/// What has this symbol is the HIP runtime; often that is not needed by name, but by a library that
-/// is needed.
+/// A library with this symbol is the HIP runtime. Many libraries do not need the runtime by name, but
+/// need a library that does.
 const REGISTER: &str = "__hipRegisterFatBinary";
 
-/// Builds stand-ins for ROCm's libraries, installed or not, and for what else `library` needs and the C
-/// compiler does not find, into `prefix`.
+/// Builds stand-ins in `prefix`: for ROCm's libraries, installed or not, and for all other libraries that
+/// `library` needs and the C compiler does not find.
 ///
 /// # Errors
-/// A library that cannot be read, a compiler that fails.
+/// A library cannot be read, or the compiler fails.
 pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) -> Result<Runtime> {
     let directory = prefix.join("lib");
     fs::create_dir_all(&directory)?;
@@ -76,7 +76,7 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) 
 }
 
 /// Whether an installed library is the real HIP runtime, or has kernels of its own, which the stub would
-/// report beside those of the library that is checked.
+/// report among those of the library under test.
 fn is_rocm(name: &str, path: &Path) -> Result<bool> {
     if name.starts_with("libamdhip64.so") {
         return Ok(true);
@@ -133,7 +133,7 @@ fn stand_in(symbols: &[&Symbol]) -> (String, String) {
     let mut code = String::new();
     let mut by_version: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (symbol, version) in symbols {
-        // Weak, so that what the stub HIP runtime defines comes first.
+        // Weak, so that the definitions of the stub HIP runtime win.
         let _ = writeln!(
             code,
             "__attribute__((weak)) long {symbol}(void) {{ return 0; }}"

@@ -1,8 +1,8 @@
-//! The table that ends a run.
+//! The table at the end of a run.
 
 use anyhow::{Error, Result, bail};
 
-/// What was checked, line by line.
+/// The checks, a row each.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<(String, Outcome)>,
@@ -11,15 +11,15 @@ pub(super) struct Table {
 
 #[derive(Debug)]
 enum Outcome {
-    /// What held.
+    /// Details of a check that passed.
     Passed(String),
     Failed,
-    /// Why it could not be checked.
+    /// The reason why it could not be checked.
     NotChecked(String),
 }
 
 impl Table {
-    /// Adds the outcome of a check; a failure is printed at once, and the run goes on.
+    /// Adds the outcome of a check. A failure is printed at once, and the run continues.
     pub(super) fn add(&mut self, what: impl Into<String>, outcome: Result<String>) {
         let what = what.into();
         let outcome = match outcome {
@@ -36,7 +36,7 @@ impl Table {
         self.rows.push((what, outcome));
     }
 
-    /// Adds a line for something that cannot be checked here, and why.
+    /// Adds a row for a check that is impossible here, with the reason.
     pub(super) fn not_checked(&mut self, what: impl Into<String>, why: impl Into<String>) {
         let (what, why) = (what.into(), why.into());
         println!("   {what}: NOT CHECKED, {why}");
@@ -46,7 +46,7 @@ impl Table {
     /// Prints the table, and the failures again.
     ///
     /// # Errors
-    /// Where anything failed.
+    /// A check failed.
     pub(super) fn finish(self) -> Result<()> {
         let width = self
             .rows
@@ -54,7 +54,7 @@ impl Table {
             .map(|(what, _)| what.chars().count())
             .max()
             .unwrap_or(0);
-        println!("\n{:<width$}  what was checked", "");
+        println!("\n{:<width$}  details", "");
         for (what, outcome) in &self.rows {
             let (mark, text) = match outcome {
                 Outcome::Passed(held) => ("ok  ", held.as_str()),
@@ -71,7 +71,7 @@ impl Table {
                 let passed = |row: &&(String, Outcome)| matches!(row.1, Outcome::Passed(_));
                 let passed = self.rows.iter().filter(passed).count();
                 println!(
-                    "\n{passed} of {} checks hold; none failed.",
+                    "\n{passed} of {} checks passed; none failed.",
                     self.rows.len()
                 );
                 Ok(())

@@ -1,4 +1,4 @@
-//! What packagers do to binaries, before or after the split.
+//! Treatments of binaries by packagers, before or after the split.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use xshell::{Shell, cmd};
 
 use crate::process;
 
-/// One thing that is done to a binary.
+/// One treatment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
-    /// As by Debian's dh_strip.
+    /// What Debian's dh_strip does.
     GnuStrip,
     LlvmStrip,
-    /// As by RPM's find-debuginfo: symbols go to a debug file.
+    /// What RPM's find-debuginfo does: symbols go to a debug file.
     EuStrip,
-    /// Debug file by objcopy, with a debug link.
+    /// A debug file from objcopy, with a debug link.
     DebugLink,
-    /// A run path that is longer than the one that is there.
+    /// A longer run path than before.
     Patchelf,
 }
 
@@ -45,7 +45,7 @@ impl Treatment {
         }
     }
 
-    /// The programs that it runs, and that are to be had; `Err` has the name of a missing one.
+    /// Paths of the programs that it runs; `Err` has the name of a missing one.
     fn programs(self) -> Result<Vec<PathBuf>, &'static str> {
         let names: &[&str] = match self {
             Self::GnuStrip => &["strip"],
@@ -65,15 +65,15 @@ impl Treatment {
             .collect()
     }
 
-    /// The name of a program that it needs and that is not installed.
+    /// The name of a missing program.
     pub(super) fn missing_program(self) -> Option<&'static str> {
         self.programs().err()
     }
 
-    /// Does it to `file`, in place. Debug files go beside it, as `<file>.debug`.
+    /// Treats `file` in place. Debug files go beside it, as `<file>.debug`.
     ///
     /// # Errors
-    /// A tool that fails, with what it printed.
+    /// A tool fails; the error has what it printed.
     pub(super) fn apply(self, shell: &Shell, file: &Path) -> Result<()> {
         let programs = self
             .programs()
@@ -113,7 +113,7 @@ impl Treatment {
     }
 }
 
-/// Where a debug file goes.
+/// The path of a file's debug file.
 fn debug_file(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".debug");
@@ -123,7 +123,7 @@ fn debug_file(file: &Path) -> PathBuf {
 /// Whether gdb finds the line of `function` in `file`'s separate debug file; `None` without gdb.
 ///
 /// # Errors
-/// A debug file that is not there or does not match.
+/// The debug file is missing or does not match.
 pub(super) fn debugger_finds(shell: &Shell, file: &Path, function: &str) -> Result<Option<()>> {
     let Some(gdb) = process::find_program("gdb") else {
         return Ok(None);
@@ -137,7 +137,7 @@ pub(super) fn debugger_finds(shell: &Shell, file: &Path, function: &str) -> Resu
     let answer = process::output(cmd!(shell, "{gdb} -nx -batch -ex {question} {file}"))?;
     ensure!(
         answer.lines().any(|line| line.starts_with("Line ")),
-        "gdb finds no debug information for {function} of {}; it said:\n{answer}",
+        "gdb finds no debug information for {function} of {}; it printed\n{answer}",
         file.display()
     );
     Ok(Some(()))
@@ -146,7 +146,7 @@ pub(super) fn debugger_finds(shell: &Shell, file: &Path, function: &str) -> Resu
 /// Copies a tree with its links, modes and times.
 ///
 /// # Errors
-/// What cp says.
+/// cp fails.
 pub(super) fn copy_tree(shell: &Shell, from: &Path, to: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(to);
     if let Some(parent) = to.parent() {

@@ -26,6 +26,6 @@ pub fn clear(a: &mut [f32]) -> i32 {
 
 /// Multiplies `a` by `factor`, and returns how many elements there were.
 pub fn scale(a: &mut [f32], factor: f32) -> i32 {
-    // SAFETY: it has that many elements.
+    // SAFETY: the slice has that many elements.
     unsafe { ffi::vector_scale(a.as_mut_ptr(), factor, a.len() as u32) }
 }

@@ -1,4 +1,4 @@
-//! Statistics, with a kernel of their own and those of another package.
+//! Statistics, with a kernel of its own and those of another package.
 
 unsafe extern "C" {
     fn stats_sum(result: *mut f32, a: *const f32, n: u32) -> i32;
@@ -9,12 +9,12 @@ pub fn accumulate(total: &mut [f32], samples: &[f32]) -> i32 {
     vector_kernels::add(total, samples)
 }
 
-/// Begins a total anew, and returns how many elements it has.
+/// Resets a total, and returns how many elements it has.
 pub fn reset(total: &mut [f32]) -> i32 {
     vector_kernels::clear(total)
 }
 
-/// Launches the kernels of a mean, and returns what their host code computes.
+/// Launches the kernels of a mean, and returns the number that their host code computes.
 pub fn mean(values: &mut [f32]) -> i32 {
     let mut result = 0.0;
     let scaled = vector_kernels::scale(values, 1.0 / values.len() as f32);

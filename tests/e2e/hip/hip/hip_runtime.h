@@ -1,8 +1,8 @@
-// What of HIP's headers this project needs, so that clang builds it without ROCm.
+// The part of HIP's headers that this project needs, so that clang builds it without ROCm.
 #pragma once
 
 #include <cstddef>
-// clang's wrapper of <new> needs malloc(); it has that wrapper where a HIP installation is found.
+// clang uses its own wrapper of <new> if it finds a HIP installation. The wrapper needs malloc().
 #include <cstdlib>
 
 #define __global__ __attribute__((global))
@@ -16,7 +16,7 @@ struct dim3 {
 using hipError_t = int;
 using hipStream_t = struct ihipStream_t *;
 
-// What clang's code for `kernel<<<grid, block>>>(…)` calls.
+// The functions that clang's code for `kernel<<<grid, block>>>(…)` calls.
 extern "C" {
 hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared = 0,
                                       hipStream_t stream = nullptr);
