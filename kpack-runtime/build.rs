@@ -1,12 +1,12 @@
 //! Gives the shared library its SONAME.
 
-/// The number in `librocm_kpack.so.0`, to be raised when a program that was linked with an older
-/// version can no longer run with a newer one.
+/// The number in `librocm_kpack.so.0`. Raise it when a program that was linked with an older version can no
+/// longer run with a newer one.
 const SO_VERSION: u32 = 0;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,librocm_kpack.so.{SO_VERSION}");
-    // Calls within the library stay in it, whatever else is loaded.
+    // Calls within the library stay in it, whatever else the process loads.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
 }

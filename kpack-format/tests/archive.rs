@@ -415,7 +415,7 @@ fn sizes_that_lie_are_refused() {
         &[key, uint(u64::MAX)].concat(),
     );
     let error = open(&bytes).unwrap_err().to_string();
-    assert!(error.contains("at most 2147483648 are read"), "{error}");
+    assert!(error.contains("expected at most 2147483648"), "{error}");
     let none = foreign("none");
     let bytes = patched(&none, &uint(67), &uint(u64::MAX - 1));
     assert!(

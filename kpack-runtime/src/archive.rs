@@ -27,17 +27,17 @@ pub struct Archive {
     id: FileId,
     mapping: Option<Mapping>,
     index: Index,
-    /// Every target that it says it has, or has a code object for.
+    /// Every target that it lists, or has a code object for.
     targets: BTreeSet<String>,
-    /// Where the first frames are, as far as they were looked for, in an archive that does not tell.
+    /// Where the first frames are, as far as this has walked, in an archive without `frame_offsets`.
     walked: Mutex<Vec<(u64, u64)>>,
-    /// The IDs of binaries' device code that were asked for, by binary and target.
+    /// The IDs of device code that were requested so far, by binary and target.
     code_ids: RwLock<HashMap<String, HashMap<String, Option<CodeId>>>>,
-    /// Code objects in the mapping whose checksum was compared, by ordinal.
+    /// By ordinal, whether the checksum of a mapped code object was compared.
     compared: RwLock<BTreeSet<u32>>,
 }
 
-/// Memory that a code object is put into.
+/// Memory for a code object.
 pub(crate) trait Memory: WriteBuf + Sized {
     /// Room for `size` bytes, not yet written.
     fn with_capacity(size: usize) -> Option<Self>;
@@ -69,7 +69,7 @@ impl Archive {
     /// Opens the archive at `path`, and reads its header and TOC.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Io`] (an empty file, too, and what is no file),
+    /// [`Error::NotFound`], [`Error::Io`] (also for an empty file and for what is not a file),
     /// [`Error::Archive`].
     pub fn open(path: &Path) -> Result<Self, Error> {
         let io = |error| Error::io(path, error);
@@ -109,31 +109,31 @@ impl Archive {
         })
     }
 
-    /// Opens the archive at `path` and maps it into memory, so that code objects that are not
-    /// compressed can be [borrowed](Self::borrow).
+    /// Opens the archive at `path` and maps it into memory, so that uncompressed code objects can be
+    /// [borrowed](Self::borrow).
     ///
     /// # Safety
-    /// The file must not be changed or made shorter for as long as the archive is open: what is
-    /// borrowed would change, and reading what is cut off ends the process with a signal. What
-    /// replaces the file by renaming another one is harmless; that is how kpack itself writes.
+    /// Nobody may change or truncate the file while the archive is open: borrowed code objects would
+    /// change, and reading a truncated part ends the process with a signal. Replacing the file by
+    /// renaming another one is harmless; kpack itself writes that way.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     #[allow(unsafe_code)]
     pub unsafe fn open_mapped(path: &Path) -> Result<Self, Error> {
         let mut archive = Self::open(path)?;
-        // SAFETY: the caller keeps the file as it is.
+        // SAFETY: the caller leaves the file unchanged.
         let mapping = unsafe { Mapping::new(&archive.file) };
         archive.mapping = Some(mapping.map_err(|error| Error::io(path, error))?);
         Ok(archive)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which file it is.
+    /// The identity of its file.
     pub(crate) fn id(&self) -> FileId {
         self.id
     }
@@ -143,12 +143,12 @@ impl Archive {
         self.index.toc()
     }
 
-    /// Whether it has, or says that it has, code objects for `target`.
+    /// Whether it has, or lists, code objects for `target`.
     pub(crate) fn has_target(&self, target: &str) -> bool {
         self.targets.contains(target)
     }
 
-    /// The ID of the device code that it has of `binary` for `target`, computed once.
+    /// The ID of its device code of `binary` for `target`, computed once.
     pub(crate) fn code_id(&self, binary: &str, target: &str) -> Option<CodeId> {
         let known = self.code_ids.read();
         if let Some(id) = known.get(binary).and_then(|targets| targets.get(target)) {
@@ -164,23 +164,22 @@ impl Archive {
 
     /// The code object of `kernel` for `target`, decompressed.
     ///
-    /// Its size is checked, and Zstandard's checksum where the frame has one. The SHA-256 in the TOC
-    /// is compared where the code object is not compressed; elsewhere it is not, since that takes
-    /// longer than decompressing. `kpack verify` always compares it.
+    /// Checks its size, and Zstandard's checksum if the frame has one. Compares the SHA-256 in the TOC
+    /// only for uncompressed code objects, since it takes longer than decompressing. `kpack verify`
+    /// always compares it.
     ///
     /// # Errors
-    /// [`Error::Archive`] where there is no such kernel or it is damaged, [`Error::OutOfMemory`],
-    /// [`Error::Io`], for a file that has become shorter, too.
+    /// [`Error::Archive`] if there is no such kernel or it is damaged, [`Error::OutOfMemory`],
+    /// [`Error::Io`], also for a file that was truncated.
     pub fn load(&self, kernel: &str, target: &str) -> Result<Vec<u8>, Error> {
         self.load_into(kernel, target)
     }
 
-    /// The code object of `kernel` for `target`, in the mapped file. `None` where it is compressed,
-    /// or the archive was not opened by [`open_mapped`](Self::open_mapped). Its SHA-256 is compared the
-    /// first time.
+    /// The code object of `kernel` for `target`, in the mapped file. `None` if it is compressed, or the
+    /// archive was not opened by [`open_mapped`](Self::open_mapped). Compares its SHA-256 the first time.
     ///
     /// # Errors
-    /// [`Error::Archive`] where there is no such kernel or it is damaged.
+    /// [`Error::Archive`] if there is no such kernel or it is damaged.
     pub fn borrow(&self, kernel: &str, target: &str) -> Result<Option<&[u8]>, Error> {
         let entry = self.entry(kernel, target)?;
         if self.toc().scheme != Scheme::None {
@@ -222,7 +221,7 @@ impl Archive {
         }
     }
 
-    /// Compares the SHA-256 of an uncompressed code object, if the archive tells one.
+    /// Compares the SHA-256 of an uncompressed code object, if the archive has one.
     fn compare(
         &self,
         bytes: &[u8],
@@ -305,14 +304,14 @@ impl Archive {
     }
 }
 
-/// What a thread decompresses with, kept from one code object to the next.
+/// A thread's decompression context, kept from one code object to the next.
 #[derive(Default)]
 struct Scratch {
     decoder: Decoder,
     frame: Vec<u8>,
 }
 
-/// What a thread keeps at most for frames, in bytes.
+/// The most memory that a thread keeps for frames, in bytes.
 const KEPT: usize = 4 << 20;
 
 thread_local! {
@@ -331,7 +330,7 @@ impl Scratch {
         });
         match done {
             Ok(Some(result)) => result,
-            // The thread is at its end, and what it kept is gone.
+            // The thread is ending, and its context is gone.
             _ => work(&mut Self::default()),
         }
     }
@@ -352,7 +351,7 @@ impl Scratch {
     }
 }
 
-/// A file with a position of its own, which other readers of the same open file do not move.
+/// A file with its own position, which other readers of the same open file do not move.
 struct At<'a> {
     file: &'a File,
     position: u64,

@@ -1,4 +1,4 @@
-//! Archives, opened once.
+//! Opens each archive once.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -14,26 +14,26 @@ use crate::regular_file::FileId;
 use crate::{Archive, Environment, Error, Request, candidates, lookup};
 
 /// Keeps archives open, for any number of threads. A path leads to the archive that it led to first,
-/// until a binary turns out to have been made for the one that is there now.
+/// until a binary needs the file that has replaced it since.
 #[derive(Debug)]
 pub struct Cache {
     environment: Environment,
     archives: RwLock<HashMap<FileId, Arc<Archive>>>,
-    /// The first of them that absolute or canonical paths led to.
+    /// By absolute or canonical path, the archive that it led to first.
     by_path: RwLock<HashMap<PathBuf, Arc<Archive>>>,
     /// Directories of binaries, by their paths.
     directories: RwLock<HashMap<PathBuf, Arc<[PathBuf]>>>,
-    /// What was explained already: binary and targets.
+    /// Failures that were explained already: binary and targets.
     explained: Mutex<HashSet<(PathBuf, Vec<String>)>>,
 }
 
 impl Cache {
-    /// With what the environment of this process asks for, now.
+    /// With the settings of this process's environment, read now.
     pub fn from_environment() -> Self {
         Self::new(Environment::of_process())
     }
 
-    /// With what `environment` asks for.
+    /// With these settings.
     pub fn new(environment: Environment) -> Self {
         Self {
             environment,
@@ -44,20 +44,20 @@ impl Cache {
         }
     }
 
-    /// What the environment asked for.
+    /// The settings.
     pub fn environment(&self) -> &Environment {
         &self.environment
     }
 
-    /// The archive at `path`, opened where it is not open yet.
+    /// The archive at `path`, opened if it is not open yet.
     ///
     /// # Errors
-    /// As [`Archive::open`]. What failed is tried again the next time.
+    /// As [`Archive::open`]. After a failure, the next call tries again.
     pub fn archive(&self, path: &Path) -> Result<Arc<Archive>, Error> {
         if let Some(archive) = get(&self.by_path, path) {
             return Ok(archive);
         }
-        // Most of the paths that are tried lead nowhere, which this tells fastest.
+        // Most of the candidate paths lead nowhere, and this is the fastest way to see that.
         let io = |error| Error::io(path, error);
         let metadata = fs::metadata(path).map_err(io)?;
         let canonical = fs::canonicalize(path).map_err(io)?;
@@ -74,8 +74,8 @@ impl Cache {
         Ok(archive)
     }
 
-    /// The archive that `path` leads to now, if that is not `archive`: since that was opened, the file
-    /// was replaced, as an upgrade does.
+    /// The archive that `path` leads to now, if the file was replaced since `archive` was opened, for
+    /// example by an upgrade.
     pub(crate) fn replacement(&self, path: &Path, archive: &Archive) -> Option<Arc<Archive>> {
         let id = FileId::of(&fs::metadata(path).ok()?);
         if id == archive.id() {
@@ -90,13 +90,12 @@ impl Cache {
         if let Some(archive) = get(&self.archives, &id) {
             return Ok(archive);
         }
-        // Nobody waits for the file to be read; of two threads that open it, one is first.
+        // No lock is held while the file is read; if two threads open it, the first one wins.
         let archive = Arc::new(Archive::open(canonical)?);
         Ok(insert(&self.archives, archive.id(), archive))
     }
 
-    /// The directories that a binary's search paths are relative to, as they were when it was first
-    /// asked for.
+    /// The directories that a binary's search paths are relative to, as they were at its first lookup.
     pub(crate) fn directories(&self, binary: &Path) -> Arc<[PathBuf]> {
         get(&self.directories, binary).unwrap_or_else(|| {
             let directories = candidates::directories(binary).into();
@@ -107,17 +106,17 @@ impl Cache {
         })
     }
 
-    /// Whether it is the first time that this binary has nothing for these targets.
+    /// Whether this is the first failed lookup of this binary for these targets.
     pub(crate) fn is_news(&self, binary: &Path, targets: &[String]) -> bool {
         let mut explained = self.explained.lock();
         explained.insert((binary.to_owned(), targets.to_vec()))
     }
 
-    /// The code object that `request` asks for, decompressed.
+    /// The requested code object, decompressed.
     ///
     /// # Errors
-    /// [`Error::Disabled`], [`Error::NoIsa`], [`Error::NoCodeObject`], and what [`Archive::load`]
-    /// says of the archive that has it.
+    /// [`Error::Disabled`], [`Error::NoIsa`], [`Error::NoCodeObject`], and the errors of
+    /// [`Archive::load`] for the archive that has it.
     pub fn load_code_object(&self, request: &Request<'_>) -> Result<Vec<u8>, Error> {
         self.load_into(request)
     }
@@ -139,7 +138,7 @@ where
     map.read().get(key).cloned()
 }
 
-/// Inserts where nothing is yet; returns what is there then.
+/// Inserts a value unless there is one, and returns the one that is there then.
 fn insert<K: Eq + Hash, T: Clone>(map: &RwLock<HashMap<K, T>>, key: K, value: T) -> T {
     let mut map = map.write();
     map.entry(key).or_insert(value).clone()

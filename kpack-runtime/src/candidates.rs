@@ -1,4 +1,4 @@
-//! Where to look: from a marker, a binary and the environment to archives, in order.
+//! Where to look: turns a marker, a binary and the environment into a list of archives, in order.
 
 use std::collections::HashSet;
 use std::fs;
@@ -25,8 +25,8 @@ pub(crate) fn targets(isas: &[TargetId]) -> Vec<String> {
     targets
 }
 
-/// The names that the kernel can have, best first. The early form of the marker does not tell: there
-/// every end of the binary's path can be it.
+/// The possible names of the kernel, best first. The early form of the marker has no name: then every
+/// suffix of the binary's path is possible.
 pub(crate) fn kernels(request: &Request<'_>) -> Vec<String> {
     let index = request.co_index;
     match &request.marker.kernel_name {
@@ -41,8 +41,8 @@ pub(crate) fn kernels(request: &Request<'_>) -> Vec<String> {
     }
 }
 
-/// Search paths, as absolute as they can be made, with the place of the target still in them.
-/// `directories` are the binary's.
+/// Search paths, made absolute if possible, with `@GFXARCH@` still in them. `directories` are the
+/// binary's.
 pub(crate) fn patterns(
     environment: &Environment,
     request: &Request<'_>,
@@ -64,8 +64,8 @@ pub(crate) fn of_marker(request: &Request<'_>, directories: &[PathBuf]) -> Vec<P
         .collect()
 }
 
-/// The directory of the binary: where it is, and, where the path given or that of the dynamic linker leads
-/// through a symbolic link to it, also where that link is.
+/// The directories of the binary: the real one and, if the given path or that of the dynamic linker leads
+/// through a symbolic link, also that of the link.
 pub(crate) fn directories(binary: &Path) -> Vec<PathBuf> {
     let parent = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
     let mut directories = Vec::new();
@@ -82,8 +82,9 @@ pub(crate) fn directories(binary: &Path) -> Vec<PathBuf> {
     directories
 }
 
-/// Paths of the dynamic linker that lead to the binary. The system tells only where a file is, but package
-/// managers link files of a store into environments, and the archives may be in another part of the store.
+/// Paths of the dynamic linker that lead to the binary. The system knows only the real path of a file. But
+/// some package managers link files of a store into environments, and the archives may be in another part
+/// of the store.
 fn links(binary: &Path) -> impl Iterator<Item = PathBuf> {
     let id = |path: &Path| {
         fs::metadata(path)
@@ -101,7 +102,7 @@ fn links(binary: &Path) -> impl Iterator<Item = PathBuf> {
     paths.filter(move |path| id(path) == binary)
 }
 
-/// The archives that search paths lead to, in their order, each for every target in order.
+/// The archives that search paths lead to: for each path in order, each target in order.
 pub(crate) fn archives(patterns: &[PathBuf], targets: &[String]) -> Vec<PathBuf> {
     let mut archives = Vec::new();
     let mut seen = HashSet::new();
@@ -125,7 +126,7 @@ pub(crate) fn archives(patterns: &[PathBuf], targets: &[String]) -> Vec<PathBuf>
     archives
 }
 
-/// Archives of a directory by their names; the early form of the marker names directories.
+/// The archives in a directory, by their names; the early form of the marker names directories.
 fn in_directory(directory: &Path, targets: &[String]) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();

@@ -1,4 +1,4 @@
-//! The environment variables that the loader heeds.
+//! The environment variables of the loader.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,22 +6,22 @@ use std::path::PathBuf;
 
 use crate::ffi::process;
 
-/// What the environment asks for.
+/// The settings in the environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `ROCM_KPACK_DISABLE`, neither empty nor `0`: nothing is loaded.
     pub disable: bool,
-    /// `ROCM_KPACK_DEBUG`, neither empty nor `0`: say on standard error what was tried.
+    /// `ROCM_KPACK_DEBUG`, neither empty nor `0`: print what was tried on standard error.
     pub debug: bool,
-    /// `ROCM_KPACK_PATH`: archives in place of those that markers name; empty where it is not set.
+    /// `ROCM_KPACK_PATH`: archives in place of those that markers name; empty if unset.
     pub path: Vec<PathBuf>,
     /// `ROCM_KPACK_PATH_PREFIX`: archives before those that markers name.
     pub path_prefix: Vec<PathBuf>,
 }
 
 impl Environment {
-    /// The variables of this process. In one with raised privileges (AT_SECURE), where whoever
-    /// started it is not to be trusted, they are ignored.
+    /// The variables of this process. A process with raised privileges (AT_SECURE) ignores them, since
+    /// it cannot trust whoever started it.
     pub fn of_process() -> Self {
         if process::is_secure() {
             return Self::default();
@@ -29,7 +29,7 @@ impl Environment {
         Self::read(|name| std::env::var_os(name))
     }
 
-    /// The variables that `get` tells.
+    /// The variables that `get` returns.
     pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Self {
         let is_on = |name| get(name).is_some_and(|value| !value.is_empty() && value != "0");
         let files = |name| {

@@ -1,4 +1,4 @@
-//! What can go wrong, and its number in the C interface.
+//! Errors, and their numbers in the C interface.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use kpack_format::target_id::ParseTargetIdError;
 
 use crate::{ErrorCode, Report};
 
-/// Why an archive could not be read or a code object not be found.
+/// Why an archive could not be read, or a code object was not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,7 +27,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// A file that is no archive, or that is damaged.
+    /// A file that is damaged or not an archive.
     #[error("{}: {source}", path.display())]
     Archive {
         /// The file.
@@ -35,7 +35,7 @@ pub enum Error {
         /// Where, what was expected, and what was found.
         source: ArchiveError,
     },
-    /// An archive with a name that C cannot be told.
+    /// An archive with a name that C cannot represent.
     #[error("{}: the name {name:?} has a NUL character", path.display())]
     NulInName {
         /// The file.
@@ -69,23 +69,23 @@ pub enum Error {
         /// The address.
         address: usize,
     },
-    /// A text that is no target ID.
+    /// A text that is not a target ID.
     #[error(transparent)]
     Target(#[from] ParseTargetIdError),
-    /// No ISA was asked for.
-    #[error("no ISA was given to look for")]
+    /// No ISA was given.
+    #[error("no GPU ISA was given")]
     NoIsa,
     /// `ROCM_KPACK_DISABLE` is set.
-    #[error("loading from archives is turned off by ROCM_KPACK_DISABLE")]
+    #[error("ROCM_KPACK_DISABLE turns off loading from archives")]
     Disabled,
-    /// The code object was not found; the report says where it was looked for.
+    /// The code object was not found; the report lists where the loader looked.
     #[error("{report}")]
     NoCodeObject {
         /// [`ErrorCode::KPACK_ERROR_IO_ERROR`], [`ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND`],
         /// [`ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND`] or
         /// [`ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND`].
         code: ErrorCode,
-        /// What was tried.
+        /// The attempts.
         report: Box<Report>,
     },
 }
@@ -118,14 +118,14 @@ impl Error {
         }
     }
 
-    /// Whether opening the file failed for a reason that has nothing to do with it: the process has too
-    /// many files open, or the system does, or memory is short, or a device does not answer.
+    /// Whether the file itself is not to blame for the failure to open it: the process or the system has
+    /// too many open files, memory is short, or a device does not answer.
     pub(crate) fn is_exhaustion(&self) -> bool {
         let Self::Io { source, .. } = self else {
             return false;
         };
         let reasons = [libc::EMFILE, libc::ENFILE, libc::EIO].map(Some);
-        // Memory can also be missing here, and not in the system.
+        // The process can run out of memory before the system does.
         source.kind() == io::ErrorKind::OutOfMemory || reasons.contains(&source.raw_os_error())
     }
 

@@ -1,6 +1,6 @@
-//! The loader: finds the device code of a split binary again, and decompresses it.
+//! The loader: finds the device code of split binaries, and decompresses it.
 //!
-//! A HIP runtime that meets a split binary asks for the code object of the GPU at hand:
+//! A HIP runtime that loads a split binary asks for the code object for its GPU:
 //!
 //! ```no_run
 //! use rocm_kpack::{Cache, Request, marker_at};
@@ -21,12 +21,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The same through the C interface, `rocm_kpack/kpack.h`, is what the ROCm runtime calls; see
-//! [`ffi`].
+//! The ROCm runtime does so through the C interface, `rocm_kpack/kpack.h`; see [`ffi`].
 //!
-//! Archives are read by position: opening one costs what its table of contents costs, and a file
-//! that shrinks meanwhile gives an error. Nothing is locked while code objects are read and
-//! decompressed.
+//! Archives are read by position: opening one reads only its table of contents, and a file that shrinks
+//! meanwhile gives an error. No lock is held while code objects are read and decompressed.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 

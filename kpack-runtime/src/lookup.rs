@@ -1,4 +1,4 @@
-//! Looking a code object up.
+//! Looks up a code object.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use crate::{
     Archive, Attempt, Cache, Error, ErrorCode, Marker, Outcome, Report, TargetId, candidates,
 };
 
-/// Which code object is wanted.
+/// The code object to look up.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The marker that the wrapper points to.
@@ -25,9 +25,9 @@ pub struct Request<'a> {
     pub isas: &'a [TargetId],
 }
 
-/// Targets first, then archives: for each target that fits, from the best on, every archive that has
-/// it is asked for the kernel, in the order of the search paths. The first that has it, and was not
-/// made for another build of the binary, wins.
+/// Targets come before archives: for each matching target, the best first, this asks every archive that
+/// has the target for the kernel, in the order of the search paths. The first archive that has it, and
+/// does not belong to another build of the binary, wins.
 pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M, Error> {
     if request.isas.is_empty() {
         return Err(Error::NoIsa);
@@ -63,7 +63,7 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
             if let Offer::OtherBuild = first {
                 of_other_builds.push(archive);
             }
-            // An upgrade may have put there since what the marker expects.
+            // Since the archive was opened, an upgrade may have put there what the marker expects.
             let replacement = match first {
                 Offer::Kernel(_) => None,
                 _ if !request.marker.code_ids.contains_key(target) => None,
@@ -94,7 +94,7 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
     let out_of_resources =
         |(_, opened): &(_, Result<_, Error>)| opened.as_ref().is_err_and(Error::is_exhaustion);
     let code = if tried.iter().any(out_of_resources) {
-        // Whether the archive has the kernel is not known.
+        // Nobody knows whether this archive has the kernel.
         ErrorCode::KPACK_ERROR_IO_ERROR
     } else if archives().next().is_none() {
         ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
@@ -128,11 +128,11 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
     })
 }
 
-/// What an archive has of a binary for a target.
+/// What an archive has for a binary and a target.
 enum Offer<'a> {
     /// The kernel with this name.
     Kernel(&'a String),
-    /// The kernel, but the archive's code of the binary is not what the marker expects.
+    /// The kernel, but its code for the binary is not what the marker expects.
     OtherBuild,
     /// No such kernel.
     Nothing,
@@ -145,7 +145,7 @@ impl<'a> Offer<'a> {
             return Self::Nothing;
         };
         let KernelName { binary, .. } = KernelName::parse(kernel);
-        // The ID takes time to compute, and says nothing where the marker does not tell.
+        // The ID takes time to compute, and is useless if the marker lists none.
         let is_of_this_build = !marker.code_ids.contains_key(target)
             || marker.accepts(target, archive.code_id(binary, target));
         match is_of_this_build {
@@ -161,7 +161,7 @@ fn binary_of(kernels: &[String]) -> String {
     KernelName::parse(kernel).binary.to_owned()
 }
 
-/// What was found, and which archives could not be looked into.
+/// The kernel that was found, and the archives that could not be read.
 fn success<M>(
     kernel: &String,
     target: &str,
@@ -194,12 +194,12 @@ fn success<M>(
     text
 }
 
-/// A path that cannot play tricks on a terminal.
+/// A path, safe to print on a terminal.
 pub(crate) fn escaped(path: &Path) -> String {
     path.to_string_lossy().escape_debug().to_string()
 }
 
-/// What became of an archive that could not be opened; the path stands beside it.
+/// The outcome for an archive that could not be opened, without its path.
 fn outcome(error: &Error) -> Outcome {
     match error {
         Error::NotFound { .. } => Outcome::Missing,
@@ -210,7 +210,7 @@ fn outcome(error: &Error) -> Outcome {
     }
 }
 
-/// Says something on standard error, which need not be there.
+/// Prints on standard error, if there is one.
 pub(crate) fn say(text: &str) {
     let text = format!("kpack: {text}\n");
     let _ = std::io::stderr().write_all(text.as_bytes());

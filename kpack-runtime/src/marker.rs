@@ -1,4 +1,4 @@
-//! Reading a marker where the loaded binary has it.
+//! Reads a marker from the memory of a loaded binary.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,15 +8,15 @@ use kpack_format::marker::{MAX_SIZE, Marker};
 use crate::Error;
 use crate::ffi::process;
 
-/// The marker at `address` of this process, which is where a split wrapper points to.
+/// The marker at `address` of this process, to which a split wrapper points.
 ///
-/// Its length is not known before it is read, and the page behind it may not be mapped. So the
-/// kernel copies what can be read there, which no address makes fail worse than with an error.
+/// Its length is not known beforehand, and the page after it may not be mapped. So the kernel copies
+/// what can be read there: a bad address gives an error, never a crash.
 ///
 /// # Errors
 /// [`Error::NotReadable`], [`Error::Marker`].
 pub fn marker_at(address: usize) -> Result<Marker, Error> {
-    // Nearly all markers are in the first piece; only a longer one needs the whole.
+    // Nearly all markers fit into the first piece; only longer ones need the rest.
     let mut bytes = vec![0; FIRST_PIECE];
     let mut read = read(address, &mut bytes);
     if let Ok((marker, size)) = Marker::read(&bytes[..read])
@@ -40,14 +40,14 @@ pub fn marker_at(address: usize) -> Result<Marker, Error> {
 /// In bytes.
 const FIRST_PIECE: usize = 2048;
 
-/// Copies what can be read at `address`; returns how many bytes that are.
+/// Copies what can be read at `address`; returns the number of bytes.
 fn read(address: usize, bytes: &mut [u8]) -> usize {
     let read = process::read_memory(address, bytes);
-    // Forbidden here, as in some sandboxes.
+    // Some sandboxes forbid it.
     read.unwrap_or_else(|_| read_through_file(address, bytes))
 }
 
-/// As [`process::read_memory`], through the file that the kernel shows memory as (proc_pid_mem(5)).
+/// As [`process::read_memory`], through the kernel's file of this memory (proc_pid_mem(5)).
 fn read_through_file(address: usize, bytes: &mut [u8]) -> usize {
     let Ok(memory) = File::open("/proc/self/mem") else {
         return 0;
@@ -69,8 +69,8 @@ fn read_through_file(address: usize, bytes: &mut [u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// Both ways, on a page that can be read and one behind it that cannot: it is mapped, but not
-    /// in the file.
+    /// Both ways, on a readable page and an unreadable one after it: that is mapped, but past the end
+    /// of the file.
     #[test]
     fn reading_ends_where_the_file_does() {
         const PAGE: usize = 4096;

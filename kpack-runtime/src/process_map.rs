@@ -1,4 +1,4 @@
-//! What is mapped where in this process (`/proc/self/maps`, see proc_pid_maps(5)).
+//! The files that are mapped in this process (`/proc/self/maps`, see proc_pid_maps(5)).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::Error;
 
 const MAPS: &str = "/proc/self/maps";
-/// Stands behind the path of a file that is there no longer.
+/// The kernel adds this to the path of a file that was removed.
 const DELETED: &[u8] = b" (deleted)";
 
 /// One line.
@@ -19,14 +19,14 @@ struct Line<'a> {
     /// Offset in the file, in bytes.
     offset: usize,
     inode: &'a [u8],
-    /// As it stands there.
+    /// As the kernel writes it.
     path: &'a [u8],
 }
 
 /// The file that is mapped at `address` of this process, and the offset of that address in it.
 ///
 /// # Errors
-/// [`Error::NotMapped`] where nothing or no file is mapped, [`Error::Io`] where that cannot be told.
+/// [`Error::NotMapped`] if no file is mapped there, [`Error::Io`] if the maps cannot be read.
 pub fn discover_binary_path(address: usize) -> Result<(PathBuf, usize), Error> {
     let maps = fs::read(MAPS).map_err(|error| Error::io(MAPS.as_ref(), error))?;
     find(&maps, address).ok_or(Error::NotMapped { address })
@@ -40,11 +40,11 @@ fn find(maps: &[u8], address: usize) -> Option<(PathBuf, usize)> {
     let path = unescape(line.path);
     let exists = |path: &[u8]| PathBuf::from(OsStr::from_bytes(path)).exists();
     let path = match path.strip_suffix(DELETED) {
-        // What is mapped was replaced; its directory is still the right one.
+        // The file was replaced; its directory is still the right one.
         Some(former) if !exists(&path) => former.to_vec(),
         _ => path,
     };
-    // Memory that has a name and no place in the file system.
+    // Memory with a name, but without a file.
     if path.starts_with(b"/memfd:") && !exists(&path) {
         return None;
     }
@@ -52,7 +52,7 @@ fn find(maps: &[u8], address: usize) -> Option<(PathBuf, usize)> {
     Some((PathBuf::from(OsStr::from_bytes(&path)), offset))
 }
 
-/// The lines in the order of addresses; what cannot be read is left out.
+/// The lines in order of address, without those that cannot be parsed.
 fn lines(maps: &[u8]) -> impl Iterator<Item = Line<'_>> {
     maps.split(|byte| *byte == b'\n').filter_map(line)
 }

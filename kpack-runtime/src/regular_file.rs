@@ -1,11 +1,11 @@
-//! Opening files that anybody may have put there.
+//! Opens files that anybody may have put there.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Which file it is, and in which state: another one when it was replaced or written to.
+/// The identity of a file: different after the file was replaced or written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
     device: u64,
@@ -25,7 +25,7 @@ impl FileId {
     }
 }
 
-/// Opens the regular file at `path`, and tells what the system says of it. A pipe is not waited for.
+/// Opens the regular file at `path`; returns its metadata, too. Does not wait for a pipe.
 pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new()
         .read(true)
@@ -38,12 +38,12 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// Reads the regular file at `path`, which may have `most` bytes.
+/// Reads the regular file at `path`, of at most `most` bytes.
 pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let (file, metadata) = open(path)?;
     let size = metadata.len();
     if size > most {
-        let what = format!("it has {size} bytes; at most {most} are read");
+        let what = format!("it has {size} bytes (expected at most {most})");
         return Err(io::Error::other(what));
     }
     let mut bytes = Vec::new();

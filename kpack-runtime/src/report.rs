@@ -1,4 +1,4 @@
-//! Why a code object was not found, told so that one can act on it.
+//! Explains why a code object was not found, and what to do.
 
 use std::fmt;
 use std::fs;
@@ -12,13 +12,13 @@ use kpack_format::names::{GFXARCH, Pattern, SearchPath};
 use crate::lookup::escaped;
 use crate::{Environment, Request, TargetId, candidates, regular_file};
 
-/// So many names are listed; more help nobody.
+/// The number of names in a list; more help nobody.
 const MOST_NAMES: usize = 20;
-/// The largest manifest that is looked into, in bytes.
+/// The largest manifest to read, in bytes.
 const MAX_MANIFEST: u64 = 1 << 20;
 
-/// What was looked for, where, and what there is instead. What else is where the archives should be
-/// is looked up when the report is displayed.
+/// The code object that was looked for, where, and what is there instead. Only displaying the report
+/// looks at the other files in those directories.
 #[derive(Debug)]
 pub struct Report {
     kernels: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Report {
 pub struct Attempt {
     /// The archive.
     pub path: PathBuf,
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -48,25 +48,25 @@ pub struct Attempt {
 pub enum Outcome {
     /// It is not there.
     Missing,
-    /// It is there and could not be opened; says why.
+    /// It exists, but could not be opened, for this reason.
     NotOpened(String),
-    /// The process or the system ran out of something that it takes to open a file; says of what.
+    /// The process or the system ran out of a resource that opening a file needs: this one.
     Exhausted(String),
-    /// It has no target that fits, but these.
+    /// It has no matching target, only these.
     NoTarget(Vec<String>),
-    /// It has a target that fits, but not this kernel.
+    /// It has a matching target, but not this kernel.
     NoKernel,
-    /// It has the kernel, but its code of this binary is not what the binary was built with.
+    /// It has the kernel, but its code for this binary belongs to another build.
     OtherBuild(String),
 }
 
-/// What is where a search path leads to.
+/// A directory that a search path leads to.
 #[derive(Debug)]
 struct Place {
     directory: PathBuf,
     /// Targets whose archives are there.
     targets: Vec<String>,
-    /// Why that cannot be told.
+    /// Why the directory cannot be listed.
     unreadable: Option<String>,
     /// The module's manifests.
     manifests: Vec<(PathBuf, Listed)>,
@@ -100,7 +100,7 @@ impl Report {
         &self.attempts
     }
 
-    /// In one line, for what was explained before.
+    /// One line, for a failure that was explained before.
     pub(crate) fn headline(&self) -> String {
         format!(
             "no code object for GPU ISA {}: {} of {}, as before",
@@ -146,14 +146,12 @@ impl Report {
             _ => None,
         };
         if let Some(why) = self.attempts.iter().find_map(exhausted) {
-            return format!(
-                "raise the limit of what the process ran out of, or check the disk: {why}"
-            );
+            return format!("raise the limit that the process reached, or check the disk: {why}");
         }
         if !self.path.is_empty() {
             let hint = match installed {
                 true => {
-                    "unset ROCM_KPACK_PATH: the installed archives, which it replaces, have code for this GPU"
+                    "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for this GPU"
                 }
                 false => {
                     "correct ROCM_KPACK_PATH, which replaces the marker's search paths, or unset it"
@@ -175,7 +173,7 @@ impl Report {
         let other_build = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::OtherBuild(_));
         if let Some(attempt) = self.attempts.iter().find(other_build) {
             return format!(
-                "install the package of the same build that has {}, and start the program again if it has been running since before an upgrade",
+                "install the package of the same build that contains {}, and restart the program if it was started before an upgrade",
                 escaped(&attempt.path)
             );
         }
@@ -186,17 +184,17 @@ impl Report {
         }
         let opened = |attempt: &Attempt| matches!(attempt.outcome, Outcome::NoKernel);
         if self.attempts.iter().any(opened) {
-            return "reinstall the binary and its archives from one build: they do not belong together".to_owned();
+            return "reinstall the binary and its archives from one build: these are from different ones".to_owned();
         }
         if self.places().iter().any(|place| !place.targets.is_empty()) {
             let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
             return format!(
-                "use a build with code for {}, or name its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID",
+                "use a build with code for {}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID",
                 isas.join(" or ")
             );
         }
         format!(
-            "install the module's archives where the search paths lead, or name them in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
+            "install the module's archives where the search paths lead, or list them in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
         )
     }
 }
@@ -221,9 +219,9 @@ impl Place {
             .min_by_key(|(_, _, hint)| hint.is_none())
     }
 
-    /// What is where `pattern` leads to; `None` where it names no target.
+    /// The directory that `pattern` leads to; `None` if the pattern has no `@GFXARCH@`.
     fn find(pattern: &Path) -> Option<Self> {
-        // The name of an archive has its target in it, and nothing below does.
+        // The archive's own name contains the target, and no directory above it does.
         let pattern = SearchPath::new(pattern).split().filter(Pattern::is_file)?;
         let directory = pattern.directory;
         let directory = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
@@ -333,7 +331,7 @@ fn command(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Names, not too many, that cannot play tricks on a terminal.
+/// Names, not too many, safe to print on a terminal.
 fn list<'a>(names: impl IntoIterator<Item = &'a String>, between: &str) -> String {
     let mut names = names.into_iter();
     let some: Vec<String> = names

@@ -32,7 +32,7 @@ impl Index {
         if toc_size > MAX_TOC {
             return malformed(
                 toc_offset,
-                format!("the TOC has {toc_size} bytes; at most {MAX_TOC} are read"),
+                format!("the TOC has {toc_size} bytes (expected at most {MAX_TOC})"),
             );
         }
         source.seek(SeekFrom::Start(toc_offset))?;
@@ -206,7 +206,7 @@ impl Index {
                     return malformed(
                         self.toc_offset,
                         format!(
-                            "kernel `{name}` for {target} has {} bytes; at most {MAX_CODE_OBJECT} are read",
+                            "kernel `{name}` for {target} has {} bytes (expected at most {MAX_CODE_OBJECT})",
                             entry.original_size
                         ),
                     );
@@ -311,7 +311,7 @@ fn check_storage<R: Read + Seek>(
             if count > MAX_FRAMES {
                 return malformed(
                     offset,
-                    format!("{count} zstd frames; at most {MAX_FRAMES} are read"),
+                    format!("{count} zstd frames (expected at most {MAX_FRAMES})"),
                 );
             }
             if let Some(offsets) = frame_offsets {

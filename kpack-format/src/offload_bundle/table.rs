@@ -25,7 +25,7 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
     if count > MOST_ENTRIES {
         return malformed(
             count_at,
-            format!("{count} entries; at most {MOST_ENTRIES} are read"),
+            format!("{count} entries (expected at most {MOST_ENTRIES})"),
         );
     }
     let mut entries = Vec::new();
@@ -38,7 +38,9 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
         if id_length > MAX_ID {
             return malformed(
                 at + 16,
-                format!("the ID of entry {index} has {id_length} bytes; at most {MAX_ID} are read"),
+                format!(
+                    "the ID of entry {index} has {id_length} bytes (expected at most {MAX_ID})"
+                ),
             );
         }
         let id_at = table.at;

@@ -8,11 +8,11 @@ use zstd::zstd_safe::WriteBuf;
 
 use crate::archive::Memory;
 
-/// Memory from malloc(3), freed where it is not given away.
+/// Memory from malloc(3), freed unless it is given away.
 pub(super) struct Buffer {
     start: NonNull<u8>,
     capacity: usize,
-    /// How much of it has been written.
+    /// The number of bytes written so far.
     length: usize,
 }
 
@@ -35,7 +35,7 @@ impl Buffer {
 
 impl Memory for Buffer {
     fn with_capacity(size: usize) -> Option<Self> {
-        // SAFETY: malloc has no precondition; a size of zero might give null, which is an error.
+        // SAFETY: malloc has no precondition. A size of zero may give null, which counts as an error.
         Self::new(unsafe { libc::malloc(size.max(1)) }, size, 0)
     }
 
@@ -45,7 +45,7 @@ impl Memory for Buffer {
     }
 
     fn written(&mut self) -> &mut [u8] {
-        // SAFETY: so many bytes were written, and `self` is borrowed for as long as the slice lives.
+        // SAFETY: these bytes were written, and the slice borrows `self`.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }
@@ -53,7 +53,7 @@ impl Memory for Buffer {
 // SAFETY: `start` is valid for writes of `capacity` bytes, of which `length` were written.
 unsafe impl WriteBuf for Buffer {
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: so many bytes were written.
+        // SAFETY: these bytes were written.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 

@@ -1,5 +1,5 @@
-//! Functions of the C interface. Their comments are those of the header, where the contract of all
-//! of them stands once, at the top.
+//! Functions of the C interface. Their comments go into the header, which has the contract of all of them
+//! once, at the top.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -24,7 +24,7 @@ use crate::{Archive, Cache, Error, Request, TargetId, discover_binary_path, look
 
 /// Opens the archive at `path`: reads its header and table of contents, and nothing else.
 ///
-/// `*archive` is to be closed with kpack_close(). After an error it is as it was.
+/// Close `*archive` with kpack_close(). An error leaves it unchanged.
 ///
 /// Returns KPACK_ERROR_INVALID_ARGUMENT for a null argument, KPACK_ERROR_FILE_NOT_FOUND,
 /// KPACK_ERROR_IO_ERROR for a file that is empty or cannot be read, KPACK_ERROR_INVALID_FORMAT,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn kpack_open(
     })
 }
 
-/// Closes an archive, and frees what it owns. Nothing may use it any more. Null is fine.
+/// Closes an archive, and frees what it owns. Nobody may use it afterwards. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_close(archive: kpack_archive_t) {
     if !archive.is_null() {
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn kpack_close(archive: kpack_archive_t) {
     }
 }
 
-/// Tells how many targets the archive has.
+/// Returns the number of targets in the archive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_get_architecture_count(
     archive: kpack_archive_t,
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn kpack_get_architecture_count(
     unsafe { tell_count(archive, count, |archive| &archive.architectures) }
 }
 
-/// Tells the target ID at `index`, such as "gfx90a:xnack+". The archive owns the string.
+/// Returns the target ID at `index`, such as "gfx90a:xnack+". The archive owns the string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_get_architecture(
     archive: kpack_archive_t,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn kpack_get_architecture(
     unsafe { tell_name(archive, index, arch, |archive| &archive.architectures) }
 }
 
-/// Tells how many names the archive has kernels under.
+/// Returns the number of kernel names in the archive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_get_binary_count(
     archive: kpack_archive_t,
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn kpack_get_binary_count(
     unsafe { tell_count(archive, count, |archive| &archive.names) }
 }
 
-/// Tells the name at `index`, such as "lib/librocblas.so.5#0", which is what kpack_get_kernel()
-/// takes. The archive owns the string.
+/// Returns the kernel name at `index`, such as "lib/librocblas.so.5#0", for kpack_get_kernel(). The
+/// archive owns the string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_get_binary(
     archive: kpack_archive_t,
@@ -99,15 +99,15 @@ pub unsafe extern "C" fn kpack_get_binary(
     unsafe { tell_name(archive, index, binary, |archive| &archive.names) }
 }
 
-/// Makes a copy of the code object under a name, for a target. Any number of threads may do so with
-/// one archive.
+/// Copies the code object with this kernel name for this target. Any number of threads may do so with one
+/// archive.
 ///
-/// `*kernel_data` is to be freed with kpack_free_kernel(), and outlives the archive. After an error
-/// the outputs are as they were.
+/// Free `*kernel_data` with kpack_free_kernel(); it outlives the archive. An error leaves the outputs
+/// unchanged.
 ///
-/// Returns KPACK_ERROR_KERNEL_NOT_FOUND where the archive has no such name or not for that target,
-/// KPACK_ERROR_DECOMPRESSION_FAILED, KPACK_ERROR_INVALID_FORMAT, KPACK_ERROR_OUT_OF_MEMORY, and
-/// KPACK_ERROR_IO_ERROR where the file has become shorter.
+/// Returns KPACK_ERROR_KERNEL_NOT_FOUND if the archive has no such name, or not for that target;
+/// KPACK_ERROR_DECOMPRESSION_FAILED, KPACK_ERROR_INVALID_FORMAT, KPACK_ERROR_OUT_OF_MEMORY; and
+/// KPACK_ERROR_IO_ERROR if the file was truncated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_get_kernel(
     archive: kpack_archive_t,
@@ -132,18 +132,18 @@ pub unsafe extern "C" fn kpack_get_kernel(
     })
 }
 
-/// Frees what kpack_get_kernel() made. Null is fine.
+/// Frees memory from kpack_get_kernel(). Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_free_kernel(kernel_data: *mut c_void) {
     // SAFETY: it came from malloc or calloc.
     unsafe { libc::free(kernel_data) };
 }
 
-/// Makes a cache, which keeps archives open. The environment is read here, once: ROCM_KPACK_PATH,
-/// ROCM_KPACK_PATH_PREFIX, ROCM_KPACK_DISABLE, ROCM_KPACK_DEBUG; not in a process with raised
+/// Creates a cache, which keeps archives open. Reads the environment here, once: ROCM_KPACK_PATH,
+/// ROCM_KPACK_PATH_PREFIX, ROCM_KPACK_DISABLE, ROCM_KPACK_DEBUG; but not in a process with raised
 /// privileges.
 ///
-/// `*cache` is to be freed with kpack_cache_destroy().
+/// Free `*cache` with kpack_cache_destroy().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_cache_create(cache: *mut kpack_cache_t) -> kpack_error_t {
     guard(|| {
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn kpack_cache_create(cache: *mut kpack_cache_t) -> kpack_
     })
 }
 
-/// Closes all archives of a cache, and frees it. Nothing may use it any more. Null is fine.
+/// Closes all archives of a cache, and frees it. Nobody may use it afterwards. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_cache_destroy(cache: kpack_cache_t) {
     if !cache.is_null() {
@@ -167,12 +167,13 @@ pub unsafe extern "C" fn kpack_cache_destroy(cache: kpack_cache_t) {
     }
 }
 
-/// Tells the path of the file that is mapped at an address, and, where `offset_out` is not null, the
-/// offset of that address in the file.
+/// Returns the path of the file that is mapped at an address and, if `offset_out` is not null, the offset
+/// of that address in the file.
 ///
-/// Returns KPACK_ERROR_PATH_DISCOVERY_FAILED where no file is mapped there, KPACK_ERROR_IO_ERROR where
-/// that cannot be told, as in a process with too many open files, and KPACK_ERROR_INVALID_ARGUMENT for a null argument and where the path with its final NUL has more
-/// than `path_out_size` bytes.
+/// Returns KPACK_ERROR_PATH_DISCOVERY_FAILED if no file is mapped there; KPACK_ERROR_IO_ERROR if the
+/// process cannot find out, for example because it has too many open files; and
+/// KPACK_ERROR_INVALID_ARGUMENT for a null argument, and if the path with its final NUL needs more than
+/// `path_out_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_discover_binary_path(
     address_in_binary: *const c_void,
@@ -207,25 +208,28 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
     })
 }
 
-/// Finds the code object of a split binary that runs on a GPU, and makes a copy of it. Any number of
-/// threads may do so with one cache.
+/// Finds the code object of a split binary that runs on a GPU, and copies it. Any number of threads may
+/// do so with one cache.
 ///
-/// `hipk_metadata` is the wrapper's pointer, to the marker; `co_index` the wrapper's index.
-/// `arch_list` has the GPU's ISAs, the preferred one first. For each, every target that runs on it
-/// is looked for, the most specific first, in every archive, in the order of the search paths. ISAs
-/// that are null, empty or no target IDs are passed over; if there is no other, that is
+/// `hipk_metadata` is the wrapper's pointer to the marker, and `co_index` the wrapper's index.
+/// `arch_list` has the GPU's ISAs, the preferred one first. For each ISA, and each target that runs on
+/// it, the most specific first, this looks into every archive in the order of the search paths. It skips
+/// ISAs that are null, empty or not target IDs; if there is no other, it returns
 /// KPACK_ERROR_INVALID_ARGUMENT.
 ///
-/// `*code_object_out` is to be freed with kpack_free_code_object(), and outlives the cache. After an
-/// error the outputs are as they were.
+/// Free `*code_object_out` with kpack_free_code_object(); it outlives the cache. An error leaves the
+/// outputs unchanged.
 ///
-/// Returns KPACK_ERROR_NOT_IMPLEMENTED with ROCM_KPACK_DISABLE, KPACK_ERROR_INVALID_METADATA where
-/// there is no marker, KPACK_ERROR_IO_ERROR where the process has too many open files or the system has
-/// no memory to open an archive, KPACK_ERROR_ARCHIVE_NOT_FOUND where no archive can be opened,
-/// KPACK_ERROR_ARCH_NOT_FOUND where none has a target that fits, KPACK_ERROR_KERNEL_NOT_FOUND where
-/// none of those has the kernel, or it was made for another build of the binary, and what
-/// kpack_get_kernel() returns. With ROCM_KPACK_DEBUG, standard
-/// error has what was tried.
+/// Returns the errors of kpack_get_kernel(), and
+/// - KPACK_ERROR_NOT_IMPLEMENTED with ROCM_KPACK_DISABLE;
+/// - KPACK_ERROR_INVALID_METADATA if there is no marker;
+/// - KPACK_ERROR_IO_ERROR if the process has too many open files, or too little memory to open an archive;
+/// - KPACK_ERROR_ARCHIVE_NOT_FOUND if no archive can be opened;
+/// - KPACK_ERROR_ARCH_NOT_FOUND if none has a matching target;
+/// - KPACK_ERROR_KERNEL_NOT_FOUND if none of those has the kernel, or they belong to another build of the
+///   binary.
+///
+/// With ROCM_KPACK_DEBUG, prints what was tried on standard error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_load_code_object(
     cache: kpack_cache_t,
@@ -261,7 +265,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
             complain(&Error::Disabled);
             return Err(code(Error::Disabled));
         }
-        // An ISA that is not known must not keep those from working that are.
+        // An unknown ISA must not stop the known ones.
         let mut known: Vec<TargetId> = Vec::new();
         for isa in isas {
             match String::from_utf8_lossy(isa).parse() {
@@ -285,7 +289,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
     })
 }
 
-/// Frees what kpack_load_code_object() made. Null is fine.
+/// Frees memory from kpack_load_code_object(). Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_free_code_object(code_object: *mut c_void) {
     // SAFETY: it came from malloc or calloc.
@@ -294,7 +298,7 @@ pub unsafe extern "C" fn kpack_free_code_object(code_object: *mut c_void) {
 
 /// Calls `callback` with each target ID of the archive at `archive_path`, until it returns false.
 ///
-/// Returns what kpack_open() returns.
+/// Returns the errors of kpack_open().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kpack_enumerate_architectures(
     archive_path: *const c_char,
@@ -323,8 +327,8 @@ fn code(error: Error) -> kpack_error_t {
     error.code()
 }
 
-/// Keeps panics from leaving: one is a fault of this library, and is told on standard error by the
-/// panic handler; the caller gets an error that fits it least badly.
+/// Catches panics. A panic is a bug of this library: the panic handler prints it on standard error, and the
+/// caller gets the closest error.
 fn guard(work: impl FnOnce() -> Result<(), kpack_error_t>) -> kpack_error_t {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => kpack_error_t::KPACK_SUCCESS,
@@ -368,7 +372,7 @@ unsafe fn isas<'a>(
     }
 }
 
-/// Where a caller wants a result: memory that need not hold anything yet.
+/// Memory for a result of the caller, which may be uninitialised.
 struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
@@ -379,12 +383,12 @@ impl<T> Out<T> {
     }
 
     fn set(self, value: T) {
-        // SAFETY: whoever made it saw to that.
+        // SAFETY: `new` had this contract.
         unsafe { self.0.write(value) };
     }
 }
 
-/// Where a code object and its size go.
+/// Memory for the results of the caller: a code object and its size.
 struct Output {
     data: Out<*mut c_void>,
     size: Out<usize>,

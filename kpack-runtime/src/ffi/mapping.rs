@@ -1,4 +1,4 @@
-//! A file in memory.
+//! Maps a file into memory.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +13,9 @@ impl Mapping {
     /// Maps `file` as it is now.
     ///
     /// # Safety
-    /// The file must not be changed or made shorter for as long as the mapping lives.
+    /// Nobody may change or truncate the file while the mapping lives.
     pub(crate) unsafe fn new(file: &File) -> io::Result<Self> {
-        // SAFETY: the caller keeps the file as it is.
+        // SAFETY: the caller leaves the file unchanged.
         unsafe { Mmap::map(file) }.map(Self)
     }
 

@@ -1,9 +1,8 @@
-//! The C interface, and whatever else the compiler cannot check.
+//! The C interface, and all other code that the compiler cannot check.
 //!
-//! The functions are those of `rocm_kpack/kpack.h`, which is made from them; `docs/runtime.md` has
-//! their contract in one place. No panic leaves them, and no file makes one of them read or write
-//! where it should not. What callers must see to: handles and pointers are null or valid, strings
-//! end with NUL, and nothing is closed while another thread uses it.
+//! `rocm_kpack/kpack.h` is generated from these functions. No panic leaves them, and no file makes one of
+//! them read or write where it should not. Callers must ensure that handles and pointers are null or valid,
+//! that strings end with NUL, and that nobody closes what another thread uses.
 
 #![allow(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! What a process can ask of itself.
+//! Questions of a process about itself.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Size of the pieces in which memory is read: no page is smaller, and all are multiples of it.
+/// Memory is read in pieces of this size: every page size is a multiple of it.
 const PIECE: usize = 4096;
 
 /// Whether the process has more rights than whoever started it (AT_SECURE, see getauxval(3)).
@@ -14,13 +14,13 @@ pub(crate) fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Copies what is readable at `address` of this process into `bytes`; returns how many bytes, which
-/// ends where a page cannot be read.
+/// Copies the memory at `address` of this process into `bytes`, up to the first unreadable page; returns the
+/// number of bytes.
 ///
 /// # Errors
-/// Where process_vm_readv(2) may not be used.
+/// process_vm_readv(2) is forbidden.
 pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) -> io::Result<usize> {
-    // A piece that cannot be read whole may not be read at all, so none goes over a page's end.
+    // The kernel may refuse a piece that it cannot read as a whole, so none crosses the end of a page.
     let mut pieces = Vec::new();
     let mut at = address;
     let end = address.saturating_add(bytes.len());
@@ -36,7 +36,7 @@ pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) -> io::Result<usize>
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    // SAFETY: `local` is `bytes`, which may be written; of `pieces` the kernel reads what is there.
+    // SAFETY: `local` is `bytes`, which may be written; the kernel reads only what is mapped of `pieces`.
     let read = unsafe {
         libc::process_vm_readv(
             libc::getpid(),
@@ -79,9 +79,9 @@ pub(crate) fn loaded_objects() -> Vec<PathBuf> {
     paths
 }
 
-/// `file` in memory, longer than it is.
+/// Maps `file`, and memory past its end.
 #[cfg(test)]
 pub(crate) fn map_for_test(file: &std::fs::File, size: usize) -> memmap2::Mmap {
-    // SAFETY: nobody else has the file; only the kernel looks at what is behind its end.
+    // SAFETY: nobody else has the file, and only the kernel reads past its end.
     unsafe { memmap2::MmapOptions::new().len(size).map(file) }.expect("a mapping")
 }

@@ -6,19 +6,19 @@ use std::ffi::{CString, c_char, c_void};
 
 use crate::{Archive, Cache, Error};
 
-/// What a function returns.
+/// The result of a function.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum kpack_error_t {
-    /// It worked.
+    /// Success.
     KPACK_SUCCESS = 0,
-    /// A null argument, an index out of range, a buffer that is too small, or no target ID.
+    /// A null argument, an index out of range, a buffer that is too small, or no valid target ID.
     KPACK_ERROR_INVALID_ARGUMENT = 1,
     /// There is no such file.
     KPACK_ERROR_FILE_NOT_FOUND = 2,
-    /// The file is no archive, or its parts contradict each other.
+    /// The file is not an archive, or its parts contradict each other.
     KPACK_ERROR_INVALID_FORMAT = 3,
-    /// An archive of a version that is not known.
+    /// An archive of an unsupported version.
     KPACK_ERROR_UNSUPPORTED_VERSION = 4,
     /// No such kernel.
     KPACK_ERROR_KERNEL_NOT_FOUND = 5,
@@ -26,11 +26,11 @@ pub enum kpack_error_t {
     KPACK_ERROR_DECOMPRESSION_FAILED = 6,
     /// Too little memory.
     KPACK_ERROR_OUT_OF_MEMORY = 7,
-    /// Turned off by ROCM_KPACK_DISABLE.
+    /// ROCM_KPACK_DISABLE is set.
     KPACK_ERROR_NOT_IMPLEMENTED = 8,
     /// A file that is empty or cannot be read.
     KPACK_ERROR_IO_ERROR = 9,
-    /// The archive's table of contents is no MessagePack map of the right types.
+    /// The archive's table of contents is not a MessagePack map of the right types.
     KPACK_ERROR_MSGPACK_PARSE_FAILED = 10,
     /// No file is mapped at the address.
     KPACK_ERROR_PATH_DISCOVERY_FAILED = 11,
@@ -38,7 +38,7 @@ pub enum kpack_error_t {
     KPACK_ERROR_INVALID_METADATA = 12,
     /// No archive could be opened.
     KPACK_ERROR_ARCHIVE_NOT_FOUND = 13,
-    /// No archive has a target that fits.
+    /// No archive has a matching target.
     KPACK_ERROR_ARCH_NOT_FOUND = 14,
 }
 
@@ -65,16 +65,16 @@ pub struct kpack_archive {
 /// An open archive.
 pub type kpack_archive_t = *mut kpack_archive;
 
-/// Archives that stay open, and what the environment asks for.
+/// Open archives, and the settings of the environment.
 pub struct kpack_cache {
     pub(super) cache: Cache,
 }
 
-/// Archives that stay open, and what the environment asks for.
+/// Open archives, and the settings of the environment.
 pub type kpack_cache_t = *mut kpack_cache;
 
-/// Is called with a target ID, which is valid during the call, and the pointer that was passed on;
-/// returns whether to go on. It must not throw.
+/// Gets a target ID, which is valid during the call, and the caller's pointer; returns whether to continue.
+/// It must not throw.
 pub type kpack_arch_callback_t =
     Option<unsafe extern "C" fn(arch: *const c_char, user_data: *mut c_void) -> bool>;
 
