@@ -85,11 +85,13 @@ const TOOLS: &[Tool] = &[
         package: "librocrand-dev",
         purpose: "device functions of a real library",
     },
+    program("fish", "fish", "a shell that completes commands"),
+    program("zsh", "zsh", "a shell that completes commands"),
     program("file", "file", "CPack's DEB generator"),
     program("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
     program("rpmbuild", "rpm", "CPack's RPM generator"),
-    program("python3", "python3", "unpacks Python wheels"),
-    program("pip3", "python3-pip", "downloads Python wheels"),
+    program("python3", "python3", "makes and unpacks Python wheels"),
+    program("pip3", "python3-pip", "downloads and builds Python wheels"),
     Tool {
         needed: Needed::File(&[
             "/usr/share/rocm/cmake/ROCMConfig.cmake",

@@ -1,8 +1,11 @@
 //! `cargo xtask dist`: an install prefix with the helper, the loader, their packages for CMake and
-//! pkg-config, and the documents.
+//! pkg-config, the manual, and the documents.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+mod licences;
+mod manual;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -12,6 +15,9 @@ use object::read::elf::{Dyn, FileHeader};
 use xshell::Shell;
 
 use crate::{process, repository};
+
+/// The version of all crates.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Build results to install.
 #[derive(Debug)]
@@ -33,10 +39,49 @@ impl Built {
             runtime: repository::build_runtime(shell)?,
         })
     }
+
+    /// The shared library.
+    pub(crate) fn loader(&self) -> PathBuf {
+        self.runtime.join("librocm_kpack.so")
+    }
+
+    /// The static library.
+    pub(crate) fn static_loader(&self) -> PathBuf {
+        self.runtime.join("librocm_kpack.a")
+    }
+
+    fn so_name(&self) -> Result<String> {
+        so_name(&self.loader())
+    }
+
+    /// The name of a part's package. The loader's ends with the number of its SONAME, so that two
+    /// versions of it can be installed side by side.
+    pub(crate) fn package(&self, part: Part) -> Result<String> {
+        Ok(match part {
+            Part::Helper => "kpack".to_owned(),
+            Part::Loader => self.so_name()?.replace(".so.", "").replace('_', "-"),
+            Part::Development => "librocm-kpack-dev".to_owned(),
+        })
+    }
 }
 
-/// Fills `prefix`: `bin/kpack`, `lib/librocm_kpack.*`, `include/rocm_kpack/`, `lib/pkgconfig/`,
-/// `lib/cmake/`, `share/doc/kpack/`. The loader and its packages go to `libdir` instead of `lib`.
+/// What kpack consists of; a package of its own each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The command, its CMake package and its documents.
+    Helper,
+    /// The shared library that HIP runtimes load.
+    Loader,
+    /// What programs are built with that call the loader.
+    Development,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 3] = [Self::Helper, Self::Loader, Self::Development];
+}
+
+/// Fills `prefix` with all parts: `bin/kpack`, `lib/librocm_kpack.*`, `include/rocm_kpack/`,
+/// `lib/pkgconfig/`, `lib/cmake/`, `share/`. The loader and its packages go to `libdir` instead of `lib`.
 ///
 /// # Errors
 /// A build fails, or a directory cannot be written.
@@ -56,11 +101,40 @@ pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
 /// As [`install`], from existing build results.
 pub(crate) fn fill(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     process::step(&format!("Installing kpack into {}", prefix.display()));
+    for part in Part::ALL {
+        fill_with(part, prefix, libdir, built)?;
+    }
+    Ok(())
+}
+
+/// As [`fill`], with one part.
+pub(crate) fn fill_with(part: Part, prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
+    let documents = prefix.join("share/doc").join(built.package(part)?);
+    match part {
+        Part::Helper => {
+            install_helper(prefix, &documents, built)?;
+            licences::install(&documents, "kpack-split")
+        }
+        Part::Loader => {
+            let library = prefix.join(libdir);
+            let full_name = format!("librocm_kpack.so.{VERSION}");
+            copy_file(&built.loader(), &library.join(&full_name))?;
+            link_file(&full_name, &library.join(built.so_name()?))?;
+            licences::install(&documents, "kpack-runtime")
+        }
+        Part::Development => {
+            install_development(prefix, libdir, built)?;
+            licences::install(&documents, "kpack-runtime")
+        }
+    }
+}
+
+/// Installs the command, its CMake package, its manual and the documents.
+fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> {
     let root = repository::root();
-    let documents = prefix.join("share/doc/kpack");
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
-    install_runtime(prefix, libdir, &built.runtime)?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
+    manual::install(prefix)?;
     copy_tree(&root.join("docs"), &documents.join("docs"))?;
     for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
         copy_file(&root.join(name), &documents.join(name))?;
@@ -68,20 +142,13 @@ pub(crate) fn fill(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     Ok(())
 }
 
-/// Installs the loader, its headers, and its CMake and pkg-config packages.
-fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
+/// Installs the loader's headers, its static library, and its CMake and pkg-config packages.
+fn install_development(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     let source = repository::root().join("kpack-runtime");
-    let version = env!("CARGO_PKG_VERSION");
     let library = prefix.join(libdir);
-    let full_name = format!("librocm_kpack.so.{version}");
-    copy_file(&built.join("librocm_kpack.so"), &library.join(&full_name))?;
-    let so_name = so_name(&built.join("librocm_kpack.so"))?;
-    link_file(&full_name, &library.join(&so_name))?;
+    let so_name = built.so_name()?;
     link_file(&so_name, &library.join("librocm_kpack.so"))?;
-    copy_file(
-        &built.join("librocm_kpack.a"),
-        &library.join("librocm_kpack.a"),
-    )?;
+    copy_file(&built.static_loader(), &library.join("librocm_kpack.a"))?;
     copy_tree(
         &source.join("include/rocm_kpack"),
         &prefix.join("include/rocm_kpack"),
@@ -94,12 +161,12 @@ fn install_runtime(prefix: &Path, libdir: &Path, built: &Path) -> Result<()> {
         let template = source.join("package").join(format!("{name}.in"));
         let text = fs::read_to_string(&template).with_context(|| template.display().to_string())?;
         let text = text
-            .replace("@VERSION@", version)
+            .replace("@VERSION@", VERSION)
             .replace("@SONAME@", &so_name)
             .replace("@LIBDIR@", &libdir.display().to_string())
             .replace("@PKGCONFIG_TO_PREFIX@", &up(1))
             .replace("@CMAKE_TO_PREFIX@", &up(2));
-        write_file(&to.join(name), &text)
+        write_file(&to.join(name), text.as_bytes())
     };
     fill_in("rocm-kpack.pc", &library.join("pkgconfig"))?;
     let cmake = library.join("cmake/rocm-kpack");
@@ -150,18 +217,24 @@ fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file with its mode.
+/// Copies a file, and whether it can be run.
 fn copy_file(from: &Path, to: &Path) -> Result<()> {
     make_way(to)?;
     fs::copy(from, to)
         .with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
-    println!("   {}", to.display());
-    Ok(())
+    let runs = fs::metadata(from)?.permissions().mode() & 0o111 != 0;
+    installed(to, if runs { 0o755 } else { 0o644 })
 }
 
-fn write_file(path: &Path, text: &str) -> Result<()> {
+fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     make_way(path)?;
-    fs::write(path, text).with_context(|| path.display().to_string())?;
+    fs::write(path, bytes).with_context(|| path.display().to_string())?;
+    installed(path, 0o644)
+}
+
+/// Everybody may read what is installed, whatever the umask is.
+fn installed(path: &Path, mode: u32) -> Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
     println!("   {}", path.display());
     Ok(())
 }

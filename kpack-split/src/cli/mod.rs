@@ -19,7 +19,7 @@ mod verify;
 use std::io;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Error;
@@ -58,6 +58,11 @@ enum Command {
     Recombine(recombine::Arguments),
     Report(report::Arguments),
     Verify(verify::Arguments),
+}
+
+/// The description of the command's arguments, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the command that the process's arguments name.

@@ -32,6 +32,7 @@ macro_rules! with_each_package {
 mod arguments;
 mod find_package;
 mod install;
+mod manual;
 mod package;
 mod package_relations;
 mod package_roots;
