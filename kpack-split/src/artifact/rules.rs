@@ -209,10 +209,12 @@ pub(crate) enum Host {
 }
 
 /// The binaries that the archive at `path` in an artifact has kernels of, and that are no split
-/// binaries. `entry` finds what is at a path, in any of the artifacts.
+/// binaries. `prefixes` are those of the artifact; `entry` finds what is at a path, in any of the
+/// artifacts.
 pub(crate) fn kernels_without_host<'t>(
     path: &Path,
     toc: &Toc,
+    prefixes: &[String],
     entry: &dyn Fn(&Path) -> Option<&'t Item>,
 ) -> BTreeMap<String, Host> {
     let kernels = toc.kernels.keys();
@@ -222,8 +224,9 @@ pub(crate) fn kernels_without_host<'t>(
     let mut found = BTreeMap::new();
     for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
         let mut host = Some(Host::Missing);
-        // The archive is somewhere in the prefix that its kernels are named in.
-        for prefix in path.ancestors().skip(1) {
+        // The archive is somewhere in the prefix that its kernels are named in, or in the first of several.
+        let around = path.ancestors().skip(1);
+        for prefix in around.chain(prefixes.iter().map(Path::new)) {
             let place = prefix.join(binary);
             match entry(&place) {
                 None => {}

@@ -13,7 +13,7 @@ use super::storage::{InstallHint, Storage};
 use crate::Error;
 use crate::artifact::databases::{DATABASES, Selection};
 use crate::artifact::split::{
-    self, BatchOptions, BatchReport, Failure, Options, Outcome, Report, Unknown,
+    self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
 };
 use crate::install::{Notice, Severity, Unexpected};
 use kpack_build::shared::shown;
@@ -80,6 +80,9 @@ pub(super) struct Arguments {
     /// AMDGPU code object)
     #[arg(long, value_enum, default_value_t = UnknownArgument::Report)]
     unknown: UnknownArgument,
+    /// Where archives go in an install prefix, and how they are named
+    #[arg(long, value_enum, default_value_t = LayoutArgument::Module)]
+    layout: LayoutArgument,
     #[command(flatten)]
     hint: InstallHint,
     #[command(flatten)]
@@ -115,6 +118,14 @@ enum UnknownArgument {
     Move,
     /// Reject the artifact
     Error,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LayoutArgument {
+    /// lib/.kpack/MODULE_COMPONENT_TARGET.kpack, an archive for each prefix
+    Module,
+    /// .kpack/NAME_COMPONENT_TARGET.kpack, one archive for all prefixes, as TheRock packages them
+    Artifact,
 }
 
 /// What `--json` prints of a batch.
@@ -167,6 +178,10 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         UnknownArgument::Report => Unknown::Report,
         UnknownArgument::Move => Unknown::Move,
         UnknownArgument::Error => Unknown::Error,
+    };
+    options.layout = match arguments.layout {
+        LayoutArgument::Module => Layout::Module,
+        LayoutArgument::Artifact => Layout::Artifact,
     };
     options
         .install_hint

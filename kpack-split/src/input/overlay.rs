@@ -27,8 +27,11 @@ impl Overlay {
             if let Some(set) = self.sets.get(root)
                 && let Ok(within) = path.strip_prefix(root)
             {
-                let all = set.iter().map(|root| root.join(within));
-                places.extend(all.filter(|place| place != path));
+                for place in set.iter().map(|root| root.join(within)) {
+                    if !places.contains(&place) {
+                        places.push(place);
+                    }
+                }
             }
         }
         places

@@ -100,9 +100,11 @@ fn check_group(
     let prefix = prefix_of(path, &kernel_name);
     if is_object(&kernel_name) {
         // Its name says nothing of where the binary is.
-    } else if let Some(expected) = context.artifacts.prefix_around(path) {
+    } else if let Some((artifact, expected)) = context.artifacts.around_file(path) {
         let named = expected.join(&kernel_name);
-        if prefix.as_ref() != Some(&expected) && !is_one_file(path, &named) {
+        // Other splitters name kernels by the path in the artifact.
+        let fits = prefix.is_some_and(|prefix| prefix == expected || prefix == artifact);
+        if !fits && !is_one_file(path, &named) {
             let text = format!(
                 "its kernels are named `{kernel_name}`, which is not its path in the install prefix \
                  {}",

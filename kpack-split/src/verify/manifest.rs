@@ -41,8 +41,8 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
     if check.is_part {
         check.agrees_with_whole(&group)?;
     }
-    let fits = match context.artifacts.prefix_around(path) {
-        Some(prefix) => is_installed_prefix(path, &prefix, &manifest.prefix),
+    let fits = match context.artifacts.around_file(path) {
+        Some((_, prefix)) => is_installed_prefix(path, &prefix, &manifest.prefix),
         None => prefix_fits(path, &manifest.prefix),
     };
     check.faults.extend(fits.err());

@@ -136,7 +136,10 @@ pub(crate) fn overlay(output: &Tree, artifacts: &[&str]) -> Tree {
         let listed = output.path(&format!("{artifact}/artifact_manifest.txt"));
         for prefix in fs::read_to_string(listed).unwrap().lines() {
             let from = output.path(&format!("{artifact}/{prefix}/."));
-            process::copy(from, root.root());
+            // Other splitters list prefixes that they write nothing into.
+            if from.exists() {
+                process::copy(from, root.root());
+            }
         }
     }
     root

@@ -152,7 +152,8 @@ impl<'a> Component<'a> {
             for (path, item) in kpacks {
                 let archive = input::open_archive(&item.from)?;
                 let entry = |path: &Path| host.entries.get(path);
-                for (_, found) in kernels_without_host(path, archive.toc(), &entry) {
+                for (_, found) in kernels_without_host(path, archive.toc(), &host.prefixes, &entry)
+                {
                     if let Host::NotSplit(path) = found {
                         wrong.extend(host.entries.get(&path).map(|item| &item.from));
                     }

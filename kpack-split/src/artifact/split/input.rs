@@ -11,7 +11,7 @@ use super::modules::{Module, module};
 use super::report::Report;
 use super::sources::{Sources, Trees};
 use super::targets::is_for;
-use super::{Options, Unknown};
+use super::{Layout, Options, Unknown};
 use crate::Error;
 use crate::artifact::classify::{Class, Node, Topic};
 use crate::artifact::manifest_txt;
@@ -22,7 +22,7 @@ use crate::install::presplit::Presplit;
 /// What is in an artifact.
 pub(super) struct Input {
     pub(super) trees: Trees,
-    /// What is to be split: one for each prefix with fat binaries.
+    /// What is to be split.
     pub(super) modules: Vec<Module>,
     /// The module and the binary in it that a file is.
     pub(super) fat_of: HashMap<PathBuf, (usize, usize)>,
@@ -39,18 +39,19 @@ impl Input {
         sources: &Sources,
         report: &mut Report,
     ) -> Result<Self, Error> {
-        let component = options.component()?;
         let trees = sources.read(options, report)?;
         refuse_contradictions(&trees)?;
 
         let mut modules: Vec<Module> = Vec::new();
         let mut fat_of = HashMap::new();
         for (_, tree) in trees.all.iter().filter(|(target, _)| target.is_none()) {
-            for prefix in &tree.prefixes {
-                let Some(module) = module(tree, prefix, component, modules.len(), &mut fat_of)?
-                else {
-                    continue;
-                };
+            let each = match options.layout {
+                Layout::Module => 1,
+                Layout::Artifact => tree.prefixes.len().max(1),
+            };
+            for prefixes in tree.prefixes.chunks(each) {
+                let module = module(tree, prefixes, options, modules.len(), &mut fat_of)?;
+                let Some(module) = module else { continue };
                 if let Some(other) = modules.iter().find(|other| other.collides(&module)) {
                     let advice = "the directory above `stage` names the module";
                     return Err(module.collision(&tree.root, &other.prefix, advice));

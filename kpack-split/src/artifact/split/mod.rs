@@ -31,7 +31,7 @@ use input::Input;
 use sources::Sources;
 
 pub use batch::{BatchOptions, BatchReport, Failure, Outcome, batch};
-pub use options::{Options, Unknown};
+pub use options::{Layout, Options, Unknown};
 pub(in crate::artifact) use output_dir::resolve;
 pub(crate) use parent_dir::artifact_prefix;
 pub use report::{ArtifactReport, Report};

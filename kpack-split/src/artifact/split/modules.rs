@@ -1,4 +1,4 @@
-//! The fat binaries of a prefix, and what becomes of them.
+//! The fat binaries that share archives, and what becomes of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -11,6 +11,7 @@ use kpack_format::names::Group;
 
 use super::manifests::Listed;
 use super::targets::Targets;
+use super::{Layout, Options};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
 use crate::artifact::manifest_txt;
@@ -21,8 +22,9 @@ use crate::install::is_name_part;
 use crate::install::locate::{KpackPath, Located, Prefix};
 use crate::split::{self, FatFile, Input, code_ids};
 
-/// The fat binaries of a prefix.
+/// The fat binaries of a prefix, or of all prefixes of an artifact.
 pub(super) struct Module {
+    /// The one with the archives.
     pub(super) prefix: String,
     /// Module and component.
     pub(super) group: Group,
@@ -85,6 +87,7 @@ impl Module {
 
 /// A fat binary, and what its host binary will be.
 pub(super) struct FatBinary {
+    pub(super) prefix: String,
     /// Path in the prefix, the kernel name.
     pub(super) name: String,
     pub(super) file: FatFile,
@@ -118,45 +121,35 @@ impl FatBinary {
     }
 }
 
-/// The fat binaries of a prefix; `None` if it has none. Names of one inode are one binary, of the first
-/// name. `fat_of` gets the position of each.
+/// The fat binaries of prefixes that share archives; `None` if they have none. Names of one inode are one
+/// binary, of the first name. `fat_of` gets the position of each.
 pub(super) fn module(
     tree: &Tree,
-    prefix: &str,
-    component: &str,
+    prefixes: &[String],
+    options: &Options,
     index: usize,
     fat_of: &mut HashMap<PathBuf, (usize, usize)>,
 ) -> Result<Option<Module>, Error> {
-    let within = || {
-        tree.entries
-            .iter()
-            .filter(|(_, item)| *item.prefix == *prefix)
-    };
-    let fat: Vec<(&PathBuf, &Item)> = within()
-        .filter(|(_, item)| item.class == Class::Fat)
-        .collect();
-    if fat.is_empty() {
+    let is_own = |item: &Item| prefixes.iter().any(|prefix| **prefix == *item.prefix);
+    let all = || tree.entries.iter().filter(|(_, item)| is_own(item));
+    let fat: Vec<(&PathBuf, &Item)> = all().filter(|(_, item)| item.class == Class::Fat).collect();
+    let Some((_, first)) = fat.first() else {
         return Ok(None);
-    }
-    let root = tree.root.join(prefix);
-    let name = manifest_txt::module(prefix);
-    if !is_name_part(&name) {
-        return Err(Error::refused(
-            &root,
-            format!(
-                "its module would be `{name}`; expected a part of a file name, of letters, digits, \
-                 `.`, `_`, `+` and `-`"
-            ),
-        ));
-    }
-    let group = Group::new(&name, component);
-    let installed = Prefix::new(&root)?;
-    let kpacks = installed.kpack_dir(Path::new("lib/.kpack"))?;
+    };
+    let prefix = first.prefix.to_string();
+    let group = group(&tree.root, &prefix, options)?;
+    let kpacks =
+        Prefix::new(&tree.root.join(&prefix))?.kpack_dir(Path::new(match options.layout {
+            Layout::Module => "lib/.kpack",
+            Layout::Artifact => ".kpack",
+        }))?;
 
-    let mut links: BTreeMap<usize, (PathBuf, Vec<Located>)> = BTreeMap::new();
+    let mut links: BTreeMap<usize, (PathBuf, String, Vec<Located>)> = BTreeMap::new();
     let mut inodes = HashMap::new();
     for (path, item) in fat {
-        let located = installed.binary(path.strip_prefix(prefix).unwrap_or(path))?;
+        let own = &*item.prefix;
+        let installed = Prefix::new(&tree.root.join(own))?;
+        let located = installed.binary(path.strip_prefix(own).unwrap_or(path))?;
         let next = links.len();
         let binary = match item.node {
             Node::File {
@@ -166,13 +159,13 @@ pub(super) fn module(
             _ => next,
         };
         fat_of.insert(item.from.clone(), (index, binary));
-        let (_, names) = links
+        let (.., names) = links
             .entry(binary)
-            .or_insert_with(|| (item.from.clone(), Vec::new()));
+            .or_insert_with(|| (item.from.clone(), own.to_owned(), Vec::new()));
         names.push(located);
     }
     let mut binaries = Vec::new();
-    for (path, names) in links.into_values() {
+    for (path, own, names) in links.into_values() {
         let Some(first) = names.first() else { continue };
         let Input::Fat(file, _) = split::read(&path)? else {
             return Err(Error::refused(&path, "it changed while it was read"));
@@ -183,15 +176,16 @@ pub(super) fn module(
         };
         let plan = file.plan(&marker)?;
         binaries.push(FatBinary {
+            prefix: own,
             name: first.name.clone(),
             marker,
             file,
             plan,
         });
     }
-    let directory = Path::new(prefix).join(&kpacks.name);
+    let directory = Path::new(&prefix).join(&kpacks.name);
     let mut present = BTreeMap::new();
-    for (path, item) in within() {
+    for (path, item) in all() {
         if let Class::Target { target, .. } = &item.class
             && *path == directory.join(group.archive(target))
         {
@@ -200,13 +194,30 @@ pub(super) fn module(
     }
     let manifest = tree.entries.get(&directory.join(group.manifest()));
     Ok(Some(Module {
-        prefix: prefix.to_owned(),
+        prefix,
         group,
         kpacks,
         binaries,
         present,
         manifest: manifest.map(|item| item.from.clone()),
     }))
+}
+
+/// The module and component whose archives are those of `prefix`.
+fn group(root: &Path, prefix: &str, options: &Options) -> Result<Group, Error> {
+    let component = options.component()?;
+    if options.layout == Layout::Artifact {
+        return Ok(Group::from(options.artifact_prefix.as_str()));
+    }
+    let name = manifest_txt::module(prefix);
+    if is_name_part(&name) {
+        return Ok(Group::new(&name, component));
+    }
+    let reason = format!(
+        "its module would be `{name}`; expected a part of a file name, of letters, digits, `.`, `_`, `+` \
+         and `-`"
+    );
+    Err(Error::refused(&root.join(prefix), reason))
 }
 
 /// The marker of a binary with these names: archives are looked for from each one's directory.

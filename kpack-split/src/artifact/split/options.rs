@@ -31,6 +31,8 @@ pub struct Options {
     pub unexpected: Unexpected,
     /// How to treat files outside of kernel databases that look architecture-specific.
     pub unknown: Unknown,
+    /// Where archives go, and how they are named.
+    pub layout: Layout,
     /// How users install the archive of a target, for the manifests; see
     /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
     pub install_hint: Option<String>,
@@ -55,6 +57,16 @@ pub enum Unknown {
     Error,
 }
 
+/// Where archives go in an install prefix, and how they are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layout {
+    /// `lib/.kpack/<module>_<component>_<target>.kpack`, one archive for each prefix.
+    #[default]
+    Module,
+    /// `.kpack/<artifact prefix>_<target>.kpack`, one archive for all prefixes, in the first of them.
+    Artifact,
+}
+
 impl Options {
     /// For an artifact directory, with the defaults of everything else: all kernel databases, all
     /// targets, Zstandard at level 3, and as many threads as there are processors.
@@ -72,6 +84,7 @@ impl Options {
             require_targets: false,
             unexpected: Unexpected::default(),
             unknown: Unknown::default(),
+            layout: Layout::default(),
             install_hint: None,
             scheme: Scheme::ZstdPerKernel,
             level: 3,

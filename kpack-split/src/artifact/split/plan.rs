@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) prefixes: Vec<String>,
     /// By target; `None` is the generic one.
     pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
-    /// What is split: one for each prefix with fat binaries.
+    /// What is split.
     pub(super) modules: Vec<Module>,
     /// The targets that are kept.
     pub(super) targets: Targets,
@@ -67,7 +67,7 @@ pub(super) fn plan(
                 let text = format!("skipping all of its device code: {}", list(&own));
                 report.warn(&binary.file.code.path, text);
             }
-            report.binaries.push(file_report(module, binary, &targets));
+            report.binaries.push(file_report(binary, &targets));
         }
     }
     Ok(Plan {
@@ -291,11 +291,11 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn file_report(module: &Module, binary: &FatBinary, targets: &Targets) -> FileReport {
+fn file_report(binary: &FatBinary, targets: &Targets) -> FileReport {
     let own = binary.file.code.targets().into_iter();
     let kept = own.filter(|target| targets.keeps(target));
     FileReport {
-        path: format!("{}/{}", module.prefix, binary.name),
+        path: format!("{}/{}", binary.prefix, binary.name),
         outcome: Outcome::Split {
             wrappers: binary.file.code.wrapper_count(),
             targets: kept.map(|target| target.to_string()).collect(),

@@ -143,6 +143,12 @@ impl Artifacts {
         }
         self.in_sets.extend(roots.iter().cloned());
         if is_split {
+            // Installed, all prefixes of all artifacts are one.
+            let prefixes = roots.iter().flat_map(|root| {
+                let listed = manifest_txt::read(root).unwrap_or_default();
+                listed.into_iter().map(move |prefix| root.join(prefix))
+            });
+            self.overlay.add(prefixes.collect());
             self.overlay.add(roots.clone());
         }
         self.sets.push(Set {
@@ -183,14 +189,14 @@ impl Artifacts {
         places
     }
 
-    /// The install prefix that a file is in, if it is in one of an artifact directory.
-    pub(super) fn prefix_around(&self, file: &Path) -> Option<PathBuf> {
+    /// The artifact directory and the install prefix in it that a file is in, if it is in any.
+    pub(super) fn around_file(&self, file: &Path) -> Option<(PathBuf, PathBuf)> {
         let real = file.canonicalize().ok()?;
         real.ancestors().find_map(|artifact| {
             let within = real.strip_prefix(artifact).ok()?;
             let mut prefixes = self.prefixes.get(artifact)?.iter().flatten();
             let prefix = prefixes.find(|prefix| within.starts_with(prefix))?;
-            Some(artifact.join(prefix))
+            Some((artifact.to_owned(), artifact.join(prefix)))
         })
     }
 

@@ -48,7 +48,8 @@ impl Set {
         archives: &Archives,
         report: &mut Report,
     ) -> Result<(), Error> {
-        if !members.iter().any(|member| member.role == Role::Generic) {
+        let generic = members.iter().find(|member| member.role == Role::Generic);
+        let Some(generic) = generic else {
             let text = format!(
                 "has no {}_{} beside it, so nothing loads its device code",
                 self.component,
@@ -58,14 +59,15 @@ impl Set {
                 report.note(Subject::Artifact, &first.tree.root, text);
             }
             return Ok(());
-        }
+        };
         let entries = || members.iter().flat_map(|member| &member.tree.entries);
         let entry = |path: &Path| {
             let mut trees = members.iter().map(|member| &member.tree);
             trees.find_map(|tree| tree.entries.get(path))
         };
         for (path, item) in entries().filter(|(_, item)| item.is_kpack()) {
-            kernels_have_binaries(path, item, &entry, archives, report)?;
+            let prefixes = &generic.tree.prefixes;
+            kernels_have_binaries(path, item, prefixes, &entry, archives, report)?;
         }
         Ok(())
     }
@@ -74,6 +76,7 @@ impl Set {
 fn kernels_have_binaries<'t>(
     path: &Path,
     item: &Item,
+    prefixes: &[String],
     entry: &dyn Fn(&Path) -> Option<&'t Item>,
     archives: &Archives,
     report: &mut Report,
@@ -84,7 +87,7 @@ fn kernels_have_binaries<'t>(
         Err(Error::Refused { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
-    for (binary, host) in kernels_without_host(path, lock(&archive).toc(), entry) {
+    for (binary, host) in kernels_without_host(path, lock(&archive).toc(), prefixes, entry) {
         let text = match host {
             Host::Missing => format!("has kernels of `{binary}`, which no artifact has"),
             Host::NotSplit(_) => without_host(&binary),
