@@ -1,7 +1,5 @@
 //! Reports of a run, and its progress.
 
-mod json;
-
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;

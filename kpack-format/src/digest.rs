@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
-use serde::ser::{Serialize, Serializer};
-
 /// A SHA-256 digest.
 pub type Sha256 = [u8; 32];
 
@@ -84,51 +81,5 @@ impl Hasher {
 impl fmt::Debug for Hasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Hasher")
-    }
-}
-
-/// A digest, or the start of one, as it stands in a file: a MessagePack byte string.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Digest<const SIZE: usize = 32>(pub(crate) [u8; SIZE]);
-
-impl<const SIZE: usize> Serialize for Digest<SIZE> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de, const SIZE: usize> Deserialize<'de> for Digest<SIZE> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_bytes(DigestVisitor).map(Self)
-    }
-}
-
-struct DigestVisitor<const SIZE: usize>;
-
-impl<'de, const SIZE: usize> Visitor<'de> for DigestVisitor<SIZE> {
-    type Value = [u8; SIZE];
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a digest of {SIZE} bytes")
-    }
-
-    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
-        bytes
-            .try_into()
-            .map_err(|_| E::invalid_length(bytes.len(), &self))
-    }
-
-    // Some writers know no byte strings.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<Self::Value, A::Error> {
-        let mut digest = [0; SIZE];
-        for (index, byte) in digest.iter_mut().enumerate() {
-            *byte = bytes
-                .next_element()?
-                .ok_or_else(|| de::Error::invalid_length(index, &self))?;
-        }
-        match bytes.next_element::<de::IgnoredAny>()? {
-            None => Ok(digest),
-            Some(_) => Err(de::Error::invalid_length(SIZE + 1, &self)),
-        }
     }
 }

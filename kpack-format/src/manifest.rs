@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::Sha256;
-use crate::digest::Digest;
-use crate::message_pack::{self, record};
+use crate::message_pack::{MessagePackError, Reader, Writer};
 
 /// The version of the format.
 const FORMAT_VERSION: u32 = 1;
@@ -51,89 +50,104 @@ impl fmt::Display for ManifestError {
 
 impl std::error::Error for ManifestError {}
 
-record! {
-    /// The manifest as it stands in the file.
-    struct Wire {
-        format_version = "format_version": u32,
-        component_name = "component_name": String,
-        prefix = "prefix": String,
-        kpack_files = "kpack_files": BTreeMap<String, WireFile>,
-        install_hint = "install_hint": Option<String>,
+impl KpackFile {
+    fn write(&self, out: &mut Writer) {
+        out.map(4 + usize::from(self.checksum.is_some()));
+        out.text("architecture").text(&self.architecture);
+        out.text("filename").text(&self.filename);
+        out.text("size").integer(self.size);
+        out.text("kernel_count").integer(self.kernel_count);
+        if let Some(checksum) = &self.checksum {
+            out.text("checksum").bytes(checksum);
+        }
     }
-}
 
-record! {
-    struct WireFile {
-        architecture = "architecture": String,
-        filename = "filename": String,
-        size = "size": u64,
-        kernel_count = "kernel_count": u64,
-        checksum = "checksum": Option<Digest>,
+    fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
+        let (mut architecture, mut filename) = (None, None);
+        let (mut size, mut kernel_count, mut checksum) = (None, None, None);
+        reader.map(|key, value| match key {
+            "architecture" => value.field(&mut architecture, key, Reader::string),
+            "filename" => value.field(&mut filename, key, Reader::string),
+            "size" => value.field(&mut size, key, Reader::integer),
+            "kernel_count" => value.field(&mut kernel_count, key, Reader::integer),
+            "checksum" => value.field(&mut checksum, key, Reader::digest),
+            _ => value.skip().map(drop),
+        })?;
+        Ok(Self {
+            architecture: reader.required(architecture, "architecture")?,
+            filename: reader.required(filename, "filename")?,
+            size: reader.required(size, "size")?,
+            kernel_count: reader.required(kernel_count, "kernel_count")?,
+            checksum,
+        })
     }
 }
 
 impl Manifest {
     /// The MessagePack form.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let file = |file: &KpackFile| WireFile {
-            architecture: file.architecture.clone(),
-            filename: file.filename.clone(),
-            size: file.size,
-            kernel_count: file.kernel_count,
-            checksum: file.checksum.map(Digest),
-        };
-        let files = self.kpack_files.iter();
-        message_pack::to_bytes(&Wire {
-            format_version: FORMAT_VERSION,
-            component_name: self.component_name.clone(),
-            prefix: self.prefix.clone(),
-            kpack_files: files.map(|(target, f)| (target.clone(), file(f))).collect(),
-            install_hint: self.install_hint.clone(),
-        })
+        let mut out = Writer::default();
+        out.map(4 + usize::from(self.install_hint.is_some()));
+        out.text("format_version").integer(FORMAT_VERSION.into());
+        out.text("component_name").text(&self.component_name);
+        out.text("prefix").text(&self.prefix);
+        out.text("kpack_files").map(self.kpack_files.len());
+        for (target, file) in &self.kpack_files {
+            file.write(out.text(target));
+        }
+        if let Some(hint) = &self.install_hint {
+            out.text("install_hint").text(hint);
+        }
+        out.0
     }
 
-    /// Reads a manifest that fills `bytes`. Keys that are not known are ignored.
+    /// Reads a manifest that fills `bytes`. Unknown keys are ignored.
     ///
     /// # Errors
-    /// Bytes that are no manifest, another version, bytes behind it, and an archive's name that
+    /// Bytes that are no manifest, another version, bytes after it, and an archive's name that
     /// is no plain file name.
     pub fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let (wire, size): (Wire, _) =
-            message_pack::read(bytes).map_err(|error| ManifestError(error.to_string()))?;
-        if wire.format_version != FORMAT_VERSION {
+        let mut reader = Reader::new(bytes);
+        let (version, manifest) =
+            Self::read_any(&mut reader).map_err(|error| ManifestError(error.to_string()))?;
+        if version != FORMAT_VERSION {
             return Err(ManifestError(format!(
-                "format version {}; this program reads version {FORMAT_VERSION}",
-                wire.format_version
+                "format version {version}; this program reads version {FORMAT_VERSION}"
             )));
         }
-        if size != bytes.len() {
-            return Err(ManifestError(format!(
-                "{} bytes follow the manifest, which ends at {size:#x}",
-                bytes.len() - size
-            )));
-        }
-        let mut kpack_files = BTreeMap::new();
-        for (target, file) in wire.kpack_files {
+        let end = reader.expect_end("manifest");
+        end.map_err(|error| ManifestError(error.to_string()))?;
+        for (target, file) in &manifest.kpack_files {
             let name = file.filename.as_str();
             if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
                 return Err(ManifestError(format!(
                     "the archive of {target} is named {name:?}; expected a file name without directory"
                 )));
             }
-            let file = KpackFile {
-                architecture: file.architecture,
-                filename: file.filename,
-                size: file.size,
-                kernel_count: file.kernel_count,
-                checksum: file.checksum.map(|digest| digest.0),
-            };
-            kpack_files.insert(target, file);
         }
-        Ok(Self {
-            component_name: wire.component_name,
-            prefix: wire.prefix,
-            kpack_files,
-            install_hint: wire.install_hint,
-        })
+        Ok(manifest)
+    }
+
+    /// Reads a manifest of any version.
+    fn read_any(reader: &mut Reader<'_>) -> Result<(u32, Self), MessagePackError> {
+        let (mut version, mut component_name) = (None, None);
+        let (mut prefix, mut files, mut install_hint) = (None, None, None);
+        reader.map(|key, value| match key {
+            "format_version" => value.field(&mut version, key, Reader::integer),
+            "component_name" => value.field(&mut component_name, key, Reader::string),
+            "prefix" => value.field(&mut prefix, key, Reader::string),
+            "kpack_files" => value.field(&mut files, key, |value| {
+                value.map_of(usize::MAX, KpackFile::read)
+            }),
+            "install_hint" => value.field(&mut install_hint, key, Reader::string),
+            _ => value.skip().map(drop),
+        })?;
+        let manifest = Self {
+            component_name: reader.required(component_name, "component_name")?,
+            prefix: reader.required(prefix, "prefix")?,
+            kpack_files: reader.required(files, "kpack_files")?,
+            install_hint,
+        };
+        Ok((reader.required(version, "format_version")?, manifest))
     }
 }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::CodeId;
-use crate::digest::Digest;
-use crate::message_pack::{self, List, record};
+use crate::message_pack::{Kind, MessagePackError, Reader, Writer};
 
 /// The name of the section that holds the marker.
 pub const SECTION_NAME: &str = ".rocm_kpack_ref";
@@ -46,15 +45,6 @@ pub fn of_another_build(binary: &str) -> String {
     format!("made for another build of {binary}; install the matching package")
 }
 
-record! {
-    /// The marker as it stands in the file.
-    struct Wire {
-        kpack_search_paths = "kpack_search_paths": List<String, MAX_SEARCH_PATHS>,
-        kernel_name = "kernel_name": String,
-        code_ids = "code_ids": Option<BTreeMap<String, Digest<8>>>,
-    }
-}
-
 impl Marker {
     /// Whether device code for `target` with the ID `found` may be what the binary was built with. It
     /// may as long as the marker or the archive does not tell.
@@ -75,15 +65,22 @@ impl Marker {
 
     /// The MessagePack form; a marker without kernel name gets an empty one.
     pub fn to_bytes(&self) -> Vec<u8> {
-        message_pack::to_bytes(&Wire {
-            kpack_search_paths: List(self.kpack_search_paths.clone()),
-            kernel_name: self.kernel_name.clone().unwrap_or_default(),
-            code_ids: (!self.code_ids.is_empty()).then(|| {
-                let ids = self.code_ids.iter();
-                ids.map(|(target, id)| (target.clone(), Digest(*id)))
-                    .collect()
-            }),
-        })
+        let mut out = Writer::default();
+        out.map(2 + usize::from(!self.code_ids.is_empty()));
+        out.text("kpack_search_paths");
+        out.list(self.kpack_search_paths.len());
+        for path in &self.kpack_search_paths {
+            out.text(path);
+        }
+        let kernel_name = self.kernel_name.as_deref().unwrap_or_default();
+        out.text("kernel_name").text(kernel_name);
+        if !self.code_ids.is_empty() {
+            out.text("code_ids").map(self.code_ids.len());
+            for (target, id) in &self.code_ids {
+                out.text(target).bytes(id);
+            }
+        }
+        out.0
     }
 
     /// The MessagePack form and zeroes after it, `room` bytes together, to be written where another
@@ -108,29 +105,38 @@ impl Marker {
     /// Bytes that are neither a MessagePack map with the marker's keys nor text.
     pub fn read(bytes: &[u8]) -> Result<(Self, usize), MarkerError> {
         let bytes = &bytes[..bytes.len().min(MAX_SIZE)];
-        match bytes.first() {
-            // The first byte of a MessagePack map: fixmap, map 16, map 32.
-            Some(0x80..=0x8f | 0xde | 0xdf) => {
-                let (wire, size): (Wire, _) =
-                    message_pack::read(bytes).map_err(|error| MarkerError(error.to_string()))?;
-                if wire.kpack_search_paths.0.is_empty() {
+        let mut reader = Reader::new(bytes);
+        match reader.kind() {
+            Kind::Map => {
+                let marker = Self::from_map(&mut reader);
+                let marker = marker.map_err(|error| MarkerError(error.to_string()))?;
+                if marker.kpack_search_paths.is_empty() {
                     return Err(MarkerError("it has no search paths".to_owned()));
                 }
-                let marker = Self {
-                    kernel_name: Some(wire.kernel_name),
-                    kpack_search_paths: wire.kpack_search_paths.0,
-                    code_ids: wire
-                        .code_ids
-                        .into_iter()
-                        .flatten()
-                        .map(|(target, id)| (target, id.0))
-                        .collect(),
-                };
-                Ok((marker, size))
+                Ok((marker, reader.offset()))
             }
-            Some(_) => plain_text(bytes),
-            None => Err(MarkerError("it is empty".to_owned())),
+            _ if bytes.is_empty() => Err(MarkerError("it is empty".to_owned())),
+            _ => plain_text(bytes),
         }
+    }
+
+    fn from_map(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
+        let (mut paths, mut kernel_name, mut code_ids) = (None, None, None);
+        reader.map(|key, value| match key {
+            "kpack_search_paths" => value.field(&mut paths, key, |value| {
+                value.list(MAX_SEARCH_PATHS, Reader::string)
+            }),
+            "kernel_name" => value.field(&mut kernel_name, key, Reader::string),
+            "code_ids" => value.field(&mut code_ids, key, |value| {
+                value.map_of(usize::MAX, Reader::digest)
+            }),
+            _ => value.skip().map(drop),
+        })?;
+        Ok(Self {
+            kpack_search_paths: reader.required(paths, "kpack_search_paths")?,
+            kernel_name: Some(reader.required(kernel_name, "kernel_name")?),
+            code_ids: code_ids.unwrap_or_default(),
+        })
     }
 }
 

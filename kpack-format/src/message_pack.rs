@@ -1,240 +1,326 @@
-//! MessagePack in and out: maps with field names as keys, as every reader of these files expects.
+//! MessagePack, read and written value by value.
+//!
+//! On top of `rmp` alone, since serde and `rmp-serde` would cost every build script three more crates
+//! and a quarter more time to compile (`cargo xtask bench build-dep`).
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io::Cursor;
-use std::marker::PhantomData;
+use std::fmt::{self, Display};
 
-use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, Serializer};
+use rmp::{Marker, decode, encode};
 
-/// Deeper nesting than any of the formats has; keys that are not known are skipped to this depth.
-const MAX_DEPTH: usize = 32;
-
-/// A map, with field names as keys.
-pub(crate) fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
-    // Fails only where a value refuses to be serialized, which none of the formats' does.
-    rmp_serde::to_vec_named(value).unwrap_or_default()
+/// Why bytes cannot be read.
+#[derive(Debug)]
+pub struct MessagePackError {
+    /// Offset in bytes.
+    pub offset: usize,
+    /// What was expected and what was found.
+    pub reason: String,
 }
 
-/// Reads a value at the start of `bytes`; also tells how many bytes it occupies.
-pub(crate) fn read<T: DeserializeOwned>(
-    bytes: &[u8],
-) -> Result<(T, usize), rmp_serde::decode::Error> {
-    let mut deserializer = rmp_serde::Deserializer::new(Cursor::new(bytes));
-    deserializer.set_max_depth(MAX_DEPTH);
-    let value = T::deserialize(&mut deserializer)?;
-    let size = deserializer.position() as usize;
-    Ok((value, size))
-}
-
-/// A list of at most `MAX` elements. An element can be one byte here and many in memory, so what is
-/// allocated must not depend on the size of the file alone.
-pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
-
-/// A map of at most `MAX` entries.
-pub(crate) struct Map<T, const MAX: usize>(pub(crate) BTreeMap<String, T>);
-
-impl<T: Serialize, const MAX: usize> Serialize for List<T, MAX> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
+impl Display for MessagePackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { offset, reason } = self;
+        write!(f, "at offset {offset:#x}: {reason}")
     }
 }
 
-impl<T: Serialize, const MAX: usize> Serialize for Map<T, MAX> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
+impl std::error::Error for MessagePackError {}
+
+type Result<T, E = MessagePackError> = std::result::Result<T, E>;
+
+/// The kind of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Map,
+    List,
+    Text,
+    /// Any other, or none.
+    Other,
 }
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bounded = Bounded::<Vec<T>, MAX>(PhantomData);
-        deserializer.deserialize_seq(bounded).map(Self)
-    }
+/// Reads values one after another. A value that is not as expected is not consumed.
+#[derive(Clone)]
+pub(crate) struct Reader<'a> {
+    size: usize,
+    rest: &'a [u8],
 }
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Map<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bounded = Bounded::<BTreeMap<String, T>, MAX>(PhantomData);
-        deserializer.deserialize_map(bounded).map(Self)
-    }
-}
-
-struct Bounded<T, const MAX: usize>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Bounded<Vec<T>, MAX> {
-    type Value = Vec<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a list of at most {MAX} elements")
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            size: bytes.len(),
+            rest: bytes,
+        }
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(element) = elements.next_element()? {
-            if list.len() == MAX {
-                return Err(de::Error::invalid_length(MAX + 1, &self));
+    /// The offset of the next value, in bytes.
+    pub(crate) fn offset(&self) -> usize {
+        self.size - self.rest.len()
+    }
+
+    pub(crate) fn fail<T>(&self, reason: impl Into<String>) -> Result<T> {
+        Err(MessagePackError {
+            offset: self.offset(),
+            reason: reason.into(),
+        })
+    }
+
+    /// The kind of the next value.
+    pub(crate) fn kind(&self) -> Kind {
+        match self.marker() {
+            Some(Marker::FixMap(_) | Marker::Map16 | Marker::Map32) => Kind::Map,
+            Some(Marker::FixArray(_) | Marker::Array16 | Marker::Array32) => Kind::List,
+            Some(Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32) => Kind::Text,
+            _ => Kind::Other,
+        }
+    }
+
+    fn marker(&self) -> Option<Marker> {
+        self.rest.first().copied().map(Marker::from_u8)
+    }
+
+    /// Whether all values were read; `what` they were, for the message.
+    pub(crate) fn expect_end(&self, what: &str) -> Result<()> {
+        match self.rest.len() {
+            0 => Ok(()),
+            more => self.fail(format!("{more} bytes follow the {what}")),
+        }
+    }
+
+    /// The next value by `read`, a function of `rmp`.
+    fn value<T>(
+        &mut self,
+        what: impl Display,
+        read: impl FnOnce(&mut &'a [u8]) -> Option<T>,
+    ) -> Result<T> {
+        let mut rest = self.rest;
+        if let Some(value) = read(&mut rest) {
+            self.rest = rest;
+            return Ok(value);
+        }
+        self.clone().skip()?;
+        match self.marker() {
+            Some(found) => self.fail(format!("expected {what}, found type {found:?}")),
+            None => self.fail(format!("expected {what}")),
+        }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<&'a str> {
+        self.value("a string", |rest| {
+            let (text, behind) = decode::read_str_from_slice(*rest).ok()?;
+            *rest = behind;
+            Some(text)
+        })
+    }
+
+    pub(crate) fn string(&mut self) -> Result<String> {
+        self.text().map(str::to_owned)
+    }
+
+    pub(crate) fn integer<T: TryFrom<i128>>(&mut self) -> Result<T> {
+        self.value("an integer of its range", |rest| {
+            let mut again = *rest;
+            let number = match decode::read_int::<u64, _>(rest) {
+                Ok(number) => i128::from(number),
+                Err(_) => {
+                    let number = decode::read_int::<i64, _>(&mut again).ok()?;
+                    *rest = again;
+                    i128::from(number)
+                }
+            };
+            T::try_from(number).ok()
+        })
+    }
+
+    /// A byte string of `SIZE` bytes.
+    pub(crate) fn digest<const SIZE: usize>(&mut self) -> Result<[u8; SIZE]> {
+        self.value(format_args!("a digest of {SIZE} bytes"), |rest| {
+            let mut digest = [0; SIZE];
+            let mut bytes = *rest;
+            match decode::read_bin_len(&mut bytes) {
+                Ok(length) if length as usize == SIZE => {
+                    digest.copy_from_slice(bytes.split_off(..SIZE)?);
+                    *rest = bytes;
+                }
+                Ok(_) => return None,
+                // Some writers know no byte strings.
+                Err(_) => {
+                    let length = decode::read_array_len(rest).ok()?;
+                    (length as usize == SIZE).then_some(())?;
+                    for byte in &mut digest {
+                        *byte = decode::read_int(rest).ok()?;
+                    }
+                }
             }
-            list.push(element);
+            Some(digest)
+        })
+    }
+
+    /// The number of elements of a list, which follow. An element can be one byte here and many in
+    /// memory, so what is allocated must not depend on the size of the file alone.
+    fn list_size(&mut self, most: usize) -> Result<usize> {
+        self.value(format_args!("a list of at most {most} elements"), |rest| {
+            let size = decode::read_array_len(rest).ok()? as usize;
+            (size <= most).then_some(size)
+        })
+    }
+
+    /// A list, element by element.
+    pub(crate) fn list<T>(
+        &mut self,
+        most: usize,
+        mut element: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut list = Vec::new();
+        for _ in 0..self.list_size(most)? {
+            list.push(element(self)?);
         }
         Ok(list)
     }
-}
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de>
-    for Bounded<BTreeMap<String, T>, MAX>
-{
-    type Value = BTreeMap<String, T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a map of at most {MAX} entries")
+    /// The number of entries of a map, which follow: keys and values.
+    pub(crate) fn map_size(&mut self, most: usize) -> Result<usize> {
+        let size = self.value("a map", |rest| decode::read_map_len(rest).ok())?;
+        match size as usize {
+            size if size <= most => Ok(size),
+            size => self.fail(format!(
+                "a map of {size} entries (expected at most {most} entries)"
+            )),
+        }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+    /// A map, entry by entry: `value` gets each key, and reads the value.
+    pub(crate) fn map(
+        &mut self,
+        mut value: impl FnMut(&'a str, &mut Self) -> Result<()>,
+    ) -> Result<()> {
+        for _ in 0..self.map_size(usize::MAX)? {
+            let key = self.text()?;
+            value(key, self)?;
+        }
+        Ok(())
+    }
+
+    /// A map of values of one type.
+    pub(crate) fn map_of<T>(
+        &mut self,
+        most: usize,
+        mut value: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<BTreeMap<String, T>> {
         let mut map = BTreeMap::new();
-        while let Some((key, value)) = entries.next_entry()? {
-            if map.len() == MAX {
-                return Err(de::Error::invalid_length(MAX + 1, &self));
-            }
-            map.insert(key, value);
+        for _ in 0..self.map_size(most)? {
+            map.insert(self.string()?, value(self)?);
         }
         Ok(map)
     }
-}
 
-/// The value of a key.
-pub(crate) trait Value: Sized {
-    /// What it is where the key is not there.
-    fn missing<E: de::Error>(key: &'static str) -> Result<Self, E> {
-        Err(E::missing_field(key))
+    /// The value of `key`, which a map has once.
+    pub(crate) fn field<T>(
+        &mut self,
+        field: &mut Option<T>,
+        key: &str,
+        read: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<()> {
+        let value = read(self)?;
+        match field.replace(value) {
+            None => Ok(()),
+            Some(_) => self.fail(format!("the key `{key}` appears twice")),
+        }
     }
 
-    /// The value that comes next in `map`.
-    fn next<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Self, A::Error>
-    where
-        Self: Deserialize<'de>,
-    {
-        map.next_value()
+    /// What [`field`](Self::field) read of a key that a map must have.
+    pub(crate) fn required<T>(&self, field: Option<T>, key: &str) -> Result<T> {
+        match field {
+            Some(value) => Ok(value),
+            None => self.fail(format!("the key `{key}` is missing")),
+        }
     }
 
-    /// Whether the key is written.
-    fn is_written(&self) -> bool {
-        true
-    }
-}
-
-impl Value for u32 {}
-impl Value for u64 {}
-impl Value for String {}
-impl<T, const MAX: usize> Value for List<T, MAX> {}
-impl<T, const MAX: usize> Value for Map<T, MAX> {}
-impl<T> Value for BTreeMap<String, T> {}
-
-impl<T: DeserializeOwned> Value for Option<T> {
-    fn missing<E: de::Error>(_: &'static str) -> Result<Self, E> {
-        Ok(None)
-    }
-
-    /// A key without value is left out; nil is a value of the wrong type.
-    fn next<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Self, A::Error> {
-        map.next_value().map(Some)
-    }
-
-    fn is_written(&self) -> bool {
-        self.is_some()
+    /// Any value, as its bytes. Counts what is left instead of descending, so nesting costs nothing.
+    pub(crate) fn skip(&mut self) -> Result<&'a [u8]> {
+        let mut rest = self.rest;
+        let mut values = 1_u64;
+        while values > 0 {
+            let Some(inner) = skip_one(&mut rest) else {
+                return self.fail("truncated, or not MessagePack");
+            };
+            values = values - 1 + inner;
+        }
+        let (value, rest) = self.rest.split_at(self.rest.len() - rest.len());
+        self.rest = rest;
+        Ok(value)
     }
 }
 
-/// Defines a struct that stands in a file as a map with the fields' names as keys. Keys that are not
-/// known are skipped. serde's derive would do the same, and take longer to compile than this crate
-/// and all others that it needs: build scripts have it as a dependency.
-macro_rules! record {
-    (
-        $(#[$attribute:meta])*
-        struct $name:ident { $($field:ident = $key:literal: $value:ty,)+ }
-    ) => {
-        $(#[$attribute])*
-        struct $name { $($field: $value,)+ }
-
-        const _: () = {
-            use std::fmt;
-
-            use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
-            use serde::ser::{Serialize, SerializeMap, Serializer};
-            use $crate::message_pack::Value;
-
-            impl Serialize for $name {
-                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                    let size = [$(self.$field.is_written()),+].into_iter().filter(|written| *written);
-                    let mut map = serializer.serialize_map(Some(size.count()))?;
-                    $(if self.$field.is_written() {
-                        map.serialize_entry($key, &self.$field)?;
-                    })+
-                    map.end()
-                }
-            }
-
-            #[allow(non_camel_case_types)]
-            enum Key { $($field,)+ Unknown }
-
-            impl<'de> Deserialize<'de> for Key {
-                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    struct AsText;
-                    impl Visitor<'_> for AsText {
-                        type Value = Key;
-
-                        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                            f.write_str("a key")
-                        }
-
-                        fn visit_str<E: de::Error>(self, key: &str) -> Result<Key, E> {
-                            Ok(match key {
-                                $($key => Key::$field,)+
-                                _ => Key::Unknown,
-                            })
-                        }
-                    }
-                    deserializer.deserialize_identifier(AsText)
-                }
-            }
-
-            impl<'de> Deserialize<'de> for $name {
-                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    struct AsMap;
-                    impl<'de> Visitor<'de> for AsMap {
-                        type Value = $name;
-
-                        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                            f.write_str("a map")
-                        }
-
-                        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<$name, A::Error> {
-                            $(let mut $field: Option<$value> = None;)+
-                            while let Some(key) = map.next_key()? {
-                                match key {
-                                    $(Key::$field => {
-                                        if $field.replace(Value::next(&mut map)?).is_some() {
-                                            return Err(de::Error::duplicate_field($key));
-                                        }
-                                    })+
-                                    Key::Unknown => {
-                                        map.next_value::<IgnoredAny>()?;
-                                    }
-                                }
-                            }
-                            Ok($name {
-                                $($field: match $field {
-                                    Some(value) => value,
-                                    None => Value::missing($key)?,
-                                },)+
-                            })
-                        }
-                    }
-                    deserializer.deserialize_map(AsMap)
-                }
-            }
-        };
+/// Skips a value up to the values in it; returns their number.
+fn skip_one(rest: &mut &[u8]) -> Option<u64> {
+    let marker = decode::read_marker(rest).ok()?;
+    let mut length = |size: usize| {
+        let bytes = rest.split_off(..size)?;
+        Some(
+            bytes
+                .iter()
+                .fold(0, |length, byte| length << 8 | u64::from(*byte)),
+        )
     };
+    let (bytes, values) = match marker {
+        Marker::Null | Marker::True | Marker::False => (0, 0),
+        Marker::FixPos(_) | Marker::FixNeg(_) => (0, 0),
+        Marker::U8 | Marker::I8 => (1, 0),
+        Marker::U16 | Marker::I16 | Marker::FixExt1 => (2, 0),
+        Marker::FixExt2 => (3, 0),
+        Marker::U32 | Marker::I32 | Marker::F32 => (4, 0),
+        Marker::FixExt4 => (5, 0),
+        Marker::U64 | Marker::I64 | Marker::F64 => (8, 0),
+        Marker::FixExt8 => (9, 0),
+        Marker::FixExt16 => (17, 0),
+        Marker::FixStr(size) => (u64::from(size), 0),
+        Marker::Str8 | Marker::Bin8 => (length(1)?, 0),
+        Marker::Str16 | Marker::Bin16 => (length(2)?, 0),
+        Marker::Str32 | Marker::Bin32 => (length(4)?, 0),
+        Marker::Ext8 => (length(1)? + 1, 0),
+        Marker::Ext16 => (length(2)? + 1, 0),
+        Marker::Ext32 => (length(4)? + 1, 0),
+        Marker::FixArray(size) => (0, u64::from(size)),
+        Marker::Array16 => (0, length(2)?),
+        Marker::Array32 => (0, length(4)?),
+        Marker::FixMap(size) => (0, 2 * u64::from(size)),
+        Marker::Map16 => (0, 2 * length(2)?),
+        Marker::Map32 => (0, 2 * length(4)?),
+        Marker::Reserved => return None,
+    };
+    rest.split_off(..usize::try_from(bytes).ok()?)?;
+    Some(values)
 }
-pub(crate) use record;
+
+/// Writes values one after another, each in its shortest form.
+#[derive(Default)]
+pub(crate) struct Writer(pub(crate) Vec<u8>);
+
+// Writing to memory does not fail.
+impl Writer {
+    pub(crate) fn map(&mut self, size: usize) -> &mut Self {
+        let _ = encode::write_map_len(&mut self.0, size as u32);
+        self
+    }
+
+    pub(crate) fn list(&mut self, size: usize) -> &mut Self {
+        let _ = encode::write_array_len(&mut self.0, size as u32);
+        self
+    }
+
+    pub(crate) fn text(&mut self, text: &str) -> &mut Self {
+        let _ = encode::write_str(&mut self.0, text);
+        self
+    }
+
+    pub(crate) fn integer(&mut self, number: u64) -> &mut Self {
+        let _ = encode::write_uint(&mut self.0, number);
+        self
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        let _ = encode::write_bin(&mut self.0, bytes);
+        self
+    }
+}

@@ -1,15 +1,8 @@
-//! A MessagePack map as the bytes of its keys and values, to put maps together without knowing what is
-//! in them.
+//! A MessagePack map as the bytes of its keys and values, to merge maps without knowing what is in them.
 
-use std::fmt;
-use std::io::Cursor;
+use crate::message_pack::{Reader, Writer};
 
-use rmp_serde::Deserializer;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-
-/// Values nest less than this.
-const MAX_DEPTH: usize = 128;
+pub use crate::message_pack::MessagePackError;
 
 /// A key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,101 +18,46 @@ pub enum Key {
 pub struct Entry<'a> {
     /// The key.
     pub key: Key,
-    /// The key as it is encoded.
+    /// The encoded key.
     pub key_bytes: &'a [u8],
-    /// The value as it is encoded.
+    /// The encoded value.
     pub value_bytes: &'a [u8],
 }
-
-/// Why bytes are no such map.
-#[derive(Debug)]
-pub struct RawMapError {
-    /// Offset in bytes.
-    pub offset: usize,
-    /// What was expected and what was found.
-    pub reason: String,
-}
-
-impl fmt::Display for RawMapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { offset, reason } = self;
-        write!(f, "at offset {offset:#x}: {reason}")
-    }
-}
-
-impl std::error::Error for RawMapError {}
 
 /// The entries of the MessagePack map that fills `bytes`, in its order.
 ///
 /// # Errors
 /// Bytes that are not one map with integers or strings as keys.
-pub fn read(bytes: &[u8]) -> Result<Vec<Entry<'_>>, RawMapError> {
-    let (count, mut at) = header(bytes)?;
+pub fn read(bytes: &[u8]) -> Result<Vec<Entry<'_>>, MessagePackError> {
+    let mut reader = Reader::new(bytes);
     let mut entries = Vec::new();
-    for _ in 0..count {
-        let key_end = at + skip(bytes, at)?;
-        let value_end = key_end + skip(bytes, key_end)?;
-        let (key_bytes, value_bytes) = (&bytes[at..key_end], &bytes[key_end..value_end]);
-        let key = match rmp_serde::from_slice(key_bytes) {
-            Ok(number) => Key::Number(number),
-            Err(_) => match rmp_serde::from_slice(key_bytes) {
-                Ok(text) => Key::Text(text),
-                Err(_) => return wrong(at, "expected an integer or a string as the key"),
-            },
+    for _ in 0..reader.map_size(usize::MAX)? {
+        let mut inner = reader.clone();
+        let key_bytes = reader.skip()?;
+        let key = match (inner.integer(), inner.string()) {
+            (Ok(number), _) => Key::Number(number),
+            (_, Ok(text)) => Key::Text(text),
+            _ => return inner.fail("expected an integer or a string as the key"),
         };
         entries.push(Entry {
             key,
             key_bytes,
-            value_bytes,
+            value_bytes: reader.skip()?,
         });
-        at = value_end;
     }
-    if at != bytes.len() {
-        return wrong(at, format!("{} bytes follow the map", bytes.len() - at));
-    }
+    reader.expect_end("map")?;
     Ok(entries)
 }
 
 /// The map of `entries`, encoded keys and values, in their order.
 pub fn to_bytes<'a>(entries: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
-    // MessagePack specification, "map format family"; numbers are big-endian.
-    let count = entries.len();
-    let mut bytes = match (u8::try_from(count), u16::try_from(count)) {
-        (Ok(count @ 0..=15), _) => vec![0x80 | count],
-        (_, Ok(count)) => [&[0xde][..], &count.to_be_bytes()].concat(),
-        _ => [&[0xdf][..], &(count as u32).to_be_bytes()].concat(),
-    };
+    let mut map = Writer::default();
+    map.map(entries.len());
     for (key, value) in entries {
-        bytes.extend(key);
-        bytes.extend(value);
+        map.0.extend(key);
+        map.0.extend(value);
     }
-    bytes
-}
-
-/// The number of entries, and where the first is.
-fn header(bytes: &[u8]) -> Result<(usize, usize), RawMapError> {
-    match bytes {
-        [marker @ 0x80..=0x8f, ..] => Ok((usize::from(marker & 0xf), 1)),
-        [0xde, a, b, ..] => Ok((usize::from(u16::from_be_bytes([*a, *b])), 3)),
-        [0xdf, a, b, c, d, ..] => Ok((u32::from_be_bytes([*a, *b, *c, *d]) as usize, 5)),
-        _ => wrong(0, "expected a MessagePack map"),
-    }
-}
-
-/// How many bytes the value at `at` has.
-fn skip(bytes: &[u8], at: usize) -> Result<usize, RawMapError> {
-    let rest = bytes.get(at..).unwrap_or_default();
-    let mut deserializer = Deserializer::new(Cursor::new(rest));
-    deserializer.set_max_depth(MAX_DEPTH);
-    match IgnoredAny::deserialize(&mut deserializer) {
-        Ok(_) => Ok(deserializer.position() as usize),
-        Err(error) => wrong(at, error.to_string()),
-    }
-}
-
-fn wrong<T>(offset: usize, reason: impl Into<String>) -> Result<T, RawMapError> {
-    let reason = reason.into();
-    Err(RawMapError { offset, reason })
+    map.0
 }
 
 #[cfg(test)]

@@ -7,11 +7,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::Cursor;
-
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::TargetId;
+use crate::message_pack::{Kind, MessagePackError, Reader};
 
 /// Decision trees nest.
 const MAX_DEPTH: usize = 512;
@@ -28,7 +26,7 @@ pub struct Library {
 
 /// Why bytes are no library file.
 #[derive(Debug)]
-pub struct LibraryError(String);
+pub struct LibraryError(MessagePackError);
 
 impl fmt::Display for LibraryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,7 +39,7 @@ impl std::error::Error for LibraryError {}
 impl Library {
     /// Whether a file that begins with `first` may be one: a MessagePack map.
     pub fn begins_with(first: u8) -> bool {
-        matches!(first, 0x80..=0x8f | 0xde | 0xdf)
+        Reader::new(&[first]).kind() == Kind::Map
     }
 
     /// Reads a file that fills `bytes`.
@@ -49,128 +47,66 @@ impl Library {
     /// # Errors
     /// Bytes that are not one MessagePack map.
     pub fn read(bytes: &[u8]) -> Result<Self, LibraryError> {
-        if !bytes.first().is_some_and(|first| Self::begins_with(*first)) {
-            return Err(LibraryError("it does not start with a map".to_owned()));
-        }
         let mut library = Self::default();
-        let mut deserializer = rmp_serde::Deserializer::new(Cursor::new(bytes));
-        deserializer.set_max_depth(MAX_DEPTH);
-        let scan = Scan {
-            library: &mut library,
-            names_code_object: false,
-        };
-        let read = scan.deserialize(&mut deserializer);
-        let end = deserializer.position();
-        read.map_err(|error| LibraryError(format!("at offset {end:#x}: {error}")))?;
-        if end != bytes.len() as u64 {
-            let more = bytes.len() as u64 - end;
-            return Err(LibraryError(format!(
-                "{more} bytes follow the map, which ends at {end:#x}"
-            )));
-        }
+        library.scan_file(bytes).map_err(LibraryError)?;
         Ok(library)
     }
-}
 
-/// Walks a value. Gives whether it is a key whose value names a code object.
-struct Scan<'a> {
-    library: &'a mut Library,
-    names_code_object: bool,
-}
+    fn scan_file(&mut self, bytes: &[u8]) -> Result<(), MessagePackError> {
+        let mut reader = Reader::new(bytes);
+        if reader.kind() != Kind::Map {
+            return reader.fail("it does not start with a map");
+        }
+        self.scan(&mut reader, false, MAX_DEPTH)?;
+        reader.expect_end("map")
+    }
 
-impl Scan<'_> {
-    fn text(&mut self, text: &str) -> bool {
+    /// Walks a value, which names a code object if its key says so. Returns whether this is such a key.
+    fn scan(
+        &mut self,
+        value: &mut Reader<'_>,
+        names_code_object: bool,
+        depth: usize,
+    ) -> Result<bool, MessagePackError> {
+        let Some(inner) = depth.checked_sub(1) else {
+            return value.fail(format!("the depth limit of {MAX_DEPTH} is exceeded"));
+        };
+        match value.kind() {
+            Kind::Map => {
+                for _ in 0..value.map_size(usize::MAX)? {
+                    let names_code_object = self.scan(value, false, inner)?;
+                    self.scan(value, names_code_object, inner)?;
+                }
+            }
+            Kind::List => {
+                value.list(usize::MAX, |element| {
+                    self.scan(element, names_code_object, inner).map(drop)
+                })?;
+            }
+            Kind::Text => match value.text() {
+                Ok(text) => return Ok(self.text(text, names_code_object)),
+                Err(_) => _ = value.skip()?,
+            },
+            Kind::Other => _ = value.skip()?,
+        }
+        Ok(false)
+    }
+
+    fn text(&mut self, text: &str, names_code_object: bool) -> bool {
         if text.starts_with("gfx") && text[3..].starts_with(|c: char| c.is_ascii_digit()) {
             // Tensile's gfx000 is any processor.
             if let Ok(target) = text.parse()
                 && text != "gfx000"
                 && !text.contains('_')
             {
-                self.library.targets.insert(target);
+                self.targets.insert(target);
             }
         }
         let is_file = text.ends_with(".co") || text.ends_with(".hsaco");
-        if (is_file || self.names_code_object) && !text.is_empty() {
-            self.library.code_objects.insert(text.to_owned());
+        if (is_file || names_code_object) && !text.is_empty() {
+            self.code_objects.insert(text.to_owned());
         }
         matches!(text, "codeObjectFile" | "codeObjectFilename")
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Scan<'_> {
-    type Value = bool;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Scan<'_> {
-    type Value = bool;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MessagePack")
-    }
-
-    fn visit_str<E: de::Error>(mut self, text: &str) -> Result<bool, E> {
-        Ok(self.text(text))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<bool, A::Error> {
-        let Scan {
-            library,
-            names_code_object,
-        } = self;
-        while items
-            .next_element_seed(Scan {
-                library,
-                names_code_object,
-            })?
-            .is_some()
-        {}
-        Ok(false)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<bool, A::Error> {
-        let library = self.library;
-        while let Some(names_code_object) = entries.next_key_seed(Scan {
-            library,
-            names_code_object: false,
-        })? {
-            entries.next_value_seed(Scan {
-                library,
-                names_code_object,
-            })?;
-        }
-        Ok(false)
-    }
-
-    fn visit_bool<E: de::Error>(self, _: bool) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_i64<E: de::Error>(self, _: i64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_u64<E: de::Error>(self, _: u64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_f64<E: de::Error>(self, _: f64) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_bytes<E: de::Error>(self, _: &[u8]) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<bool, E> {
-        Ok(false)
-    }
-
-    fn visit_none<E: de::Error>(self) -> Result<bool, E> {
-        Ok(false)
     }
 }
 

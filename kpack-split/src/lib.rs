@@ -19,6 +19,7 @@ pub mod inspect;
 pub mod install;
 mod leftover;
 mod lossy;
+mod report_json;
 pub mod sizes;
 mod split;
 pub mod stage;

@@ -1,12 +1,8 @@
 //! The entries of a kernel, by target.
 
-use std::fmt;
 use std::ops::Index;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use serde::ser::{Serialize, Serializer};
-
-use crate::message_pack::record;
+use crate::message_pack::{MessagePackError, Reader, Writer};
 
 /// The type of every entry.
 const HSACO: &str = "hsaco";
@@ -110,92 +106,51 @@ impl<'a> IntoIterator for &'a Targets {
     }
 }
 
-record! {
-    /// An entry as it stands in the file.
-    struct WireEntry {
-        kind = "type": Option<Hsaco>,
-        ordinal = "ordinal": u32,
-        original_size = "original_size": Option<u64>,
-    }
-}
-
-impl Serialize for Targets {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let wire = |entry: &TocEntry| WireEntry {
-            kind: Some(Hsaco),
-            ordinal: entry.ordinal,
-            original_size: Some(entry.original_size),
-        };
-        serializer.collect_map(self.iter().map(|(target, entry)| (target, wire(entry))))
-    }
-}
-
-impl<'de> Deserialize<'de> for Targets {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(TargetsVisitor)
-    }
-}
-
-struct TargetsVisitor;
-
-impl<'de> Visitor<'de> for TargetsVisitor {
-    type Value = Targets;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map of at least one code object by target")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Targets, A::Error> {
-        let announced = map.size_hint().unwrap_or_default();
-        let mut entries = Vec::with_capacity(announced.min(MAX_CAPACITY));
-        while let Some((target, wire)) = map.next_entry::<String, WireEntry>()? {
-            let stated = wire.original_size.map(|size| size.min(UNKNOWN_SIZE - 1));
-            let entry = TocEntry {
-                ordinal: wire.ordinal,
-                original_size: stated.unwrap_or(UNKNOWN_SIZE),
-            };
-            entries.push((target, entry));
+impl Targets {
+    pub(super) fn write(&self, out: &mut Writer) {
+        out.map(self.len());
+        for (target, entry) in self {
+            out.text(target).map(3);
+            out.text("type").text(HSACO);
+            out.text("ordinal").integer(entry.ordinal.into());
+            out.text("original_size").integer(entry.original_size);
         }
-        if entries.is_empty() {
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
+        let count = reader.map_size(usize::MAX)?;
+        if count == 0 {
             // Its name would be many times as long in memory as in the file.
-            return Err(de::Error::invalid_length(0, &self));
+            return reader.fail("expected a map of at least one code object by target");
+        }
+        let mut entries = Vec::with_capacity(count.min(MAX_CAPACITY));
+        for _ in 0..count {
+            entries.push((reader.string()?, TocEntry::read(reader)?));
         }
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         if entries.windows(2).any(|two| two[0].0 == two[1].0) {
-            return Err(de::Error::custom("a kernel has one target twice"));
+            return reader.fail("a kernel has one target twice");
         }
-        Ok(Targets(entries))
+        Ok(Self(entries))
     }
 }
 
-/// The type of an entry: the only one that there is.
-struct Hsaco;
-
-impl Serialize for Hsaco {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(HSACO)
-    }
-}
-
-impl<'de> Deserialize<'de> for Hsaco {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(HsacoVisitor)
-    }
-}
-
-struct HsacoVisitor;
-
-impl Visitor<'_> for HsacoVisitor {
-    type Value = Hsaco;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the type `{HSACO}`")
-    }
-
-    fn visit_str<E: de::Error>(self, kind: &str) -> Result<Hsaco, E> {
-        match kind == HSACO {
-            true => Ok(Hsaco),
-            false => Err(E::invalid_value(de::Unexpected::Str(kind), &self)),
+impl TocEntry {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
+        let (mut kind, mut ordinal, mut original_size) = (None, None, None);
+        reader.map(|key, value| match key {
+            "type" => value.field(&mut kind, key, Reader::text),
+            "ordinal" => value.field(&mut ordinal, key, Reader::integer),
+            "original_size" => value.field(&mut original_size, key, Reader::integer),
+            _ => value.skip().map(drop),
+        })?;
+        if let Some(other) = kind.filter(|kind| *kind != HSACO) {
+            return reader.fail(format!("an entry of type `{other}` (expected `{HSACO}`)"));
         }
+        let stated = original_size.map(|size: u64| size.min(UNKNOWN_SIZE - 1));
+        Ok(Self {
+            ordinal: reader.required(ordinal, "ordinal")?,
+            original_size: stated.unwrap_or(UNKNOWN_SIZE),
+        })
     }
 }

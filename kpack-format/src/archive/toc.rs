@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use super::limits::{MAX_FRAMES, MAX_KERNELS, MAX_TARGETS};
 use super::{ArchiveError, Targets, TocEntry};
 use crate::code_id::index_in;
-use crate::digest::Digest;
-use crate::message_pack::{self, List, Map, record};
+use crate::message_pack::{MessagePackError, Reader, Writer};
 use crate::{CodeId, Sha256, code_id};
 
 /// The version of the format, in the header and in the TOC.
@@ -65,29 +64,92 @@ pub(super) enum Storage {
     },
 }
 
-record! {
-    /// The TOC as it stands in the file. What finding a code object does not need, other writers may
-    /// leave out.
-    struct Wire {
-        format_version = "format_version": Option<u32>,
-        group_name = "group_name": Option<String>,
-        gfx_arch_family = "gfx_arch_family": Option<String>,
-        gfx_arches = "gfx_arches": Option<List<String, MAX_TARGETS>>,
-        compression_scheme = "compression_scheme": Option<String>,
-        blobs = "blobs": Option<List<WireBlob, MAX_FRAMES>>,
-        zstd_offset = "zstd_offset": Option<u64>,
-        zstd_size = "zstd_size": Option<u64>,
-        frame_offsets = "frame_offsets": Option<List<u64, MAX_FRAMES>>,
-        checksums = "checksums": Option<List<Digest, MAX_FRAMES>>,
-        toc = "toc": Map<Targets, MAX_KERNELS>,
+impl Storage {
+    fn write(&self, out: &mut Writer) {
+        match self {
+            Self::Blobs(blobs) => {
+                out.text("blobs").list(blobs.len());
+                for (offset, size) in blobs {
+                    out.map(2).text("offset").integer(*offset);
+                    out.text("size").integer(*size);
+                }
+            }
+            Self::Frames {
+                offset,
+                size,
+                frame_offsets,
+            } => {
+                out.text("zstd_offset").integer(*offset);
+                out.text("zstd_size").integer(*size);
+                if let Some(offsets) = frame_offsets {
+                    out.text("frame_offsets").list(offsets.len());
+                    for offset in offsets {
+                        out.integer(*offset);
+                    }
+                }
+            }
+        }
     }
 }
 
-record! {
-    struct WireBlob {
-        offset = "offset": u64,
-        size = "size": u64,
+/// The TOC as it stands in the file. What finding a code object does not need, other writers may
+/// leave out.
+#[derive(Default)]
+struct Wire {
+    format_version: Option<u32>,
+    group_name: Option<String>,
+    gfx_arch_family: Option<String>,
+    gfx_arches: Option<Vec<String>>,
+    compression_scheme: Option<String>,
+    blobs: Option<Vec<(u64, u64)>>,
+    zstd_offset: Option<u64>,
+    zstd_size: Option<u64>,
+    frame_offsets: Option<Vec<u64>>,
+    checksums: Option<Vec<Sha256>>,
+    toc: BTreeMap<String, Targets>,
+}
+
+impl Wire {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
+        let mut wire = Self::default();
+        let mut kernels = None;
+        reader.map(|key, value| match key {
+            "format_version" => value.field(&mut wire.format_version, key, Reader::integer),
+            "group_name" => value.field(&mut wire.group_name, key, Reader::string),
+            "gfx_arch_family" => value.field(&mut wire.gfx_arch_family, key, Reader::string),
+            "gfx_arches" => value.field(&mut wire.gfx_arches, key, |value| {
+                value.list(MAX_TARGETS, Reader::string)
+            }),
+            "compression_scheme" => value.field(&mut wire.compression_scheme, key, Reader::string),
+            "blobs" => value.field(&mut wire.blobs, key, |value| value.list(MAX_FRAMES, blob)),
+            "zstd_offset" => value.field(&mut wire.zstd_offset, key, Reader::integer),
+            "zstd_size" => value.field(&mut wire.zstd_size, key, Reader::integer),
+            "frame_offsets" => value.field(&mut wire.frame_offsets, key, |value| {
+                value.list(MAX_FRAMES, Reader::integer)
+            }),
+            "checksums" => value.field(&mut wire.checksums, key, |value| {
+                value.list(MAX_FRAMES, Reader::digest)
+            }),
+            "toc" => value.field(&mut kernels, key, |value| {
+                value.map_of(MAX_KERNELS, Targets::read)
+            }),
+            _ => value.skip().map(drop),
+        })?;
+        wire.toc = reader.required(kernels, "toc")?;
+        Ok(wire)
     }
+}
+
+/// Offset and size of a stored code object.
+fn blob(reader: &mut Reader<'_>) -> Result<(u64, u64), MessagePackError> {
+    let (mut offset, mut size) = (None, None);
+    reader.map(|key, value| match key {
+        "offset" => value.field(&mut offset, key, Reader::integer),
+        "size" => value.field(&mut size, key, Reader::integer),
+        _ => value.skip().map(drop),
+    })?;
+    let offset = reader.required(offset, "offset")?;
+    Ok((offset, reader.required(size, "size")?))
 }
 
 impl Toc {
@@ -149,51 +211,43 @@ impl Toc {
     }
 
     pub(super) fn to_bytes(&self, storage: &Storage) -> Vec<u8> {
-        let mut wire = Wire {
-            format_version: Some(FORMAT_VERSION),
-            group_name: Some(self.group_name.clone()),
-            gfx_arch_family: Some(self.gfx_arch_family.clone()),
-            gfx_arches: Some(List(self.gfx_arches.clone())),
-            compression_scheme: Some(self.scheme.as_str().to_owned()),
-            blobs: None,
-            zstd_offset: None,
-            zstd_size: None,
-            frame_offsets: None,
-            checksums: self
-                .checksums
-                .as_ref()
-                .map(|all| List(all.iter().copied().map(Digest).collect())),
-            toc: Map(self.kernels.clone()),
+        let mut out = Writer::default();
+        let of_storage = match storage {
+            Storage::Blobs(_) => 1,
+            Storage::Frames { frame_offsets, .. } => 2 + usize::from(frame_offsets.is_some()),
         };
-        match storage {
-            Storage::Blobs(blobs) => {
-                let blob = |(offset, size): &(u64, u64)| WireBlob {
-                    offset: *offset,
-                    size: *size,
-                };
-                wire.blobs = Some(List(blobs.iter().map(blob).collect()));
-            }
-            Storage::Frames {
-                offset,
-                size,
-                frame_offsets,
-            } => {
-                wire.zstd_offset = Some(*offset);
-                wire.zstd_size = Some(*size);
-                wire.frame_offsets = frame_offsets.clone().map(List);
+        out.map(6 + of_storage + usize::from(self.checksums.is_some()));
+        out.text("format_version").integer(FORMAT_VERSION.into());
+        out.text("group_name").text(&self.group_name);
+        out.text("gfx_arch_family").text(&self.gfx_arch_family);
+        out.text("gfx_arches").list(self.gfx_arches.len());
+        for target in &self.gfx_arches {
+            out.text(target);
+        }
+        out.text("compression_scheme").text(self.scheme.as_str());
+        storage.write(&mut out);
+        if let Some(checksums) = &self.checksums {
+            out.text("checksums").list(checksums.len());
+            for checksum in checksums {
+                out.bytes(checksum);
             }
         }
-        message_pack::to_bytes(&wire)
+        out.text("toc").map(self.kernels.len());
+        for (kernel, targets) in &self.kernels {
+            targets.write(out.text(kernel));
+        }
+        out.0
     }
 
     /// Reads the TOC that fills `bytes`, which are at `offset` of the file.
     pub(super) fn read(bytes: &[u8], offset: u64) -> Result<(Self, Storage), ArchiveError> {
         let malformed = |reason: String| ArchiveError::Malformed { offset, reason };
-        let (wire, size): (Wire, _) =
-            message_pack::read(bytes).map_err(|error| ArchiveError::Toc {
-                offset,
-                reason: error.to_string(),
-            })?;
+        let mut reader = Reader::new(bytes);
+        let wire = Wire::read(&mut reader).map_err(|error| ArchiveError::Toc {
+            offset: offset + error.offset as u64,
+            reason: error.reason,
+        })?;
+        let size = reader.offset();
         if size != bytes.len() {
             return Err(malformed(format!(
                 "the TOC ends after {size} bytes, but the file has {} more",
@@ -214,19 +268,14 @@ impl Toc {
         };
         let (scheme, storage) = match scheme {
             "none" => {
-                let blobs = wire.blobs.as_ref().ok_or_else(|| missing("blobs"))?;
-                let blobs = blobs
-                    .0
-                    .iter()
-                    .map(|blob| (blob.offset, blob.size))
-                    .collect();
+                let blobs = wire.blobs.ok_or_else(|| missing("blobs"))?;
                 (Scheme::None, Storage::Blobs(blobs))
             }
             "zstd-per-kernel" => {
                 let frames = Storage::Frames {
                     offset: wire.zstd_offset.ok_or_else(|| missing("zstd_offset"))?,
                     size: wire.zstd_size.ok_or_else(|| missing("zstd_size"))?,
-                    frame_offsets: wire.frame_offsets.map(|list| list.0),
+                    frame_offsets: wire.frame_offsets,
                 };
                 (Scheme::ZstdPerKernel, frames)
             }
@@ -239,12 +288,10 @@ impl Toc {
         let toc = Self {
             group_name: wire.group_name.unwrap_or_default(),
             gfx_arch_family: wire.gfx_arch_family.unwrap_or_default(),
-            gfx_arches: wire.gfx_arches.map(|list| list.0).unwrap_or_default(),
+            gfx_arches: wire.gfx_arches.unwrap_or_default(),
             scheme,
-            kernels: wire.toc.0,
-            checksums: wire
-                .checksums
-                .map(|all| all.0.into_iter().map(|digest| digest.0).collect()),
+            kernels: wire.toc,
+            checksums: wire.checksums,
         };
         Ok((toc, storage))
     }

@@ -11,6 +11,7 @@ use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, Storage};
 use crate::Error;
 use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Unexpected};
+use crate::report_json::Json;
 
 /// Split installed binaries: move device code into archives, and leave a marker
 ///
@@ -136,7 +137,7 @@ pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode
         print_notice(notice, quiet);
     }
     if json {
-        output::json(report)?;
+        output::json(&Json(report))?;
     } else if !quiet {
         summary(report).write()?;
     }

@@ -31,6 +31,7 @@ pub struct BatchReport {
     /// The artifact directories, by name.
     pub artifacts: Vec<Outcome>,
     /// What is worth knowing of the batch as a whole.
+    #[serde(serialize_with = "crate::report_json::list")]
     pub notices: Vec<Notice>,
 }
 

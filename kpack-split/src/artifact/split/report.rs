@@ -33,10 +33,13 @@ pub struct Report {
     /// The split artifacts, the generic one first.
     pub artifacts: Vec<ArtifactReport>,
     /// The binaries that were split.
+    #[serde(serialize_with = "crate::report_json::list")]
     pub binaries: Vec<FileReport>,
     /// The archives with their device code.
+    #[serde(serialize_with = "crate::report_json::list")]
     pub archives: Vec<ArchiveReport>,
     /// What is worth knowing, or wrong but no reason to stop.
+    #[serde(serialize_with = "crate::report_json::list")]
     pub notices: Vec<Notice>,
 }
 

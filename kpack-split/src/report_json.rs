@@ -1,27 +1,43 @@
-//! Reports as JSON. Implemented by hand: `derive` would add five crates to each build script.
+//! Reports of runs as JSON. Their types are in `kpack-build`, which has no serde: every build script
+//! would compile it.
 
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
-use super::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};
+use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};
 
-impl Serialize for Report {
+/// What is serialized as JSON.
+pub(crate) struct Json<'a, T>(pub(crate) &'a T);
+
+fn all<T>(list: &[T]) -> Vec<Json<'_, T>> {
+    list.iter().map(Json).collect()
+}
+
+/// For fields of types that derive `Serialize`.
+pub(crate) fn list<T, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error>
+where
+    for<'a> Json<'a, T>: Serialize,
+{
+    all(list).serialize(serializer)
+}
+
+impl Serialize for Json<'_, Report> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Replace invalid UTF-8: one odd name must not make the whole report fail.
-        let removed: Vec<_> = self.removed.iter().map(|p| p.to_string_lossy()).collect();
+        let removed: Vec<_> = self.0.removed.iter().map(|p| p.to_string_lossy()).collect();
         let mut report = serializer.serialize_struct("Report", 4)?;
-        report.serialize_field("files", &self.files)?;
-        report.serialize_field("archives", &self.archives)?;
+        report.serialize_field("files", &all(&self.0.files))?;
+        report.serialize_field("archives", &all(&self.0.archives))?;
         report.serialize_field("removed", &removed)?;
-        report.serialize_field("notices", &self.notices)?;
+        report.serialize_field("notices", &all(&self.0.notices))?;
         report.end()
     }
 }
 
-impl Serialize for FileReport {
+impl Serialize for Json<'_, FileReport> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut file = serializer.serialize_map(None)?;
-        file.serialize_entry("path", &self.path)?;
-        match &self.outcome {
+        file.serialize_entry("path", &self.0.path)?;
+        match &self.0.outcome {
             Outcome::Split {
                 wrappers,
                 targets,
@@ -49,33 +65,33 @@ impl Serialize for FileReport {
     }
 }
 
-impl Serialize for ArchiveReport {
+impl Serialize for Json<'_, ArchiveReport> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut archive = serializer.serialize_struct("ArchiveReport", 5)?;
-        archive.serialize_field("path", &self.path.to_string_lossy())?;
-        archive.serialize_field("target", &self.target)?;
-        archive.serialize_field("size", &self.size)?;
-        archive.serialize_field("kernel_count", &self.kernel_count)?;
-        archive.serialize_field("changed", &self.changed)?;
+        archive.serialize_field("path", &self.0.path.to_string_lossy())?;
+        archive.serialize_field("target", &self.0.target)?;
+        archive.serialize_field("size", &self.0.size)?;
+        archive.serialize_field("kernel_count", &self.0.kernel_count)?;
+        archive.serialize_field("changed", &self.0.changed)?;
         archive.end()
     }
 }
 
-impl Serialize for Notice {
+impl Serialize for Json<'_, Notice> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut notice = serializer.serialize_struct("Notice", 3)?;
-        notice.serialize_field("severity", &self.severity)?;
-        notice.serialize_field("path", &self.path.to_string_lossy())?;
-        notice.serialize_field("text", &self.text)?;
+        notice.serialize_field("severity", &Json(&self.0.severity))?;
+        notice.serialize_field("path", &self.0.path.to_string_lossy())?;
+        notice.serialize_field("text", &self.0.text)?;
         notice.end()
     }
 }
 
-impl Serialize for Severity {
+impl Serialize for Json<'_, Severity> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(match self {
-            Self::Note => "note",
-            Self::Warning => "warning",
+        serializer.serialize_str(match self.0 {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
         })
     }
 }
