@@ -10,6 +10,9 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+#[cfg_attr(feature = "compression", path = "backend/full.rs")]
+#[cfg_attr(not(feature = "compression"), path = "backend/minimal.rs")]
+mod backend;
 mod code_id;
 pub mod code_object;
 pub mod digest;

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::TargetId;
+use crate::digest::{Sha256, hex};
 
 /// Stands for the target ID in a search path.
 pub const GFXARCH: &str = "@GFXARCH@";
@@ -160,6 +161,48 @@ impl fmt::Display for KernelName<'_> {
     }
 }
 
+/// The name of an object that was split before the link: `libvec.a/add.o@0123456789abcdef`, its file
+/// name and a digest of its bundles.
+///
+/// A linked binary's kernels are named after its path in the install prefix, which is unique. Objects
+/// have no such path, and objects of many directories or builds meet in one module. With the digest,
+/// two objects of the same name have the same device code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectName<'a> {
+    label: &'a str,
+}
+
+impl<'a> ObjectName<'a> {
+    /// Bytes of the digest in a name. With 64 bits, the probability of a collision among 10⁹ different
+    /// objects of one file name is 3 %.
+    const DIGEST: usize = 8;
+
+    /// The name of an object: `label` is its file name, or a static library's and its member's.
+    pub fn form(label: &str, digest: &Sha256) -> String {
+        format!("{label}@{}", hex(&digest[..Self::DIGEST]))
+    }
+
+    /// Reads the name of an object; `None` for the path of a binary.
+    pub fn parse(name: &'a str) -> Option<Self> {
+        let (label, digest) = name.rsplit_once('@')?;
+        let is_digest = digest.len() == 2 * Self::DIGEST
+            && digest
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        (is_digest && !label.is_empty()).then_some(Self { label })
+    }
+
+    /// The file name of the object, or of the static library that has it.
+    pub fn file(self) -> &'a str {
+        self.label.split('/').next().unwrap_or(self.label)
+    }
+}
+
+/// Whether a kernel name (without the index) is that of an object, not the path of a binary.
+pub fn is_object(name: &str) -> bool {
+    ObjectName::parse(name).is_some()
+}
+
 /// A path to archives, with [`GFXARCH`] in place of the target ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SearchPath<'a>(&'a Path);
@@ -292,6 +335,22 @@ mod tests {
         for odd in ["a.so#", "a.so#+1", "a.so#01", "a.so#x", "a.so#4294967296"] {
             assert_eq!(KernelName::parse(odd).index, None, "{odd}");
             assert_eq!(KernelName::parse(odd).to_string(), odd);
+        }
+    }
+
+    #[test]
+    fn an_object_is_known_by_its_digest() {
+        let name = ObjectName::form("libvec.a/add.o", &[0xab; 32]);
+        assert_eq!(name, "libvec.a/add.o@abababababababab");
+        let file = ObjectName::parse(&name).map(ObjectName::file);
+        assert_eq!(file, Some("libvec.a"));
+        for path in [
+            "lib/libvec.so",
+            "lib/a@b.so",
+            "@abababababababab",
+            "a@ABABABABABABABAB",
+        ] {
+            assert_eq!(ObjectName::parse(path), None, "{path}");
         }
     }
 

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::CodeId;
 use kpack_format::archive::{
-    ArchiveError, DecodeError, Decoder, Index, Scheme, Targets, Toc, TocEntry, check_frame,
+    ArchiveError, DecodeError, Decoder, Index, Scheme, Targets, Toc, TocEntry, WriteBuf,
+    check_frame,
 };
 use kpack_format::digest::sha256;
 use parking_lot::{Mutex, RwLock};
-use zstd::zstd_safe::WriteBuf;
 
 use crate::Error;
 use crate::ffi::mapping::Mapping;

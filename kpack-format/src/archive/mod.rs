@@ -3,6 +3,7 @@
 mod codec;
 mod entries;
 mod error;
+mod finish;
 mod frame;
 mod index;
 mod limits;
@@ -10,18 +11,18 @@ mod reader;
 mod toc;
 mod writer;
 
-#[cfg(feature = "compression")]
-pub(crate) use codec::NO_MEMORY;
+pub use crate::backend::WriteBuf;
 pub(crate) use codec::with_capacity;
 pub use codec::{DecodeError, Decoder, Encoded, Encoder};
 pub use entries::{Iter, Targets, TocEntry};
 pub use error::ArchiveError;
+pub use finish::Written;
 pub use frame::check_frame;
 pub use index::Index;
 pub use limits::{MAX_CODE_OBJECT, MAX_KERNELS, MAX_TOC};
 pub use reader::Archive;
 pub use toc::{Scheme, Toc};
-pub use writer::{ArchiveWriter, Written};
+pub use writer::ArchiveWriter;
 
 /// The first bytes of an archive.
 pub const MAGIC: [u8; 4] = *b"KPAK";

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use super::limits::{MAX_FRAMES, MAX_KERNELS, MAX_TARGETS};
 use super::{ArchiveError, Targets, TocEntry};
+use crate::backend::DEFAULT_SCHEME;
 use crate::code_id::index_in;
+use crate::digest::hex;
 use crate::message_pack::{MessagePackError, Reader, Writer};
 use crate::{CodeId, Sha256, code_id};
 
@@ -14,14 +16,18 @@ pub(super) const FORMAT_VERSION: u32 = 1;
 /// How code objects are stored.
 ///
 /// By default compressed; in a program without zstd (feature `compression`) as they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// As they are.
-    #[cfg_attr(not(feature = "compression"), default)]
     None,
     /// A Zstandard frame each.
-    #[cfg_attr(feature = "compression", default)]
     ZstdPerKernel,
+}
+
+impl Default for Scheme {
+    fn default() -> Self {
+        DEFAULT_SCHEME
+    }
 }
 
 impl Scheme {
@@ -295,8 +301,4 @@ impl Toc {
         };
         Ok((toc, storage))
     }
-}
-
-fn hex(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

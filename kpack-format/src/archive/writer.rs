@@ -1,4 +1,4 @@
-//! Writing and merging archives.
+//! Collecting and merging what goes into an archive.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -7,12 +7,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use super::index::malformed;
 use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TOC};
-use super::toc::{FORMAT_VERSION, Storage};
-use super::{
-    Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Targets, Toc, TocEntry,
-};
+use super::{Archive, ArchiveError, Encoded, Encoder, Scheme, TocEntry};
 use crate::code_id::index_in;
-use crate::digest::{Hasher, Sha256};
+use crate::digest::Sha256;
 use crate::names::KernelName;
 use crate::{CodeId, TargetId, code_id};
 
@@ -23,45 +20,34 @@ const DEFAULT_LEVEL: i32 = 3;
 /// TOC is held; [`finish`](Self::finish) puts them in their canonical order, so that the same
 /// entries give the same file whatever the order in which they came.
 pub struct ArchiveWriter<S> {
-    spool: S,
+    pub(super) spool: S,
     spool_size: u64,
-    group_name: String,
-    target: String,
-    scheme: Scheme,
+    pub(super) group_name: String,
+    pub(super) target: String,
+    pub(super) scheme: Scheme,
     level: i32,
-    stored: Vec<Stored>,
+    pub(super) stored: Vec<Stored>,
     by_checksum: HashMap<Sha256, usize>,
     /// Index in `stored`.
-    kernels: BTreeMap<KernelOrder, usize>,
+    pub(super) kernels: BTreeMap<KernelOrder, usize>,
     /// [`MAX_TOC`]; tests have no use for one of that size.
-    max_toc: u64,
+    pub(super) max_toc: u64,
 }
 
 /// A code object in the spool.
-struct Stored {
-    offset: u64,
-    size: u64,
-    original_size: u64,
-    checksum: Sha256,
-}
-
-/// What [`ArchiveWriter::finish`] wrote.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
-    /// Size of the file in bytes.
-    pub size: u64,
-    /// Number of TOC entries.
-    pub kernel_count: u64,
-    /// SHA-256 of the file.
-    pub checksum: Sha256,
+pub(super) struct Stored {
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    pub(super) original_size: u64,
+    pub(super) checksum: Sha256,
 }
 
 /// A kernel name; ordered by the path in front of `#`, then by the index behind it as a number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct KernelOrder {
+pub(super) struct KernelOrder {
     path: String,
     index: Option<u32>,
-    name: String,
+    pub(super) name: String,
 }
 
 impl KernelOrder {
@@ -334,117 +320,6 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
         self.kernels.is_empty()
-    }
-
-    /// Writes the archive. `out` is written from its current position and not flushed to disk.
-    ///
-    /// # Errors
-    /// [`ArchiveError::TooLarge`], with nothing written; [`ArchiveError::Io`].
-    pub fn finish<W: Write>(mut self, out: W) -> Result<Written, ArchiveError> {
-        let mut kernels: BTreeMap<String, Targets> = BTreeMap::new();
-        // Ordinals in the order in which the kernels name them.
-        let mut ordinals: HashMap<usize, u32> = HashMap::new();
-        let mut in_order: Vec<&Stored> = Vec::new();
-        for (kernel, index) in &self.kernels {
-            let stored = &self.stored[*index];
-            let ordinal = *ordinals.entry(*index).or_insert_with(|| {
-                in_order.push(stored);
-                in_order.len() as u32 - 1
-            });
-            let entry = TocEntry {
-                ordinal,
-                original_size: stored.original_size,
-            };
-            kernels
-                .entry(kernel.name.clone())
-                .or_default()
-                .insert(self.target.clone(), entry);
-        }
-        let toc = Toc {
-            group_name: self.group_name.clone(),
-            gfx_arch_family: self.target.clone(),
-            gfx_arches: vec![self.target.clone()],
-            scheme: self.scheme,
-            kernels,
-            checksums: Some(in_order.iter().map(|stored| stored.checksum).collect()),
-        };
-
-        let mut out = Hashing {
-            out,
-            hasher: Hasher::default(),
-            size: 0,
-        };
-        let prefix = match self.scheme {
-            Scheme::None => 0,
-            Scheme::ZstdPerKernel => 4,
-        };
-        let mut at = DATA_OFFSET + prefix;
-        let places: Vec<(u64, u64)> = in_order
-            .iter()
-            .map(|stored| {
-                let offset = at + prefix;
-                at = offset + stored.size;
-                (offset, stored.size)
-            })
-            .collect();
-        let storage = match self.scheme {
-            Scheme::None => Storage::Blobs(places),
-            Scheme::ZstdPerKernel => Storage::Frames {
-                offset: DATA_OFFSET,
-                size: at - DATA_OFFSET,
-                frame_offsets: Some(places.into_iter().map(|(offset, _)| offset).collect()),
-            },
-        };
-        let toc = toc.to_bytes(&storage);
-        let what = || format!("the table of contents has {} bytes", toc.len());
-        limits::check(what, toc.len() as u64, self.max_toc)?;
-        let mut header = [0; DATA_OFFSET as usize];
-        header[..4].copy_from_slice(&MAGIC);
-        header[4..8].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        header[8..16].copy_from_slice(&at.to_le_bytes());
-        out.write_all(&header)?;
-        if self.scheme == Scheme::ZstdPerKernel {
-            out.write_all(&(in_order.len() as u32).to_le_bytes())?;
-        }
-        for stored in &in_order {
-            if self.scheme == Scheme::ZstdPerKernel {
-                out.write_all(&(stored.size as u32).to_le_bytes())?;
-            }
-            self.spool.seek(SeekFrom::Start(stored.offset))?;
-            let copied = io::copy(
-                &mut Read::by_ref(&mut self.spool).take(stored.size),
-                &mut out,
-            )?;
-            if copied != stored.size {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
-        }
-        out.write_all(&toc)?;
-        Ok(Written {
-            size: out.size,
-            kernel_count: self.kernels.len() as u64,
-            checksum: out.hasher.finish(),
-        })
-    }
-}
-
-/// Hashes what is written.
-struct Hashing<W> {
-    out: W,
-    hasher: Hasher,
-    size: u64,
-}
-
-impl<W: Write> Write for Hashing<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.hasher.update(&bytes[..written]);
-        self.size += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
     }
 }
 

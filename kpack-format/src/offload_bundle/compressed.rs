@@ -2,8 +2,8 @@
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-use super::decompressor::Decompressor;
 use super::{Bundle, BundleError, Format, Method, malformed, table};
+use crate::backend::BundleReader;
 
 /// The largest header, version 3's, in bytes.
 const MAX_HEADER: u64 = 32;
@@ -121,7 +121,7 @@ pub(super) fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError>
 
 /// The plain bundle inside, from its start to its end.
 pub(super) struct Stream<R: Read> {
-    decoder: Decompressor<R>,
+    decoder: BundleReader<R>,
     /// Decompressed bytes so far.
     at: u64,
     uncompressed_size: u64,
@@ -136,7 +136,7 @@ impl<R: Read> Stream<R> {
         let limit = limit - header.size;
         let source = BufReader::with_capacity(64 << 10, source.take(limit));
         Ok(Self {
-            decoder: Decompressor::new(source, header.method, header.uncompressed_size)?,
+            decoder: BundleReader::new(source, header.method, header.uncompressed_size)?,
             at: 0,
             uncompressed_size: header.uncompressed_size,
             limit,

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::slice;
 
-use zstd::zstd_safe::WriteBuf;
+use kpack_format::archive::WriteBuf;
 
 use crate::archive::Memory;
 

@@ -1,0 +1,214 @@
+//! The code objects of a bundle, one after another.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use super::{Bundle, BundleError, Format, TRUSTED_SIZE, compressed, malformed};
+use crate::TargetId;
+use crate::archive::with_capacity;
+
+impl Bundle {
+    /// The device code of this bundle, entry by entry in order of offset. `source` is at the
+    /// start of the bundle, as it was for [`Bundle::read`]. Holds one code object at a time (or a part
+    /// of one, with [`CodeObjects::next_entry`]), and a decompression window; `wanted` says which
+    /// entries are to be returned.
+    ///
+    /// After the last entry of a compressed bundle the rest is decompressed too, so that an error
+    /// anywhere in it is found.
+    ///
+    /// # Errors
+    /// [`BundleError::Io`] where the source cannot be read; the iterator gives what else is wrong,
+    /// and ends behind it.
+    pub fn code_objects<R: Read + Seek>(
+        &self,
+        mut source: R,
+        wanted: impl Fn(&TargetId) -> bool,
+    ) -> Result<CodeObjects<R>, BundleError> {
+        let start = source.stream_position()?;
+        let used = self.entries.iter().filter(|entry| entry.size > 0);
+        let used = used.filter_map(|entry| Some((entry.id.target()?, entry.offset, entry.size)));
+        let mut used: Vec<_> = used.filter(|(target, ..)| wanted(target)).collect();
+        used.sort_by_key(|(_, offset, size)| (*offset, *size));
+        let mut entries: Vec<Range> = Vec::new();
+        for (target, offset, size) in used {
+            match entries.last_mut() {
+                Some(last) if (last.offset, last.size) == (offset, size) => {
+                    last.targets.push(target.clone());
+                }
+                _ => entries.push(Range {
+                    targets: vec![target.clone()],
+                    offset,
+                    size,
+                }),
+            }
+        }
+        let content = match self.format {
+            Format::Plain | Format::CodeObject => Content::Plain { source, start },
+            Format::Compressed { .. } => {
+                Content::Compressed(Box::new(compressed::Stream::open(source, self)?))
+            }
+        };
+        Ok(CodeObjects {
+            entries: entries.into_iter(),
+            content: Some(content),
+            shared: None,
+        })
+    }
+}
+
+/// A code object taken out of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceCode {
+    /// What it was compiled for, from the entry's ID (or, of a bare code object, its own header).
+    pub target: TargetId,
+    /// The code object.
+    pub bytes: Vec<u8>,
+}
+
+/// Where a code object is, and the targets whose entries say so.
+#[derive(Debug)]
+struct Range {
+    targets: Vec<TargetId>,
+    offset: u64,
+    size: u64,
+}
+
+/// Where code objects are read from.
+#[derive(Debug)]
+enum Content<R: Read> {
+    Plain { source: R, start: u64 },
+    Compressed(Box<compressed::Stream<R>>),
+}
+
+/// The code objects of a bundle.
+#[derive(Debug)]
+pub struct CodeObjects<R: Read> {
+    entries: std::vec::IntoIter<Range>,
+    /// `None` behind the end or an error.
+    content: Option<Content<R>>,
+    /// A code object that was read, and the further targets that it is for.
+    shared: Option<(std::vec::IntoIter<TargetId>, Vec<u8>)>,
+}
+
+impl<R: Read + Seek> CodeObjects<R> {
+    /// The next code object, to be read in parts or as a whole; what is not read of it is skipped.
+    ///
+    /// # Errors
+    /// [`BundleError`], also for damage behind the last one.
+    pub fn next_entry(&mut self) -> Result<Option<CodeObjectReader<'_, R>>, BundleError> {
+        let Some(range) = self.entries.next() else {
+            return match self.content.take() {
+                Some(Content::Compressed(stream)) => stream.finish().map(|_| None),
+                _ => Ok(None),
+            };
+        };
+        match &mut self.content {
+            None => return Ok(None),
+            Some(Content::Plain { source, start }) => {
+                source.seek(SeekFrom::Start(*start + range.offset))?;
+            }
+            Some(Content::Compressed(stream)) => stream.skip_to(range.offset)?,
+        }
+        Ok(self.content.as_mut().map(|content| CodeObjectReader {
+            range,
+            left: None,
+            content,
+        }))
+    }
+
+    fn read(&mut self) -> Result<Option<DeviceCode>, BundleError> {
+        if let Some((targets, bytes)) = &mut self.shared
+            && let Some(target) = targets.next()
+        {
+            let bytes = bytes.clone();
+            return Ok(Some(DeviceCode { target, bytes }));
+        }
+        self.shared = None;
+        let Some(entry) = self.next_entry()? else {
+            return Ok(None);
+        };
+        let mut targets = entry.targets().to_vec().into_iter();
+        let bytes = entry.read()?;
+        let Some(target) = targets.next() else {
+            return Ok(None);
+        };
+        if targets.len() > 0 {
+            self.shared = Some((targets, bytes.clone()));
+        }
+        Ok(Some(DeviceCode { target, bytes }))
+    }
+}
+
+impl<R: Read + Seek> Iterator for CodeObjects<R> {
+    type Item = Result<DeviceCode, BundleError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let result = self.read();
+        if result.is_err() {
+            self.content = None;
+            self.entries = Vec::new().into_iter();
+        }
+        result.transpose()
+    }
+}
+
+/// One code object of a bundle.
+#[derive(Debug)]
+pub struct CodeObjectReader<'a, R: Read> {
+    range: Range,
+    /// Bytes that are not read yet; `None` before the first.
+    left: Option<u64>,
+    content: &'a mut Content<R>,
+}
+
+impl<R: Read> CodeObjectReader<'_, R> {
+    /// What it was compiled for, from the entry's ID; several where their entries name the same bytes.
+    pub fn targets(&self) -> &[TargetId] {
+        &self.range.targets
+    }
+
+    /// Its offset from the start of the (uncompressed) bundle, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.range.offset
+    }
+
+    /// Its size in bytes, as the entry declares it.
+    pub fn size(&self) -> u64 {
+        self.range.size
+    }
+
+    /// Appends up to `most` bytes; tells how many. There are no more when it is 0.
+    ///
+    /// # Errors
+    /// [`BundleError`], also where the bundle ends before the code object does.
+    pub fn append(&mut self, out: &mut Vec<u8>, most: u64) -> Result<u64, BundleError> {
+        let (offset, size) = (self.range.offset, self.range.size);
+        let left = self.left.get_or_insert(size);
+        let wanted = most.min(*left);
+        let read = match &mut *self.content {
+            Content::Plain { source, .. } => source.take(wanted).read_to_end(out)?,
+            Content::Compressed(stream) => {
+                let read = stream.as_mut().take(wanted).read_to_end(out);
+                read.or_else(compressed::failed(offset))?
+            }
+        };
+        *left -= read as u64;
+        if (read as u64) < wanted {
+            let after = size - *left;
+            return malformed(
+                offset,
+                format!("an entry of {size} bytes ends after {after}"),
+            );
+        }
+        Ok(wanted)
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn read(mut self) -> Result<Vec<u8>, BundleError> {
+        let mut bytes = with_capacity(self.size().min(TRUSTED_SIZE) as usize)?;
+        self.append(&mut bytes, u64::MAX)?;
+        Ok(bytes)
+    }
+}
