@@ -25,107 +25,150 @@ pub struct Request<'a> {
     pub isas: &'a [TargetId],
 }
 
-/// Targets come before archives: for each matching target, the best first, this asks every archive that
-/// has the target for the kernel, in the order of the search paths. The first archive that has it, and
-/// does not belong to another build of the binary, wins.
+/// Finds the code object and reads it.
 pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M, Error> {
     if request.isas.is_empty() {
         return Err(Error::NoIsa);
     }
-    let targets = candidates::targets(request.isas);
-    let kernels = candidates::kernels(request);
     let directories = cache.directories(request.binary);
-    let patterns = candidates::patterns(cache.environment(), request, &directories);
-    let debug = cache.environment().debug;
+    let search = Search::begin(cache, request, &directories);
+    let mut other_builds = Vec::new();
+    let Some(found) = search.find(&mut other_builds) else {
+        return Err(search.failure(&other_builds, &directories));
+    };
+    let loaded = found.archive.load_into::<M>(found.kernel, found.target);
+    if cache.environment().debug {
+        say(&success(&found, &loaded, &search.tried, &other_builds));
+    }
+    loaded
+}
 
-    let mut tried: Vec<(PathBuf, Result<Arc<Archive>, Error>)> = Vec::new();
-    for path in candidates::archives(&patterns, &targets) {
-        let opened = cache.archive(&path);
-        let known = |archive: &Arc<Archive>| {
-            let mut others = tried.iter().filter_map(|(_, other)| other.as_ref().ok());
-            others.any(|other| Arc::ptr_eq(other, archive))
-        };
-        if !opened.as_ref().is_ok_and(known) {
-            tried.push((path, opened));
+/// Where to look for a code object, and the archives there.
+struct Search<'a> {
+    cache: &'a Cache,
+    request: &'a Request<'a>,
+    /// Best first.
+    targets: Vec<String>,
+    kernels: Vec<String>,
+    /// In the order of the search paths, each archive once.
+    tried: Vec<Tried>,
+}
+
+/// A path, and the archive there.
+type Tried = (PathBuf, Result<Arc<Archive>, Error>);
+
+/// A code object.
+struct Found<'a> {
+    archive: Arc<Archive>,
+    kernel: &'a String,
+    target: &'a str,
+}
+
+impl<'a> Search<'a> {
+    /// Opens the archives that the search paths lead to.
+    fn begin(cache: &'a Cache, request: &'a Request<'a>, directories: &[PathBuf]) -> Self {
+        let targets = candidates::targets(request.isas);
+        let patterns = candidates::patterns(cache.environment(), request, directories);
+        let mut tried: Vec<Tried> = Vec::new();
+        for path in candidates::archives(&patterns, &targets) {
+            let opened = cache.archive(&path);
+            let known = |archive: &Arc<Archive>| {
+                let mut others = tried.iter().filter_map(|(_, other)| other.as_ref().ok());
+                others.any(|other| Arc::ptr_eq(other, archive))
+            };
+            if !opened.as_ref().is_ok_and(known) {
+                tried.push((path, opened));
+            }
+        }
+        Self {
+            cache,
+            request,
+            kernels: candidates::kernels(request),
+            targets,
+            tried,
         }
     }
-    let opened = || {
-        tried
-            .iter()
-            .filter_map(|(path, o)| Some((path, o.as_ref().ok()?)))
-    };
-    let archives = || opened().map(|(_, archive)| archive);
-    let mut of_other_builds: Vec<&Arc<Archive>> = Vec::new();
-    for target in &targets {
-        for (path, archive) in opened().filter(|(_, archive)| archive.has_target(target)) {
-            let offer = |archive| Offer::of(archive, request.marker, &kernels, target);
-            let first = offer(archive);
-            if let Offer::OtherBuild = first {
-                of_other_builds.push(archive);
-            }
-            // Since the archive was opened, an upgrade may have put there what the marker expects.
-            let replacement = match first {
-                Offer::Kernel(_) => None,
-                _ if !request.marker.code_ids.contains_key(target) => None,
-                _ => cache.replacement(path, archive),
-            };
-            let (archive, found) = match &replacement {
-                Some(now) => (now, offer(now)),
-                None => (archive, first),
-            };
-            let Offer::Kernel(kernel) = found else {
-                continue;
-            };
-            let loaded = archive.load_into::<M>(kernel, target);
-            if debug {
-                say(&success(
+
+    fn opened(&self) -> impl Iterator<Item = (&PathBuf, &Arc<Archive>)> {
+        let tried = self.tried.iter();
+        tried.filter_map(|(path, opened)| Some((path, opened.as_ref().ok()?)))
+    }
+
+    fn has_a_target(&self, archive: &Archive) -> bool {
+        self.targets.iter().any(|target| archive.has_target(target))
+    }
+
+    /// Targets come before archives: for each matching target, the best first, this asks every archive
+    /// that has the target for the kernel, in the order of the search paths. The first archive that has
+    /// it, and does not belong to another build of the binary, wins. The others go to `other_builds`.
+    fn find<'s>(&'s self, other_builds: &mut Vec<&'s Arc<Archive>>) -> Option<Found<'s>> {
+        let marker = self.request.marker;
+        for target in &self.targets {
+            for (path, archive) in self.opened().filter(|(_, a)| a.has_target(target)) {
+                let offer = |archive| Offer::of(archive, marker, &self.kernels, target);
+                let found = |archive: &Arc<Archive>, kernel| Found {
+                    archive: Arc::clone(archive),
                     kernel,
                     target,
-                    archive,
-                    &loaded,
-                    &tried,
-                    &of_other_builds,
-                ));
+                };
+                match offer(archive) {
+                    Offer::Kernel(kernel) => return Some(found(archive, kernel)),
+                    Offer::OtherBuild => other_builds.push(archive),
+                    Offer::Nothing => {}
+                }
+                // Since the archive was opened, an upgrade may have put there what the marker expects.
+                if marker.code_ids.contains_key(target)
+                    && let Some(now) = self.cache.replacement(path, archive)
+                    && let Offer::Kernel(kernel) = offer(&now)
+                {
+                    return Some(found(&now, kernel));
+                }
             }
-            return loaded;
+        }
+        None
+    }
+
+    /// Why nothing was found.
+    fn failure(&self, other_builds: &[&Arc<Archive>], directories: &[PathBuf]) -> Error {
+        let archives = || self.opened().map(|(_, archive)| archive);
+        let out_of_resources =
+            |(_, opened): &Tried| opened.as_ref().is_err_and(Error::is_exhaustion);
+        let code = if self.tried.iter().any(out_of_resources) {
+            // Nobody knows whether this archive has the kernel.
+            ErrorCode::KPACK_ERROR_IO_ERROR
+        } else if archives().next().is_none() {
+            ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
+        } else if !archives().any(|archive| self.has_a_target(archive)) {
+            ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND
+        } else {
+            ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND
+        };
+        let is_other =
+            |archive: &Arc<Archive>| other_builds.iter().any(|o| Arc::ptr_eq(o, archive));
+        let attempt = |(path, opened): &Tried| Attempt {
+            path: path.clone(),
+            outcome: match opened {
+                Err(error) => outcome(error),
+                Ok(archive) if is_other(archive) => Outcome::OtherBuild(binary_of(&self.kernels)),
+                Ok(archive) if self.has_a_target(archive) => Outcome::NoKernel,
+                Ok(archive) => Outcome::NoTarget(archive.toc().gfx_arches.clone()),
+            },
+        };
+        let attempts = self.tried.iter().map(attempt).collect();
+        let installed = candidates::of_marker(self.request, directories);
+        let environment = self.cache.environment();
+        let report = Report::new(environment, self.request, installed, attempts);
+        if environment.debug {
+            match self.cache.is_news(self.request.binary, &self.targets) {
+                true => say(&report.to_string()),
+                false => say(&report.headline()),
+            }
+        }
+        Error::NoCodeObject {
+            code,
+            report: Box::new(report),
         }
     }
-    let fits = |archive: &Arc<Archive>| targets.iter().any(|target| archive.has_target(target));
-    let out_of_resources =
-        |(_, opened): &(_, Result<_, Error>)| opened.as_ref().is_err_and(Error::is_exhaustion);
-    let code = if tried.iter().any(out_of_resources) {
-        // Nobody knows whether this archive has the kernel.
-        ErrorCode::KPACK_ERROR_IO_ERROR
-    } else if archives().next().is_none() {
-        ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
-    } else if !archives().any(fits) {
-        ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND
-    } else {
-        ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND
-    };
-    let is_other = |archive: &Arc<Archive>| of_other_builds.iter().any(|o| Arc::ptr_eq(o, archive));
-    let attempt = |(path, opened): &(PathBuf, Result<Arc<Archive>, Error>)| Attempt {
-        path: path.clone(),
-        outcome: match opened {
-            Err(error) => outcome(error),
-            Ok(archive) if is_other(archive) => Outcome::OtherBuild(binary_of(&kernels)),
-            Ok(archive) if fits(archive) => Outcome::NoKernel,
-            Ok(archive) => Outcome::NoTarget(archive.toc().gfx_arches.clone()),
-        },
-    };
-    let attempts = tried.iter().map(attempt).collect();
-    let installed = candidates::of_marker(request, &directories);
-    let report = Report::new(cache.environment(), request, installed, attempts);
-    if debug {
-        match cache.is_news(request.binary, &targets) {
-            true => say(&report.to_string()),
-            false => say(&report.headline()),
-        }
-    }
-    Err(Error::NoCodeObject {
-        code,
-        report: Box::new(report),
-    })
 }
 
 /// What an archive has for a binary and a target.
@@ -163,13 +206,16 @@ fn binary_of(kernels: &[String]) -> String {
 
 /// The kernel that was found, and the archives that could not be read.
 fn success<M>(
-    kernel: &String,
-    target: &str,
-    archive: &Archive,
+    found: &Found<'_>,
     loaded: &Result<M, Error>,
-    tried: &[(PathBuf, Result<Arc<Archive>, Error>)],
-    of_other_builds: &[&Arc<Archive>],
+    tried: &[Tried],
+    other_builds: &[&Arc<Archive>],
 ) -> String {
+    let Found {
+        archive,
+        kernel,
+        target,
+    } = found;
     let found = format!(
         "`{}` for {target} in {}",
         kernel.escape_debug(),
@@ -179,8 +225,8 @@ fn success<M>(
         Ok(_) => format!("loaded {found}"),
         Err(error) => format!("{found} cannot be loaded: {error}"),
     };
-    for archive in of_other_builds {
-        let outcome = Outcome::OtherBuild(binary_of(std::slice::from_ref(kernel)));
+    for archive in other_builds {
+        let outcome = Outcome::OtherBuild(binary_of(std::slice::from_ref(*kernel)));
         let _ = write!(text, "\n  skipped {}: {outcome}", escaped(archive.path()));
     }
     for (path, opened) in tried {
