@@ -21,7 +21,7 @@ pub mod hip {
 /// Files as they come in.
 pub mod input {
     pub use crate::input::{
-        FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, hex,
+        FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error,
         identify, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
     };
 }

@@ -80,7 +80,7 @@ impl<'a> Build<'a> {
             Some(directory) => directory.clone(),
             None => environment.directory("OUT_DIR")?,
         };
-        let own = flags::own(hip, environment);
+        let own = flags::own(hip, environment)?;
         let wanted = Wanted::new(&targets, &own);
         let compiler = match &hip.compiler {
             Some(compiler) => Compiler::at(compiler, environment, &wanted),

@@ -2,12 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::device_code::{self, Wanted};
 use super::environment::Environment;
-use super::shell_words;
 use crate::Error;
 
 /// Paths of the compilers in a ROCm installation.
@@ -216,8 +216,8 @@ fn words(path: &OsStr, named: &OsStr) -> (Option<PathBuf>, Vec<OsString>) {
     if let Some(program) = on_path(path, named) {
         return (Some(program), Vec::new());
     }
-    let words = shell_words::split(&named.to_string_lossy());
-    let mut words = words.into_iter().map(OsString::from);
+    let words = shlex::bytes::split(named.as_bytes()).unwrap_or_default();
+    let mut words = words.into_iter().map(OsString::from_vec);
     let program = words.next().and_then(|program| on_path(path, &program));
     (program, words.collect())
 }

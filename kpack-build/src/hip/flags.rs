@@ -1,6 +1,7 @@
 //! Flags for the compiler and the linker.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -8,7 +9,7 @@ use kpack_format::TargetId;
 use super::Hip;
 use super::compiler::Compiler;
 use super::environment::Environment;
-use super::shell_words;
+use crate::Error;
 
 /// Flags for a header directory, which follows joined or as the next argument.
 const INCLUDES: [&str; 4] = ["-isystem", "-iquote", "-idirafter", "-I"];
@@ -70,11 +71,18 @@ pub(super) struct BuildDirectories<'a> {
 }
 
 /// The flags from the package and `HIPFLAGS`.
-pub(super) fn own(hip: &Hip, environment: &Environment) -> Vec<OsString> {
+pub(super) fn own(hip: &Hip, environment: &Environment) -> Result<Vec<OsString>, Error> {
     let more = environment.get("HIPFLAGS").unwrap_or_default();
-    let more = shell_words::split(&more.to_string_lossy()).into_iter();
+    let Some(more) = shlex::bytes::split(more.as_bytes()) else {
+        let more = more.display();
+        return Err(Error::usage(format!(
+            "HIPFLAGS is `{more}`: a quote is not closed; close it"
+        )));
+    };
     let given = hip.flags.iter().cloned();
-    given.chain(more.map(OsString::from)).collect()
+    Ok(given
+        .chain(more.into_iter().map(OsString::from_vec))
+        .collect())
 }
 
 /// The flags of one build.

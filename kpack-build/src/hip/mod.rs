@@ -13,7 +13,6 @@ mod environment;
 mod flags;
 mod library;
 mod make_rule;
-mod shell_words;
 mod targets;
 
 use std::collections::BTreeMap;

@@ -143,8 +143,3 @@ fn check_target(
         header.flags
     ))
 }
-
-/// Bytes in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

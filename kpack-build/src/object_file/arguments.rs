@@ -132,7 +132,8 @@ fn expand(arguments: &[OsString], depth: usize, all: &mut Vec<OsString>) {
 }
 
 /// Splits a response file into words at white space. Supports single and double quotes, and `\`
-/// before a literal character (GCC, "Options Controlling the Kind of Output", `@file`).
+/// before a literal character (GCC, "Options Controlling the Kind of Output", `@file`). Not the rules
+/// of a shell (`shlex`), where `#` starts a comment and `\` is literal in single quotes.
 fn words(text: &[u8]) -> Vec<OsString> {
     let mut found = Vec::new();
     let mut word: Option<Vec<u8>> = None;

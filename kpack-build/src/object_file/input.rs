@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
+use kpack_format::digest::Hasher;
 use kpack_format::marker::Marker;
+use kpack_format::names::ObjectName;
 use object::LittleEndian as LE;
 
 use super::examine;
-use super::name;
 use super::plan::Plan;
-use super::relocatable::{DeviceContent, FatObject, Relocatable};
-use super::static_library::{self, Member};
+use super::relocatable::Relocatable;
+use super::static_library::{Member, StaticLibrary};
 use super::window::{self, Window};
+use super::wrappers::{DeviceContent, FatObject};
 use crate::Error;
 use crate::elf::{ElfError, Wrapper};
 use crate::input::{self, FileKind, elf_error};
@@ -32,8 +36,7 @@ pub(super) struct Input {
     path: PathBuf,
     file: Arc<File>,
     size: u64,
-    /// The members of a static library.
-    members: Option<Vec<Member>>,
+    static_library: Option<StaticLibrary>,
     /// The objects with device code.
     pub(super) units: Vec<Unit>,
     /// Whether at least one of its objects is already split.
@@ -45,7 +48,7 @@ pub(super) struct Input {
 
 /// An object with device code: a file or a static library member.
 pub(super) struct Unit {
-    /// Index into `members`.
+    /// Index of a member of the static library.
     member: Option<usize>,
     pub(super) kernel_name: String,
     pub(super) code: DeviceCode,
@@ -61,21 +64,19 @@ impl Input {
             path: path.to_owned(),
             file,
             size: metadata.len(),
-            members: None,
+            static_library: None,
             units: Vec::new(),
             split_before: false,
             without_wrappers: Vec::new(),
         };
         let kind = input::identify(path, &input.file)?;
         if kind == Some(FileKind::StaticLibrary) {
-            let members = static_library::members(&input.file);
-            let members = members.map_err(|e| elf_error(path, e))?;
-            for (index, member) in members.iter().enumerate() {
-                if !member.is_table() {
-                    input.add(Some((index, member)), search_paths)?;
-                }
+            let library = StaticLibrary::read(&input.file);
+            let library = library.map_err(|e| elf_error(path, e))?;
+            for member in library.members.iter().enumerate() {
+                input.add(Some(member), search_paths)?;
             }
-            input.members = Some(members);
+            input.static_library = Some(library);
             return Ok(input);
         }
         let start = examine::start(&*input.file).map_err(|e| elf_error(path, e))?;
@@ -109,7 +110,7 @@ impl Input {
         };
         let failed = |error: ElfError| in_member(elf_error(&path, error));
         let file = self.file.clone();
-        let range = member.map_or(0..self.size, |(_, member)| member.range());
+        let range = member.map_or(0..self.size, |(_, member)| member.range.clone());
         let window = Window::new(&file, range.start, range.end - range.start);
         if !examine::is_object(&window).map_err(failed)? {
             return Ok(());
@@ -133,7 +134,7 @@ impl Input {
             Some((_, member)) => format!("{}/{}", self.name(), member.name),
             None => self.name(),
         };
-        let kernel_name = name::kernel_name(&path, &label, &file, code.ranges())?;
+        let kernel_name = kernel_name(&path, &label, &file, code.ranges())?;
         let marker = Marker {
             kernel_name: Some(kernel_name.clone()),
             kpack_search_paths: search_paths.to_vec(),
@@ -204,8 +205,8 @@ impl Input {
         let saved = self.units.iter().map(|unit| {
             let member = unit
                 .member
-                .and_then(|index| self.members.as_ref()?.get(index));
-            let before = member.map_or(self.size, |member| member.size);
+                .and_then(|index| self.static_library.as_ref()?.members.get(index));
+            let before = member.map_or(self.size, Member::size);
             before as i64 - unit.plan.size() as i64
         });
         let outcome = match (self.units.is_empty(), self.split_before) {
@@ -247,15 +248,15 @@ impl Input {
         };
         let output = staged.file();
         let whole = Window::new(&self.file, 0, self.size);
-        match (&self.members, self.units.as_slice()) {
-            (Some(members), _) => {
-                let mut plans: Vec<Option<&Plan>> = members.iter().map(|_| None).collect();
+        match (&self.static_library, self.units.as_slice()) {
+            (Some(library), _) => {
+                let mut plans: Vec<Option<&Plan>> = library.members.iter().map(|_| None).collect();
                 for unit in &self.units {
                     if let Some(index) = unit.member {
                         plans[index] = Some(&unit.plan);
                     }
                 }
-                static_library::rewrite(&self.file, members, &plans, output)
+                library.rewrite(&self.file, &plans, output)
             }
             (None, [unit]) => unit.plan.apply(&whole, output, 0),
             (None, _) => window::copy(&whole, &(0..self.size), output, 0),
@@ -265,6 +266,32 @@ impl Input {
         staged.sync()?;
         Ok(staged)
     }
+}
+
+/// Bytes hashed at a time.
+const CHUNK: u64 = 1 << 20;
+
+/// The kernel name of an object, without the index: `label`, and the digest of its bundles.
+fn kernel_name(
+    path: &Path,
+    label: &str,
+    file: &File,
+    bundles: impl Iterator<Item = Range<u64>>,
+) -> Result<String, Error> {
+    let mut hasher = Hasher::default();
+    let mut buffer = vec![0; CHUNK as usize];
+    for bundle in bundles {
+        hasher.update(&(bundle.end - bundle.start).to_le_bytes());
+        let mut at = bundle.start;
+        while at < bundle.end {
+            let some = &mut buffer[..(bundle.end - at).min(CHUNK) as usize];
+            file.read_exact_at(some, at)
+                .map_err(|e| Error::io(path, "read", e))?;
+            hasher.update(some);
+            at += some.len() as u64;
+        }
+    }
+    Ok(ObjectName::form(label, &hasher.finish()))
 }
 
 /// Describes an unsupported file and what was expected instead.

@@ -22,13 +22,14 @@ mod arguments;
 mod examine;
 mod input;
 mod launch;
-mod name;
+mod layout;
 mod options;
 mod plan;
 mod relocatable;
 mod static_library;
 mod symbols;
 mod window;
+mod wrappers;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,7 +39,7 @@ use std::sync::Arc;
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::Manifest;
-use kpack_format::names::Group;
+use kpack_format::names::{Group, KernelName, ObjectName};
 
 use crate::Error;
 use crate::parallel;
@@ -48,8 +49,8 @@ use crate::split::{Budget, Compression, DeviceCode, compress};
 use crate::store::{CreatedDirectories, Directory, Transaction, Update, stem_of};
 use input::Input;
 
+pub use kpack_format::names::is_object;
 pub use launch::{launch, launch_watched};
-pub use name::is_object;
 pub use options::Options;
 pub(crate) use static_library::create;
 
@@ -141,8 +142,8 @@ fn apply(
         .map(|(name, _)| name)
         .collect();
     let replaces = |kernel: &str| {
-        let file = name::file_of(kernel);
-        file.is_some_and(|file| again.iter().any(|name| *name == file))
+        let object = ObjectName::parse(KernelName::parse(kernel).binary);
+        object.is_some_and(|object| again.iter().any(|name| *name == object.file()))
     };
     let update = Update {
         replaces: &replaces,

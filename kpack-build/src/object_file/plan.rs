@@ -1,8 +1,6 @@
-//! Layout of a host-only object: a list of copied and new pieces, and edits to them.
+//! The plan of a host-only object: its layout, and edits to the copied pieces.
 
-use std::collections::HashSet;
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use kpack_format::marker::SECTION_NAME;
@@ -10,16 +8,13 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 
-use super::relocatable::{DeviceContent, FatObject, Header, Relocatable, SectionHeader};
+use super::layout::{Content, Layout, Piece};
+use super::relocatable::Relocatable;
 use super::window::{Window, copy};
+use super::wrappers::{DeviceContent, FatObject};
 use crate::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
 
-/// Alignment of a marker in its section, in bytes.
-const MARKER_ALIGN: u64 = 8;
-/// Bytes read at a time.
-const CHUNK: u64 = 1 << 20;
-
-/// The layout of a host-only object: pure data.
+/// The plan of a host-only object: pure data.
 #[derive(Debug)]
 pub(super) struct Plan {
     pieces: Vec<Piece>,
@@ -30,36 +25,6 @@ pub(super) struct Plan {
     marker: Vec<u8>,
 }
 
-/// A piece of the output.
-#[derive(Debug)]
-struct Piece {
-    offset: u64,
-    content: Content,
-}
-
-#[derive(Debug)]
-enum Content {
-    /// A range of the input.
-    Copy(Range<u64>),
-    New(Vec<u8>),
-}
-
-/// A part of the input: the headers, a section, or the table of section headers.
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    offset: u64,
-    size: u64,
-    align: u64,
-    what: What,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
-    Header,
-    Section(usize),
-    SectionTable,
-}
-
 impl Plan {
     /// Plans the object with `marker` in place of each section of bundles. Everything before the
     /// first resized section keeps its offset; everything after it moves up, in the same order.
@@ -68,83 +33,12 @@ impl Plan {
         fat: &FatObject,
         marker: &[u8],
     ) -> Result<Self, ElfError> {
-        let parts = parts(object)?;
-        let (names, marker_name) = names_with_marker(object)?;
-        let names_index = object.names_index;
-        let changes_size = |part: &Part| match part.what {
-            What::Section(index) => {
-                fat.fat_sections.contains(&index)
-                    || (index == names_index && names.len() != object.names.len())
-            }
-            _ => false,
-        };
-
-        let mut sections = object.sections.clone();
-        let mut header = object.header;
-        let mut pieces = Vec::new();
-        let mut moved = false;
-        let mut end: u64 = 0;
-        for (index, part) in parts.iter().enumerate() {
-            let gap_end = parts.get(index + 1).map_or(object.size, |next| next.offset);
-            moved |= changes_size(part);
-            let align = match part.what {
-                What::Section(section) if fat.fat_sections.contains(&section) => MARKER_ALIGN,
-                _ => part.align,
-            };
-            let offset = match moved {
-                false => Some(part.offset),
-                true => end.checked_next_multiple_of(align),
-            };
-            let Some(offset) = offset else {
-                refuse!("{:?} cannot be aligned to {align}", part.what);
-            };
-            let content = match part.what {
-                What::Section(section) if fat.fat_sections.contains(&section) => {
-                    Content::New(marker.to_vec())
-                }
-                What::Section(section) if section == names_index && changes_size(part) => {
-                    Content::New(names.clone())
-                }
-                _ => Content::Copy(part.offset..part.offset + part.size),
-            };
-            let size = match &content {
-                Content::Copy(range) => range.end - range.start,
-                Content::New(bytes) => bytes.len() as u64,
-            };
-            match part.what {
-                What::Section(section) => {
-                    sections[section].sh_offset.set(LE, offset);
-                    sections[section].sh_size.set(LE, size);
-                }
-                What::SectionTable => header.e_shoff.set(LE, offset),
-                What::Header => {}
-            }
-            pieces.push(Piece { offset, content });
-            end = offset + size;
-
-            let gap = part.offset + part.size..gap_end;
-            if moved || parts.get(index + 1).is_some_and(changes_size) {
-                refuse_content(object, &gap)?;
-            } else if !gap.is_empty() {
-                end = gap.end;
-                pieces.push(Piece {
-                    offset: gap.start,
-                    content: Content::Copy(gap),
-                });
-            }
-        }
-
-        empty_sections(object, &parts, &mut sections, end);
-        for section in &fat.fat_sections {
-            let section = &mut sections[*section];
-            section.sh_name.set(LE, marker_name);
-            section.sh_addralign.set(LE, MARKER_ALIGN);
-        }
-        let edits = edits(object, fat, marker, &header, &sections)?;
+        let layout = Layout::of(object, fat, marker)?;
+        let edits = edits(object, fat, marker, &layout)?;
         Ok(Self {
-            pieces,
+            pieces: layout.pieces,
             edits,
-            size: end,
+            size: layout.end,
             wrappers: fat.wrappers.len(),
             marker: marker.to_vec(),
         })
@@ -222,140 +116,14 @@ impl Plan {
     }
 }
 
-/// The parts that have bytes, sorted by offset; refuses overlaps.
-fn parts<S: ReadAt>(object: &Relocatable<S>) -> Result<Vec<Part>, ElfError> {
-    let header = &object.header;
-    let mut parts = vec![
-        Part {
-            offset: 0,
-            size: size_of::<Header>() as u64,
-            align: 1,
-            what: What::Header,
-        },
-        Part {
-            offset: header.e_shoff.get(LE),
-            size: std::mem::size_of_val(object.sections.as_slice()) as u64,
-            align: 8,
-            what: What::SectionTable,
-        },
-    ];
-    for (index, section) in object.sections.iter().enumerate() {
-        let kind = section.sh_type.get(LE);
-        let size = section.sh_size.get(LE);
-        if index == 0 || kind == elf::SHT_NOBITS || kind == elf::SHT_NULL || size == 0 {
-            continue;
-        }
-        parts.push(Part {
-            offset: section.sh_offset.get(LE),
-            size,
-            align: alignment(section),
-            what: What::Section(index),
-        });
-    }
-    parts.sort_by_key(|part| part.offset);
-    let mut end = 0;
-    for part in &parts {
-        let next = part.offset.checked_add(part.size);
-        let Some(next) = next.filter(|next| part.offset >= end && *next <= object.size) else {
-            refuse!(
-                "{:?} at offset {:#x} of {:#x} bytes overlaps another part of the file, or ends \
-                 past its end ({:#x})",
-                part.what,
-                part.offset,
-                part.size,
-                object.size
-            );
-        };
-        if !part.align.is_power_of_two() {
-            refuse!(
-                "{:?} is aligned to {}; expected a power of two",
-                part.what,
-                part.align
-            );
-        }
-        end = next;
-    }
-    Ok(parts)
-}
-
-/// The alignment of a section's bytes in the file: the section's own, or less if its offset has
-/// less, even when that alignment is nonsense. So padding never adds more than the section's size.
-fn alignment(section: &SectionHeader) -> u64 {
-    let (offset, align) = (
-        section.sh_offset.get(LE),
-        section.sh_addralign.get(LE).max(1),
-    );
-    match offset.checked_rem(align) {
-        Some(0) if offset > 0 => align,
-        _ if align.is_power_of_two() => 1 << offset.trailing_zeros().min(63),
-        _ => align,
-    }
-}
-
-/// Sections without bytes in the file have an offset too: by convention, the end of the previous
-/// section.
-fn empty_sections<S>(
-    object: &Relocatable<S>,
-    parts: &[Part],
-    sections: &mut [SectionHeader],
-    end: u64,
-) {
-    let with_bytes: HashSet<usize> = parts
-        .iter()
-        .filter_map(|part| match part.what {
-            What::Section(index) => Some(index),
-            _ => None,
-        })
-        .collect();
-    for index in 1..sections.len() {
-        if with_bytes.contains(&index) {
-            continue;
-        }
-        let old = object.sections[index].sh_offset.get(LE);
-        let before = parts.iter().rev().find(|part| part.offset < old);
-        let new = match before.map(|part| part.what) {
-            Some(What::Section(before)) => {
-                let align = sections[index].sh_addralign.get(LE).max(1);
-                let bytes = &sections[before];
-                let behind = bytes.sh_offset.get(LE) + bytes.sh_size.get(LE);
-                match bytes.sh_offset.get(LE) == object.sections[before].sh_offset.get(LE)
-                    && bytes.sh_size.get(LE) == object.sections[before].sh_size.get(LE)
-                {
-                    true => old,
-                    false => behind.checked_next_multiple_of(align).unwrap_or(behind),
-                }
-            }
-            _ => old,
-        };
-        sections[index].sh_offset.set(LE, new.min(end));
-    }
-}
-
-/// The section names with the marker section's appended, and its offset.
-fn names_with_marker<S: ReadAt>(object: &Relocatable<S>) -> Result<(Vec<u8>, u32), ElfError> {
-    let mut wanted = SECTION_NAME.as_bytes().to_vec();
-    wanted.push(0);
-    let mut names = object.names.clone();
-    let known = names.windows(wanted.len()).position(|at| at == wanted);
-    let at = known.unwrap_or_else(|| {
-        let at = names.len();
-        names.extend(&wanted);
-        at
-    });
-    match u32::try_from(at) {
-        Ok(at) => Ok((names, at)),
-        Err(_) => refuse!("its section names take {at} bytes; more than 4 GiB cannot be addressed"),
-    }
-}
-
 /// The edits to copied parts.
 fn edits<S: ReadAt>(
     object: &Relocatable<S>,
     fat: &FatObject,
     marker: &[u8],
-    header: &Header,
-    sections: &[SectionHeader],
+    layout: &Layout<'_, S>,
 ) -> Result<Vec<(u64, Vec<u8>)>, ElfError> {
+    let (header, sections) = (&layout.header, &layout.sections);
     let output = |section: usize| sections[section].sh_offset.get(LE);
     let input = |section: usize| object.sections[section].sh_offset.get(LE);
     let mut edits = vec![
@@ -400,20 +168,4 @@ fn edits<S: ReadAt>(
         edits.push((output(table) + (entry - input(table)), bytes));
     }
     Ok(edits)
-}
-
-/// Moving parts drops bytes outside of any section, so they must be padding.
-fn refuse_content<S: ReadAt>(object: &Relocatable<S>, gap: &Range<u64>) -> Result<(), ElfError> {
-    let mut at = gap.start;
-    while at < gap.end {
-        let bytes = object.bytes(at, CHUNK.min(gap.end - at))?;
-        if let Some(position) = bytes.iter().position(|byte| *byte != 0) {
-            refuse!(
-                "file offset {:#x} is neither padding nor in a section, so splitting would lose it",
-                at + position as u64
-            );
-        }
-        at += bytes.len() as u64;
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::archive::TocEntry;
 use kpack_format::code_object::CodeObject;
+use kpack_format::digest::hex;
 use kpack_format::manifest::Manifest;
 use kpack_format::offload_bundle::Bundle;
 use serde::{Serialize, Serializer};
@@ -15,7 +16,6 @@ use super::{
 };
 use crate::elf::{NoDeviceCode, SplitWrapper, Wrapper};
 use crate::input::Kpack;
-use crate::input::hex;
 use crate::input::unlinked::Unlinked;
 use kpack_format::TargetId;
 
