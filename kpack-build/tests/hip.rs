@@ -209,6 +209,17 @@ fn without_a_target() {
 }
 
 #[test]
+fn flags_with_an_open_quote() {
+    let tree = package();
+    let mut hip = build(&tree, &[("HIPFLAGS", "-O2 '-DX=1")]);
+    let error = error(&tree, hip.offload_arch("gfx1100"));
+    assert_eq!(
+        error,
+        "HIPFLAGS is `-O2 '-DX=1`: a quote is not closed; close it"
+    );
+}
+
+#[test]
 fn kernels_that_do_not_compile() {
     if !require::tool("clang++-19") {
         return;

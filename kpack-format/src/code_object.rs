@@ -44,20 +44,7 @@ impl fmt::Display for CodeObjectError {
     }
 }
 
-impl std::error::Error for CodeObjectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => error.source(),
-            _ => None,
-        }
-    }
-}
-
-impl From<std::io::Error> for CodeObjectError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Io(error)
-    }
-}
+crate::wraps_io!(CodeObjectError);
 
 impl CodeObject {
     /// Reads the headers of the code object at the current position of `source`, of which

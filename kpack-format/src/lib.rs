@@ -9,6 +9,28 @@
 
 #![forbid(unsafe_code)]
 
+/// Implements `Error` and `From<io::Error>` for an error with a variant `Io`.
+// thiserror would cost build scripts five more crates.
+macro_rules! wraps_io {
+    ($error:ident) => {
+        impl std::error::Error for $error {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                match self {
+                    Self::Io(error) => error.source(),
+                    _ => None,
+                }
+            }
+        }
+
+        impl From<std::io::Error> for $error {
+            fn from(error: std::io::Error) -> Self {
+                Self::Io(error)
+            }
+        }
+    };
+}
+use wraps_io;
+
 pub mod archive;
 #[cfg_attr(feature = "compression", path = "backend/full.rs")]
 #[cfg_attr(not(feature = "compression"), path = "backend/minimal.rs")]

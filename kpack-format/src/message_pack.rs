@@ -324,3 +324,79 @@ impl Writer {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_is_skipped_to_its_last_byte() {
+        let values: [&[u8]; 14] = [
+            b"\xc0",
+            b"\x7f",
+            b"\xe0",
+            b"\xcd\x01\x02",
+            b"\xcb12345678",
+            b"\xa3abc",
+            b"\xda\x00\x01a",
+            b"\xc5\x00\x01\xff",
+            b"\xd4\x01a",
+            b"\xd8\x010123456789abcdef",
+            b"\xc7\x02\x01ab",
+            b"\x92\x91\xc0\x90",
+            b"\xdd\x00\x00\x00\x01\xc3",
+            b"\x81\xa1a\x82\x01\xde\x00\x00\x02\xc2",
+        ];
+        for value in values {
+            let bytes = [value, b"\x01"].concat();
+            let mut reader = Reader::new(&bytes);
+            assert_eq!(reader.skip().unwrap(), value);
+            assert_eq!(reader.integer::<u8>().unwrap(), 1);
+            let truncated = Reader::new(&value[..value.len() - 1]).skip();
+            assert!(truncated.is_err(), "{value:02x?}");
+        }
+        assert!(Reader::new(b"\xc1").skip().is_err());
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_its_offset() {
+        let read = |bytes: &[u8]| {
+            let mut number = None;
+            let mut reader = Reader::new(bytes);
+            let read = reader.map(|key, value| value.field(&mut number, key, Reader::integer));
+            let read = read.and_then(|()| reader.required::<u32>(number, "a"));
+            read.map_err(|error| error.to_string())
+        };
+        assert_eq!(read(b"\x81\xa1a\xcd\x01\x00"), Ok(256));
+        for (bytes, error) in [
+            (
+                &b"\x91\x01"[..],
+                "at offset 0x0: expected a map, found type FixArray(1)",
+            ),
+            (
+                b"\x81\xa1a\xff",
+                "at offset 0x3: expected an integer of its range, found type FixNeg(-1)",
+            ),
+            (
+                b"\x81\xa1a\xcd\x01",
+                "at offset 0x3: truncated, or not MessagePack",
+            ),
+            (
+                b"\x82\xa1a\x01\xa1a\x01",
+                "at offset 0x7: the key `a` appears twice",
+            ),
+            (b"\x80", "at offset 0x1: the key `a` is missing"),
+        ] {
+            assert_eq!(read(bytes).unwrap_err(), error);
+        }
+    }
+
+    #[test]
+    fn a_digest_may_be_a_list_of_numbers() {
+        let digest = |bytes: &[u8]| Reader::new(bytes).digest::<2>().ok();
+        assert_eq!(digest(b"\xc4\x02\x01\xff"), Some([1, 255]));
+        assert_eq!(digest(b"\x92\x01\xcc\xff"), Some([1, 255]));
+        assert_eq!(digest(b"\x92\x01\xcd\x01\x00"), None);
+        assert_eq!(digest(b"\x93\x01\x01\x01"), None);
+    }
+}

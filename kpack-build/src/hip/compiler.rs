@@ -84,47 +84,20 @@ impl Compiler {
         let path = environment.untracked("PATH").unwrap_or_default();
         let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
         if let Some(named) = environment.get("HIPCXX") {
-            let (program, arguments) = words(&path, &named);
-            return program
-                .ok_or_else(|| "no such program".to_owned())
-                .and_then(|program| Self::new(program, arguments, rocm).fit(wanted))
-                .map_err(|problem| {
-                    Error::Compiler(format!(
-                        "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
-                        named.display(),
-                        wanted.names(),
-                    ))
-                });
+            return Self::named(&named, &path, rocm, wanted);
         }
-
-        let in_rocm = |root: &Path| {
-            let found = |name| {
-                let program = root.join(name);
-                let name = program.display().to_string();
-                (
-                    name,
-                    program.is_file().then_some(program),
-                    Some(root.to_owned()),
-                )
-            };
-            IN_ROCM.map(found)
-        };
-        let on_path = |name: &str| (name.to_owned(), on_path(&path, name.as_ref()), rocm.clone());
-        let mut candidates = Vec::new();
-        candidates.extend(rocm.iter().flat_map(|root| in_rocm(root)));
-        candidates.push(on_path(OF_ROCM));
-        if rocm.is_none() {
-            candidates.extend(in_rocm(usual));
-        }
-        candidates.extend(OTHERS.map(on_path));
-
+        let candidates = candidates(&path, rocm.as_deref(), usual);
         let mut looked_at = vec!["HIPCXX: not set".to_owned()];
         if rocm.is_none() {
             looked_at.push("ROCM_PATH: not set".to_owned());
         }
         let mut missing: Vec<String> = Vec::new();
-        let end = (String::new(), None, None);
-        for (name, program, rocm) in candidates.into_iter().chain([end]) {
+        for Candidate {
+            name,
+            program,
+            rocm,
+        } in candidates.into_iter().chain([Candidate::default()])
+        {
             let unfit = match program {
                 Some(program) => match Self::new(program, Vec::new(), rocm).fit(wanted) {
                     Ok(compiler) => return Ok(compiler),
@@ -150,6 +123,26 @@ impl Compiler {
             wanted.names(),
             looked_at.join("\n  ")
         )))
+    }
+
+    /// The compiler that `HIPCXX` names.
+    fn named(
+        named: &OsStr,
+        path: &OsStr,
+        rocm: Option<PathBuf>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Self, Error> {
+        let (program, arguments) = words(path, named);
+        program
+            .ok_or_else(|| "no such program".to_owned())
+            .and_then(|program| Self::new(program, arguments, rocm).fit(wanted))
+            .map_err(|problem| {
+                Error::Compiler(format!(
+                    "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
+                    named.display(),
+                    wanted.names(),
+                ))
+            })
     }
 
     /// The program to run.
@@ -208,6 +201,44 @@ impl fmt::Display for Compiler {
         }
         Ok(())
     }
+}
+
+/// Where a compiler may be.
+#[derive(Default)]
+struct Candidate {
+    /// For messages.
+    name: String,
+    /// `None` if there is nothing.
+    program: Option<PathBuf>,
+    /// The ROCm installation that it belongs to.
+    rocm: Option<PathBuf>,
+}
+
+/// Where to look for a compiler, in order; `usual` is the default ROCm installation.
+fn candidates(path: &OsStr, rocm: Option<&Path>, usual: &Path) -> Vec<Candidate> {
+    let in_rocm = |root: &Path| {
+        IN_ROCM.map(|name| {
+            let program = root.join(name);
+            Candidate {
+                name: program.display().to_string(),
+                program: program.is_file().then_some(program),
+                rocm: Some(root.to_owned()),
+            }
+        })
+    };
+    let on_path = |name: &str| Candidate {
+        name: name.to_owned(),
+        program: on_path(path, name.as_ref()),
+        rocm: rocm.map(Path::to_owned),
+    };
+    let mut candidates = Vec::new();
+    candidates.extend(rocm.into_iter().flat_map(in_rocm));
+    candidates.push(on_path(OF_ROCM));
+    if rocm.is_none() {
+        candidates.extend(in_rocm(usual));
+    }
+    candidates.extend(OTHERS.map(on_path));
+    candidates
 }
 
 /// Splits a program from its arguments, as in `ccache clang++`. The path of a program without

@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 
 use object::archive::{Header, MAGIC, TERMINATOR};
 use object::pod::bytes_of;
-use object::read::ReadCache;
 use object::read::archive::{ArchiveFile, ArchiveKind};
+use object::read::{ReadCache, ReadRef};
 
 use super::plan::Plan;
 use super::relocatable::Relocatable;
@@ -99,17 +99,7 @@ impl StaticLibrary {
                 name,
             });
         }
-        let mut symbols = Vec::new();
-        for symbol in archive.symbols().map_err(damaged)?.into_iter().flatten() {
-            let offset = symbol.map_err(damaged)?.offset().0;
-            let start = offset.saturating_add(HEADER_SIZE);
-            match members.binary_search_by_key(&start, |member| member.range.start) {
-                Ok(member) => symbols.push(member),
-                Err(_) => refuse!(
-                    "its symbol table refers to a member at offset {offset:#x}, which does not exist"
-                ),
-            }
-        }
+        let symbols = symbols(&archive, &members)?;
         let end = members
             .first()
             .map_or(size, |first| first.range.start - HEADER_SIZE);
@@ -151,6 +141,25 @@ impl StaticLibrary {
                 }
             })
     }
+}
+
+/// The member that defines each symbol of the symbol table, by index.
+fn symbols<'a>(
+    archive: &ArchiveFile<'a, impl ReadRef<'a>>,
+    members: &[Member],
+) -> Result<Vec<usize>, ElfError> {
+    let mut symbols = Vec::new();
+    for symbol in archive.symbols().map_err(damaged)?.into_iter().flatten() {
+        let offset = symbol.map_err(damaged)?.offset().0;
+        let start = offset.saturating_add(HEADER_SIZE);
+        match members.binary_search_by_key(&start, |member| member.range.start) {
+            Ok(member) => symbols.push(member),
+            Err(_) => refuse!(
+                "its symbol table refers to a member at offset {offset:#x}, which does not exist"
+            ),
+        }
+    }
+    Ok(symbols)
 }
 
 fn damaged(error: object::Error) -> ElfError {

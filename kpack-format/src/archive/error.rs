@@ -90,17 +90,4 @@ impl fmt::Display for ArchiveError {
     }
 }
 
-impl std::error::Error for ArchiveError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => error.source(),
-            _ => None,
-        }
-    }
-}
-
-impl From<std::io::Error> for ArchiveError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Io(error)
-    }
-}
+crate::wraps_io!(ArchiveError);

@@ -16,17 +16,19 @@ use crate::offload_bundle::{BundleError, Method};
 
 pub(crate) const DEFAULT_SCHEME: Scheme = Scheme::ZstdPerKernel;
 
-/// SHA-256. With the processor's SHA instructions, as fast as ring's assembly (1.8 GB/s), without a C
-/// compiler.
+/// The SHA-256 of bytes that come one after another.
+// With the processor's SHA instructions as fast as ring (1.8 GB/s), and it needs no C compiler.
 #[derive(Clone, Default)]
-pub(crate) struct Sha256Context(sha2::Sha256);
+pub struct Hasher(sha2::Sha256);
 
-impl Sha256Context {
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+impl Hasher {
+    /// Adds `bytes`.
+    pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(crate) fn finish(self) -> Sha256 {
+    /// The digest of all bytes that were added.
+    pub fn finish(self) -> Sha256 {
         self.0.finalize().into()
     }
 }

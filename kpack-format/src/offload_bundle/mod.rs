@@ -97,20 +97,7 @@ impl fmt::Display for BundleError {
     }
 }
 
-impl std::error::Error for BundleError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => error.source(),
-            _ => None,
-        }
-    }
-}
-
-impl From<std::io::Error> for BundleError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Io(error)
-    }
-}
+crate::wraps_io!(BundleError);
 
 impl Bundle {
     /// Reads the table of the bundle at the current position of `source`, of which `available`

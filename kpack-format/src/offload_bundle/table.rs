@@ -31,47 +31,9 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
     let mut entries = Vec::new();
     let mut end = 0;
     for index in 0..count {
-        let at = table.at;
-        let offset = table.word("an entry's offset")?;
-        let length = table.word("an entry's size")?;
-        let id_length = table.word("the length of an entry ID")?;
-        if id_length > MAX_ID {
-            return malformed(
-                at + 16,
-                format!(
-                    "the ID of entry {index} has {id_length} bytes (expected at most {MAX_ID})"
-                ),
-            );
-        }
-        let id_at = table.at;
-        let id = table.bytes(id_length, "an entry ID")?;
-        let text = String::from_utf8_lossy(&id);
-        let id = match EntryId::read(&text) {
-            Ok(id) => id,
-            Err(reason) => {
-                return malformed(
-                    id_at,
-                    format!("entry ID {text:?} of entry {index}: {reason}"),
-                );
-            }
-        };
-        match offset.checked_add(length).filter(|end| *end <= size) {
-            Some(own_end) => end = end.max(own_end),
-            None => {
-                return malformed(
-                    at,
-                    format!(
-                        "truncated: entry {index}, {id} ({length:#x} bytes at offset \
-                         {offset:#x}), ends past the end of the bundle ({size:#x})"
-                    ),
-                );
-            }
-        }
-        entries.push(Entry {
-            id,
-            offset,
-            size: length,
-        });
+        let entry = table.entry(index, size)?;
+        end = end.max(entry.offset + entry.size);
+        entries.push(entry);
     }
     let table_end = table.at;
     let inside = |entry: &&Entry| entry.size > 0 && entry.offset < table_end;
@@ -101,6 +63,45 @@ impl<R: Read> Table<'_, R> {
         }
         self.at += size;
         Ok(bytes)
+    }
+
+    /// The entry `index` of a bundle of `size` bytes.
+    fn entry(&mut self, index: u64, size: u64) -> Result<Entry, BundleError> {
+        let at = self.at;
+        let offset = self.word("an entry's offset")?;
+        let length = self.word("an entry's size")?;
+        let id_length = self.word("the length of an entry ID")?;
+        if id_length > MAX_ID {
+            return malformed(
+                at + 16,
+                format!(
+                    "the ID of entry {index} has {id_length} bytes (expected at most {MAX_ID})"
+                ),
+            );
+        }
+        let id_at = self.at;
+        let id = self.bytes(id_length, "an entry ID")?;
+        let text = String::from_utf8_lossy(&id);
+        let id = EntryId::read(&text).or_else(|reason| {
+            malformed(
+                id_at,
+                format!("entry ID {text:?} of entry {index}: {reason}"),
+            )
+        })?;
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return malformed(
+                at,
+                format!(
+                    "truncated: entry {index}, {id} ({length:#x} bytes at offset {offset:#x}), \
+                     ends past the end of the bundle ({size:#x})"
+                ),
+            );
+        }
+        Ok(Entry {
+            id,
+            offset,
+            size: length,
+        })
     }
 
     fn word(&mut self, what: &str) -> Result<u64, BundleError> {
