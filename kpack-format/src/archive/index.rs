@@ -5,9 +5,10 @@ use std::io::{self, Read, Seek, SeekFrom};
 
 use super::entries::UNKNOWN_SIZE;
 use super::frame::{MAX_FRAME_HEADER, content_size};
+use super::header::toc_range;
 use super::limits::{MAX_CODE_OBJECT, MAX_FRAMES, MAX_TOC};
-use super::toc::{FORMAT_VERSION, Storage};
-use super::{ArchiveError, HEADER_SIZE, MAGIC, Targets, Toc, TocEntry};
+use super::toc::Storage;
+use super::{ArchiveError, HEADER_SIZE, Targets, Toc, TocEntry};
 
 /// What an archive says of itself: its TOC, checked against the size of the file. The code objects
 /// are not looked at, so reading an index costs what its TOC costs.
@@ -234,41 +235,6 @@ pub(super) fn malformed<T>(offset: u64, reason: String) -> Result<T, ArchiveErro
     Err(ArchiveError::Malformed { offset, reason })
 }
 
-/// Where the TOC is, and where it ends, which is the size of the file.
-fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError> {
-    let size = source.seek(SeekFrom::End(0))?;
-    if size < HEADER_SIZE {
-        return malformed(
-            0,
-            format!("the file has {size} bytes; an archive's header has {HEADER_SIZE}"),
-        );
-    }
-    source.seek(SeekFrom::Start(0))?;
-    let mut header = [0; HEADER_SIZE as usize];
-    source.read_exact(&mut header)?;
-    let version = word(&header[4..8]);
-    if header[..4] != MAGIC {
-        return malformed(
-            0,
-            format!("expected the magic `KPAK`, found {:02x?}", &header[..4]),
-        );
-    }
-    if version != u64::from(FORMAT_VERSION) {
-        return Err(ArchiveError::UnsupportedVersion { found: version });
-    }
-    let toc_offset = word(&header[8..16]);
-    if toc_offset < HEADER_SIZE || toc_offset >= size {
-        return malformed(
-            8,
-            format!(
-                "truncated or damaged: the TOC's offset is {toc_offset:#x} (expected it within \
-                 {HEADER_SIZE:#x}..{size:#x})"
-            ),
-        );
-    }
-    Ok((toc_offset, size))
-}
-
 /// Checks the places that the TOC names against the data, which ends at `end`; tells how many code
 /// objects are stored.
 fn check_storage<R: Read + Seek>(
@@ -391,13 +357,6 @@ fn read_bytes<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, ArchiveErro
         true => Ok(bytes),
         false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
     }
-}
-
-fn word(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 fn read_u32<R: Read>(source: &mut R) -> Result<u32, ArchiveError> {

@@ -5,6 +5,7 @@ mod entries;
 mod error;
 mod finish;
 mod frame;
+mod header;
 mod index;
 mod limits;
 mod reader;

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod arguments;
 mod buffer;
 mod functions;
 pub(crate) mod mapping;

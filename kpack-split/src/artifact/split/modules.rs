@@ -144,31 +144,16 @@ pub(super) fn module(
             Layout::Artifact => ".kpack",
         }))?;
 
-    let mut links: BTreeMap<usize, (PathBuf, String, Vec<Located>)> = BTreeMap::new();
-    let mut inodes = HashMap::new();
-    for (path, item) in fat {
-        let own = &*item.prefix;
-        let installed = Prefix::new(&tree.root.join(own))?;
-        let located = installed.binary(path.strip_prefix(own).unwrap_or(path))?;
-        let next = links.len();
-        let binary = match item.node {
-            Node::File {
-                shared_inode: Some(inode),
-                ..
-            } => *inodes.entry(inode).or_insert(next),
-            _ => next,
-        };
-        fat_of.insert(item.from.clone(), (index, binary));
-        let (.., names) = links
-            .entry(binary)
-            .or_insert_with(|| (item.from.clone(), own.to_owned(), Vec::new()));
-        names.push(located);
-    }
     let mut binaries = Vec::new();
-    for (path, own, names) in links.into_values() {
+    for Named {
+        from,
+        prefix,
+        names,
+    } in names(tree, &fat, index, fat_of)?
+    {
         let Some(first) = names.first() else { continue };
-        let Input::Fat(file, _) = split::read(&path)? else {
-            return Err(Error::refused(&path, "it changed while it was read"));
+        let Input::Fat(file, _) = split::read(&from)? else {
+            return Err(Error::refused(&from, "it changed while it was read"));
         };
         let marker = Marker {
             code_ids: code_ids::planned(&file.code.targets()),
@@ -176,7 +161,7 @@ pub(super) fn module(
         };
         let plan = file.plan(&marker)?;
         binaries.push(FatBinary {
-            prefix: own,
+            prefix,
             name: first.name.clone(),
             marker,
             file,
@@ -201,6 +186,48 @@ pub(super) fn module(
         present,
         manifest: manifest.map(|item| item.from.clone()),
     }))
+}
+
+/// A fat binary, with all of its names in the install prefix.
+struct Named {
+    from: PathBuf,
+    prefix: String,
+    names: Vec<Located>,
+}
+
+/// The binaries that fat files are names of. `fat_of` gets the position of each file's, in the module
+/// `index`.
+fn names(
+    tree: &Tree,
+    fat: &[(&PathBuf, &Item)],
+    index: usize,
+    fat_of: &mut HashMap<PathBuf, (usize, usize)>,
+) -> Result<Vec<Named>, Error> {
+    let mut binaries: Vec<Named> = Vec::new();
+    let mut inodes = HashMap::new();
+    for (path, item) in fat {
+        let prefix = &*item.prefix;
+        let installed = Prefix::new(&tree.root.join(prefix))?;
+        let located = installed.binary(path.strip_prefix(prefix).unwrap_or(path))?;
+        let next = binaries.len();
+        let binary = match item.node {
+            Node::File {
+                shared_inode: Some(inode),
+                ..
+            } => *inodes.entry(inode).or_insert(next),
+            _ => next,
+        };
+        fat_of.insert(item.from.clone(), (index, binary));
+        match binaries.get_mut(binary) {
+            Some(known) => known.names.push(located),
+            None => binaries.push(Named {
+                from: item.from.clone(),
+                prefix: prefix.to_owned(),
+                names: vec![located],
+            }),
+        }
+    }
+    Ok(binaries)
 }
 
 /// The module and component whose archives are those of `prefix`.

@@ -1,0 +1,49 @@
+//! The header of an archive.
+
+use std::io::{Read, Seek, SeekFrom};
+
+use super::index::malformed;
+use super::toc::FORMAT_VERSION;
+use super::{ArchiveError, HEADER_SIZE, MAGIC};
+
+/// Where the TOC is, and where it ends, which is the size of the file.
+pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError> {
+    let size = source.seek(SeekFrom::End(0))?;
+    if size < HEADER_SIZE {
+        return malformed(
+            0,
+            format!("the file has {size} bytes; an archive's header has {HEADER_SIZE}"),
+        );
+    }
+    source.seek(SeekFrom::Start(0))?;
+    let mut header = [0; HEADER_SIZE as usize];
+    source.read_exact(&mut header)?;
+    let version = word(&header[4..8]);
+    if header[..4] != MAGIC {
+        return malformed(
+            0,
+            format!("expected the magic `KPAK`, found {:02x?}", &header[..4]),
+        );
+    }
+    if version != u64::from(FORMAT_VERSION) {
+        return Err(ArchiveError::UnsupportedVersion { found: version });
+    }
+    let toc_offset = word(&header[8..16]);
+    if toc_offset < HEADER_SIZE || toc_offset >= size {
+        return malformed(
+            8,
+            format!(
+                "truncated or damaged: the TOC's offset is {toc_offset:#x} (expected it within \
+                 {HEADER_SIZE:#x}..{size:#x})"
+            ),
+        );
+    }
+    Ok((toc_offset, size))
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
