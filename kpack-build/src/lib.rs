@@ -29,3 +29,4 @@ mod store;
 pub use error::Error;
 pub use hip::{Hip, Library};
 pub use object_file as object;
+pub use split::Storage;

@@ -26,5 +26,5 @@ pub mod stage;
 pub mod verify;
 
 use kpack_build::shared::{parallel, store};
-pub use kpack_build::{Error, object_file, report};
+pub use kpack_build::{Error, Storage, object_file, report};
 pub use stage::stage;

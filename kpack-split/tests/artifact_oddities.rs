@@ -150,7 +150,7 @@ fn one_thread_makes_the_same_of_a_batch() {
     let split = |jobs| {
         let output = Tree::new();
         let mut each = Options::new("", output.root(), "");
-        each.jobs = NonZeroUsize::new(jobs).unwrap();
+        each.storage.jobs = NonZeroUsize::new(jobs).unwrap();
         let options = BatchOptions {
             parent_dir: parent.root().to_owned(),
             each,

@@ -124,7 +124,7 @@ fn markers_expect_the_device_code_that_was_split() {
     // and with other options, or other binaries in the module, the IDs are.
     let other = originals.copy();
     let mut uncompressed = options(&other, &files[..1]);
-    uncompressed.scheme = Scheme::None;
+    uncompressed.storage.scheme = Scheme::None;
     run(&uncompressed);
     let library = |tree: &Tree| markers(&tree.path("lib/libvec.so"));
     assert_eq!(library(&other), library(&whole));
@@ -216,7 +216,7 @@ fn threads_do_not_change_a_byte() {
     let many = one.copy();
     for (tree, jobs) in [(&one, 1), (&many, 7)] {
         let mut options = options(tree, &["lib/libvec.so", "bin/vec"]);
-        options.jobs = NonZeroUsize::new(jobs).unwrap();
+        options.storage.jobs = NonZeroUsize::new(jobs).unwrap();
         run(&options);
     }
     assert_eq!(one.snapshot(), many.snapshot());
@@ -484,7 +484,7 @@ fn a_target_that_is_nowhere_is_refused_and_says_what_is_there() {
 fn uncompressed_archives_are_written_and_merged_too() {
     let tree = prefix();
     let mut plain = options(&tree, &["bin/vec"]);
-    plain.scheme = Scheme::None;
+    plain.storage.scheme = Scheme::None;
     run(&plain);
     run(&options(&tree, &["lib/libvec.so"]));
     assert_verifies(&tree, &[]);

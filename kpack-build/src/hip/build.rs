@@ -220,10 +220,10 @@ impl<'a> Build<'a> {
         let objects = jobs.iter().map(|job| &job.object);
         let mut options = object_file::Options::new(&self.module, &self.hidden, objects);
         options.component = COMPONENT.to_owned();
-        options.jobs = self.threads;
+        options.storage.jobs = self.threads;
         // Build scripts are compiled without optimisation, which makes zstd slow. Staging
         // compresses.
-        options.scheme = Scheme::None;
+        options.storage.scheme = Scheme::None;
         let Some(directory) = self.directory.to_str() else {
             return Err(Error::refused(
                 &self.directory,

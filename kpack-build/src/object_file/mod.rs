@@ -64,7 +64,7 @@ pub(crate) use static_library::create;
 /// replacing its files failed half-way.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
-    parallel::with_jobs(options.jobs, || split_all(options, progress))
+    parallel::with_jobs(options.storage.jobs, || split_all(options, progress))
 }
 
 fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
@@ -87,8 +87,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     progress.start(sizes.fold(0, u64::saturating_add));
     let compression = Compression {
         group: &group,
-        scheme: options.scheme,
-        level: options.level,
+        storage: options.storage,
         scratch: output,
         budget: &Budget::default(),
     };

@@ -1,15 +1,12 @@
 //! What to split, and how.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use kpack_format::archive::Scheme;
 use kpack_format::names::{GFXARCH, Group, SearchPath};
 
-use crate::Error;
-use crate::parallel::processors;
 use crate::store::check_names;
+use crate::{Error, Storage};
 
 /// What to split, and how.
 #[derive(Debug, Clone)]
@@ -25,18 +22,13 @@ pub struct Options {
     /// `../lib/.kpack/`.
     pub search_paths: Vec<String>,
     /// How code objects are stored.
-    pub scheme: Scheme,
-    /// The Zstandard level, if the scheme uses one.
-    pub level: i32,
-    /// Number of compressing threads.
-    pub jobs: NonZeroUsize,
+    pub storage: Storage,
     /// Objects and static libraries. They are not modified unless they are in the output directory.
     pub files: Vec<PathBuf>,
 }
 
 impl Options {
-    /// Options with defaults for everything else: component `lib`, Zstandard at level 3
-    /// (uncompressed without feature `compression` of `kpack-format`), one thread per processor.
+    /// Options with defaults for everything else: component `lib`, default storage.
     pub fn new(
         module: impl Into<String>,
         output_dir: impl Into<PathBuf>,
@@ -47,9 +39,7 @@ impl Options {
             component: "lib".to_owned(),
             output_dir: output_dir.into(),
             search_paths: Vec::new(),
-            scheme: Scheme::default(),
-            level: 3,
-            jobs: processors(),
+            storage: Storage::default(),
             files: files.into_iter().map(Into::into).collect(),
         }
     }

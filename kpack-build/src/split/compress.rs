@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use kpack_format::TargetId;
-use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
+use kpack_format::archive::{ArchiveWriter, Encoder};
 use kpack_format::digest::Sha256;
 use kpack_format::names::{Group, KernelName};
 
-use super::DeviceCode;
 use super::content::{Content, Failure, Stored};
+use super::{DeviceCode, Storage};
 use crate::Error;
 use crate::interrupt;
 use crate::parallel::{self, lock};
@@ -26,10 +26,8 @@ const IN_FLIGHT: u64 = 96 << 20;
 pub struct Compression<'a> {
     /// Module and component.
     pub group: &'a Group,
-    /// Storage scheme of the archives.
-    pub scheme: Scheme,
-    /// Compression level.
-    pub level: i32,
+    /// How the archives are stored.
+    pub storage: Storage,
     /// A directory for nameless scratch files, on the file system of the archives.
     pub scratch: &'a Path,
     /// Limits the bytes in flight; may be shared with other runs.
@@ -138,13 +136,11 @@ impl Run<'_> {
 
     fn encode(&self, content: &Content, checksum: Sha256) -> Result<Stored, Failure> {
         let Compression {
-            scheme,
-            level,
-            scratch,
-            ..
+            storage, scratch, ..
         } = *self.compression;
         let idle = lock(&self.encoders).pop();
-        let mut encoder = idle.map_or_else(|| Encoder::new(scheme, level), Ok)?;
+        let new = || Encoder::new(storage.scheme, storage.level);
+        let mut encoder = idle.map_or_else(new, Ok)?;
         let stored = content.encode(&mut encoder, checksum, scratch)?;
         lock(&self.encoders).push(encoder);
         Ok(stored)
@@ -153,15 +149,14 @@ impl Run<'_> {
     fn add(&self, job: &Job<'_>, stored: &Stored) -> Result<(), Error> {
         let Compression {
             group,
-            scheme,
-            level,
+            storage,
             scratch,
             ..
         } = *self.compression;
         let mut archives = lock(&self.archives);
         if !archives.contains_key(&job.target) {
             let spool = scratch_file(scratch)?;
-            let archive = ArchiveWriter::new(spool, group, &job.target, scheme).level(level);
+            let archive = storage.writer(spool, group, &job.target);
             archives.insert(job.target.clone(), archive);
         }
         if let Some(archive) = archives.get_mut(&job.target) {

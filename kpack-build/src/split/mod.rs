@@ -5,7 +5,9 @@ mod compress;
 mod content;
 mod device_code;
 pub mod padding;
+mod storage;
 
 pub use compress::{Budget, Compression, compress};
 pub use content::Content;
 pub use device_code::DeviceCode;
+pub use storage::Storage;

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kpack_format::TargetId;
 
 use super::output::{self, Text, count, size};
 use super::progress::{Bar, DEVICE_CODE};
-use super::storage::{InstallHint, Storage};
+use super::storage::{InstallHint, StorageArguments};
 use crate::Error;
 use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Unexpected};
 use crate::report_json::Json;
@@ -34,11 +34,7 @@ Examples:
     kpack install --prefix gfx1100 --module vec --only device --arch gfx1100 \\
         --source build/libvec.so lib/libvec.so
 
-Exit codes:
-  0  success
-  2  wrong usage
-  3  an input was rejected (damaged or unsupported)
-  4  reading or writing failed"))]
+", exit_codes!()))]
 pub(super) struct Arguments {
     /// Install prefix: the directory that the binaries are in
     #[arg(long, value_name = "DIR")]
@@ -57,11 +53,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TARGET", value_delimiter = ',')]
     arch: Vec<TargetId>,
     /// How to treat device code for targets that --arch does not list
-    #[arg(long, value_enum, default_value_t = UnexpectedArgument::Drop)]
-    unexpected: UnexpectedArgument,
+    #[arg(long, value_enum, default_value_t = Unexpected::Drop)]
+    unexpected: Unexpected,
     /// Write one half only. Both halves together have the same bytes as one plain run
     #[arg(long, value_enum)]
-    only: Option<OnlyArgument>,
+    only: Option<Only>,
     /// For `--only device`: the unsplit binary to read the device code from. Give one for each FILE, in
     /// the same order
     #[arg(long, value_name = "FILE")]
@@ -69,13 +65,9 @@ pub(super) struct Arguments {
     #[command(flatten)]
     hint: InstallHint,
     #[command(flatten)]
-    storage: Storage,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-    /// Print only errors and warnings
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
+    storage: StorageArguments,
+    #[command(flatten)]
+    output: Output,
     /// Find all binaries with device code in the prefix, instead of naming them
     #[arg(long, conflicts_with_all = ["source", "files"])]
     all: bool,
@@ -84,22 +76,15 @@ pub(super) struct Arguments {
     files: Vec<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum UnexpectedArgument {
-    /// Skip it, with a warning
-    Drop,
-    /// Reject the binary
-    Error,
-    /// Keep it
-    Keep,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum OnlyArgument {
-    /// The host binaries and the manifest
-    Host,
-    /// The archives
-    Device,
+/// What to print of a report: arguments of this command and others that give one.
+#[derive(Debug, Args)]
+pub(super) struct Output {
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print only errors and warnings
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -107,41 +92,39 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.component.clone_from(&arguments.component);
     options.kpack_dir.clone_from(&arguments.kpack_dir);
     options.architectures.clone_from(&arguments.arch);
-    options.unexpected = match arguments.unexpected {
-        UnexpectedArgument::Drop => Unexpected::Drop,
-        UnexpectedArgument::Error => Unexpected::Error,
-        UnexpectedArgument::Keep => Unexpected::Keep,
-    };
-    options.only = arguments.only.map(|only| match only {
-        OnlyArgument::Host => Only::Host,
-        OnlyArgument::Device => Only::Device,
-    });
+    options.unexpected = arguments.unexpected;
+    options.only = arguments.only;
     options.sources.clone_from(&arguments.source);
     options.all = arguments.all;
     options
         .install_hint
         .clone_from(&arguments.hint.install_hint);
-    options.scheme = arguments.storage.compression.scheme();
-    options.level = arguments.storage.level;
-    options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);
+    options.storage = arguments.storage.storage();
 
-    let bar = Bar::new(arguments.quiet || arguments.json, DEVICE_CODE);
+    let bar = Bar::new(arguments.output.is_hidden(), DEVICE_CODE);
     let report = install::install(&options, &bar)?;
     bar.finish();
-    print(&report, arguments.json, arguments.quiet)
+    arguments.output.print(&report)
 }
 
-/// Prints what was done, for this command and others that do the like.
-pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode, Error> {
-    for notice in &report.notices {
-        print_notice(notice, quiet);
+impl Output {
+    /// Whether progress is hidden.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.quiet || self.json
     }
-    if json {
-        output::json(&Json(report))?;
-    } else if !quiet {
-        summary(report).write()?;
+
+    /// Prints what was done.
+    pub(super) fn print(&self, report: &Report) -> Result<ExitCode, Error> {
+        for notice in &report.notices {
+            print_notice(notice, self.quiet);
+        }
+        if self.json {
+            output::json(&Json(report))?;
+        } else if !self.quiet {
+            summary(report).write()?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn print_notice(notice: &Notice, quiet: bool) {

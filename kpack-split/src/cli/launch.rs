@@ -1,6 +1,7 @@
 //! `kpack launch`.
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,9 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
-use super::storage::CompressionArgument;
-use crate::Error;
+use super::storage::Compression;
 use crate::object_file::{self, Options};
+use crate::{Error, Storage};
 
 /// Run a compiler, and split the object that it writes
 ///
@@ -23,17 +24,16 @@ use crate::object_file::{self, Options};
 /// `kpack install` moves its device code into the prefix. Other output passes through: objects without
 /// device code, precompiled headers, assembly. If the compiler fails, its earlier output stays.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Examples:
   kpack launch --module vec -- clang++ -x hip --offload-arch=gfx1100 -c add.hip -o add.o
   kpack launch --module vec -- ccache hipcc -c add.hip -o add.o
 
-Exit codes:
-  the compiler's own, if it fails; otherwise
-  0  success
-  2  wrong usage
-  3  the object was rejected, or the compiler cannot be run
-  4  reading or writing failed")]
+", exit_codes!(
+    "  the compiler's own, if it fails; otherwise\n",
+    "",
+    "the object was rejected, or the compiler cannot be run"
+)))]
 pub(super) struct Arguments {
     /// Module that the object belongs to
     #[arg(long, value_name = "NAME")]
@@ -41,12 +41,8 @@ pub(super) struct Arguments {
     /// Component of the module
     #[arg(long, value_name = "NAME", default_value = "lib")]
     component: String,
-    /// How to store code objects
-    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
-    compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 22 is smallest
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
-    level: i32,
+    #[command(flatten)]
+    compression: Compression,
     /// Compiler and its arguments
     #[arg(value_name = "COMMAND", required = true, last = true)]
     command: Vec<OsString>,
@@ -80,10 +76,11 @@ fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.module, "", Vec::<OsString>::new());
     options.component.clone_from(&arguments.component);
-    options.scheme = arguments.compression.scheme();
-    options.level = arguments.level;
-    // The build runs as many compilers as there are processors.
-    options.jobs = std::num::NonZeroUsize::MIN;
+    options.storage = Storage {
+        // The build runs as many compilers as there are processors.
+        jobs: NonZeroUsize::MIN,
+        ..arguments.compression.storage()
+    };
     let compiler = Arc::new(AtomicU32::new(NONE));
     pass_signals_on(compiler.clone())?;
     let status = object_file::launch_watched(&options, &arguments.command, &|running| {

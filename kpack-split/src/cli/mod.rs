@@ -1,5 +1,27 @@
 //! The `kpack` command: arguments in, words out.
 
+/// The exit codes of a command, for its help: those of [`exit_code`]. What stands before them and after the
+/// first, and what 3 means, can be more than usual.
+macro_rules! exit_codes {
+    () => {
+        exit_codes!("an input was rejected (damaged or unsupported)")
+    };
+    ($rejected:literal) => {
+        exit_codes!("", "", $rejected)
+    };
+    ($before:literal, $more:literal, $rejected:literal) => {
+        concat!(
+            "Exit codes:\n",
+            $before,
+            "  0  success\n",
+            $more,
+            "  2  wrong usage\n  3  ",
+            $rejected,
+            "\n  4  reading or writing failed"
+        )
+    };
+}
+
 mod extract;
 mod install;
 mod launch;
@@ -24,14 +46,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Error;
 
-/// What every command's help ends with.
-const EXIT_CODES: &str = "\
-Exit codes:
-  0  success
-  1  verification failed
-  2  wrong usage
-  3  an input was rejected (damaged or unsupported)
-  4  reading or writing failed";
+/// All exit codes, with that of `kpack verify`.
+const EXIT_CODES: &str = exit_codes!(
+    "",
+    "  1  verification failed\n",
+    "an input was rejected (damaged or unsupported)"
+);
 
 /// Takes the GPU code out of ROCm/HIP binaries, into one archive for each GPU target
 ///

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::print;
+use super::install::Output;
 use super::progress::{Bar, DEVICE_CODE};
-use super::storage::Storage;
+use super::storage::StorageArguments;
 use crate::Error;
 use crate::object_file::{self, Options};
 
@@ -18,7 +18,7 @@ use crate::object_file::{self, Options};
 /// objects is a host binary with markers: no linker sees device code, and nothing is left to split. Files
 /// without device code are copied, so the directory has everything to link.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Examples:
   Split two objects, and link them:
     kpack object --module vec --output-dir host add.o multiply.o
@@ -27,11 +27,7 @@ Examples:
     kpack object --module vec --output-dir host libvec.a \\
         --search-path /opt/vec/lib/.kpack/vec_lib_@GFXARCH@.kpack
 
-Exit codes:
-  0  success
-  2  wrong usage
-  3  an input was rejected (damaged or unsupported)
-  4  reading or writing failed")]
+", exit_codes!()))]
 pub(super) struct Arguments {
     /// Module that the objects belong to, the first part of the archives' names
     #[arg(long, value_name = "NAME")]
@@ -48,13 +44,9 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PATTERN")]
     search_path: Vec<String>,
     #[command(flatten)]
-    storage: Storage,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-    /// Print only errors and warnings
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
+    storage: StorageArguments,
+    #[command(flatten)]
+    output: Output,
     /// Objects (.o) and static libraries (.a)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -64,11 +56,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.module, &arguments.output_dir, &arguments.files);
     options.component.clone_from(&arguments.component);
     options.search_paths.clone_from(&arguments.search_path);
-    options.scheme = arguments.storage.compression.scheme();
-    options.level = arguments.storage.level;
-    options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);
-    let bar = Bar::new(arguments.quiet || arguments.json, DEVICE_CODE);
+    options.storage = arguments.storage.storage();
+    let bar = Bar::new(arguments.output.is_hidden(), DEVICE_CODE);
     let report = object_file::split(&options, &bar)?;
     bar.finish();
-    print(&report, arguments.json, arguments.quiet)
+    arguments.output.print(&report)
 }

@@ -38,11 +38,7 @@ Configuration (JSON):
     }
   }
 
-Exit codes:
-  0  success
-  2  wrong usage
-  3  an input was rejected (damaged or unsupported), or the shards do not fit together
-  4  reading or writing failed"))]
+", exit_codes!("an input was rejected (damaged or unsupported), or the shards do not fit together")))]
 pub(super) struct Arguments {
     /// Directory with one subdirectory for each shard
     #[arg(long, value_name = "DIR")]

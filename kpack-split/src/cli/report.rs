@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::output::{self, Text, size};
 use crate::Error;
@@ -24,11 +24,7 @@ Examples:
   Write a page with a treemap:
     kpack report /opt/rocm --html sizes.html
 
-Exit codes:
-  0  success
-  2  wrong usage
-  3  an input was rejected (damaged or unsupported)
-  4  reading or writing failed"))]
+", exit_codes!()))]
 pub(super) struct Arguments {
     /// Directories to measure
     #[arg(value_name = "DIR", required = true)]
@@ -37,8 +33,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR")]
     before: Vec<PathBuf>,
     /// Level of detail of the table
-    #[arg(long, value_enum, default_value_t = DepthArgument::Binary)]
-    by: DepthArgument,
+    #[arg(long, value_enum, default_value_t = Depth::Binary)]
+    by: Depth,
     /// Write a self-contained page with a table and treemaps to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -53,16 +49,6 @@ pub(super) struct Arguments {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DepthArgument {
-    /// A row for each module
-    Module,
-    /// A row for each target of a module
-    Target,
-    /// A row for each binary and target
-    Binary,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -87,12 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if arguments.json {
         output::json(&sizes)?;
     } else {
-        let depth = match arguments.by {
-            DepthArgument::Module => Depth::Module,
-            DepthArgument::Target => Depth::Target,
-            DepthArgument::Binary => Depth::Binary,
-        };
-        text(&sizes, depth).write()?;
+        text(&sizes, arguments.by).write()?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
 use super::progress::{ALL, Bar, Verbosity};
-use super::storage::{InstallHint, Storage};
+use super::storage::{InstallHint, StorageArguments};
 use crate::Error;
 use crate::artifact::databases::{DATABASES, Selection};
 use crate::artifact::split::{
@@ -37,12 +37,9 @@ Examples:
   Split all artifacts of a build, named after their directories:
     kpack split --batch-artifact-parent-dir artifacts --output-dir out --json
 
-Exit codes:
-  0  success
-  2  wrong usage
-  3  an input was rejected (damaged, unsupported, contradictory, or without code for the expected
-     targets); the other artifacts of a batch were split
-  4  reading or writing failed"))]
+", exit_codes!("\
+an input was rejected (damaged, unsupported, contradictory, or without code for the expected
+     targets); the other artifacts of a batch were split")))]
 pub(super) struct Arguments {
     /// Artifact directory
     #[arg(
@@ -74,19 +71,19 @@ pub(super) struct Arguments {
     #[arg(long, requires = "gpu_targets")]
     require_targets: bool,
     /// How to treat code for targets that --gpu-targets does not list
-    #[arg(long, value_enum, default_value_t = UnexpectedArgument::Drop)]
-    unexpected: UnexpectedArgument,
+    #[arg(long, value_enum, default_value_t = Unexpected::Drop)]
+    unexpected: Unexpected,
     /// How to treat files outside of kernel databases that look architecture-specific (a gfx name, an
     /// AMDGPU code object)
-    #[arg(long, value_enum, default_value_t = UnknownArgument::Report)]
-    unknown: UnknownArgument,
+    #[arg(long, value_enum, default_value_t = Unknown::Report)]
+    unknown: Unknown,
     /// Where archives go in an install prefix, and how they are named
-    #[arg(long, value_enum, default_value_t = LayoutArgument::Module)]
-    layout: LayoutArgument,
+    #[arg(long, value_enum, default_value_t = Layout::Module)]
+    layout: Layout,
     #[command(flatten)]
     hint: InstallHint,
     #[command(flatten)]
-    storage: Storage,
+    storage: StorageArguments,
     /// Print the summary, or the error, as JSON
     #[arg(long)]
     json: bool,
@@ -98,34 +95,6 @@ pub(super) struct Arguments {
     /// Accepted for older scripts; no outside tool is needed
     #[arg(long, value_name = "FILE", hide = true)]
     clang_offload_bundler: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum UnexpectedArgument {
-    /// Skip it, with a warning
-    Drop,
-    /// Reject the artifact
-    Error,
-    /// Keep it
-    Keep,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum UnknownArgument {
-    /// Keep them in the generic artifact, with a warning
-    Report,
-    /// Move device code and data files of one target to its artifact; keep all others generic
-    Move,
-    /// Reject the artifact
-    Error,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LayoutArgument {
-    /// lib/.kpack/MODULE_COMPONENT_TARGET.kpack, an archive for each prefix
-    Module,
-    /// .kpack/NAME_COMPONENT_TARGET.kpack, one archive for all prefixes, as TheRock packages them
-    Artifact,
 }
 
 /// What `--json` prints of a batch.
@@ -169,26 +138,13 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     options.databases = selection(&arguments.split_databases)?;
     options.targets.clone_from(&arguments.gpu_targets);
     options.require_targets = arguments.require_targets;
-    options.unexpected = match arguments.unexpected {
-        UnexpectedArgument::Drop => Unexpected::Drop,
-        UnexpectedArgument::Error => Unexpected::Error,
-        UnexpectedArgument::Keep => Unexpected::Keep,
-    };
-    options.unknown = match arguments.unknown {
-        UnknownArgument::Report => Unknown::Report,
-        UnknownArgument::Move => Unknown::Move,
-        UnknownArgument::Error => Unknown::Error,
-    };
-    options.layout = match arguments.layout {
-        LayoutArgument::Module => Layout::Module,
-        LayoutArgument::Artifact => Layout::Artifact,
-    };
+    options.unexpected = arguments.unexpected;
+    options.unknown = arguments.unknown;
+    options.layout = arguments.layout;
     options
         .install_hint
         .clone_from(&arguments.hint.install_hint);
-    options.scheme = arguments.storage.compression.scheme();
-    options.level = arguments.storage.level;
-    options.jobs = arguments.storage.jobs.unwrap_or(options.jobs);
+    options.storage = arguments.storage.storage();
     for (option, given) in [
         ("--tmp-dir", arguments.tmp_dir.is_some()),
         (

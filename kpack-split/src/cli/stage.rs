@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::install::print;
+use super::install::Output;
 use crate::Error;
 use crate::stage::{self, Options};
 
@@ -19,7 +19,7 @@ use crate::stage::{self, Options};
 /// of the build are rejected: of a package, its workspace, Cargo's target directory, or a directory for
 /// headers.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(after_help = concat!("\
 Examples:
   Build and stage:
     cargo build --release --message-format=json-render-diagnostics |
@@ -28,11 +28,7 @@ Examples:
     cargo build --release --message-format=json-render-diagnostics > build.json &&
         kpack stage --output-dir dist --messages build.json
 
-Exit codes:
-  0  success
-  2  wrong usage
-  3  an input was rejected (damaged or unsupported)
-  4  reading or writing failed")]
+", exit_codes!()))]
 pub(super) struct Arguments {
     /// Directory to create. One that was staged before is replaced, unless something was added to it
     #[arg(long, value_name = "DIR")]
@@ -43,12 +39,8 @@ pub(super) struct Arguments {
     /// Only warn about files that contain paths of this machine
     #[arg(long)]
     allow_build_paths: bool,
-    /// Print the report as JSON
-    #[arg(long)]
-    json: bool,
-    /// Print only errors and warnings
-    #[arg(long, short, conflicts_with = "json")]
-    quiet: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -65,5 +57,5 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         _ => stage::stage(&options, io::stdin().lock(), &mut say)?,
     };
-    print(&report, arguments.json, arguments.quiet)
+    arguments.output.print(&report)
 }

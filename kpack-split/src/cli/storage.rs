@@ -5,17 +5,25 @@ use std::num::NonZeroUsize;
 use clap::{Args, ValueEnum};
 use kpack_format::archive::Scheme;
 
+use crate::Storage;
+
 #[derive(Debug, Args)]
-pub(super) struct Storage {
-    /// How to store code objects
-    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
-    pub(super) compression: CompressionArgument,
-    /// Zstandard level: 1 is fastest, 22 is smallest
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
-    pub(super) level: i32,
+pub(super) struct StorageArguments {
+    #[command(flatten)]
+    compression: Compression,
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
-    pub(super) jobs: Option<NonZeroUsize>,
+    jobs: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Compression {
+    /// How to store code objects
+    #[arg(long, value_enum, default_value_t = CompressionArgument::Zstd)]
+    compression: CompressionArgument,
+    /// Zstandard level: 1 is fastest, 22 is smallest
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
+    level: i32,
 }
 
 #[derive(Debug, Args)]
@@ -27,18 +35,32 @@ pub(super) struct InstallHint {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum CompressionArgument {
+enum CompressionArgument {
     /// Compress each code object with Zstandard
     Zstd,
     /// Do not compress
     None,
 }
 
-impl CompressionArgument {
-    pub(super) fn scheme(self) -> Scheme {
-        match self {
-            Self::Zstd => Scheme::ZstdPerKernel,
-            Self::None => Scheme::None,
+impl StorageArguments {
+    pub(super) fn storage(&self) -> Storage {
+        let storage = self.compression.storage();
+        Storage {
+            jobs: self.jobs.unwrap_or(storage.jobs),
+            ..storage
+        }
+    }
+}
+
+impl Compression {
+    pub(super) fn storage(&self) -> Storage {
+        Storage {
+            scheme: match self.compression {
+                CompressionArgument::Zstd => Scheme::ZstdPerKernel,
+                CompressionArgument::None => Scheme::None,
+            },
+            level: self.level,
+            ..Storage::default()
         }
     }
 }

@@ -60,7 +60,7 @@ pub use options::{Only, Options, Unexpected};
 /// half-way: then each replaced file is complete and consistent with the others.
 pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
-    parallel::with_jobs(options.jobs, || install_all(options, progress))
+    parallel::with_jobs(options.storage.jobs, || install_all(options, progress))
 }
 
 fn install_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
@@ -133,8 +133,7 @@ fn archives(
     progress.start(sizes.fold(0, u64::saturating_add));
     let compression = Compression {
         group,
-        scheme: options.scheme,
-        level: options.level,
+        storage: options.storage,
         scratch: kpacks.existing(),
         budget: &Budget::default(),
     };
@@ -149,8 +148,7 @@ fn archives(
                 Entry::Vacant(new) => {
                     let scratch = kpacks.existing();
                     let spool = scratch_file(scratch)?;
-                    let archive = ArchiveWriter::new(spool, group, target, options.scheme);
-                    new.insert(archive.level(options.level))
+                    new.insert(options.storage.writer(spool, group, target))
                 }
             };
             fill(archive)

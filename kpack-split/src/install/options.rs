@@ -1,14 +1,12 @@
 //! What to install, and how.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use kpack_format::TargetId;
-use kpack_format::archive::Scheme;
 
-use crate::Error;
-use crate::parallel::processors;
 use crate::store::check_names;
+use crate::{Error, Storage};
 
 /// What to install, and how.
 #[derive(Debug, Clone)]
@@ -34,35 +32,31 @@ pub struct Options {
     /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
     pub install_hint: Option<String>,
     /// How code objects are stored.
-    pub scheme: Scheme,
-    /// The Zstandard level, if the scheme uses one.
-    pub level: i32,
-    /// Number of compressing threads.
-    pub jobs: NonZeroUsize,
+    pub storage: Storage,
     /// The binaries, relative to the prefix.
     pub files: Vec<PathBuf>,
     /// Whether to find all binaries with device code in the prefix, instead of `files`.
     pub all: bool,
 }
 
-/// How to treat device code for a target that `architectures` does not list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// How to treat device code for a target that is not listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Unexpected {
-    /// Skip it, with a warning.
+    /// Skip it, with a warning
     #[default]
     Drop,
-    /// Refuse the binary.
+    /// Reject the input
     Error,
-    /// Keep it.
+    /// Keep it
     Keep,
 }
 
 /// A part of the work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Only {
-    /// Host binaries and the manifest; no archives.
+    /// The host binaries and the manifest
     Host,
-    /// Archives; host binaries stay as they are.
+    /// The archives
     Device,
 }
 
@@ -84,9 +78,7 @@ impl Options {
             only: None,
             sources: Vec::new(),
             install_hint: None,
-            scheme: Scheme::ZstdPerKernel,
-            level: 3,
-            jobs: processors(),
+            storage: Storage::default(),
             files: files.into_iter().map(Into::into).collect(),
             all: false,
         }

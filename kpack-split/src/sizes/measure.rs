@@ -167,8 +167,7 @@ impl Tree {
     ) -> Result<(), Error> {
         let name = entry.path.to_string_lossy();
         match &entry.class {
-            Class::Fat => self.fat(path, &name, size, module),
-            Class::Split => self.split(path, &name, size, module),
+            Class::Fat | Class::Split => self.linked(path, &name, size, module),
             Class::Target { database, .. } if *database == KPACK => {
                 self.archive(path, size, module)
             }
@@ -204,56 +203,34 @@ impl Tree {
         }
     }
 
-    /// A fat binary: what each bundle stores for each target, and the rest for the host. Of a
-    /// compressed bundle, each code object has its share.
-    fn fat(
+    /// A linked binary: what each bundle stores for each target, and the rest for the host. Each code
+    /// object of a compressed bundle has its share. Where the `module` is unknown, the marker of a split
+    /// binary tells.
+    fn linked(
         &mut self,
         path: &Path,
         name: &str,
         size: u64,
         module: Option<&str>,
     ) -> Result<(), Error> {
+        let linked = Linked::open(path)?;
+        let (targets, from_marker) = match &linked.code {
+            DeviceCode::Fat(fat) => (bundles(&linked, fat)?, None),
+            DeviceCode::Split(_) => (BTreeMap::new(), module_of(&linked)),
+            DeviceCode::None(_) => (BTreeMap::new(), None),
+        };
+        let module = module.map(str::to_owned).or(from_marker);
         let key = |target| Key {
-            module: module.unwrap_or_default().to_owned(),
+            module: module.clone().unwrap_or_default(),
             target,
             what: name.to_owned(),
             is_file: true,
         };
-        let linked = Linked::open(path)?;
-        let targets = match &linked.code {
-            DeviceCode::Fat(fat) => bundles(&linked, fat)?,
-            _ => BTreeMap::new(),
-        };
         let device: u64 = targets.values().map(|size| size.stored).sum();
-        let host = size.saturating_sub(device);
         for (target, size) in targets {
             self.add_code(key(Some(target)), size.stored, size.unpacked);
         }
-        self.add(key(None), host);
-        Ok(())
-    }
-
-    fn split(
-        &mut self,
-        path: &Path,
-        name: &str,
-        size: u64,
-        module: Option<&str>,
-    ) -> Result<(), Error> {
-        let linked = Linked::open(path)?;
-        let from_marker = linked.markers().ok().and_then(|markers| {
-            let paths = &markers.first()?.marker.kpack_search_paths;
-            let group = SearchPath::new(paths.first()?).split()?.group()?;
-            Some(group.module().to_owned())
-        });
-        let module = module.map(str::to_owned).or(from_marker);
-        let key = Key {
-            module: module.unwrap_or_default(),
-            target: None,
-            what: name.to_owned(),
-            is_file: true,
-        };
-        self.add(key, size);
+        self.add(key(None), size.saturating_sub(device));
         Ok(())
     }
 
@@ -306,6 +283,14 @@ fn what_of_host(path: &Path, within: &Path) -> Result<String, Error> {
         Some(ForAll::Merge(_)) => "files for all targets".to_owned(),
         _ => "other files".to_owned(),
     })
+}
+
+/// The module that the first marker of a split binary names.
+fn module_of(linked: &Linked) -> Option<String> {
+    let markers = linked.markers().ok()?;
+    let path = markers.first()?.marker.kpack_search_paths.first()?;
+    let group = SearchPath::new(path).split()?.group()?;
+    Some(group.module().to_owned())
 }
 
 /// What the bundles of a fat binary store for each target. Several wrappers can have one bundle.

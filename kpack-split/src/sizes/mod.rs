@@ -11,6 +11,7 @@ mod treemap;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use kpack_format::TargetId;
 use serde::Serialize;
 
@@ -62,14 +63,14 @@ pub struct Machine {
     pub after: u64,
 }
 
-/// Up to where rows are told apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Level of detail of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Depth {
-    /// Modules.
+    /// A row for each module
     Module,
-    /// Targets of modules.
+    /// A row for each target of a module
     Target,
-    /// Binaries for targets of modules.
+    /// A row for each binary and target
     Binary,
 }
 

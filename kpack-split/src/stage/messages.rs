@@ -3,7 +3,7 @@
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
-use cargo_metadata::{Message, TargetKind};
+use cargo_metadata::{Artifact, Message, TargetKind};
 
 use crate::Error;
 
@@ -46,30 +46,7 @@ pub(super) fn read(
     let mut finished = false;
     for message in Message::parse_stream(messages) {
         match message.map_err(|e| Error::io(place, "read", e))? {
-            Message::CompilerArtifact(artifact) => {
-                let manifest = artifact.manifest_path.into_std_path_buf();
-                let local = artifact.package_id.repr.starts_with("path+");
-                let package = (manifest.parent().unwrap_or(Path::new("")).to_owned(), local);
-                if !built.packages.contains(&package) {
-                    built.packages.push(package);
-                }
-                let kinds = &artifact.target.kind;
-                if artifact.profile.test {
-                    continue;
-                }
-                if let Some(executable) = artifact
-                    .executable
-                    .filter(|_| kinds.contains(&TargetKind::Bin))
-                {
-                    built.add(executable.into(), "bin");
-                }
-                if kinds.contains(&TargetKind::CDyLib) {
-                    let libraries = artifact.filenames.into_iter();
-                    for library in libraries.filter(|file| file.extension() == Some("so")) {
-                        built.add(library.into(), "lib");
-                    }
-                }
-            }
+            Message::CompilerArtifact(artifact) => built.add_artifact(artifact),
             Message::BuildScriptExecuted(script) => built.scripts.push(Script {
                 package: package_name(&script.package_id.repr),
                 out_dir: script.out_dir.into(),
@@ -111,6 +88,24 @@ pub(super) fn read(
 }
 
 impl Built {
+    fn add_artifact(&mut self, artifact: Artifact) {
+        let manifest = artifact.manifest_path.as_std_path();
+        let local = artifact.package_id.repr.starts_with("path+");
+        let package = (manifest.parent().unwrap_or(Path::new("")).to_owned(), local);
+        if !self.packages.contains(&package) {
+            self.packages.push(package);
+        }
+        let is = |kind| !artifact.profile.test && artifact.target.kind.contains(&kind);
+        for executable in artifact.executable.iter().filter(|_| is(TargetKind::Bin)) {
+            self.add(executable.into(), "bin");
+        }
+        for library in artifact.filenames.iter().filter(|_| is(TargetKind::CDyLib)) {
+            if library.extension() == Some("so") {
+                self.add(library.into(), "lib");
+            }
+        }
+    }
+
     fn add(&mut self, path: PathBuf, directory: &'static str) {
         let binary = Binary { path, directory };
         if !self.binaries.contains(&binary) {

@@ -6,20 +6,20 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::archive::{ArchiveWriter, Scheme};
+use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
 use super::messages::Binary;
 use super::output_dir::OutputDir;
-use crate::Error;
 use crate::input;
 use crate::install::Content;
 use crate::install::presplit::Presplit;
 use crate::report::{FileReport, Outcome, Report};
 use crate::split::{self, Input, code_ids};
 use crate::store::{Directory, StagedFile, Transaction, Update, make_directories, scratch_file};
+use crate::{Error, Storage};
 
 /// The directory of the archives in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
@@ -108,8 +108,7 @@ impl<'a> Release<'a> {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
                     let spool = scratch_file(hidden)?;
-                    let scheme = Scheme::ZstdPerKernel;
-                    new.insert(ArchiveWriter::new(spool, group, target, scheme))
+                    new.insert(Storage::default().writer(spool, group, target))
                 }
             };
             fill(archive)

@@ -186,8 +186,7 @@ impl Work<'_> {
             .collect();
         let compression = Compression {
             group: &module.group,
-            scheme: self.options.scheme,
-            level: self.options.level,
+            storage: self.options.storage,
             scratch: self.stage.path(),
             budget: self.budget,
         };

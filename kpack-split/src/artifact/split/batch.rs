@@ -95,7 +95,7 @@ impl BatchReport {
 /// [`Error::Refused`] where there is device code, but for none of the targets that are required.
 /// Nothing is written then.
 pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
-    parallel::with_jobs(options.each.jobs, || split_all(options, progress))
+    parallel::with_jobs(options.each.storage.jobs, || split_all(options, progress))
 }
 
 fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {

@@ -45,7 +45,7 @@ pub(crate) use targets::is_for;
 /// that are required, [`Error::Io`]. Nothing has appeared under its final name then, but where
 /// renaming failed half-way: there is no generic artifact then.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
-    parallel::with_jobs(options.jobs, || split_one(options, progress))
+    parallel::with_jobs(options.storage.jobs, || split_one(options, progress))
 }
 
 fn split_one(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {

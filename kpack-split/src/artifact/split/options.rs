@@ -1,15 +1,13 @@
 //! What to split, and how.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use kpack_format::TargetId;
-use kpack_format::archive::Scheme;
 
-use crate::Error;
 use crate::artifact::databases::Selection;
 use crate::install::{Unexpected, is_name_part};
-use crate::parallel::processors;
+use crate::{Error, Storage};
 
 /// What to split, and how.
 #[derive(Debug, Clone)]
@@ -37,33 +35,28 @@ pub struct Options {
     /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
     pub install_hint: Option<String>,
     /// How code objects are stored.
-    pub scheme: Scheme,
-    /// The Zstandard level, where it applies.
-    pub level: i32,
-    /// How many threads work at a time.
-    pub jobs: NonZeroUsize,
+    pub storage: Storage,
 }
 
 /// How to treat files outside of kernel databases that look architecture-specific.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Unknown {
-    /// It stays in the generic artifact, and is reported.
+    /// Keep them in the generic artifact, with a warning
     #[default]
     Report,
-    /// Device code of one target, and data files that are named after one, are moved to it. What
-    /// else a host may need stays, whatever its name. Both are reported.
+    /// Move device code and data files of one target to its artifact; keep all others generic
     Move,
-    /// The artifact is refused.
+    /// Reject the artifact
     Error,
 }
 
 /// Where archives go in an install prefix, and how they are named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Layout {
-    /// `lib/.kpack/<module>_<component>_<target>.kpack`, one archive for each prefix.
+    /// lib/.kpack/MODULE_COMPONENT_TARGET.kpack, an archive for each prefix
     #[default]
     Module,
-    /// `.kpack/<artifact prefix>_<target>.kpack`, one archive for all prefixes, in the first of them.
+    /// .kpack/NAME_COMPONENT_TARGET.kpack, one archive for all prefixes, as TheRock packages them
     Artifact,
 }
 
@@ -86,9 +79,7 @@ impl Options {
             unknown: Unknown::default(),
             layout: Layout::default(),
             install_hint: None,
-            scheme: Scheme::ZstdPerKernel,
-            level: 3,
-            jobs: processors(),
+            storage: Storage::default(),
         }
     }
 
