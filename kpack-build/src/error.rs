@@ -44,7 +44,7 @@ impl fmt::Display for Error {
             Self::Io { path, action, .. } => write!(f, "cannot {action} {}", shown(path)),
             Self::Changed { path } => write!(
                 f,
-                "{}: it changed while it was read; run this again",
+                "{}: it changed while it was read; run the command again",
                 shown(path)
             ),
             Self::Compiler(text) | Self::Usage(text) => f.write_str(text),

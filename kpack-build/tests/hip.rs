@@ -1,6 +1,5 @@
-//! Given HIP sources of a package, when its build script compiles them, then there is a library of
-//! host code, archives with the device code, and what Cargo has to know; and what is wrong is said so
-//! that something can be done about it.
+//! Given HIP sources of a package, when its build script compiles them, then there are a library of host
+//! code, archives with the device code, and directives for Cargo; and errors say what to do.
 
 mod compilers;
 
@@ -69,7 +68,7 @@ fn build_with_rocm(tree: &Tree, more: &[(&str, &str)]) -> Hip {
     hip
 }
 
-/// What is said, with the tree's root and the system's words left out.
+/// The message, without the tree's root.
 fn said(tree: &Tree, text: &str) -> String {
     let root = tree.root().to_str().unwrap();
     text.replace(root, "[package]")
@@ -120,7 +119,7 @@ fn a_library_of_host_code_and_archives() {
     compile(&hip);
     assert_eq!(tree.snapshot(), first);
 
-    // Every linker takes the library, whose table was not made by ar.
+    // Every linker accepts the library, whose symbol table does not come from ar.
     fs::write(
         tree.path("main.c"),
         "int vector_host(void);\nint main(void) { return vector_host() - 42; }\n",
@@ -233,7 +232,7 @@ fn kernels_that_do_not_compile() {
     let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
     let text = error(&tree, hip.offload_arch("gfx1100"));
     let mut settings = insta::Settings::clone_current();
-    // Where the compiler is, and how it says how it ended.
+    // The compiler's path and its exit status differ between machines.
     settings.add_filter(r"The command was: \S*clang", "The command was: [..]clang");
     settings.bind(|| insta::assert_snapshot!(text));
     assert!(!tree.files().iter().any(|file| file.ends_with(".kpack")));
@@ -249,7 +248,7 @@ fn kernels_that_do_not_compile_leave_the_last_build() {
     hip.offload_arch("gfx1100");
     compile(&hip);
     let before = tree.snapshot();
-    // In the first pass, in the last one, and behind the compiler.
+    // Failures in the first pass, in the last one, and after the compiler.
     for broken in ["broken(", "#ifndef __HIP_DEVICE_COMPILE__\nbroken(\n#endif"] {
         fs::write(tree.path("src/vector.hip"), format!("{SOURCE}{broken}\n")).unwrap();
         error(&tree, &hip);
@@ -258,7 +257,7 @@ fn kernels_that_do_not_compile_leave_the_last_build() {
     }
     error(&tree, hip.clone().flag("-fgpu-rdc"));
     assert_eq!(tree.snapshot(), before);
-    // What a build that was killed left is no obstacle.
+    // Leftovers of a killed build do not stop the next one.
     fs::create_dir(tree.path("out/kpack/.vector.new")).unwrap();
     fs::rename(
         tree.path("out/kpack/vector"),
@@ -302,7 +301,7 @@ fn headers_of_the_host_and_of_one_target() {
             "src/vector.hip",
         ]
     );
-    // All of them are there, as Cargo looks for them.
+    // All of them exist: Cargo looks for each.
     assert!(watched.iter().all(|file| tree.path(file).is_file()));
 }
 
@@ -409,7 +408,7 @@ fn objects_that_need_a_device_link() {
     );
 }
 
-/// Tells this test, run as another user, which package it is to build.
+/// The package for this test to build when it runs as another user.
 const PACKAGE: &str = "KPACK_TEST_PACKAGE";
 
 #[test]
@@ -436,7 +435,7 @@ fn an_out_dir_that_cannot_be_written() {
     let text = if !require::is_root() {
         failed(tree.root())
     } else {
-        // Root may write anywhere: the same as somebody else, by a copy that everybody may run.
+        // Root may write anywhere, so run a copy of this test as another user.
         mode("", 0o755);
         let copy = tree.path("test");
         process::copy(std::env::current_exe().unwrap(), &copy);

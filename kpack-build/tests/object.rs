@@ -1,5 +1,5 @@
-//! Given objects with device code, when they are split and then linked, then every linker makes a
-//! host binary of them that finds its device code, and what is refused says why.
+//! Given objects with device code, when they are split and linked, then every linker makes a host binary that
+//! finds its device code, and a rejected object gets an error with the reason.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -49,7 +49,7 @@ fn build_main(tree: &Tree) -> PathBuf {
     object
 }
 
-/// The linkers that are here, by the name that `-fuse-ld` takes.
+/// The installed linkers, by their names for `-fuse-ld`.
 fn linkers() -> Vec<&'static str> {
     let all = [
         ("bfd", "ld.bfd"),
@@ -153,7 +153,7 @@ fn kernels(directory: &Path) -> BTreeMap<(String, String), Vec<u8>> {
     found
 }
 
-/// A section: its name, its header without name and place, and its bytes.
+/// A section: its name, its header without name and offset, and its bytes.
 #[derive(Debug, PartialEq)]
 struct Section {
     name: String,
@@ -189,7 +189,7 @@ fn sections(bytes: &[u8]) -> Vec<Section> {
     file.sections().map(section).collect()
 }
 
-/// What of two sections is not the same, by offset.
+/// The differences between two sections, by offset.
 fn changed(old: &Section, new: &Section) -> Vec<usize> {
     assert_eq!(old.bytes.len(), new.bytes.len(), "{}", old.name);
     let pairs = old.bytes.iter().zip(&new.bytes).enumerate();
@@ -201,7 +201,7 @@ fn changed(old: &Section, new: &Section) -> Vec<usize> {
 
 /// Everything but device code, wrapper, its relocations and the section names is as it was.
 fn assert_same_but_device_code(before: &[u8], after: &[u8]) {
-    // The header up to the place of the section headers, and behind it.
+    // The header before and after the offset of the section headers.
     assert_eq!(before[..40], after[..40]);
     assert_eq!(before[48..64], after[48..64]);
     let (before, after) = (sections(before), sections(after));
@@ -214,12 +214,12 @@ fn assert_same_but_device_code(before: &[u8], after: &[u8]) {
                 assert_eq!((new.name.as_str(), new.align), (".rocm_kpack_ref", 8));
                 continue;
             }
-            // GNU tools have the names of sections in a table of their own, LLVM in the symbols'.
+            // GNU tools put section names into their own table, LLVM into that of the symbols.
             ".shstrtab" | ".strtab" => {
                 assert!(new.bytes.starts_with(&old.bytes), "{}", old.name);
                 assert!(new.bytes.len() <= old.bytes.len() + 16, "{}", old.name);
             }
-            // Magic, pointer and index of a wrapper; between wrappers may be padding.
+            // Magic, pointer and index of a wrapper; there may be padding between wrappers.
             ".hipFatBinSegment" => {
                 let words = new.bytes.chunks(8).enumerate();
                 let wrappers = words.filter(|(_, word)| word.starts_with(b"HIPK"));
@@ -232,7 +232,7 @@ fn assert_same_but_device_code(before: &[u8], after: &[u8]) {
                     assert!(inside, "offset {at:#x} of the wrappers");
                 }
             }
-            // The addend, which is the last word of three.
+            // The addend is the last of three words.
             ".rela.hipFatBinSegment" => {
                 let all = changed(old, new);
                 assert!(all.iter().all(|at| at % 24 >= 16), "{all:?}");
@@ -273,8 +273,8 @@ fn assert_split_keeps_the_rest(tree: &Tree, file: &str) {
     assert_same_but_device_code(&before, &after);
 }
 
-/// What clang makes of HIP: COMDAT groups, debug information, instrumentation, many sections; and
-/// what linkers make of two of these.
+/// Objects that clang compiles from HIP, with COMDAT groups, debug information, instrumentation and many
+/// sections; and two of these, linked into one object.
 #[test]
 fn everything_else_of_a_compiled_object_stays_byte_for_byte() {
     if !(require::tool("clang++-19") && require::tool("ld.lld-19")) {
@@ -410,7 +410,7 @@ fn a_static_library_becomes_one() {
         };
         assert_eq!(take(&host), take(&library));
     }
-    // The symbol table leads every linker to the members.
+    // Every linker finds the members through the symbol table.
     for linker in linkers() {
         let program = tree.path(&format!("host/{linker}"));
         link(linker, &[main.clone(), host.clone()], &program);
@@ -485,7 +485,7 @@ fn splitting_again_replaces_what_the_file_had() {
     assert_eq!(targets.len(), 2);
     assert!(targets.contains(&"gfx1101".to_owned()) && targets.contains(&"gfx942".to_owned()));
 
-    // Split files are left alone, and so are their kernels.
+    // Split files and their kernels stay unchanged.
     let before = tree.snapshot();
     split_into(&tree, "host", &["host/vec.o", "host/other.o"]);
     assert_eq!(tree.snapshot(), before);
@@ -501,7 +501,7 @@ fn a_host_only_object_is_newer_than_its_input() {
     // Given an object that was compiled again and is the same,
     let host = File::options().write(true).open(tree.path("host/vec.o"));
     host.unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
-    // when it is split again, then what is made of it has the same bytes and the time of this run.
+    // when it is split again, then the output has the same bytes and the time of this run.
     let before = tree.snapshot();
     split_into(&tree, "host", &["vec.o"]);
     assert_eq!(tree.snapshot(), before);
@@ -512,9 +512,8 @@ fn a_host_only_object_is_newer_than_its_input() {
 /// Over 2 GiB of device code: a linker cannot place host code on both sides of it within reach of
 /// 32-bit relocations.
 ///
-/// The object is generated sparse: a small one is assembled, and then its `.hip_fatbin` is laid
-/// behind the end of the file, where a bundle's table and the headers of its eight code objects are
-/// written and everything else is a hole.
+/// The object is sparse: a small one is assembled, and its `.hip_fatbin` is moved to the end of the file,
+/// which then has a bundle's table, the headers of its eight code objects, and holes.
 #[test]
 fn device_code_that_no_linker_can_place_links_after_the_split() {
     const CODE_SIZE: u64 = 288 << 20;
@@ -563,8 +562,8 @@ fn grow(path: &Path, targets: &[&str], size: u64) {
     let file = ElfFile64::<object::LittleEndian>::parse(&*bytes).unwrap();
     let index = file.section_by_name(".hip_fatbin").unwrap().index().0;
     let table_at = file.elf_header().e_shoff.get(object::LittleEndian);
-    // The table of a bundle of empty code objects has the places of its entries, which are 8 bytes
-    // each in front of the IDs.
+    // The table of a bundle of empty code objects has the offset and size of each entry, 8 bytes each,
+    // before its ID.
     let empty: Vec<(String, Vec<u8>)> = targets
         .iter()
         .map(|target| ((*target).to_owned(), Vec::new()))
@@ -598,7 +597,7 @@ fn grow(path: &Path, targets: &[&str], size: u64) {
         .unwrap();
 }
 
-/// What is said of each, with the tree's root left out.
+/// The message for each file, without the tree's root.
 fn refusal(tree: &Tree, file: &str) -> String {
     let before = tree.snapshot();
     let error = try_split(tree, "host", &[file]).unwrap_err();
@@ -667,7 +666,7 @@ fn what_cannot_be_split_before_the_link_says_why() {
     archive("rdc.a", "bundle");
     archive("inner.a", "vec.o");
     archive("outer.a", "inner.a");
-    // e_machine, of which nothing but the device code is known.
+    // An e_machine that kpack does not know.
     let mut other = fs::read(tree.path("vec.o")).unwrap();
     other[18] = 243;
     fs::write(tree.path("riscv.o"), other).unwrap();
@@ -728,7 +727,7 @@ fn truncated_objects_are_refused() {
     }
 }
 
-/// Numbers that look random, and are the same each time (Numerical Recipes' generator).
+/// Pseudorandom numbers, the same in each run (Numerical Recipes' generator).
 struct Random(u64);
 
 impl Random {
@@ -741,7 +740,7 @@ impl Random {
     }
 }
 
-/// Damage in the headers, symbols and relocations, which are in front of the bundles and behind.
+/// Damage in the headers, symbols and relocations, which are before and after the bundles.
 #[test]
 fn damage_is_refused_or_harmless() {
     let tree = Tree::new();
@@ -771,7 +770,7 @@ fn damage_is_refused_or_harmless() {
                     _ => (random.below(256) as u64) << (8 * random.below(8)),
                 };
                 let width = [1, 2, 4, 8][random.below(4)];
-                // As the fields of records are.
+                // Aligned, like the fields of records.
                 let at = place / width * width;
                 damaged[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
             }
@@ -797,7 +796,7 @@ fn damage_is_refused_or_harmless() {
     }
 }
 
-/// The alignment of a section behind the device code, which has to move.
+/// The alignment of a section after the device code, which must move.
 #[test]
 fn nonsense_for_an_alignment_is_not_believed() {
     let tree = Tree::new();

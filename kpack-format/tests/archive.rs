@@ -138,13 +138,13 @@ fn an_id_tells_the_device_code_of_a_binary() {
         assert_eq!(toc.code_id(binary, target), Some(expected));
         assert_eq!(toc.code_id(binary, "gfx90a"), None);
         assert_eq!(toc.code_id("lib/libvec", target), None);
-        // What is no index of the binary has no part in it.
+        // Kernels of other binaries do not count.
         for name in ["lib/libvec.so#00", "lib/libvec.so#+1", "lib/libvec.so#1#0"] {
             let entry = toc.kernels["bin/vec#0"].clone();
             toc.kernels.insert(name.to_owned(), entry);
         }
         assert_eq!(toc.code_id(binary, target), Some(expected));
-        // Another code object gives another ID, and without checksums nothing is known.
+        // Another code object gives another ID, and without checksums there is none.
         let mut other = toc.clone();
         other.checksums.as_mut().unwrap()[1] = [0; 32];
         assert_ne!(other.code_id(binary, target), Some(expected));
@@ -376,7 +376,7 @@ fn the_header_is_as_others_read_it() {
     assert_eq!(&bytes[toc + 1..toc + 16], b"\xaeformat_version");
 }
 
-/// The same length, with `new` in place of `old`.
+/// Replaces `old` by `new`, of the same length.
 fn patched(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     let at = bytes
         .windows(old.len())
@@ -470,7 +470,7 @@ fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
         check_frame(&[&frame[..], b"x"].concat(), 300_000).unwrap_err(),
         "1 bytes follow its frame"
     );
-    // Without the size in the header, the blocks alone tell.
+    // If the header has no size, the blocks alone have it.
     let mut streamed = zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
     streamed.write_all(&plain).unwrap();
     let streamed = streamed.finish().unwrap();
@@ -499,7 +499,7 @@ fn damage_is_noticed_without_sha256() {
     assert!(error.contains("checksum"), "{error}");
 }
 
-/// What is one byte in the file is many in memory, so lists are short whatever the file's size is.
+/// One byte in the file takes many in memory, so lists must be short whatever the size of the file.
 #[test]
 fn lists_of_nothing_are_refused() {
     let bytes = archive(Scheme::None, &[]);
@@ -537,7 +537,7 @@ fn lists_of_nothing_are_refused() {
     );
 }
 
-/// Other readers of MessagePack take a list of the values for a map with names.
+/// Other MessagePack readers accept a list of the values in place of a map.
 #[test]
 fn a_list_in_place_of_a_map_is_refused() {
     let bytes = archive(Scheme::None, &[("a#0", b"code")]);

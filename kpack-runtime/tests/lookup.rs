@@ -46,7 +46,7 @@ fn kpack(target: &str) -> String {
 fn the_most_specific_target_that_the_isa_can_run_wins() {
     let tree = Tree::new();
     let isa = ["gfx942:sramecc+:xnack-"];
-    // From the least specific on, each is preferred to those before it.
+    // From the least specific to the most specific, each wins over those before it.
     for target in [
         "gfx942",
         "gfx942:xnack-",
@@ -60,7 +60,7 @@ fn the_most_specific_target_that_the_isa_can_run_wins() {
         );
         assert_eq!(load(&tree, &marker(), &isa).unwrap(), target);
     }
-    // What it cannot run is never taken.
+    // Code that the GPU cannot run never wins.
     let tree = Tree::new();
     write(
         &tree.path(&kpack("gfx942:xnack+")),
@@ -150,7 +150,7 @@ fn paths_are_relative_to_the_binary_wherever_a_link_to_it_is() {
     fs::create_dir(tree.path("lib")).unwrap();
     symlink("../opt/lib/libvec.so", tree.path("lib/libvec.so")).unwrap();
     assert_eq!(load(&tree, &marker(), &["gfx1100"]).unwrap(), "code");
-    // A binary that is there no longer, as after an upgrade.
+    // The binary was removed, for example by an upgrade.
     fs::remove_file(tree.path("opt/lib/libvec.so")).unwrap();
     write(
         &tree.path(&kpack("gfx1100")),
@@ -230,7 +230,7 @@ fn a_process_of_one_version_takes_no_code_of_another() {
     let running = Cache::new(Environment::default());
     write(&path, "gfx1100", &version(b"two"));
 
-    // When it loads its first kernel, then there is none, and it is told why.
+    // When it loads its first kernel, then there is none, and the message says why.
     let error = load_with(&running, &tree, &version_1, &["gfx1100"]).unwrap_err();
     assert_eq!(error.code(), ErrorCode::KPACK_ERROR_KERNEL_NOT_FOUND);
     let text = error.to_string();
@@ -270,7 +270,7 @@ fn a_device_package_that_is_upgraded_later_is_found_without_a_restart() {
     );
     fs::rename(&next, &path).unwrap();
 
-    // then the next lookup finds the new code, of kernels that the old archive has not, too.
+    // then the next lookup finds the new code, also for kernels that the old archive lacks.
     assert_eq!(load(&version_2).unwrap(), "two");
     let isas = ["gfx1100".parse().unwrap()];
     let new = cache.load_code_object(&Request {
@@ -280,10 +280,10 @@ fn a_device_package_that_is_upgraded_later_is_found_without_a_restart() {
         isas: &isas,
     });
     assert_eq!(new.unwrap(), b"new");
-    // What is of the old version goes on to load from the archive that was open,
+    // Binaries of the old version continue to load from the open archive,
     assert_eq!(old.load(KERNEL, "gfx1100").unwrap(), b"one");
     assert_eq!(load(&version_1).unwrap(), "one");
-    // and a marker that does not tell takes what it took before.
+    // and a marker without IDs gets the same code as before.
     assert_eq!(load(&marker()).unwrap(), "one");
 }
 
@@ -299,7 +299,7 @@ fn the_next_archive_is_taken_where_one_is_of_another_build() {
         ..marker_of_build("gfx1100", &[b"one"])
     };
     assert_eq!(load(&tree, &marker, &["gfx1100"]).unwrap(), "one");
-    // And so is a less specific target.
+    // A less specific target wins likewise.
     write(&first, "gfx1100:xnack+", &[(KERNEL, b"two")]);
     let mut marker = marker;
     marker.code_ids.insert("gfx1100:xnack+".to_owned(), [0; 8]);
@@ -307,7 +307,7 @@ fn the_next_archive_is_taken_where_one_is_of_another_build() {
 }
 
 #[test]
-fn what_does_not_tell_is_taken() {
+fn markers_and_archives_without_ids_are_accepted() {
     let tree = Tree::new();
     let path = tree.path(&kpack("gfx1100"));
     write(&path, "gfx1100", &[(KERNEL, b"one")]);
@@ -344,7 +344,7 @@ fn each_way_to_find_nothing_has_its_number() {
     fs::create_dir_all(tree.path("lib/.kpack")).unwrap();
     fs::write(tree.path(&kpack("gfx1100")), "damaged").unwrap();
     assert_eq!(load(&["gfx1100"]), ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND);
-    // Under the name of one target, code for another.
+    // The file is named after one target, and has code for another.
     write(
         &tree.path(&kpack("gfx1100")),
         "gfx942",
@@ -360,10 +360,10 @@ fn each_way_to_find_nothing_has_its_number() {
     assert_eq!(load(&[]), ErrorCode::KPACK_ERROR_INVALID_ARGUMENT);
 }
 
-/// A missing file and a process that has too many open are not the same.
+/// A process with too many open files must not call an archive missing.
 #[test]
 fn running_out_of_file_descriptors_is_an_io_error() {
-    // Given a process of its own, which few files are enough for,
+    // Given a process of its own, which may open only a few files,
     if env::var_os("KPACK_FEW_FILES").is_none() {
         let test = "running_out_of_file_descriptors_is_an_io_error";
         let command = format!("ulimit -n 40 && exec \"$0\" --exact {test}");
@@ -376,12 +376,12 @@ fn running_out_of_file_descriptors_is_an_io_error() {
     let path = tree.path(&kpack("gfx1100"));
     write(&path, "gfx1100", &[(KERNEL, b"code")]);
     let cache = Cache::new(Environment::default());
-    // when it has all open that it may,
+    // when it has opened as many as it may,
     let open: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     let error = load_with(&cache, &tree, &marker(), &["gfx1100"]).unwrap_err();
     let mapped = rocm_kpack::discover_binary_path(KERNEL.as_ptr() as usize);
     drop(open);
-    // then this is the error, of both functions, and it passes.
+    // then both functions return this error, and it is not permanent.
     assert_eq!(error.code(), ErrorCode::KPACK_ERROR_IO_ERROR, "{error}");
     assert!(error.to_string().contains("Too many open files"), "{error}");
     assert_eq!(mapped.unwrap_err().code(), ErrorCode::KPACK_ERROR_IO_ERROR);
@@ -389,7 +389,7 @@ fn running_out_of_file_descriptors_is_an_io_error() {
     assert_eq!(loaded.unwrap(), "code");
 }
 
-/// Nor are a missing file and one whose contents there is no memory for.
+/// Nor must a process with too little memory for the contents.
 #[test]
 fn running_out_of_memory_is_an_io_error() {
     if env::var_os("KPACK_LITTLE_MEMORY").is_none() {
@@ -409,7 +409,7 @@ fn running_out_of_memory_is_an_io_error() {
     write(&path, "gfx1100", &[(KERNEL, b"code")]);
     let file = File::options().write(true).open(&path).unwrap();
     file.set_len(240 << 20).unwrap();
-    // when a process looks into it that may have 200 MiB, then it is not said to be missing.
+    // when a process that may use 200 MiB opens it, then the error does not call it missing.
     let error = load(&tree, &marker(), &["gfx1100"]).unwrap_err();
     assert_eq!(error.code(), ErrorCode::KPACK_ERROR_IO_ERROR, "{error}");
     assert!(error.to_string().contains("out of memory"), "{error}");
@@ -432,7 +432,7 @@ fn an_archive_that_holds_the_kernel_damaged_is_not_passed_over() {
     assert_eq!(code, ErrorCode::KPACK_ERROR_DECOMPRESSION_FAILED);
 }
 
-/// What else is beside an archive is looked at only to explain, and never waited for.
+/// The loader reads other files beside an archive only for its explanation, and never waits for them.
 #[test]
 fn a_manifest_that_is_none() {
     let tree = Tree::new();
@@ -459,7 +459,7 @@ fn a_manifest_that_is_none() {
 }
 
 #[test]
-fn what_plays_tricks_on_a_terminal_is_escaped() {
+fn control_characters_are_escaped() {
     let tree = Tree::new();
     let marker = Marker {
         kernel_name: Some("lib/\x1b[2J.so".to_owned()),
@@ -482,14 +482,14 @@ fn an_archive_is_opened_once_by_whatever_path() {
     let first = cache.archive(&tree.path("lib/a.kpack")).unwrap();
     let second = cache.archive(&tree.path("lib/../lib/b.kpack")).unwrap();
     assert!(std::sync::Arc::ptr_eq(&first, &second));
-    // What is open stays open when its name is gone or means another file.
+    // An open archive stays open when its file is removed or replaced.
     fs::write(tree.path("lib/new"), archive(Scheme::None, "gfx1100", &[])).unwrap();
     fs::rename(tree.path("lib/new"), tree.path("lib/a.kpack")).unwrap();
     assert_eq!(first.load(KERNEL, "gfx1100").unwrap(), b"code");
 }
 
 #[test]
-fn what_fails_to_open_is_tried_again() {
+fn a_failed_open_is_tried_again() {
     let tree = Tree::new();
     let cache = Cache::new(Environment::default());
     let path = tree.path(&kpack("gfx1100"));

@@ -1,4 +1,4 @@
-//! Given a marker in the memory of this process, when it is read, then nothing behind it is.
+//! Given a marker in the memory of this process, when it is read, then nothing after it is.
 
 use std::fs::File;
 
@@ -15,15 +15,15 @@ fn marker(name: &str) -> Marker {
     }
 }
 
-/// Two pages, the second of which cannot be read: it is behind the end of the file.
+/// Two pages; the second one cannot be read, since it is past the end of the file.
 struct AtTheEnd {
     page: MmapMut,
 }
 
 impl AtTheEnd {
     fn of(bytes: &[u8]) -> (Self, usize) {
-        // A file of one page, mapped over two: what is behind its end cannot be read (SIGBUS), as
-        // with the last page of a binary.
+        // A file of one page, mapped over two: reading past its end gives SIGBUS, as after the last
+        // page of a binary.
         let file = tempfile::tempfile().unwrap();
         file.set_len(PAGE as u64).unwrap();
         let mut page = map(&file);

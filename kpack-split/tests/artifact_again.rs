@@ -1,5 +1,5 @@
-//! Given what was split already, when it is split again, then it stays as it is, but for targets that
-//! are left out; and its manifests say what is there.
+//! Given artifacts that are split already, when they are split again, then they stay unchanged, except for
+//! targets that are left out; and their manifests list what is there.
 
 mod blas;
 mod verified;
@@ -21,7 +21,7 @@ use verified::assert_holds;
 
 const ALL: [&str; 3] = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
 
-/// A batch over `parent`, with the targets that are expected.
+/// A batch over `parent`, with these expected targets.
 fn batch_of(parent: &Tree, output: &Tree, targets: &[&str]) -> Result<BatchReport, Error> {
     let mut each = Options::new("", output.root(), "");
     each.targets = targets.iter().map(|name| name.parse().unwrap()).collect();
@@ -107,12 +107,12 @@ fn a_prefix_that_was_split_in_part_is_split_to_the_end() {
 }
 
 #[test]
-fn what_was_split_off_does_not_replace_what_it_was_split_off_from() {
+fn a_split_artifact_does_not_replace_its_source() {
     let tree = artifact();
     let output = Tree::new();
     run(&options(&tree, &output));
     let before = output.snapshot();
-    // Under another name, nobody knows what it is.
+    // Under another name, kpack does not recognise it.
     fs::rename(output.path("blas_lib_gfx942"), output.path("renamed")).unwrap();
     let again = Options::new(output.path("renamed"), output.path("again"), "blas_lib");
     let generic = Options::new(
@@ -147,7 +147,7 @@ fn a_batch_of_split_artifacts_gives_the_same() {
     assert_eq!((report.already_split, report.device_code), (3, true));
     assert_eq!(report.size_before, report.size_after);
     assert_eq!(second.snapshot(), first.snapshot());
-    // Over what is there, too, and from what was split twice.
+    // Also over existing output, and from artifacts that were split twice.
     batch_of(&second, &first, &[]).unwrap();
     assert_eq!(second.snapshot(), first.snapshot());
     assert_eq!(fs::read_dir(first.root()).unwrap().count(), 3);
@@ -166,7 +166,7 @@ fn each_split_artifact_by_itself_gives_the_same() {
     assert_eq!(fs::read_dir(second.root()).unwrap().count(), 3);
 }
 
-/// It does not matter whether targets are left out at first or later.
+/// Targets can be left out by the first split or by a later one.
 #[test]
 fn targets_that_are_left_out_are_in_no_manifest() {
     let (input, first) = (artifact(), Tree::new());
@@ -188,7 +188,7 @@ fn targets_that_are_left_out_are_in_no_manifest() {
     }
     assert_eq!(single.snapshot(), expected.snapshot());
 
-    // Where everything is in one artifact.
+    // The same with everything in one artifact.
     let installed = Tree::new();
     write(&installed, "artifact_manifest.txt", "dist\n");
     let dist = overlay(&first, &ALL);
@@ -227,7 +227,7 @@ fn artifacts_of_two_builds_are_no_split_artifact() {
 }
 
 #[test]
-fn a_fat_binary_beside_what_was_split_off_is_refused() {
+fn a_fat_binary_beside_split_artifacts_is_refused() {
     let (input, first, second) = (artifact(), Tree::new(), Tree::new());
     run(&options(&input, &first));
     let path = format!("blas_lib_generic/{ROCBLAS}/lib/libnew.so");
@@ -258,9 +258,9 @@ fn a_manifest_that_cannot_be_read_stays_as_it_is() {
     assert!(files(&second, "blas_lib_generic").contains(&damaged));
 }
 
-/// hipBLASLt's library file for all targets names code objects that are in their artifacts.
+/// hipBLASLt's library file for all targets names code objects that are in the targets' artifacts.
 #[test]
-fn code_objects_that_the_generic_artifact_names_are_no_halves() {
+fn code_objects_that_the_generic_artifact_names_are_complete() {
     let (input, first) = (artifact(), Tree::new());
     let library = format!("{HIPBLASLT}/lib/hipblaslt/library");
     for target in ["gfx1100", "gfx942"] {
@@ -283,14 +283,14 @@ fn code_objects_that_the_generic_artifact_names_are_no_halves() {
     let alone = Tree::new();
     let one = Options::new(first.path("blas_lib_gfx942"), alone.root(), "blas_lib");
     assert_eq!(warnings(&run(&one)), [""; 0]);
-    // What nothing names is half of a pair.
+    // A code object that nothing names is half of a pair.
     let names = format!("blas_lib_generic/{library}/hipblasltExtOpLibrary.dat");
     fs::remove_file(first.path(&names)).unwrap();
     let said = warnings(&run(&one));
     assert!(said.len() == 1 && said[0].contains("extop_gfx942.co: it has no library file"));
 }
 
-/// Those of a recombination are split, and of no one build.
+/// Artifacts of groups come from a recombination: they are split, and from several builds.
 #[test]
 fn artifacts_of_groups_are_not_split_again() {
     for group in ["gfx94X", "gfx942", "instinct"] {

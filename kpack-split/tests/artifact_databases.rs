@@ -1,5 +1,4 @@
-//! Given a choice of kernel databases, when an artifact is split, then what is done with the output
-//! later keeps to that choice.
+//! Given a choice of kernel databases, when an artifact is split, then later commands keep to that choice.
 
 mod blas;
 mod planned;
@@ -25,7 +24,7 @@ fn selections() -> [Selection; 2] {
     ]
 }
 
-/// Splits what `three_shards` left in `in` again.
+/// Splits the input of `three_shards` again.
 fn split_again(tree: &Tree, shard: &str, databases: &Selection) {
     let artifact = tree.path(&format!("in/{shard}/blas_lib"));
     let output = tree.path(&format!("shards/{shard}"));
@@ -91,7 +90,7 @@ fn shards_of_different_choices_are_refused_by_name() {
     );
 }
 
-/// It looks like an artifact, and like one of this name; it is somebody's build.
+/// It looks like an artifact, and has the right name, but it is somebody's build.
 #[test]
 fn an_unsplit_artifact_beside_the_input_is_not_replaced() {
     let (built, input) = (Tree::new(), artifact());
@@ -107,7 +106,7 @@ fn an_unsplit_artifact_beside_the_input_is_not_replaced() {
     );
     assert_eq!(built.snapshot(), before);
 
-    // What kpack wrote is replaced.
+    // kpack replaces what it wrote itself.
     fs::remove_dir_all(neighbour).unwrap();
     run(&options);
     run(&options);

@@ -1,5 +1,5 @@
-//! Given artifacts as real builds make them, odd names, links and binaries included, when they are
-//! split, then nothing is lost, and what cannot be done is said.
+//! Given artifacts as real builds make them, with odd names, links and binaries, when they are split, then
+//! nothing is lost, and messages name what cannot be split.
 
 mod blas;
 mod verified;
@@ -59,7 +59,7 @@ fn names_that_are_no_text_are_kept_and_messages_stay_on_their_lines() {
     let text = &report.notices.last().unwrap().text;
     assert!(text.contains("`two\\ngfx1100.csv`"), "{text}");
 
-    // A kernel is named after the path of its binary, which is text.
+    // Kernels are named after the path of their binary, which must be text.
     fat("odd").build(&odd(b"lib\n\xff.so")).unwrap();
     let error = refusal(&options(&input, &output));
     assert!(
@@ -69,7 +69,7 @@ fn names_that_are_no_text_are_kept_and_messages_stay_on_their_lines() {
 }
 
 #[test]
-fn what_is_packed_is_not_looked_into_and_that_is_said() {
+fn packages_are_not_opened_and_a_note_says_so() {
     let (input, output) = (artifact(), Tree::new());
     let wheel = format!("{ROCBLAS}/share/rocblas-5.0-py3-none-any.whl");
     write(&input, &wheel, "PK");
@@ -86,7 +86,7 @@ fn what_is_packed_is_not_looked_into_and_that_is_said() {
 }
 
 #[test]
-fn a_library_file_that_is_cut_off_is_worth_a_warning() {
+fn a_truncated_library_file_gets_a_warning() {
     let (input, output) = (artifact(), Tree::new());
     let path = format!("{ROCBLAS}/lib/rocblas/library/TensileLibrary_Type_SS_gfx942.dat");
     let whole = fs::read(input.path(&path)).unwrap();
@@ -102,7 +102,7 @@ fn a_library_file_that_is_cut_off_is_worth_a_warning() {
     assert!(files(&output, "blas_lib_gfx942").contains(&path));
 }
 
-/// Its device code is not in the artifact, and would be in none that it is split into.
+/// Its device code is not in the artifact, so it would be in none of the split artifacts.
 #[test]
 fn a_binary_that_was_split_before_the_link_and_not_installed_is_refused() {
     let (input, output) = (artifact(), Tree::new());
@@ -130,7 +130,7 @@ fn a_binary_that_was_split_before_the_link_and_not_installed_is_refused() {
     );
     assert!(output.files().is_empty());
 
-    // It may be installed on another machine, in the place that it names.
+    // It may have been installed on another machine, at the path that it names.
     fs::remove_dir_all(build.path("split")).unwrap();
     let report = run(&options(&input, &output));
     assert!(
@@ -161,7 +161,7 @@ fn one_thread_makes_the_same_of_a_batch() {
     assert_eq!(split(1).snapshot(), split(4).snapshot());
 }
 
-/// Installed, the archives of one would take the place of the other's.
+/// When installed, the archives of one would replace those of the other.
 #[test]
 fn a_module_in_two_artifacts_of_a_batch() {
     let (parent, output) = (Tree::new(), Tree::new());
@@ -189,9 +189,9 @@ fn a_module_in_two_artifacts_of_a_batch() {
     assert!(!output.files().iter().any(of_failed), "{failure:?}");
 }
 
-/// As a run of another command that was killed leaves it.
+/// A killed run of another command leaves such directories.
 #[test]
-fn what_an_interrupted_run_left_is_no_artifact() {
+fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     let (parent, output) = (Tree::new(), Tree::new());
     fs::rename(artifact().root(), parent.path("blas_lib")).unwrap();
     write(
@@ -209,9 +209,9 @@ fn what_an_interrupted_run_left_is_no_artifact() {
     assert!(report.notices[0].text.starts_with("leftover"));
 }
 
-/// Documents begin with anything, and tests come with files that are broken on purpose.
+/// Documents can begin with anything, and tests contain files that are broken on purpose.
 #[test]
-fn what_only_begins_like_device_code_stays_generic_with_a_warning() {
+fn files_that_only_begin_like_device_code_stay_generic_with_a_warning() {
     let (input, output) = (artifact(), Tree::new());
     let object = code_object("gfx1100", b"kernel").unwrap();
     let library = fs::read(input.path(&format!("{ROCBLAS}/lib/librocblas.so.5"))).unwrap();
@@ -237,7 +237,7 @@ fn what_only_begins_like_device_code_stays_generic_with_a_warning() {
     }
     assert!(files(&output, "blas_lib_gfx942").len() > 1);
 
-    // Among archives, it would be missed.
+    // Among archives, it would be missing.
     write(
         &input,
         &format!("{ROCBLAS}/lib/.kpack/x_lib_gfx942.kpack"),
@@ -246,7 +246,7 @@ fn what_only_begins_like_device_code_stays_generic_with_a_warning() {
     assert!(refusal(&options(&input, &Tree::new())).contains("x_lib_gfx942.kpack"));
 }
 
-/// Assembles a COFF object with a section of device code, and links a DLL of it where `dll` says so.
+/// Assembles a COFF object with a section of device code; with `dll`, links it into a DLL.
 fn pe_coff(path: &Path, dll: bool) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let source = path.with_extension("s");
@@ -334,7 +334,7 @@ fn holes_of_files_that_are_copied_stay_holes() {
     assert!(copy.blocks() * 512 < 1 << 20, "{} blocks", copy.blocks());
 }
 
-/// Counts what it is told.
+/// Counts the bytes that are reported.
 #[derive(Default)]
 struct Told {
     total: AtomicU64,
@@ -357,7 +357,7 @@ impl Progress for Told {
 }
 
 #[test]
-fn progress_is_of_the_bytes_of_the_input_each_once() {
+fn progress_counts_each_input_byte_once() {
     let (input, output) = (artifact(), Tree::new());
     let lib = input.path(ROCBLAS).join("lib");
     fs::hard_link(lib.join("librocblas.so.5"), lib.join("librocblas.so.5.0")).unwrap();

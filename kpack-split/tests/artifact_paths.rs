@@ -1,5 +1,5 @@
-//! Given paths that lead elsewhere, when an artifact is split, then output never goes into the input
-//! or in its place, and what cannot be done is said.
+//! Given paths that lead elsewhere, when an artifact is split, then output never goes into the input or
+//! replaces it, and messages say what is wrong.
 
 mod blas;
 
@@ -55,7 +55,7 @@ fn output_that_a_batch_would_put_into_one_of_its_artifacts() {
     }
 }
 
-/// What is in the hidden directory is removed before anything is written.
+/// Splitting empties the hidden directory before it writes anything.
 #[test]
 fn a_link_in_the_place_of_the_hidden_directory() {
     let (input, output) = (artifact(), Tree::new());

@@ -1,6 +1,6 @@
-//! Given an artifact directory, when it is split, then the generic artifact has nothing that is
-//! specific to an architecture, each target's has what is for that target, nothing is lost, and the
-//! input is as it was.
+//! Given an artifact directory, when it is split, then the generic artifact has nothing specific to an
+//! architecture, each target's artifact has what is for that target, nothing is lost, and the input is
+//! unchanged.
 
 mod blas;
 mod verified;
@@ -297,7 +297,7 @@ fn without_device_code_there_is_a_generic_artifact_only() {
 }
 
 #[test]
-fn debug_files_and_sanitized_binaries_are_no_obstacle() {
+fn debug_files_and_sanitized_binaries_do_not_stop_a_split() {
     let (input, output) = (artifact(), Tree::new());
     let lib = input.path(&format!("{ROCBLAS}/lib"));
     let debug = lib.join("librocblas.so.5.debug");
@@ -385,7 +385,7 @@ fn halves_of_pairs_are_reported() {
 fn binaries_that_cannot_be_read_for_device_code_stay_as_they_are() {
     let (input, output) = (artifact(), Tree::new());
     let fat = fs::read(input.path(&format!("{ROCBLAS}/lib/librocblas.so.5"))).unwrap();
-    // As sstrip leaves it, and for a machine that has no GPU of this kind.
+    // One as sstrip leaves it, and one for a machine without such GPUs.
     let (stripped, foreign) = (
         format!("{ROCBLAS}/lib/sstripped.so"),
         format!("{ROCBLAS}/lib/riscv.so"),
@@ -486,7 +486,7 @@ fn a_damaged_binary_leaves_no_output() {
     let (input, output) = (artifact(), Tree::new());
     let path = input.path(&format!("{HIPBLASLT}/lib/libhipblaslt.so.1"));
     let mut bytes = fs::read(&path).unwrap();
-    // In the middle of the compressed bundle: only decompression finds it.
+    // The damage is in the middle of the compressed bundle, where only decompression finds it.
     let start = bytes
         .windows(4)
         .position(|window| window == b"CCOB")
@@ -554,7 +554,7 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
     assert!(matches!(batch(&options, &()), Err(Error::Usage(_))));
 }
 
-/// As where a platform builds nothing of a component.
+/// Some platforms build nothing of a component.
 #[test]
 fn an_artifact_none_of_whose_prefixes_is_there() {
     let tree = Tree::new();
@@ -592,7 +592,7 @@ fn a_fat_binary_that_two_modules_share() {
     }
 }
 
-/// As newer builds of hipBLASLt have them.
+/// Newer builds of hipBLASLt have such files.
 #[test]
 fn compressed_library_files_are_of_their_targets() {
     let (input, output) = (artifact(), Tree::new());

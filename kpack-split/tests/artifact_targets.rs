@@ -1,5 +1,5 @@
-//! Given targets that are expected, when artifacts are split, then these are kept, what is left out is
-//! said, and nothing is split where none of them is there.
+//! Given expected targets, when artifacts are split, then their code is kept, messages name what is
+//! skipped, and nothing is split if there is code for none of them.
 
 mod blas;
 mod markers;

@@ -1,6 +1,6 @@
-//! Given files that look specific to an architecture, when an artifact is split, then what is device
-//! code or data of one target may be moved, what is for all targets stays generic, and nothing that a
-//! host needs is moved for its name.
+//! Given files that look specific to an architecture, when an artifact is split, then device code and data
+//! of one target may move, files for all targets stay generic, and no file that a host needs moves because
+//! of its name.
 
 mod blas;
 mod verified;
@@ -162,8 +162,8 @@ fn what_a_host_needs_is_not_moved_for_its_name() {
         ("include/gfx1100.h", "not named like a data file"),
         ("bin/tune_gfx1100", "not named like a data file"),
         ("share/run_gfx1100.dat", "a script"),
-        ("share/gfx1100", "a symbolic link to no file"),
-        ("share/gone_gfx1100.dat", "a symbolic link to no file"),
+        ("share/gfx1100", "a dangling symbolic link"),
+        ("share/gone_gfx1100.dat", "a dangling symbolic link"),
     ] {
         let name = file.rsplit('/').next().unwrap();
         let text = format!(
@@ -212,7 +212,7 @@ fn shared_files_of_the_flat_layout_stay_generic_whatever_they_hold() {
     }
     let moved = format!("{library}/Own.hsaco");
     assert!(files(&output, "blas_lib_gfx942").contains(&moved));
-    // The libraries are for gfx1100, too: what all machines' are put together has both.
+    // The libraries are for gfx1100, too: merging all machines' files gives both.
     let both = ["gfx1100", "gfx942"].map(|target| code(target, "t"));
     let file = format!("blas_lib_generic/{library}/hipblasltTransform.hsaco");
     write(&output, &file, bundle(Storage::Plain, &both).unwrap());

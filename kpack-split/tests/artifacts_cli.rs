@@ -1,5 +1,5 @@
-//! What a packager reads: the words of `kpack recombine`, `kpack verify` and `kpack report` about
-//! trees. The snapshots beside this file are to be read as they would read them.
+//! What packagers read: the output of `kpack recombine`, `kpack verify` and `kpack report` about trees. Read
+//! the snapshots as a packager would.
 
 mod command;
 mod shards;
@@ -58,7 +58,7 @@ fn recombined_verified_and_measured() {
 }
 
 #[test]
-fn shards_that_do_not_go_together() {
+fn shards_that_do_not_fit_together() {
     let tree = tree();
     shard(&tree, "linux-d", &["gfx906"]);
     let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
@@ -87,8 +87,8 @@ fn shards_that_do_not_go_together() {
     with_filters(|| assert_snapshot!(format!("{refused}\n{faults}")));
 }
 
-/// Given three components, of which one's host files differ and another's place is taken, when they
-/// are recombined, then the third is written, and the two are named.
+/// Given three components, one with different host files and one whose output is in the way, when they are
+/// recombined, then the third is written, and messages name the two.
 #[test]
 fn a_component_that_fails_stops_no_other() {
     let tree = tree();
@@ -141,7 +141,7 @@ fn json_whatever_happens() {
     let failed = |code, error: &str, lists| (code, "failed".to_owned(), error.to_owned(), lists);
     let (code, outcome, _, lists) = recombine(" --dry-run", CONFIGURATION);
     assert_eq!((code, &*outcome, lists), (0, "planned", [3, 1]));
-    // A configuration that is none, a primary shard that is not there, a wrong component.
+    // An invalid configuration, a missing primary shard, an unknown component.
     let error = "packaging.json: line 1, column 1: EOF while parsing an object";
     assert_eq!(recombine("", "{"), failed(3, error, [0, 0]));
     let other = CONFIGURATION.replace("linux-a", "linux-z");
@@ -152,7 +152,7 @@ fn json_whatever_happens() {
         recombine(" --component x", CONFIGURATION),
         failed(2, error, [0, 0])
     );
-    // Shards that do not go together.
+    // Shards that do not fit together.
     let strict = CONFIGURATION
         .trim_end()
         .strip_suffix('}')
@@ -161,7 +161,7 @@ fn json_whatever_happens() {
     let strict = strict + r#", "validation": {"error_on_missing_architecture": true}}"#;
     let error = "shards: 1 error; nothing was written";
     assert_eq!(recombine("", &strict), failed(3, error, [3, 1]));
-    // What cannot be written.
+    // Output that cannot be written.
     write(&tree.path("packages/blas_lib_generic/mine"), b"");
     let (code, outcome, error, lists) = recombine("", CONFIGURATION);
     assert_eq!((code, &*outcome, lists), (3, "failed", [3, 1]));

@@ -1,5 +1,4 @@
-//! The command as its users see it: help, words, exit codes. The snapshots beside this file are to
-//! be read as they would read them.
+//! The command as its users see it: help, messages, exit codes. Read the snapshots as a user would.
 
 mod command;
 
@@ -283,7 +282,7 @@ fn errors_about_archives() {
     assert_snapshot!(text);
 }
 
-/// As `-fgpu-rdc --emit-static-lib` makes it: the wrapper is in another member than the bundle.
+/// `-fgpu-rdc --emit-static-lib` makes such libraries: wrapper and bundle are in different members.
 #[test]
 fn device_code_without_wrappers_is_not_split_before_the_link() {
     let tree = Tree::new();
@@ -334,7 +333,7 @@ fn reports_as_json() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_goes_away_is_not_an_error() {
     let tree = split_prefix();
     let mut child = command(&tree, &["verify", "."])
         .stdout(Stdio::piped())
@@ -355,7 +354,7 @@ fn a_reader_that_goes_away_is_no_error() {
     );
 }
 
-/// Runs it with standard output and standard error on a full device, where asked for.
+/// Runs it with standard output, standard error or both on a full device.
 fn on_full_device(tree: &Tree, arguments: &[&str], stdout: bool, stderr: bool) -> Option<i32> {
     let target = |full: bool| match full {
         true => Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()),
@@ -371,7 +370,7 @@ fn on_full_device(tree: &Tree, arguments: &[&str], stdout: bool, stderr: bool) -
 #[test]
 fn output_that_cannot_be_written_is_an_error_and_no_panic() {
     let tree = split_prefix();
-    // The tail behind the last newline is what a buffer would keep.
+    // A buffer would keep the bytes after the last newline.
     let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
     let extract = [
         "extract",
@@ -395,7 +394,7 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn a_name_that_is_no_text_does_not_cost_the_report() {
+fn a_name_that_is_not_text_does_not_break_the_report() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
@@ -407,7 +406,7 @@ fn a_name_that_is_no_text_does_not_cost_the_report() {
     assert!(value["checks"].as_array().unwrap().len() > 4, "{output:?}");
 }
 
-/// Clears the screen, returns to the start of the line, begins a line of its own, writes backwards.
+/// Clears the screen, returns to the start of the line, begins a new line, writes backwards.
 const TRICKS: &str = "x\u{1b}[2J\u{9b}2J\rforged\nforged: fine\u{202e}\u{2066}y";
 
 /// Names in archives, manifests and markers, and names of files, are chosen by whoever makes them.

@@ -1,4 +1,4 @@
-//! `kpack split` as packagers see it: words, exit codes, JSON, and what is there when it is killed.
+//! `kpack split` as packagers see it: messages, exit codes, JSON, and what a killed run leaves.
 
 mod command;
 
@@ -156,7 +156,7 @@ fn targets_that_are_not_there() {
     with_filters(|| assert_snapshot!(text));
 }
 
-/// What has no artifact of a target need not be without device code.
+/// An artifact without device code to split may still contain device code.
 #[test]
 fn what_is_said_of_what_stays_generic() {
     let tree = Tree::new();
@@ -243,8 +243,8 @@ fn wrong_usage() {
     assert_snapshot!(text);
 }
 
-/// An artifact of tests has thousands of programs; the usual limit is 1,024 open files, and it may be
-/// one that cannot be raised.
+/// An artifact of tests has thousands of programs, and the usual limit is 1,024 open files, which kpack may
+/// be unable to raise.
 #[test]
 fn more_fat_binaries_than_files_may_be_open() {
     let tree = Tree::new();
@@ -269,9 +269,9 @@ fn more_fat_binaries_than_files_may_be_open() {
     assert!(list.contains("101 kernels, 1 code object stored"), "{list}");
 }
 
-/// A machine may have no thread to spare: here none has room for its stack.
+/// A machine may have no thread to spare: here, no thread gets room for its stack.
 #[test]
-fn without_a_second_thread_all_the_same_is_done() {
+fn one_thread_is_enough() {
     let tree = Tree::new();
     for name in ["blas_lib", "fft_run"] {
         artifact(&tree, &format!("in/{name}"), name, 40);
@@ -292,10 +292,10 @@ fn without_a_second_thread_all_the_same_is_done() {
     assert_eq!(snapshot("many/"), snapshot("one/"));
 }
 
-/// A name must not survive a power failure that what it names, or what its being there says, does
-/// not. What is durable when is what the operating system is asked for.
+/// An artifact that has its name after a power failure must be complete, and the generic one means that all
+/// are. The system calls show what is durable at which moment.
 #[test]
-fn an_artifact_has_its_name_when_it_is_durable() {
+fn an_artifact_gets_its_name_when_it_is_durable() {
     if !require::tool("strace") {
         return;
     }
@@ -353,7 +353,7 @@ fn an_artifact_has_its_name_when_it_is_durable() {
     }
 }
 
-/// The files of each artifact in `out`; hidden directories are none.
+/// The files of each artifact in `out`, without hidden directories.
 fn artifacts(tree: &Tree) -> BTreeMap<String, Snapshot> {
     let mut artifacts: BTreeMap<String, Snapshot> = BTreeMap::new();
     for (path, entry) in tree.snapshot() {
@@ -373,8 +373,8 @@ fn artifacts(tree: &Tree) -> BTreeMap<String, Snapshot> {
     artifacts
 }
 
-/// Whatever moment it is killed at, each artifact that has its name is whole, and where the generic
-/// one has, all have. Running it again completes it.
+/// Whenever it is killed, each artifact that has its name is complete, and if the generic one has its name,
+/// all have. Another run completes the rest.
 #[test]
 fn killed_at_any_moment_it_leaves_no_artifact_that_looks_complete_and_is_not() {
     let reference = |payload: &str| {

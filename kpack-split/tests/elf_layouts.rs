@@ -1,6 +1,5 @@
 //! Given a fat binary of some linker and some layout, when its host binary is planned and written,
-//! then it runs as before, standard tools find nothing wrong, and it still runs after they have
-//! had their way with it.
+//! then it runs as before, standard tools find nothing wrong, and it still runs after they have changed it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,7 +16,7 @@ use kpack_tests::require;
 
 const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa1x\xabkernel_name\xa1y";
 
-/// A linker, and how it is asked for.
+/// A linker, and the flag that selects it.
 struct Linker {
     name: &'static str,
     program: &'static str,
@@ -54,7 +53,7 @@ const LINKERS: [Linker; 4] = [
         program: "mold",
         compiler: "cc",
         flag: "-fuse-ld=mold",
-        // Its table lacks the version dependency that glibc asks for.
+        // Its RELR table lacks the version dependency that glibc requires.
         relr: None,
     },
 ];
@@ -78,10 +77,10 @@ fn fat_library(kind: Kind) -> Result<FatLibrary> {
         ))
 }
 
-/// What host binaries are built for, run by and stripped with.
+/// The tools for host binaries of one machine.
 struct Host {
     compiler: &'static str,
-    /// A command in front of the program.
+    /// The command that runs a program.
     runner: &'static [&'static str],
     strip: &'static str,
     objcopy: &'static str,
@@ -277,7 +276,7 @@ fn apply(tool: &str, arguments: &[&str], file: &Path) -> Result<String> {
     Ok(said)
 }
 
-/// As the fat binary's, with the magic and index of a split one.
+/// The report of the fat binary, with the magic and the index of a split one.
 fn expected_report(before: &str) -> String {
     let mut index = 0;
     let mut lines = String::new();
@@ -418,7 +417,7 @@ fn wrappers_between_red_zones() -> Result<()> {
     Ok(())
 }
 
-/// Some projects' linker scripts put device code behind the data, to keep code within 2 GiB.
+/// Some projects' linker scripts put device code after the data, to keep code within 2 GiB.
 #[test]
 fn device_code_in_the_writable_segment() -> Result<()> {
     let bench = Bench::new()?;
@@ -493,7 +492,7 @@ fn device_code_that_frees_no_page_is_zeroed() -> Result<()> {
     Ok(())
 }
 
-/// Its pages are of 64 KiB.
+/// Pages have 64 KiB there.
 #[test]
 fn aarch64_hosts() -> Result<()> {
     if !require::tool(AARCH64.compiler) || !require::tool(AARCH64.runner[0]) {

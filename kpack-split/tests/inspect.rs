@@ -1,4 +1,4 @@
-//! Whatever a file holds, showing and verifying it gives an answer or an error, and no panic.
+//! Whatever a file contains, showing and verifying it gives an answer or an error, never a panic.
 
 use std::fs;
 use std::process::Command;
@@ -111,7 +111,7 @@ proptest! {
         let (name, bytes) = file.get(files());
         let mut bytes = bytes.clone();
         for (index, value, head) in flips {
-            // Often in the headers, where it does most.
+            // Often in the headers, where damage matters most.
             let length = if head { bytes.len().min(400) } else { bytes.len() };
             bytes[index.index(length)] = value;
         }
@@ -127,7 +127,7 @@ proptest! {
     }
 }
 
-/// Zeros compress well: a small file may need more memory than there is, and is whole all the same.
+/// Zeros compress well: a small file may need more memory than there is, although it is undamaged.
 #[test]
 fn without_memory_for_a_code_object_it_is_not_called_damaged() {
     let tree = Tree::new();

@@ -1,5 +1,5 @@
-//! Given binaries in a prefix, when they are installed, then their device code is in archives, the
-//! tree works at each moment, and what is refused leaves it as it was.
+//! Given binaries in a prefix, when they are installed, then their device code is in archives, the tree
+//! works at each moment, and a rejected binary leaves it unchanged.
 
 mod markers;
 mod verified;
@@ -463,7 +463,7 @@ fn a_target_that_is_nowhere_is_refused_and_says_what_is_there() {
         "{error}"
     );
     assert_eq!(tree.snapshot(), before);
-    // One that only one of them has is worth a warning.
+    // A target that only one binary has gets a warning.
     options.architectures = targets(&["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]);
     let report = run(&options);
     let texts: Vec<&str> = report
@@ -510,7 +510,7 @@ fn two_runs_at_once_lose_nothing() {
                 let tree = &tree;
                 scope.spawn(move || run(&options(tree, &[name])));
             }
-            // And twice the same.
+            // And the same binary twice.
             scope.spawn(|| run(&options(&tree, &[&names[0]])));
         });
         let whole = build.copy();

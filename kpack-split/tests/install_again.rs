@@ -1,5 +1,5 @@
-//! Given a binary that is split already, when it is installed again, then nothing changes if it is
-//! what was asked for, and else the run says how it differs.
+//! Given a split binary, when it is installed again, then nothing changes if the arguments are the same,
+//! and otherwise a message says how they differ.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -35,7 +35,7 @@ fn for_targets(tree: &Tree, targets: &[&str]) -> Options {
     options
 }
 
-/// That the run is refused, changes nothing, and says all of `parts`.
+/// The run is rejected and changes nothing, and the error has all of `parts`.
 fn assert_refused(tree: &Tree, options: &Options, parts: &[&str]) {
     let before = tree.snapshot_with_times();
     let error = install(options, &()).unwrap_err();
@@ -180,7 +180,7 @@ fn its_own_module_and_targets_change_nothing() {
     assert_eq!(tree.snapshot_with_times(), before);
 }
 
-/// As a shell completes file names.
+/// Shells complete file names in this way.
 #[test]
 fn a_file_is_found_from_the_working_directory_too() {
     let tree = unsplit();
@@ -202,7 +202,7 @@ fn a_file_is_found_from_the_working_directory_too() {
     assert!(said.contains("lib/libvec.so: "), "{said}");
     assert!(tree.path("prefix/lib/.kpack/vec_lib.kpm").is_file());
 
-    // What is nowhere says where it was looked for.
+    // The error for a missing file says where kpack looked.
     let (code, said) = run("prefix/lib/libmatrix.so");
     assert_eq!(code, Some(4), "{said}");
     assert!(said.contains("cannot find in the install prefix"), "{said}");

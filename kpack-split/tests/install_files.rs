@@ -1,5 +1,5 @@
-//! Given binaries in a prefix, when they are installed, then files have the modes and attributes that
-//! they should have, whoever else is at work in the prefix meanwhile.
+//! Given binaries in a prefix, when they are installed, then files have the right modes and attributes,
+//! whoever else changes the prefix meanwhile.
 
 mod verified;
 
@@ -22,7 +22,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
 use verified::assert_holds;
 
-/// Neither root nor anybody whose files are in the tests.
+/// Neither root nor the owner of any file in the tests.
 const NOBODY: u32 = 65534;
 
 /// A prefix with `lib/libvec.so`.
@@ -58,8 +58,8 @@ fn command_of(kpack: &Path, tree: &Tree, before: &str) -> Command {
     command
 }
 
-/// Runs it as a user who may write in the prefix, to whom the library does not belong. Gives what it
-/// said; `None` where only root could try.
+/// Runs it as a user who may write in the prefix but does not own the library. Returns its messages, or
+/// `None` if the test does not run as root.
 fn install_as_nobody(tree: &Tree) -> Option<String> {
     if !require::root() {
         return None;
@@ -208,7 +208,7 @@ fn a_symbolic_link_that_comes_meanwhile_leads_nothing_out_of_the_prefix() {
         let tree = prefix();
         let elsewhere = Tree::new();
         fs::create_dir(tree.path("lib/.kpack")).unwrap();
-        // It is the library there, too.
+        // The same library is there, too.
         fs::hard_link(tree.path("lib/libvec.so"), elsewhere.path("libvec.so")).unwrap();
         fs::create_dir(elsewhere.path(".kpack")).unwrap();
         let before = elsewhere.snapshot();
@@ -260,7 +260,7 @@ fn of_runs_with_different_directories_of_archives_one_wins() {
             });
             runs.map(|run| run.join().unwrap())
         });
-        // As if one had begun when the other was done.
+        // As if one had started after the other.
         let (done, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
         assert_eq!(done.len(), 1, "{refused:?}");
         let said = refused[0].as_ref().unwrap_err().to_string();
@@ -282,7 +282,7 @@ fn leftovers_of_a_killed_run_with_other_targets_go() {
     ] {
         fs::write(tree.path(leftover), b"half").unwrap();
     }
-    // Nobody knows whose that is.
+    // This may belong to somebody else.
     for tree in [&tree, &whole] {
         fs::write(tree.path("lib/.other.so.tmp"), b"half").unwrap();
     }
@@ -307,7 +307,7 @@ fn a_signal_leaves_nothing_behind() {
     for signal in [Signal::INT, Signal::TERM] {
         let tree = prefix();
         let before = tree.snapshot();
-        // It waits here when everything is written, and nothing has its name.
+        // The run waits for this lock when everything is written and nothing has its name yet.
         let library = File::open(tree.path("lib/libvec.so")).unwrap();
         library.lock().unwrap();
         let mut run = command(&tree, "").stderr(Stdio::piped()).spawn().unwrap();

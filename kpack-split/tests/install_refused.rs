@@ -1,5 +1,5 @@
-//! Given input that is damaged or does not fit, when it is installed, then there is an error that
-//! names file and reason, and not a byte of the tree has changed.
+//! Given damaged or unsupported input, when it is installed, then an error names file and reason, and not a
+//! byte of the tree changes.
 
 mod command;
 mod verified;
@@ -88,7 +88,7 @@ fn section_header(bytes: &[u8], name: &str) -> usize {
 }
 
 #[test]
-fn a_file_that_is_cut_off_anywhere() {
+fn a_file_that_is_truncated_anywhere() {
     let bytes = built(&library());
     let mut cuts: Vec<usize> = (0..bytes.len()).step_by(977).collect();
     cuts.extend([1, 16, 63, 64, 65, bytes.len() - 1]);
@@ -99,7 +99,7 @@ fn a_file_that_is_cut_off_anywhere() {
 }
 
 #[test]
-fn what_is_no_elf_file_or_for_another_machine() {
+fn other_files_and_other_machines() {
     assert!(refused(b"#!/bin/sh\necho\n").contains("not an executable or shared object"));
     assert!(refused(b"").contains("not an executable or shared object"));
     let bytes = built(&library());
@@ -304,7 +304,7 @@ fn what_is_missing() {
     }
 }
 
-/// The same program again, in a process that can be limited: what it prints is its error.
+/// Runs this program again, in a process with limits. It prints the error of the installation.
 fn limited(tree: &Tree, shell: &str) -> (bool, String) {
     let unshare = ["--user", "--map-root-user", "--mount", "sh", "-ec", shell];
     run_again(tree, Command::new("unshare").args(unshare))
@@ -324,7 +324,7 @@ fn run_again(tree: &Tree, command: &mut Command) -> (bool, String) {
     )
 }
 
-/// What `limited` runs; nothing by itself.
+/// `limited` runs this; by itself it does nothing.
 #[test]
 fn install_in_a_limited_process() {
     if std::env::var_os("KPACK_TEST_INSTALL").is_none() {
@@ -356,7 +356,7 @@ fn can_unshare() -> bool {
 
 const RUN: &str = "\"$PROGRAM\" --exact install_in_a_limited_process --nocapture";
 
-/// A disk that is full as far as one process is concerned, which needs no rights to set up.
+/// A file size limit is like a full disk for one process, and needs no privileges.
 #[test]
 fn files_that_cannot_grow() {
     let tree = Tree::new();
@@ -475,7 +475,7 @@ fn a_binary_that_is_written_to_meanwhile_is_not_replaced() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// A damaged library is refused, or what comes out has the code objects that went in.
+    /// A damaged library is rejected, or the result has the code objects of the input.
     #[test]
     fn flipped_bytes(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8.., 0..4), 1..3),
@@ -483,11 +483,11 @@ proptest! {
         static BYTES: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
         let bytes = BYTES.get_or_init(|| built(&library().kind(Kind::Shared)));
         let mut damaged = bytes.clone();
-        // What a section is, the comparison of host code takes from its header.
+        // The comparison of host code trusts the section headers.
         let headers_hold = flips.iter().all(|(_, _, place)| *place != 1 && *place != 3);
         for (index, flip, place) in flips {
             let table = word(bytes, 40) as usize;
-            // Where a flip does most: headers, section headers, device code; or anywhere.
+            // Where a flip matters most: headers, section headers, device code; or anywhere.
             let range = match place {
                 0 => 0..1000,
                 1 => table..bytes.len(),

@@ -1,6 +1,6 @@
-//! Given rocFFT's kernel cache, an SQLite database with device code for several targets, when an
-//! artifact with it is split, recombined, verified and reported, then it is named as such, and what
-//! several machines built is in one.
+//! Given rocFFT's kernel cache, an SQLite database with device code for several targets, when its artifact
+//! is split, recombined, verified and reported, then messages name its targets, and the caches of several
+//! machines are merged into one.
 
 mod planned;
 mod shards;
@@ -49,7 +49,7 @@ fn cache(path: &Path, rows: &[Row]) {
     }
 }
 
-/// What a cache has, without its times.
+/// The rows of a cache, without their times.
 fn content(path: &Path) -> Vec<(String, String, i64)> {
     let database = Connection::open(path).unwrap();
     let query = "SELECT kernel_name, arch, length(code) FROM cache_v1 ORDER BY arch, kernel_name";
@@ -58,7 +58,7 @@ fn content(path: &Path) -> Vec<(String, String, i64)> {
     rows.unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// Where a shard has a file, before and after the split.
+/// The paths of a shard's file, before and after the split.
 fn places(tree: &Tree, shard: &str) -> [std::path::PathBuf; 2] {
     [
         tree.path(&format!("in/{shard}/blas_lib/{PREFIX}/{CACHE}")),
@@ -84,7 +84,7 @@ fn assert_one(lines: &[String], parts: &[&str]) {
     assert_eq!(found, 1, "{parts:?} in {lines:#?}");
 }
 
-/// An artifact with nothing but a cache, and such an install prefix.
+/// An artifact and an install prefix with nothing but a cache.
 fn artifact(write: impl FnOnce(&Path)) -> Tree {
     let tree = Tree::new();
     let cache = tree.path(&format!("in/{PREFIX}/{CACHE}"));
@@ -129,7 +129,7 @@ fn it_is_device_code_for_its_targets() {
     let mut rows = sizes.rows.iter();
     let row = rows.find(|row| row.what == "kernel cache for gfx1100, gfx942");
     assert_eq!(row.unwrap().after, before.len() as u64);
-    // Nothing was written beside the input, such as the log that SQLite keeps in this mode.
+    // Nothing was written beside the input, such as SQLite's log in this mode.
     let own = tree
         .files()
         .into_iter()
@@ -166,7 +166,7 @@ fn caches_of_several_shards_are_merged_row_by_row() {
     assert_eq!(content(&merged), all);
     assert_eq!(checks(&check(&tree, "out"), Outcome::Fault), [""; 0]);
     assert_eq!(faults_against(&tree), [""; 0]);
-    // The same again, byte by byte.
+    // A second run gives the same bytes.
     let bytes = fs::read(&merged).unwrap();
     recombine(&tree, CONFIGURATION);
     assert_eq!(fs::read(&merged).unwrap(), bytes);
@@ -177,7 +177,7 @@ fn caches_of_several_shards_are_merged_row_by_row() {
         &faults,
         &[
             CACHE,
-            "has not what the unsplit tree's has for gfx1100 fft_8",
+            "lacks what the file in the unsplit tree has for gfx1100 fft_8",
         ],
     );
 }
@@ -201,7 +201,7 @@ fn a_kernel_that_is_not_the_same_in_two_shards_is_named() {
     let lenient = with_validation("error_on_duplicate_device_code", false);
     assert_said(&planned(&tree, &lenient), Severity::Warning, &parts);
 
-    // Where all have the same, it is taken as it is.
+    // If all shards have the same cache, it is taken unchanged.
     for shard in ["linux-a", "linux-b", "linux-c"] {
         put(
             &tree,
@@ -256,7 +256,7 @@ fn a_damaged_one_is_named() {
     }
 }
 
-/// A database of something else, or of a later rocFFT, is a host file like others.
+/// Another database, or that of a later rocFFT, is a host file like others.
 #[test]
 fn one_of_another_format_is_a_host_file() {
     let other = |path: &Path, table: &str| {

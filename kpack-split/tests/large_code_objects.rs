@@ -1,5 +1,5 @@
-//! Given code objects that are large, or declare that they are, when they are split and verified, then
-//! the memory that takes does not depend on their size, and what no reader accepts is refused.
+//! Given code objects that are large, or declare to be large, when they are split and verified, then the
+//! memory for that does not depend on their size, and a code object that no reader accepts is rejected.
 
 mod verified;
 
@@ -14,7 +14,7 @@ use kpack_tests::fixture::{FatLibrary, Storage, code_object};
 use kpack_tests::tree::Tree;
 use verified::assert_holds_against;
 
-/// More than the memory that a run is given, in bytes.
+/// More bytes than a run may use as memory.
 const SIZE: usize = 320 << 20;
 
 /// A prefix with `lib/libvec.so`, whose wrappers all have one large code object for two targets that
@@ -39,7 +39,7 @@ fn limited(tree: &Tree, arguments: &str) {
     assert_eq!(status, Some(0), "{arguments}: {said}");
 }
 
-/// The command's status with so many MiB of address space, and what it says.
+/// The command's status and messages with so many MiB of address space.
 fn limited_to(limit: usize, tree: &Tree, arguments: &str) -> (Option<i32>, String) {
     let limit = limit << 10;
     let output = Command::new("sh")
@@ -76,9 +76,9 @@ fn memory_does_not_grow_with_a_code_object() {
     assert_eq!(tree.snapshot(), before);
 }
 
-/// It is said to be too little memory, and no file to be damaged.
+/// The message must be about memory, and not call a file damaged.
 #[test]
-fn too_little_memory_is_no_damage() {
+fn too_little_memory_is_not_damage() {
     let tree = Tree::new();
     let code = code_object("gfx1100", &vec![0; 60 << 20]).unwrap();
     let library = FatLibrary::new().wrapper(Storage::Zstd(3), [("gfx1100", code)]);
@@ -116,7 +116,7 @@ fn damage_in_a_large_code_object_is_found() {
     limited(&tree, "install --prefix . --module vec lib/libvec.so");
     let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
     let mut bytes = fs::read(&archive).unwrap();
-    // In the middle of its only frame, which fills most of the file.
+    // The middle of the file is within its only frame.
     let middle = bytes.len() / 3;
     bytes[middle] ^= 1;
     fs::write(&archive, bytes).unwrap();
@@ -162,8 +162,7 @@ fn a_code_object_that_no_reader_accepts_is_refused_by_its_declared_size() {
 
     let error = install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap_err();
     let text = error.in_one_line();
-    let expected =
-        "the code object for gfx1100 has 2147483649 bytes; at most 2147483648 are supported";
+    let expected = "the code object for gfx1100 has 2147483649 bytes; expected at most 2147483648";
     assert!(text.contains(expected), "{text}");
     assert_eq!(tree.files(), ["lib/libvec.so"]);
 }

@@ -1,5 +1,5 @@
-//! Given a compiler that runs behind the launcher, when it writes an object with device code, then that
-//! is split in its place, and whatever else it does is left as it is.
+//! Given a compiler that the launcher runs, when it writes an object with device code, then the object is
+//! split in place, and all other output stays unchanged.
 
 mod verified;
 
@@ -34,12 +34,12 @@ fn project() -> Option<Tree> {
     Some(tree)
 }
 
-/// Runs clang behind the launcher with the words of `line`, in which `@/` is the tree's root.
+/// Runs clang through the launcher with the words of `line`; `@/` stands for the tree's root.
 fn try_launch(tree: &Tree, line: &str) -> Result<i32, Error> {
     let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip");
     let line = line.replace("HIP", FLAGS);
     let root = format!("{}/", tree.root().display());
-    // The tests are threads of one process, which has one directory.
+    // All tests are threads of one process, with one working directory.
     let mut command: Vec<OsString> = ["env", "-C", &root, "clang++-19", "-I", headers]
         .map(OsString::from)
         .to_vec();
@@ -102,7 +102,7 @@ fn an_object_is_split_however_it_is_named() {
     }
 }
 
-/// Response files and output names that a compiler makes up itself.
+/// Response files, and output names that the compiler chooses.
 #[test]
 fn an_object_is_split_where_the_compiler_puts_it() {
     let Some(tree) = project() else { return };
@@ -120,7 +120,7 @@ fn an_object_is_split_where_the_compiler_puts_it() {
     }
 }
 
-/// As gcc does; clang replaces them.
+/// gcc writes through such a link; clang replaces it.
 #[test]
 fn an_object_behind_a_symbolic_link_stays_there() {
     let tree = Tree::new();
@@ -182,7 +182,7 @@ fn what_is_no_object_with_device_code_passes_through() {
                 .unwrap()
                 .success()
         );
-        // Bundles have temporary names in them, precompiled headers times.
+        // Bundles contain temporary names, and precompiled headers contain times.
         let same = launched == fs::read(tree.path(output)).unwrap();
         assert!(same || output == "header.pch", "{output}");
     }
@@ -217,7 +217,7 @@ fn a_compilation_that_fails_leaves_what_was_made_before() {
     assert!(error.to_string().contains("cannot run `"), "{error}");
     assert_eq!(tree.snapshot(), before);
 
-    // What cannot be split must not be linked, but what was linked before goes on.
+    // An object that cannot be split must not be linked, but earlier binaries keep working.
     let archive = "add.o.kpack/.kpack/vec_lib_gfx1100.kpack";
     let kept = fs::read(tree.path(archive)).unwrap();
     let error = try_launch(&tree, "HIP -fgpu-rdc -c @/add.hip -o @/add.o").unwrap_err();
@@ -247,7 +247,7 @@ fn archives_of_what_is_not_made_any_more_go() {
         "vec_lib_gfx942.kpack",
     ];
     assert_eq!(names(), both);
-    // Also damaged, an archive that is replaced is in nobody's way.
+    // A damaged archive can be replaced, too.
     fs::write(
         tree.path("add.o.kpack/.kpack/vec_lib_gfx1100.kpack"),
         "damaged",
@@ -260,7 +260,7 @@ fn archives_of_what_is_not_made_any_more_go() {
     assert!(!tree.path("add.o.kpack").exists());
 }
 
-/// Who ends a build ends launchers, which must not leave compilers behind.
+/// A build that is stopped stops its launchers, which must not leave compilers running.
 #[test]
 fn a_signal_ends_the_compiler_too() {
     use std::os::unix::process::ExitStatusExt;

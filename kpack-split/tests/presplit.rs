@@ -1,5 +1,5 @@
-//! Given a binary that is linked of split objects and finds its device code where it was built, when
-//! it is installed, then the prefix is as if the linked binary had been split.
+//! Given a binary that was linked from split objects and finds its device code in the build tree, when it is
+//! installed, then the prefix is as if the linked binary had been split.
 
 mod markers;
 mod verified;
@@ -35,8 +35,8 @@ fn build_other(path: &Path, name: &str) {
     assert!(objcopy.arg(path).status().unwrap().success());
 }
 
-/// `fat/lib/libvec.so` of objects as they are, and `host/lib/libvec.so` of split ones, each split
-/// into a directory of its own.
+/// `fat/lib/libvec.so` from unsplit objects, and `host/lib/libvec.so` from split ones, each split into a
+/// directory of its own.
 fn build() -> Tree {
     let tree = Tree::new();
     fixture().build(&tree.path("objects/vec.o")).unwrap();
@@ -95,7 +95,7 @@ fn the_archives_are_those_of_a_linked_binary_that_was_split() {
     );
     assert_eq!(archives(&tree.path("fat")), archives(&tree.path("host")));
 
-    // Nothing leads to where it was built any more.
+    // Nothing refers to the build tree any more.
     fs::remove_dir_all(tree.path("split")).unwrap();
     assert_verifies(&tree, "host", "original.so");
     let bytes = fs::read(tree.path("host/lib/libvec.so")).unwrap();
@@ -108,8 +108,8 @@ fn the_archives_are_those_of_a_linked_binary_that_was_split() {
     assert_eq!(tree.snapshot_with_times(), before);
 }
 
-/// Installs `host/lib/libvec.so` in a run for the device code and one for the host's, which together make
-/// what one run makes of the fat library.
+/// Installs `host/lib/libvec.so` in one run for the device code and one for the host part. Together they
+/// give what one run makes of the fat library.
 fn assert_halves_are_the_whole(tree: &Tree) {
     let source = tree.path("libvec.so");
     fs::copy(tree.path("host/lib/libvec.so"), &source).unwrap();
@@ -158,9 +158,9 @@ fn archives_that_are_gone_are_missed() {
     assert!(text.contains("no archive has kernel `other.o@"), "{text}");
 }
 
-/// Where a library is linked also of objects, or static libraries, that nobody split.
+/// A library may also be linked from objects or static libraries that nobody split.
 #[test]
-fn a_binary_that_is_linked_of_fat_and_split_objects_is_split_and_placed() {
+fn a_binary_of_fat_and_split_objects_is_split_and_relocated() {
     let tree = build();
     install(&options(&tree.path("fat")), &()).unwrap();
     let orders = [
@@ -198,7 +198,7 @@ fn a_binary_that_is_linked_of_fat_and_split_objects_is_split_and_placed() {
         fs::write(tree.path("mixed.so"), mixed).unwrap();
         assert_verifies(&tree, prefix, "mixed.so");
         let bytes = fs::read(&library).unwrap();
-        // Not the whole tree: gold has the name of the output in the library.
+        // Not the whole tree: gold writes the name of the output into the library.
         let place = tree.path("split");
         let place = place.to_str().unwrap().as_bytes();
         let left = bytes.windows(place.len()).any(|window| window == place);
@@ -214,7 +214,7 @@ fn a_binary_that_is_linked_of_fat_and_split_objects_is_split_and_placed() {
 fn all_markers_of_a_binary_expect_its_device_code() {
     let tree = build();
     let targets = ["gfx1100", "gfx90a:xnack+", "gfx942"];
-    // Given split objects, whose markers expect what is in their own archives,
+    // Given split objects, whose markers expect the code in their own archives,
     let object = tree.path("split/vec");
     assert_expects(
         &object.join("vec.o"),
@@ -230,7 +230,7 @@ fn all_markers_of_a_binary_expect_its_device_code() {
         &["gfx942"],
     );
     // when a binary of split objects, or of split and fat ones, is installed, then each of its
-    // markers expects what a binary expects that was linked of fat objects.
+    // markers expects the same as that of a binary that was linked from fat objects.
     link(&tree, "mixed", "split/vec/vec.o", "objects/other.o");
     let library = |prefix: &str| tree.path(&format!("{prefix}/lib/libvec.so"));
     for (prefix, count) in [("fat", 1), ("host", 2), ("mixed", 2)] {
@@ -249,7 +249,7 @@ fn all_markers_of_a_binary_expect_its_device_code() {
 
 #[test]
 fn archives_of_another_build_are_named() {
-    // Given two builds of a library, of split objects and of fat ones,
+    // Given two builds of a library, from split objects and from fat ones,
     let tree = build();
     link(&tree, "fat-2", "objects/vec.o", "objects/other.o");
     let other = fixture().wrapper(Storage::Plain, [code("gfx942", "another")]);
@@ -259,11 +259,11 @@ fn archives_of_another_build_are_named() {
         install(&options(&tree.path(prefix)), &()).unwrap();
     }
     for prefix in ["fat-2", "host"] {
-        // when an archive of one is in the place of the other's,
+        // when an archive of one replaces that of the other,
         let name = "lib/.kpack/vec_lib_gfx942.kpack";
         let place = tree.path(&format!("{prefix}/{name}"));
         fs::copy(tree.path(&format!("fat/{name}")), &place).unwrap();
-        // then verify finds a fault, also for that target alone, and show names it; others are right.
+        // then verify finds a fault, also for that target alone, and show names it; other targets hold.
         let library = tree.path(&format!("{prefix}/lib/libvec.so"));
         for (target, holds) in [("gfx942", false), ("gfx1100", true)] {
             let path = format!("{prefix}/lib/libvec.so");
@@ -288,7 +288,7 @@ fn a_mixed_binary_can_be_installed_in_halves() {
     assert_halves_are_the_whole(&tree);
 }
 
-/// Relative markers, as of objects that were split for a place beside the binary.
+/// Objects that were split for archives beside the binary have relative markers.
 #[test]
 fn a_mixed_binary_takes_its_archives_along_also_by_relative_paths() {
     let tree = build();

@@ -1,6 +1,6 @@
-//! Given the split artifacts of several shards, when they are recombined, then there is one generic
-//! artifact and one for each group of targets, which laid over each other in any order are an
-//! install; and shards that do not go together are refused, with both named.
+//! Given the split artifacts of several shards, when they are recombined, then there is one generic artifact
+//! and one for each group of targets, which make an installation when copied into one root in any order; and
+//! shards that do not fit together are rejected by name.
 
 mod planned;
 mod shards;
@@ -90,7 +90,7 @@ fn one_generic_artifact_and_one_for_each_group() {
     );
 }
 
-/// Lays artifacts over each other, as packages are unpacked.
+/// Copies artifacts into one root, as installing packages does.
 fn overlay(tree: &Tree, artifacts: &[&str], to: &str) -> PathBuf {
     let root = tree.path(to);
     for artifact in artifacts {
@@ -126,7 +126,7 @@ fn walkdir(path: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn laid_over_each_other_in_any_order_they_are_an_install() {
+fn copied_into_one_root_in_any_order_they_are_an_installation() {
     let tree = three_shards();
     recombine(&tree);
     let all = ["blas_lib_generic", "blas_lib_gfx110X", "blas_lib_instinct"];
@@ -154,14 +154,14 @@ fn an_install_of_some_groups_lacks_nothing_that_its_packages_promise() {
         missing.iter().any(|fault| fault.contains("gfx942")),
         "{missing:#?}"
     );
-    // What a package that is here promises has to be here.
+    // What an installed package promises must be there.
     fs::remove_file(root.join("lib/.kpack/rocblas_lib_gfx1101.kpack")).unwrap();
     let missing = faults(&check(&tree, "some"));
     for file in ["rocblas_lib.gfx110X.kpm", "librocblas.so.5"] {
         let found = |fault: &String| fault.contains(file) && fault.contains("gfx1101");
         assert!(missing.iter().any(found), "{missing:#?}");
     }
-    // Neither may a part say other things than the whole.
+    // A fragment must not contradict the complete manifest.
     let part = root.join("lib/.kpack/rocblas_lib.gfx110X.kpm");
     let mut manifest = Manifest::read(&fs::read(&part).unwrap()).unwrap();
     manifest.kpack_files.get_mut("gfx1100").unwrap().checksum = None;
@@ -170,13 +170,13 @@ fn an_install_of_some_groups_lacks_nothing_that_its_packages_promise() {
     assert!(
         other
             .iter()
-            .any(|f| f.contains("says other things of gfx1100")),
+            .any(|f| f.contains("disagrees with") && f.contains("about gfx1100")),
         "{other:#?}"
     );
 }
 
 #[test]
-fn an_install_over_it_keeps_the_parts_of_the_manifest_true() {
+fn an_install_over_it_keeps_the_fragments_of_the_manifest_true() {
     let tree = three_shards();
     recombine(&tree);
     let all = ["blas_lib_generic", "blas_lib_gfx110X", "blas_lib_instinct"];
@@ -289,7 +289,7 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     recombine(&tree);
     assert_eq!(below(&tree, "out"), first);
     assert_eq!(times(), before);
-    // What is no artifact is not replaced.
+    // Only artifacts are replaced.
     fs::remove_file(tree.path("out/blas_lib_instinct/.kpack-artifact")).unwrap();
     let options = options(&tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
@@ -350,7 +350,7 @@ fn a_processor_or_a_family_stands_for_its_targets() {
         with(r#""gfx1100", "gfx11xx", "gfx90a", "gfx90a:xnack+", "gfx942", "gfx942:xnack-""#),
         0
     );
-    // There is a gfx942, but the group does not take it.
+    // There is code for gfx942, but the group does not list it.
     assert_eq!(with(r#""gfx942:xnack-""#), 1);
     assert_eq!(with(r#""gfx90a:xnack-""#), 1);
     assert_eq!(with(r#""gfx12xx""#), 1);
@@ -359,7 +359,7 @@ fn a_processor_or_a_family_stands_for_its_targets() {
 #[test]
 fn the_manifest_lists_all_shards_targets_and_no_other() {
     let tree = three_shards();
-    // The shard of gfx90a also built for gfx906, which nobody packages.
+    // The shard with gfx90a also built for gfx906, which no group lists.
     shard(&tree, "linux-d", &["gfx906"]);
     fs::remove_dir_all(tree.path("shards/linux-d/blas_lib_generic")).unwrap();
     let options = options(&tree, CONFIGURATION);
@@ -458,19 +458,19 @@ fn host_files_that_differ_are_shown() {
 }
 
 #[test]
-fn a_host_binary_that_is_laid_out_otherwise_is_worth_a_note() {
+fn a_host_binary_with_another_layout_gets_a_note() {
     let tree = three_shards();
-    // As it was built: for one target instead of two.
+    // As built: for one target instead of two.
     shard(&tree, "linux-c", &["gfx942"]);
     let plan = planned(&tree, CONFIGURATION);
     let file = "linux-c/blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5";
     assert_said(
         &plan,
         Severity::Note,
-        &[file, "its sections have the same sizes and other addresses"],
+        &[file, "its sections have the same sizes at other addresses"],
     );
     assert_eq!(plan.errors(), 0);
-    // Not where it says something else, too.
+    // Another difference is still an error.
     let path = tree.path("shards").join(file);
     let mut bytes = fs::read(&path).unwrap();
     let text = bytes
@@ -487,13 +487,13 @@ fn a_host_binary_that_is_laid_out_otherwise_is_worth_a_note() {
 }
 
 #[test]
-fn a_function_of_another_size_is_no_matter_of_layout() {
+fn a_function_of_another_size_is_not_a_difference_in_layout() {
     let tree = three_shards();
     let file = "blas_lib_generic/math-libs/BLAS/rocBLAS/stage/lib/librocblas.so.5";
     shard(&tree, "linux-c", &["gfx942"]);
     let path = tree.path(&format!("shards/linux-c/{file}"));
     let mut bytes = fs::read(&path).unwrap();
-    // The size of a function, wherever its symbol is.
+    // Change the size of a function, at the address of its symbol.
     let (symbol, size) = first_function(&bytes);
     bytes[symbol + 16..symbol + 24].copy_from_slice(&(size - 1).to_le_bytes());
     fs::write(&path, bytes).unwrap();
@@ -658,7 +658,7 @@ fn a_target_that_was_promised_and_is_lost_as_a_whole() {
     assert_said(&plan, Severity::Error, &["linux-c", promised]);
 }
 
-/// What an earlier build left behind is no device code for the host files of this one.
+/// Device code of an earlier build does not belong to the host files of this one.
 #[test]
 fn an_archive_that_no_manifest_lists() {
     let tree = three_shards();
@@ -667,7 +667,7 @@ fn an_archive_that_no_manifest_lists() {
     listed.kpack_files.remove("gfx942").unwrap();
     fs::write(tree.path(&manifest), listed.to_bytes()).unwrap();
     let plan = planned(&tree, CONFIGURATION);
-    let text = "lists gfx942: it is not of the build";
+    let text = "lists gfx942: it belongs to another build";
     assert_said(&plan, Severity::Error, &["linux-c", text]);
 }
 
@@ -688,12 +688,12 @@ fn components_without_device_code_and_without_a_primary() {
         .collect();
     assert_eq!((doc.len(), doc[0].files, doc[0].targets.len()), (1, 1, 0));
 
-    // Another shard's stands for it.
+    // Another shard's host files take its place.
     fs::remove_dir_all(tree.path("shards/linux-a/doc_lib_generic")).unwrap();
     let plan = planned(&tree, CONFIGURATION);
     let parts = [
         "linux-b/doc_lib_generic",
-        "shard linux-a, the primary one, has nothing of doc_lib",
+        "the primary shard linux-a has nothing of doc_lib",
     ];
     assert_said(&plan, Severity::Warning, &parts);
     assert_eq!(said(&plan).len(), 1);
@@ -713,17 +713,17 @@ fn a_component_that_the_primary_shard_does_not_build() {
         let from = tree.path(&format!("shards/linux-a/blas_lib_{artifact}"));
         fs::rename(from, tree.path(artifact)).unwrap();
     };
-    // It has device code: its host files are missing.
+    // It has device code, but no host files.
     aside("generic");
     let plan = planned(&tree, CONFIGURATION);
     let parts = ["linux-a/blas_lib_generic", "no host files of blas_lib"];
     assert_said(&plan, Severity::Error, &parts);
     assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
-    // It has nothing.
+    // It has nothing at all.
     aside("gfx1100");
     aside("gfx1101");
     let plan = planned(&tree, CONFIGURATION);
-    let text = "its host files are taken: shard linux-a, the primary one, has nothing of blas_lib";
+    let text = "taking its host files: the primary shard linux-a has nothing of blas_lib";
     assert_said(
         &plan,
         Severity::Warning,
@@ -739,7 +739,7 @@ fn a_component_that_the_primary_shard_does_not_build() {
         ))),
         ["gfx90a:xnack+", "gfx942"]
     );
-    // Nobody has host files.
+    // No shard has host files.
     for shard in ["linux-b", "linux-c"] {
         let generic = tree.path(&format!("shards/{shard}/blas_lib_generic"));
         fs::remove_dir_all(generic).unwrap();
@@ -750,7 +750,7 @@ fn a_component_that_the_primary_shard_does_not_build() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn impossible_arguments_are_errors() {
     let tree = three_shards();
     let message = |options: &Options| plan(options, &|_, _| {}).unwrap_err().in_one_line();
     let other = options(&tree, &CONFIGURATION.replace("linux-a", "linux-z"));
@@ -762,7 +762,7 @@ fn what_cannot_be_is_an_error() {
     assert!(text.contains("only linux-a, linux-b, linux-c"), "{text}");
     let mut inside = options(&tree, CONFIGURATION);
     inside.output_dir = tree.path("shards/linux-a/out");
-    assert!(message(&inside).contains("must not be in one another"));
+    assert!(message(&inside).contains("must not contain each other"));
     let mut unknown = options(&tree, CONFIGURATION);
     unknown.components = vec!["blass_lib".to_owned()];
     assert!(
@@ -774,7 +774,7 @@ fn what_cannot_be_is_an_error() {
 }
 
 #[test]
-fn what_is_in_no_prefix_is_left_out_and_named() {
+fn files_outside_of_prefixes_are_skipped_by_name() {
     let tree = three_shards();
     write(
         &tree.path("shards/linux-a/blas_lib_generic/docs/LICENSE"),

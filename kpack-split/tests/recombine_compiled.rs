@@ -1,5 +1,5 @@
-//! Given what clang with its defaults makes of one source for other targets on each machine, when the
-//! split artifacts are recombined, then what the targets alone change is no error.
+//! Given one source that clang compiles with its defaults for other targets on each machine, when the split
+//! artifacts are recombined, then differences that the targets alone cause are not errors.
 //!
 //! The device code is split from the linked library, or from the object before the link.
 
@@ -26,13 +26,13 @@ use planned::{CONFIGURATION, assert_said, options, planned, said};
 use shards::{PREFIX, write};
 use verified::assert_holds;
 
-/// Compiles `source` for `targets`, as a machine does that uploads `shards/<name>`, split. The path of
-/// the source is part of what clang derives IDs from, so it is the same for all.
+/// Compiles `source` for `targets` and splits the result, as the machine that uploads `shards/<name>` does.
+/// clang derives IDs from the path of the source, too, so all machines use the same path.
 fn compiled(tree: &Tree, name: &str, source: &str, targets: &[&str]) {
     linked(tree, name, source, targets, "lld-19");
 }
 
-/// As [`compiled`], by another linker.
+/// As [`compiled`], with another linker.
 fn linked(tree: &Tree, name: &str, source: &str, targets: &[&str], linker: &str) {
     let artifact = tree.path(&format!("in/{name}/blas_lib"));
     let library = artifact.join(PREFIX).join("lib/librocblas.so.5");
@@ -60,7 +60,7 @@ fn has_compiler() -> bool {
     require::tool("clang++-19") && require::tool("ld.lld-19") && require::tool("nm")
 }
 
-/// A kernel; with `words` much code in it on each device.
+/// A kernel; `words` sets the amount of device code.
 fn source(words: usize) -> String {
     format!(
         "#include <hip/hip_runtime.h>\n\
@@ -86,7 +86,7 @@ fn unit_ids(tree: &Tree, shard: &str) -> Vec<String> {
 }
 
 #[test]
-fn ids_of_compilation_units_are_of_the_targets() {
+fn ids_of_compilation_units_depend_on_the_targets() {
     if !has_compiler() {
         return;
     }
@@ -119,7 +119,7 @@ fn ids_of_compilation_units_are_of_the_targets() {
 }
 
 #[test]
-fn what_else_is_not_the_same_is_an_error() {
+fn any_other_difference_is_an_error() {
     if !has_compiler() {
         return;
     }
@@ -135,8 +135,8 @@ fn what_else_is_not_the_same_is_an_error() {
     ];
     assert_said(&plan, Severity::Error, &parts);
 
-    // A name that is in host and device code must be the same in both, whatever it is part of: here a
-    // variable that device code looks for by the other build's name.
+    // A name in host and device code must be the same in both: here device code looks for a variable by
+    // the other build's name.
     let with = |name: &str| source(20_000) + &format!("char variable asm(\"{name}\") = 0;\n");
     for (ours, theirs) in [
         (
@@ -153,10 +153,10 @@ fn what_else_is_not_the_same_is_an_error() {
     }
 }
 
-/// Device code of two pages or less stays where it is, and so does what else the program headers would
-/// move.
+/// Device code of two pages or less stays in place, and so do the sections that would make room for a
+/// program header.
 #[test]
-fn sections_in_another_order_are_laid_out_otherwise() {
+fn sections_in_another_order_are_a_difference_in_layout() {
     if !has_compiler() {
         return;
     }
@@ -186,17 +186,17 @@ fn compiler(directory: &Path, words: &[&str]) -> Vec<OsString> {
     command
 }
 
-/// What splits an object before the link.
+/// The tool that splits an object before the link.
 #[derive(Clone, Copy, PartialEq)]
 enum Splitter {
-    /// Behind the compiler, in the build directory, so that the library is to be installed.
+    /// `kpack launch`, in the build directory; the library must then be installed.
     Launcher,
-    /// Into the directory that the library is linked in.
+    /// `kpack object`, into the directory of the library.
     Object,
 }
 
-/// A library as a machine builds it of an object that was split before the link, in a directory of
-/// its own. It is `in/<shard>/blas_lib/…/lib/librocblas.so.5`, linked there.
+/// Builds a library from an object that was split before the link, as one machine does, and links it as
+/// `in/<shard>/blas_lib/…/lib/librocblas.so.5`.
 fn linked_of_split(tree: &Tree, shard: &str, flags: &[&str], splitter: Splitter) {
     let build = tree.path(&format!("build/{shard}"));
     let artifact = tree.path(&format!("in/{shard}/blas_lib"));
@@ -302,7 +302,7 @@ fn libraries_of_split_objects_fit_each_other() {
     }
 }
 
-/// Their kernels are named after the objects, which have other device code on each machine.
+/// Their kernels are named after the objects, whose device code differs between machines.
 #[test]
 fn libraries_of_split_objects_that_were_not_installed_are_refused() {
     if !has_compiler() {
@@ -335,7 +335,7 @@ fn code_that_is_not_the_same_is_an_error_wherever_it_is() {
     assert_said(&plan, Severity::Error, &parts);
 }
 
-/// Numbers that differ by as much as code has moved are no addresses where nothing relocates them.
+/// Numbers that differ by the distance that code has moved are not addresses if nothing relocates them.
 #[test]
 fn numbers_that_look_like_moved_addresses_are_an_error() {
     if !has_compiler() {
@@ -376,7 +376,7 @@ fn numbers_that_look_like_moved_addresses_are_an_error() {
     }
 }
 
-/// Where the code of a shard's library is.
+/// The address of the code in a shard's library.
 fn text_address(tree: &Tree, shard: &str) -> u64 {
     use object::{Object, ObjectSection};
     let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/librocblas.so.5");

@@ -1,5 +1,5 @@
 //! Given shards that have device code of one target in common, or device code that was not split,
-//! when they are recombined, then nothing of any shard is lost without a word.
+//! when they are recombined, then nothing of any shard is lost silently.
 
 mod planned;
 mod shards;
@@ -37,7 +37,7 @@ fn lenient(tree: &Tree) -> Plan {
     plan(&options, &|_, _| {}).unwrap()
 }
 
-/// Writes what duplicates allow, and verifies it.
+/// Recombines with duplicates allowed, and verifies the result.
 fn recombined(tree: &Tree) -> Plan {
     let plan = lenient(tree);
     plan.apply(&options(tree, CONFIGURATION), &|_| {}).unwrap();
@@ -130,7 +130,7 @@ fn databases_for_all_targets_in_every_build() {
     assert!(out("instinct", "share/miopen/db/gfx942.HIP.fdb.txt"));
     assert!(out("instinct", "lib/.kpack/rocblas_lib_gfx942.kpack"));
 
-    // As soon as something is not the same, all is: without untrue words on what others have.
+    // If anything differs, everything is a duplicate, and the messages about the others stay true.
     let file = at("linux-a", "gfx942", "share/miopen/db/gfx942.HIP.fdb.txt");
     fs::write(tree.path(&file), "gfx942 2\n").unwrap();
     let plan = planned(&tree, CONFIGURATION);
@@ -148,7 +148,7 @@ fn databases_for_all_targets_in_every_build() {
     }
 }
 
-/// Both built the library: one of the databases is not whole.
+/// Both built the library, so one of the databases is incomplete.
 #[test]
 fn more_files_beside_the_same_kpacks() {
     let tree = with_duplicates();
@@ -163,7 +163,7 @@ fn more_files_beside_the_same_kpacks() {
     assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
 }
 
-/// Lists what a shard has for gfx942 in its manifest.
+/// Lists the shard's files for gfx942 in its manifest.
 fn list(tree: &Tree, shard: &str, kernel_count: u64) {
     let archive = at(shard, "gfx942", "lib/.kpack/rocblas_lib_gfx942.kpack");
     let bytes = fs::read(tree.path(&archive)).unwrap();
@@ -182,7 +182,7 @@ fn list(tree: &Tree, shard: &str, kernel_count: u64) {
 fn kernels_that_only_a_later_shard_has_are_not_lost() {
     let tree = with_duplicates();
     let archive = "lib/.kpack/rocblas_lib_gfx942.kpack";
-    // As if the last shard had split more of the library.
+    // As if the last shard had split more binaries.
     let prefix = tree.path("more/math-libs/BLAS/rocBLAS/stage");
     let fat = ["gemm", "trsm", "symm"].map(|kernel| code("gfx942", kernel));
     let mut library = FatLibrary::new();
@@ -202,10 +202,10 @@ fn kernels_that_only_a_later_shard_has_are_not_lost() {
     let parts = [
         "linux-c/blas_lib_gfx942",
         "only shard linux-c has lib/librocblas.so.5#2",
-        "let one shard only build for gfx942",
+        "let only one shard build for gfx942",
     ];
     assert_said(&plan, Severity::Error, &parts);
-    // The other way round, the first one's has them all.
+    // The other way round, the first shard's archive has all kernels.
     let [ours, theirs] = ["linux-a", "linux-c"].map(|s| tree.path(&at(s, "gfx942", archive)));
     fs::rename(&ours, tree.path("aside")).unwrap();
     fs::rename(&theirs, &ours).unwrap();
@@ -226,7 +226,7 @@ fn a_later_shards_host_files_in_a_targets_artifact() {
 }
 
 #[test]
-fn what_another_shard_did_not_split_is_no_matter_of_host_files() {
+fn an_unsplit_file_of_another_shard_is_not_a_host_file() {
     let tree = three_shards();
     let prefix = format!("in/linux-b/blas_lib/{PREFIX}");
     let fat = tree.path(&format!("{prefix}/lib/librocblas.so.5"));

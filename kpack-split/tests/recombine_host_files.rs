@@ -1,5 +1,5 @@
-//! Given shards whose host files are not the same, when they are recombined, then what is not taken is
-//! said, whether host files have to match or not.
+//! Given shards with different host files, when they are recombined, then messages name the files that are
+//! not taken, whether host files must match or not.
 
 mod planned;
 mod shards;
@@ -18,7 +18,7 @@ use planned::{CONFIGURATION, assert_said, options, planned, said, with_validatio
 use shards::{DATABASE, PREFIX, shard, three_shards, write};
 use verified::assert_holds;
 
-/// The configuration with both validations of device code and host files as said.
+/// The configuration with these values for the validations of device code and host files.
 fn validated(duplicates: bool, host_files: bool) -> String {
     let validation = format!(
         "}}, \"validation\": {{\"error_on_duplicate_device_code\": {duplicates}, \
@@ -32,7 +32,7 @@ fn put(tree: &Tree, shard: &str, file: &str, bytes: &[u8]) {
     write(&tree.path(&path), bytes);
 }
 
-/// Every finding is about what is there.
+/// Every finding is about an existing file.
 fn assert_there(plan: &Plan) {
     for finding in &plan.findings {
         let path = &finding.path;
@@ -40,7 +40,7 @@ fn assert_there(plan: &Plan) {
     }
 }
 
-/// Their library files name kernels, and these have other names for other targets.
+/// Fallback files name kernels, whose names differ between targets.
 #[test]
 fn fallback_files_of_one_shard_are_not_for_the_others_targets() {
     let tree = three_shards();
@@ -69,7 +69,7 @@ fn fallback_files_of_one_shard_are_not_for_the_others_targets() {
         assert_said(&plan, severity, &parts);
         assert_eq!(said(&plan).len(), 1);
     }
-    // One that would be left out is no better.
+    // Skipping one would be no better.
     fs::remove_file(tree.path(&format!("shards/linux-a/blas_lib_generic/{PREFIX}/{file}")))
         .unwrap();
     let plan = planned(&tree, &validated(false, false));
@@ -86,7 +86,7 @@ fn fallback_files_of_one_shard_are_not_for_the_others_targets() {
 }
 
 #[test]
-fn data_that_is_not_the_same_is_said_even_where_it_need_not_be() {
+fn different_data_gets_a_warning_even_if_host_files_need_not_match() {
     let tree = three_shards();
     for (shard, count) in [("linux-a", 1), ("linux-b", 2), ("linux-c", 1)] {
         let data = [b"SQLite format 3\0", &[count; 16][..]].concat();
@@ -106,7 +106,7 @@ fn data_that_is_not_the_same_is_said_even_where_it_need_not_be() {
     assert_said(&plan, Severity::Warning, &parts);
     let parts = ["linux-c", "more.db", "skipped: only shard linux-c has it"];
     assert_said(&plan, Severity::Warning, &parts);
-    // Texts are stamped and dated, and no program's data.
+    // Texts contain dates and stamps, and no program reads them.
     assert_eq!(said(&plan).len(), 2);
 }
 
@@ -137,7 +137,7 @@ fn what_only_one_shard_has_is_named_where_it_is() {
 }
 
 #[test]
-fn binaries_that_are_laid_out_otherwise_are_summed_up() {
+fn binaries_with_another_layout_share_one_note() {
     let tree = three_shards();
     shard(&tree, "linux-c", &["gfx942"]);
     let library = |shard: &str, name: &str| {
@@ -177,7 +177,7 @@ fn put_libraries(tree: &Tree, flags: [&str; 2]) {
 }
 
 #[test]
-fn a_build_id_alone_is_no_difference() {
+fn a_different_build_id_alone_gets_a_note() {
     let tree = three_shards();
     put_libraries(&tree, ["-Wl,--build-id=0x0a0b", "-Wl,--build-id=0x0c0d"]);
     let plan = planned(&tree, CONFIGURATION);
@@ -186,7 +186,7 @@ fn a_build_id_alone_is_no_difference() {
     assert_eq!(said(&plan).len(), 1, "{:#?}", said(&plan));
 }
 
-/// CMake overwrites it on installation, by default with nothing, and leaves the room for it.
+/// CMake overwrites it during the installation, by default with nothing, but its room stays.
 #[test]
 fn the_rpath_of_a_build_directory_is_named() {
     let tree = three_shards();
@@ -226,7 +226,7 @@ fn the_rpath_of_a_build_directory_is_named() {
     assert_said(&plan, Severity::Error, &parts);
 }
 
-/// As MIOpen has a plugin for each target that it is built for.
+/// MIOpen has such plugins, one for each target.
 fn plugins(tree: &Tree, name: &str, targets: &[&str]) {
     let artifact = tree.path(&format!("in/{name}/conv_lib"));
     let prefix = artifact.join("ml-libs/MIOpen/stage");
@@ -249,7 +249,7 @@ fn plugins(tree: &Tree, name: &str, targets: &[&str]) {
 }
 
 #[test]
-fn host_files_of_one_target_are_of_the_shard_that_builds_for_it() {
+fn host_files_of_one_target_come_from_the_shard_that_builds_for_it() {
     for configuration in [CONFIGURATION, &validated(true, false)] {
         let tree = Tree::new();
         plugins(&tree, "linux-a", &["gfx1100", "gfx1101"]);
@@ -273,7 +273,7 @@ fn host_files_of_one_target_are_of_the_shard_that_builds_for_it() {
             assert!(library.is_symlink() && library.is_file(), "{processor}");
         }
     }
-    // Not where two shards build for the target, or none.
+    // But not if two shards build for the target, or none.
     let tree = Tree::new();
     plugins(&tree, "linux-a", &["gfx1100"]);
     plugins(&tree, "linux-b", &["gfx1100", "gfx942"]);

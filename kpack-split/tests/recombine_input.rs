@@ -1,5 +1,5 @@
-//! Given shards that hold more or less than one split wrote, when they are recombined, then nothing
-//! that does not belong together is packaged.
+//! Given shards with more or less than one split wrote, when they are recombined, then artifacts of
+//! different builds are never packaged together.
 
 mod planned;
 mod shards;
@@ -45,11 +45,15 @@ fn an_archive_with_another_byte_is_refused() {
     let tree = three_shards();
     let path = tree.path(&kpack());
     let mut bytes = fs::read(&path).unwrap();
-    // Within the first code object.
+    // This byte is in the first code object.
     bytes[200] ^= 1;
     fs::write(&path, bytes).unwrap();
     let name = "linux-c/blas_lib_gfx942";
-    let parts = [name, "lists: it has another SHA-256", "split again"];
+    let parts = [
+        name,
+        "lists: it does not have the listed SHA-256",
+        "split again",
+    ];
     assert_refused(&tree, &parts);
     // Manifests of other programs have no checksums, but each code object has one.
     change_manifest(&tree, |manifest| {
@@ -60,7 +64,7 @@ fn an_archive_with_another_byte_is_refused() {
 
 #[test]
 fn an_archive_of_an_earlier_split_is_refused() {
-    // Linux-b built for gfx942 once, and split that left its artifact. Linux-c's was not uploaded.
+    // linux-b has the artifact of an earlier split for gfx942. That of linux-c was not uploaded.
     let tree = three_shards();
     let artifact = tree.path("old/in/blas_lib");
     let code = [code("gfx90a:xnack+", "old"), code("gfx942", "old")];
@@ -80,7 +84,7 @@ fn an_archive_of_an_earlier_split_is_refused() {
     assert_refused(&tree, &parts);
 }
 
-/// What recombining the shards of `from` gives, as files with their bytes.
+/// Recombines the shards of `from`; returns the files with their bytes.
 fn recombined(tree: &Tree, from: &str, configuration: &str) -> Vec<(String, Vec<u8>)> {
     let output = tree.path(&format!("{from}-out"));
     let options = recombine::Options {

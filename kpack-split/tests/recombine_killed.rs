@@ -1,5 +1,5 @@
-//! Given a recombination that is killed at any moment, then no artifact that has its name is less
-//! than whole, and the next run completes what is missing.
+//! Given a recombination that is killed at any moment, then each artifact that has its name is complete, and
+//! the next run writes the rest.
 
 mod command;
 mod planned;

@@ -1,5 +1,5 @@
 //! Given shards whose generic artifacts have files for all targets, each with its own targets' part,
-//! when they are recombined, then the file has every part once, and is what LLVM's tools read.
+//! when they are recombined, then the file has every part once, and LLVM's tools can read it.
 
 mod planned;
 mod shards;
@@ -125,14 +125,14 @@ fn bundles_of_all_shards_are_one() {
         Some("in/linux-a"),
         &["gfx1100", "gfx1101"],
     ));
-    let lost = "has not what the unsplit tree's has for gfx1100, gfx1101";
+    let lost = "lacks what the file in the unsplit tree has for gfx1100, gfx1101";
     assert!(
         faults.iter().any(|fault| fault.contains(lost)),
         "{faults:#?}"
     );
 }
 
-/// Packages keep it, whatever the umask was.
+/// Packages keep the mode, whatever the umask was.
 #[test]
 fn mode_and_time_are_of_a_copy() {
     let tree = three_shards();
@@ -157,7 +157,7 @@ fn mode_and_time_are_of_a_copy() {
 }
 
 #[test]
-fn llvm_reads_what_was_put_together() {
+fn llvm_reads_merged_bundles() {
     let bundler = "clang-offload-bundler-19";
     if !tool(bundler) {
         return;
@@ -188,7 +188,7 @@ fn llvm_reads_what_was_put_together() {
         String::from_utf8(output.stdout).unwrap()
     };
     let listed = run(&["--list"]);
-    // In no order.
+    // The order does not matter.
     let mut ids: Vec<&str> = listed.lines().collect();
     ids.sort_unstable();
     assert_eq!(
@@ -229,7 +229,7 @@ fn a_copy_that_has_everything_is_taken_as_it_is() {
     let generic = plan.artifacts.iter().find(|a| a.group.is_none()).unwrap();
     let shards: Vec<&String> = generic.shards.iter().collect();
     assert_eq!(shards, ["linux-a", "linux-b"]);
-    // The same when the primary shard has none.
+    // The same if the primary shard has none.
     for root in ["in/linux-a/blas_lib", "shards/linux-a/blas_lib_generic"] {
         fs::remove_dir_all(tree.path(&format!("{root}/{PREFIX}/lib/hipblaslt"))).unwrap();
     }
@@ -239,7 +239,7 @@ fn a_copy_that_has_everything_is_taken_as_it_is() {
 }
 
 #[test]
-fn code_that_is_not_the_same_is_a_duplicate() {
+fn different_code_for_one_target_is_a_duplicate() {
     let tree = three_shards();
     let ours = transform(Storage::Plain, &["gfx1100", "gfx942"]);
     let other = vec![(
@@ -265,7 +265,7 @@ fn code_that_is_not_the_same_is_a_duplicate() {
 }
 
 #[test]
-fn tables_of_kernels_are_put_together_by_their_keys() {
+fn tables_of_kernels_are_merged_by_key() {
     let tree = three_shards();
     let extension = |target: &str| json!([{"co_path": format!("extop_{target}.co")}]);
     let of = |targets: &[&str]| {
@@ -286,9 +286,9 @@ fn tables_of_kernels_are_put_together_by_their_keys() {
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
 }
 
-/// A key of it is where a range of kernels begins, and every build counts from 0.
+/// A key is the start of a range of kernels, and every build counts from 0.
 #[test]
-fn numbers_of_two_builds_are_not_put_together() {
+fn kernel_numbers_of_two_builds_are_not_merged() {
     let tree = three_shards();
     let ours = mapping(&[(0, "BB_gfx1100"), (60, "HH_gfx1100")]);
     put(&tree, "linux-a", MAPPING, &ours);
@@ -297,7 +297,7 @@ fn numbers_of_two_builds_are_not_put_together() {
     assert_eq!(said(&recombine(&tree, CONFIGURATION)), [""; 0]);
     assert_eq!(fs::read(output(&tree, MAPPING)).unwrap(), ours);
 
-    // Whatever is compared otherwise, and whether they have numbers in common or not.
+    // With any validation, and whether or not they have numbers in common.
     let lax = CONFIGURATION.strip_suffix("  }\n}").unwrap().to_owned()
         + r#"}, "validation": {"error_on_duplicate_device_code": false,
                                "verify_generic_artifacts_match": false}}"#;
@@ -320,7 +320,7 @@ fn numbers_of_two_builds_are_not_put_together() {
             assert_eq!(said(&plan).len(), 1);
         }
     }
-    // What only another shard has would be left out.
+    // Otherwise the entries of another shard would be lost.
     put(&tree, "linux-b", MAPPING, &ours);
     for shard in ["linux-a", "linux-c"] {
         let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/hipblaslt");
@@ -333,7 +333,7 @@ fn numbers_of_two_builds_are_not_put_together() {
 }
 
 #[test]
-fn lists_of_files_are_put_together_line_by_line() {
+fn lists_of_files_are_merged_line_by_line() {
     let tree = three_shards();
     let list = |shard: &str, lines: &str| {
         let file = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{LIST}");

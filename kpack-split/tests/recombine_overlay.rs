@@ -1,5 +1,5 @@
-//! Given artifacts that are to be laid over one root, when one would hide another's file, then
-//! recombination refuses it and verification finds it.
+//! Given artifacts for one root, when one would overwrite another's file, then recombination rejects it and
+//! verification finds it.
 
 mod planned;
 mod shards;
@@ -91,7 +91,7 @@ fn components_of_an_earlier_run() {
     let left = "leftover of an interrupted run, which this run does not replace";
     assert_said(&plan, Severity::Warning, &[".blas_lib_old.tmp", left]);
     assert_eq!(said(&plan).len(), 4);
-    // Others than the one that is asked for are none of this run's business.
+    // A run for one component ignores the others.
     let at = |shard: &str| tree.path(&format!("shards/{shard}/doc_lib_generic"));
     write(&at("linux-a").join("artifact_manifest.txt"), b"doc/stage\n");
     write(&at("linux-a").join("doc/stage/README"), b"text");
@@ -127,7 +127,7 @@ fn other_files_in_two_prefixes_of_one_artifact() {
 
     in_two_prefixes(&tree, "share/LICENSE", b"MIT", b"BSD");
     let plan = planned(&tree, CONFIGURATION);
-    // Whatever is compared between shards.
+    // With any validation of host files.
     let lenient = with_validation("verify_generic_artifacts_match", false);
     assert_eq!(planned(&tree, &lenient).errors(), 1);
     let text = "and both are installed as share/LICENSE";
@@ -211,7 +211,7 @@ fn output_among_the_shards_however_it_is_spelled() {
         let mut options = options(&tree, CONFIGURATION);
         options.output_dir = tree.path(output);
         let error = plan(&options, &|_, _| {}).unwrap_err().in_one_line();
-        let known = ["must not be in one another", "which is not there"];
+        let known = ["must not contain each other", "which does not exist"];
         assert!(
             known.iter().any(|text| error.contains(text)),
             "{output}: {error}"
@@ -253,7 +253,7 @@ fn a_target_that_nobody_knows() {
     let plan = planned(&tree, &configuration);
     let parts = ["no shard has gfx9999x, gfx12xx for group `instinct`"];
     assert_said(&plan, Severity::Warning, &parts);
-    let hint = "gfx9999x is no processor that is known here";
+    let hint = "gfx9999x is not a known processor";
     assert_said(&plan, Severity::Warning, &[hint]);
     assert!(
         !said(&plan)
@@ -294,7 +294,7 @@ fn a_path_that_two_components_install() {
     let found = faults(&check(&tree, "shards"));
     let text = format!("of another component, and both are installed as {file}");
     for shard in ["linux-a", "linux-b", "linux-c"] {
-        // Not the same as that in its own shard.
+        // It differs from the file in its own shard.
         let of = |fault: &&String| fault.matches(shard).count() == 2 && fault.contains(&text);
         assert_eq!(found.iter().filter(of).count(), 1, "{found:#?}");
     }
@@ -317,7 +317,7 @@ fn a_host_binary_that_two_components_install_with_other_code_ids() {
     assert_said(&planned(&tree, &lenient), Severity::Error, &parts);
 }
 
-/// One module in two artifacts: archives of both have one name.
+/// One module is in two artifacts, so their archives have the same name.
 #[test]
 fn archives_that_two_components_install() {
     let tree = three_shards();

@@ -22,7 +22,7 @@ fn sizes(tree: &Tree, after: &str, before: &[&str]) -> Sizes {
     measure(&[tree.path(after)], &before).unwrap()
 }
 
-/// What all files below a directory take.
+/// The size of all files below a directory.
 fn bytes(tree: &Tree, directory: &str) -> u64 {
     let start = format!("{directory}/");
     let files = tree
@@ -150,9 +150,9 @@ fn the_page_needs_nothing_else() {
         assert!(!page.contains(outside), "{outside}");
     }
     assert_eq!(page.matches("<svg").count(), 2);
-    // The largest boxes have the names of files.
+    // The largest boxes show the names of files.
     assert!(page.contains(">librocblas.so.5</text>"), "{page}");
-    // No path of where it was measured.
+    // The page contains no path of this machine.
     assert!(!page.contains(tree.root().to_str().unwrap()));
     assert!(page.contains("<title>rocblas, gfx942, lib/librocblas.so.5: "));
     for (open, close) in [("<rect", "</rect>"), ("<text", "</text>"), ("<tr", "</tr>")] {
@@ -186,7 +186,7 @@ fn a_fifo_has_no_bytes() {
     assert_eq!(sizes(&tree, "in/linux-a", &[]).total(), expected);
 }
 
-/// Each shard has its own copy of the host's files; who installs has one.
+/// Each shard has its own copy of the host files; an installation has one.
 #[test]
 fn what_a_machine_downloads() {
     let tree = three_shards();

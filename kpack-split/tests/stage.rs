@@ -1,5 +1,5 @@
-//! Given what Cargo says about a build, when it is staged, then the directory has everything, and
-//! finds it by relative paths; `cargo xtask e2e` does it with Cargo.
+//! Given Cargo's messages about a build, when it is staged, then the directory is complete, and programs find
+//! their device code by relative paths. `cargo xtask e2e` does so with Cargo itself.
 
 mod cargo_build;
 mod verified;
@@ -116,7 +116,7 @@ fn what_is_no_successful_build_is_refused() {
     insta::assert_snapshot!(text.join("\n\n"));
 }
 
-/// The kernels of a release, as its archives have them.
+/// The kernels in the archives of a release.
 fn staged_kernels(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for file in tree.files() {
@@ -171,7 +171,7 @@ fn a_shared_library_that_is_built_twice() {
         assert!(cc.arg(tree.path(&library)).status().unwrap().success());
     }
     let of_program = script(&tree, "registry+x#vec@0.2.0", "vec-0123");
-    // The same package again: as it was, and in the directory of what runs on the build machine.
+    // The same package again: unchanged, and in the directory of build scripts and macros.
     let again = messages(&[of_program.clone(), of_program.clone(), artifact(&tree)]);
     stage(&Options::new(tree.path("dist")), again.as_bytes()).unwrap();
     assert!(tree.path("dist/lib/libvec.so").is_file());
@@ -208,7 +208,7 @@ fn a_shared_library_that_is_built_twice() {
 fn markers_that_lead_beside_the_program() {
     let tree = Tree::new();
     let text = built(&tree);
-    // As a build script or a shell may split objects: by default, for programs beside the archives.
+    // A build script or a shell may split objects with the default search paths, beside the program.
     let options =
         object_file::Options::new("vec", tree.path("target/release"), [tree.path("vec.o")]);
     object_file::split(&options, &()).unwrap();

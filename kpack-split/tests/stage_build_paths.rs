@@ -1,5 +1,5 @@
-//! Given a release with paths of the machine that it was built on, when it is staged, then it is
-//! refused: wherever they are, and nothing but they.
+//! Given a release that contains paths of the build machine, when it is staged, then it is rejected wherever
+//! they are, and for no other reason.
 
 mod cargo_build;
 
@@ -38,7 +38,7 @@ fn a_path_of_the_build_machine_is_refused() {
 }
 
 #[test]
-fn short_paths_are_no_part_of_other_paths() {
+fn short_paths_do_not_match_parts_of_other_paths() {
     let tree = Tree::new();
     let text = built(&tree).replace(
         tree.path("app/Cargo.toml").to_str().unwrap(),
@@ -81,7 +81,7 @@ fn paths_of_the_workspace_the_headers_and_device_code() {
         program(&tree, object, place.to_str().unwrap());
         said.push(refused(&tree, &text));
     }
-    // In a code object, which the archive of a release has compressed.
+    // In a code object, which the release compresses.
     out_dir_with(&tree, "vec-0123", "vec", &tree.path("app/src/add.hip"));
     program(&tree, object, "");
     said.push(refused(&tree, &text));

@@ -1,5 +1,5 @@
-//! Given something where a release is to be, when it is staged, then only what was staged before is
-//! replaced, and whatever fails leaves all as it was.
+//! Given existing files in the output directory, when a release is staged, then it replaces only a staged
+//! release, and a failure changes nothing.
 
 mod cargo_build;
 
@@ -23,7 +23,7 @@ fn only_what_was_staged_is_replaced() {
         let root = tree.root().to_str().unwrap();
         error.in_one_line().replace(root, "[root]")
     };
-    // A prefix that has nothing but what a release has, too.
+    // A prefix with the same directories as a release.
     fs::create_dir_all(tree.path("prefix/bin")).unwrap();
     fs::create_dir_all(tree.path("prefix/lib")).unwrap();
     fs::write(tree.path("prefix/bin/precious"), "mine").unwrap();
@@ -40,7 +40,7 @@ fn only_what_was_staged_is_replaced() {
     said.push(in_the_way("file"));
     insta::assert_snapshot!(said.join("\n\n"));
 
-    // The release alone is replaced, with what a run that was killed left beside it.
+    // A release alone is replaced, with the leftovers of a killed run beside it.
     fs::create_dir(tree.path(".dist.kpack-stage-old")).unwrap();
     fs::copy(
         tree.path("dist/.kpack-stage"),
@@ -51,7 +51,7 @@ fn only_what_was_staged_is_replaced() {
     stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
     assert!(tree.path("dist/bin/app").is_file());
     nothing_hidden(&tree);
-    // Killed between its two renames, that run left the release under the other name.
+    // A run that was killed between its two renames left the release under the other name.
     fs::rename(tree.path("dist"), tree.path(".dist.kpack-stage-old")).unwrap();
     let failed = json!({"reason": "build-finished", "success": true}).to_string();
     stage(&Options::new(tree.path("dist")), failed.as_bytes()).unwrap_err();
@@ -64,7 +64,7 @@ fn leftovers_of_a_run_that_was_killed_at_any_moment_go() {
     let tree = Tree::new();
     let text = built(&tree);
     for name in [".dist.kpack-stage", ".dist.kpack-stage-old"] {
-        // Without a stamp, with one that is half written, and with the stamp as all that is left.
+        // Without a stamp, with a half-written one, and with nothing but the stamp.
         for stamp in [None, Some(""), Some("# Made")] {
             stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
             fs::create_dir(tree.path(name)).unwrap();
@@ -75,7 +75,7 @@ fn leftovers_of_a_run_that_was_killed_at_any_moment_go() {
             nothing_hidden(&tree);
         }
     }
-    // What is not of staging stays.
+    // Other files stay.
     fs::create_dir(tree.path(".dist.kpack-stage")).unwrap();
     fs::write(tree.path(".dist.kpack-stage/mine"), "mine").unwrap();
     stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap_err();
@@ -99,7 +99,7 @@ fn symbolic_links_and_empty_directories_stay() {
     symlink("nowhere", tree.path("broken")).unwrap();
     stage(&Options::new(tree.path("broken")), text.as_bytes()).unwrap_err();
     assert!(tree.path("broken").is_symlink() && !tree.path("nowhere").exists());
-    // Directories above one that is not made are not made either.
+    // A failed run creates no parent directories either.
     let deep = Options::new(tree.path("a/b/dist"));
     let failed = messages(&[]);
     stage(&deep, failed.as_bytes()).unwrap_err();

@@ -1,5 +1,5 @@
-//! Given an installed tree, when something in it is damaged or missing, then verification finds it
-//! and says where; and what is whole has no fault.
+//! Given an installed tree, when something in it is damaged or missing, then verification finds it and says
+//! where; and a complete tree has no fault.
 
 mod verified;
 
@@ -53,7 +53,7 @@ fn position(bytes: &[u8], part: &[u8]) -> usize {
 }
 
 #[test]
-fn what_is_whole_has_no_fault() {
+fn a_complete_tree_has_no_fault() {
     let tree = installed();
     let report = check(&tree, "lib");
     assert_eq!(faults(&report), [""; 0]);
@@ -64,14 +64,14 @@ fn what_is_whole_has_no_fault() {
 }
 
 #[test]
-fn an_unsplit_binary_in_a_prefix_is_no_fault() {
+fn an_unsplit_binary_in_a_prefix_is_not_a_fault() {
     let tree = installed();
     let report = check(&tree, ".");
     assert_eq!(faults(&report), [""; 0]);
 }
 
 #[test]
-fn what_tools_make_of_it_holds() {
+fn stripped_and_patched_binaries_hold() {
     for (name, arguments) in [
         ("strip", &[][..]),
         ("llvm-strip-19", &[]),
@@ -102,7 +102,7 @@ fn a_section_that_is_not_where_it_is_loaded() {
     let bytes = fs::read(tree.path(BINARY)).unwrap();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
     let (table, count) = (word(0x28), bytes[0x3c]);
-    // Constant data (PROGBITS, read-only), whose offset in the file is made another.
+    // Change the file offset of constant data (PROGBITS, read-only).
     let mut headers = (0..usize::from(count)).map(|index| table + 64 * index);
     let constant = |at: &usize| bytes[at + 4] == 1 && bytes[at + 8] == 2 && word(at + 32) > 0;
     let header = headers.rfind(constant).unwrap();
@@ -114,11 +114,11 @@ fn a_section_that_is_not_where_it_is_loaded() {
 #[test]
 fn a_damaged_code_object() {
     let tree = installed();
-    // In the first frame, behind header, number of frames, size and zstd's own header.
+    // In the first frame, after header, number of frames, size and zstd's own header.
     change(&tree, ARCHIVE, |bytes| bytes[90] ^= 1);
     let report = check(&tree, "lib");
     assert_found(&report, &["vec_lib_gfx1100.kpack", "lib/libvec.so#0"]);
-    assert_found(&report, &["vec_lib.kpm", "another SHA-256"]);
+    assert_found(&report, &["vec_lib.kpm", "the listed SHA-256"]);
     assert_found(
         &against(&tree),
         &["libvec.so: `lib/libvec.so#0` for gfx1100"],
@@ -126,7 +126,7 @@ fn a_damaged_code_object() {
 }
 
 #[test]
-fn an_archive_that_is_cut_off_or_no_archive() {
+fn an_archive_that_is_truncated_or_not_an_archive() {
     let tree = installed();
     change(&tree, ARCHIVE, |bytes| bytes.truncate(bytes.len() - 5));
     let report = check(&tree, "lib");
@@ -150,7 +150,7 @@ fn an_archive_that_is_missing() {
         &["vec_lib.kpm", "vec_lib_gfx1100.kpack", "not there"],
     );
     assert_found(&report, &["libvec.so", "gfx1100", "not there"]);
-    // Who installs the package of one GPU has the others' missing.
+    // A user who installs the package for one GPU lacks those for the others.
     let report = check_with(&tree, "lib", None, &["gfx942"]);
     assert_eq!(faults(&report), [""; 0]);
     assert!(!check_with(&tree, "lib", None, &["gfx1100"]).holds());
@@ -299,7 +299,7 @@ fn device_code_that_is_still_there() {
     change_section(&tree, b".hip_fatbin", |header| header[4] = 1);
     let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "expected none (NOBITS)"]);
-    // NOBITS by name only, over bytes that are loaded from the file.
+    // NOBITS in the header only, over bytes that are loaded from the file.
     let tree = installed();
     let mut marker = [0; 32];
     change_section(&tree, b".rocm_kpack_ref", |header| {

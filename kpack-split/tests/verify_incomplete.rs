@@ -1,5 +1,5 @@
-//! Given trees that are empty, half written or cut off, when they are verified, measured or
-//! recombined, then none of it passes for an artifact that is whole.
+//! Given trees that are empty, half written or truncated, when they are verified, measured or recombined,
+//! then none of them passes for a complete artifact.
 
 mod planned;
 mod shards;
@@ -62,11 +62,11 @@ fn a_directory_with_nothing_to_verify() {
 }
 
 #[test]
-fn what_an_interrupted_run_left_is_no_artifact() {
+fn leftovers_of_an_interrupted_run_are_not_artifacts() {
     let tree = one_shard();
     let before = measure(&[tree.path("shards")], &[]).unwrap();
     let generic = tree.path("shards/linux-a/blas_lib_generic");
-    // Half of one, and one that was put aside.
+    // One that is half written, and one that was set aside.
     let half = tree.path("shards/linux-a/.blas_lib.tmp/blas_lib_gfx1201");
     write(&half.join("artifact_manifest.txt"), PREFIX.as_bytes());
     write(
@@ -149,7 +149,7 @@ fn a_library_file_that_was_cut_off() {
             bytes.len()
         );
     }
-    // Of another format, as far as its beginning tells: compressed, or text.
+    // Of another format, judging by its beginning: compressed, or text.
     for bytes in [
         &[0x1f, 0x8b, 8][..],
         &[0x78, 0x9c, 1],
@@ -231,7 +231,7 @@ fn damaged_files_are_not_recombined() {
     fs::write(&library, &bytes[..bytes.len() - 1]).unwrap();
     let parts = ["linux-c", "Type_SS_gfx942.dat", "it is damaged"];
     assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
-    // What is wrong with another component is said as well.
+    // A problem with another component is reported, too.
     let archive = file("linux-a", "gfx1100", "lib/.kpack/rocblas_lib_gfx1100.kpack");
     fs::write(&archive, b"KPAK").unwrap();
     for shard in ["linux-a", "linux-b"] {
@@ -300,7 +300,7 @@ fn a_named_target_without_code_of_a_binary() {
     assert_eq!(faults(&["gfx1100"]), [""; 0]);
 }
 
-/// A part of a binary need not be compiled for each target; the marker tells what it was built with.
+/// Not every part of a binary is compiled for each target. The marker lists the targets of the build.
 #[test]
 fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
     let tree = other_names();
@@ -334,7 +334,7 @@ fn kernels_that_no_marker_leads_to() {
         notes.iter().any(|note| note.ends_with(expected)),
         "{notes:?}"
     );
-    // Of one binary alone that is not known.
+    // Verifying one binary alone cannot tell.
     let notes = checks(&check(&tree, "prefix/lib/libvec.so"), Outcome::Note);
     assert!(
         !notes.iter().any(|note| note.contains("libother")),
@@ -342,7 +342,7 @@ fn kernels_that_no_marker_leads_to() {
     );
 }
 
-/// An archive whose binary is gone, or lost its device code, is whole and of no use.
+/// An archive whose binary is gone, or lost its marker, is undamaged but useless.
 #[test]
 fn an_installed_binary_that_is_gone_or_truncated() {
     let tree = other_names();
@@ -352,7 +352,7 @@ fn an_installed_binary_that_is_gone_or_truncated() {
         (
             Some(""),
             Outcome::Fault,
-            "which is no split binary; it is truncated, or another file",
+            "which is not a split binary; it is truncated, or another file",
         ),
         (None, Outcome::Note, "which no marker leads to"),
     ] {
@@ -372,7 +372,7 @@ fn an_installed_binary_that_is_gone_or_truncated() {
     }
 }
 
-/// A host binary that lost its end looks like any file that kpack does not know.
+/// A truncated host binary looks like any file that kpack does not know.
 #[test]
 fn a_truncated_host_binary() {
     let tree = Tree::new();
@@ -384,11 +384,11 @@ fn a_truncated_host_binary() {
     for end in [bytes.len() - 1, bytes.len() / 2, 64, 0] {
         fs::write(&library, &bytes[..end]).unwrap();
         let found = faults(&check(&tree, "shards/linux-a"));
-        let text = "has kernels of `lib/librocblas.so.5`, which is no split binary";
+        let text = "has kernels of `lib/librocblas.so.5`, which is not a split binary";
         assert!(found.iter().any(|line| line.contains(text)), "{found:#?}");
 
         let plan = planned(&tree, CONFIGURATION);
-        let parts = ["librocblas.so.5", "it is no split binary"];
+        let parts = ["librocblas.so.5", "it is not a split binary"];
         assert_said(&plan, Severity::Error, &parts);
     }
 }

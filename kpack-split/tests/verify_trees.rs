@@ -1,5 +1,5 @@
 //! Given the artifacts of a split or a recombination, when something is in the wrong place, lost or
-//! damaged, then verification finds it; and what is whole has no fault.
+//! damaged, then verification finds it; and a complete tree has no fault.
 
 mod planned;
 mod shards;
@@ -38,7 +38,7 @@ fn at(artifact: &str, file: &str) -> String {
 }
 
 #[test]
-fn split_artifacts_are_whole_and_have_lost_nothing() {
+fn split_artifacts_are_complete() {
     let tree = one_shard();
     for path in [
         "shards",
@@ -99,13 +99,13 @@ fn one_file_of_an_artifact_is_verified_with_the_others() {
 }
 
 #[test]
-fn recombined_artifacts_are_whole_and_have_lost_nothing() {
+fn recombined_artifacts_are_complete() {
     let tree = recombined();
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     let targets = ["gfx1100", "gfx1101"];
     let report = check_with(&tree, "out", Some("in/linux-a"), &targets);
     assert_eq!(faults(&report), [""; 0]);
-    // All that is there is more than one shard built.
+    // The artifacts have more than one shard built.
     let report = check_with(&tree, "out", Some("in/linux-a"), &[]);
     assert_found(
         &report,
@@ -189,7 +189,7 @@ fn an_artifact_of_a_target_without_device_code() {
 }
 
 #[test]
-fn debug_files_and_instrumented_builds_are_no_fault() {
+fn debug_files_and_instrumented_builds_are_not_faults() {
     let tree = Tree::new();
     let stage = tree.path(&format!("in/linux-a/blas_lib/{PREFIX}"));
     let library = stage.join("lib/librocblas.so.5");
@@ -229,7 +229,7 @@ fn a_group_that_is_called_after_its_processor() {
     fs::rename(path(one), path(group)).unwrap();
     let report = check(&tree, &format!("shards/linux-a/{group}"));
     assert_eq!(faults(&report), [""; 0]);
-    // With an artifact for that target alone, it is in the wrong one.
+    // If there is an artifact for that target alone, the file is in the wrong one.
     write(&path(one).join("artifact_manifest.txt"), b"");
     let report = check(&tree, &format!("shards/linux-a/{group}"));
     assert_found(&report, &["is of gfx90a:xnack+, in an artifact for gfx90a"]);
@@ -414,7 +414,7 @@ fn a_batch_against_all_that_was_built() {
         )),
         [""; 0]
     );
-    // A family of GPUs is no part of the component's name.
+    // A family of GPUs is not part of the component's name.
     let built = tree.path("in/linux-a");
     fs::rename(built.join("blas_lib"), built.join("blas_lib_gfx11X-all")).unwrap();
     for unsplit in ["in/linux-a", "in/linux-a/blas_lib_gfx11X-all"] {
@@ -463,7 +463,7 @@ fn a_binary_with_two_names() {
         !found.iter().any(|fault| fault.contains("librocblas-5.so")),
         "{found:#?}"
     );
-    // Another file with the same bytes is one that is not where its kernels say.
+    // A copy under another name is not at the path in its kernel names.
     let copy = tree.path(&at("generic", "lib/librocblas-5.so"));
     fs::remove_file(&copy).unwrap();
     fs::copy(tree.path(&at("generic", "lib/librocblas.so.5")), &copy).unwrap();
@@ -501,7 +501,7 @@ fn device_code_in_no_known_place() {
     let report = check(&tree, "shards");
     assert_eq!(faults(&report), [""; 0]);
     for expected in [
-        "5 files, 1 of them with device code in no known place",
+        "5 files, 1 of them with device code outside of the known places",
         "4 files, device code only for gfx942",
     ] {
         let mut texts = report.checks.iter().map(|check| &check.text);
@@ -580,7 +580,7 @@ fn a_file_for_all_targets_that_lacks_one() {
                 "has nothing for gfx942, which lib/.kpack/rocblas_lib.kpm lists",
             ],
         );
-        // It need not be there where it is not asked for.
+        // It may be missing if its target was not named.
         let report = check_with(&tree, "shards", None, &["gfx1100"]);
         assert_eq!(faults(&report), [""; 0]);
         put(file, &whole);
@@ -592,7 +592,7 @@ fn a_file_for_all_targets_that_lacks_one() {
     fs::remove_file(tree.path(&at("gfx942", &kernels))).unwrap();
     let report = check(&tree, "shards");
     assert_eq!(faults(&report), [""; 0]);
-    // A package that is not here does not say so.
+    // The manifest of a package that is not installed does not count.
     fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
     let report = check(&tree, "shards");
     assert_found(&report, &["hipblasltTransform.hsaco", "nothing for gfx942"]);

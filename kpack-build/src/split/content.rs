@@ -56,7 +56,7 @@ impl Content {
             return Err(failed(BundleError::Malformed {
                 offset: entry.offset(),
                 reason: format!(
-                    "the code object for {} has {size} bytes; at most {MAX_CODE_OBJECT} are supported",
+                    "the code object for {} has {size} bytes; expected at most {MAX_CODE_OBJECT}",
                     targets.join(", ")
                 ),
             }));

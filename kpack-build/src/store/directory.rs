@@ -109,7 +109,7 @@ impl Directory {
             }),
             Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::refused(
                 &path,
-                "it is no longer a directory (expected no symbolic link); run this again",
+                "it is no longer a directory (expected no symbolic link); run the command again",
             )),
             Err(error) => Err(Error::io(&path, "open", error.into())),
         }

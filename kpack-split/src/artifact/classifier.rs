@@ -48,7 +48,7 @@ impl Classifier<'_> {
         if !kind.is_file() {
             return Err(Error::refused(
                 self.full,
-                "expected a file, a directory or a symbolic link; it is something else",
+                "not a file, a directory or a symbolic link",
             ));
         }
         let file = input::open(self.full)?;
@@ -105,7 +105,7 @@ impl Classifier<'_> {
                 let kind = input::identify(self.full, &file).ok()?;
                 Some(not_data(self.full, &file, kind))
             };
-            return self.by_name(|| to().unwrap_or(Ok(Some("a symbolic link to no file"))));
+            return self.by_name(|| to().unwrap_or(Ok(Some("a dangling symbolic link"))));
         };
         if !self.databases.has(database) {
             return Ok(Class::Host);

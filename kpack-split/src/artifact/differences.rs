@@ -147,8 +147,8 @@ fn rpaths(one: &Image<File>, other: &Image<File>) -> Option<String> {
     };
     (a.room != b.room).then(|| {
         format!(
-            "it was linked with an RPATH {} bytes {than}, of which installation left the room, as CMake \
-             does with that of the build directory; set CMAKE_BUILD_WITH_INSTALL_RPATH or \
+            "it was linked with an RPATH {} bytes {than}, which left its room behind when it was installed, \
+             as CMake's RPATH of the build directory does; set CMAKE_BUILD_WITH_INSTALL_RPATH or \
              CMAKE_SKIP_BUILD_RPATH, or build in directories with names of the same length",
             a.room.abs_diff(b.room)
         )

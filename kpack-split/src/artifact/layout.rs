@@ -55,8 +55,8 @@ pub(super) fn compare(one: &Linked, other: &Linked) -> Result<Same, Error> {
             false => String::new(),
         };
         Same::But(format!(
-            "differs in its layout{and}: its sections have the same sizes and other addresses, as \
-             where device code had another size; but for these addresses, code and data are the same"
+            "differs in its layout{and}: its sections have the same sizes at other addresses, \
+             because the device code had another size; apart from the addresses, code and data are equal"
         ))
     } else if units {
         Same::But(format!("differs in {UNIT_IDS} only"))

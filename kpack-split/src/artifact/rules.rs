@@ -49,7 +49,7 @@ pub(crate) fn belongs(role: &Role, path: &Path, item: &Item) -> Option<Place> {
             "is a fat binary in a generic artifact".to_owned(),
         )),
         (Role::Generic, Class::Unknown { reason, .. }) => {
-            Some(Place::Odd(format!("in no known place: {reason}")))
+            Some(Place::Odd(format!("outside of the known places: {reason}")))
         }
         (Role::Generic, Class::Host | Class::Split) => None,
         (Role::Target(own), Class::Target { target, .. }) if own != target => {
@@ -73,7 +73,7 @@ pub(crate) fn belongs(role: &Role, path: &Path, item: &Item) -> Option<Place> {
                 ..
             },
         ) => Some(Place::Odd(format!(
-            "in no known place, and of no one target: {reason}"
+            "outside of the known places, and not for a single target: {reason}"
         ))),
         (_, Class::Target { .. } | Class::Unknown { .. }) => None,
         _ if item.is_manifest() => None,
@@ -277,7 +277,7 @@ pub(crate) fn not_as_listed(
     if let Some(expected) = file.checksum
         && digests.of(path)? != expected
     {
-        reasons.push("has another SHA-256 than is listed".to_owned());
+        reasons.push("does not have the listed SHA-256".to_owned());
     }
     let archive = match open_archive(path) {
         Ok(archive) => archive,

@@ -18,7 +18,7 @@ use crate::verify::{self, Options, Outcome};
 ///
 /// Checks that archives are undamaged, that manifests list what exists, and that each split binary finds
 /// its code objects for every target that the manifest lists. An artifact directory (with an
-/// artifact_manifest.txt) must have what belongs into it and nothing else; all artifacts of a component
+/// artifact_manifest.txt) must contain what belongs in it and nothing else; all artifacts of a component
 /// are checked together. --against also compares every code object and the host code with the unsplit
 /// original, byte for byte.
 #[derive(Debug, Args)]

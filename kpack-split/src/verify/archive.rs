@@ -56,7 +56,7 @@ pub(super) fn verify(
             None => "sizes",
         };
         let text = format!(
-            "{} for {}, {stored} stored: {what} and targets hold",
+            "{} for {}, {stored} stored: {what} and targets match",
             counted(entries, "kernel"),
             toc.gfx_arch_family,
         );

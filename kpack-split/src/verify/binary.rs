@@ -41,7 +41,7 @@ fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
     if !fat.split_before.is_empty() {
         let more = counted(fat.split_before.len(), "wrapper");
         text.push_str(&format!(
-            ", and {more} of objects that were split before the link; `kpack install` splits the rest, and brings all together"
+            ", and {more} of objects that were split before the link; `kpack install` splits the rest, and merges all device code"
         ));
     }
     report.note(Subject::File, path, text);
@@ -92,7 +92,7 @@ fn check_group(
     let indices: BTreeSet<u32> = group.wrappers.iter().map(|w| w.co_index).collect();
     let Some(kernel_name) = marker.kernel_name.clone() else {
         let text = "its marker is in the early plain-text form, which names directories and no \
-                    kernels: what it resolves to cannot be told";
+                    kernels: so its code objects cannot be resolved";
         report.note(Subject::Marker, path, text);
         return Ok(());
     };
@@ -114,8 +114,8 @@ fn check_group(
         }
     } else if prefix.is_none() {
         let text = format!(
-            "does not stand at `{kernel_name}` of an install prefix; it resolves by its relative \
-             search paths alone"
+            "is not at `{kernel_name}` in an install prefix; only its relative search paths are \
+             used"
         );
         report.note(Subject::Marker, path, text);
     }
@@ -189,7 +189,7 @@ fn in_order(path: &Path, wrappers: &[SplitWrapper], groups: &[Marked], report: &
 fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &mut Report) {
     // Where an object is linked into, its name does not tell.
     if !is_object(kernel_name) && !stays_inside(Path::new(""), Path::new(kernel_name)) {
-        let text = format!("the kernel name `{kernel_name}` is no path in an install prefix");
+        let text = format!("the kernel name `{kernel_name}` is not a path in an install prefix");
         report.fault(Subject::Marker, path, text);
         return;
     }

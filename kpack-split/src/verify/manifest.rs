@@ -112,7 +112,7 @@ impl Check<'_> {
                 self.fault(format!("lists {target} with `architecture` {own}"));
             }
             if Path::new(name).file_name() != Some(name.as_ref()) {
-                self.fault(format!("`{name}` for {target} is no file name"));
+                self.fault(format!("`{name}` for {target} is not a file name"));
                 continue;
             }
             if !options.wants(target) {
@@ -201,7 +201,7 @@ fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error
     for (target, file) in &part.kpack_files {
         match whole.kpack_files.get(target) {
             Some(other) if other == file => {}
-            Some(_) => reasons.push(format!("says other things of {target} than `{name}`")),
+            Some(_) => reasons.push(format!("disagrees with `{name}` about {target}")),
             None => reasons.push(format!("lists {target}, which `{name}` does not")),
         }
     }
@@ -255,7 +255,7 @@ fn prefix_fits(manifest: &Path, prefix: &str) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "its `prefix` is `{prefix}`, but its directory stands in `{}`",
+            "its `prefix` is `{prefix}`, but its directory is in `{}`",
             holder.display()
         ))
     }

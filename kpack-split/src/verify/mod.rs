@@ -275,7 +275,9 @@ impl Context<'_> {
 
 /// What is said of an archive with kernels of a file that does not load them.
 fn without_host(binary: &str) -> String {
-    format!("has kernels of `{binary}`, which is no split binary; it is truncated, or another file")
+    format!(
+        "has kernels of `{binary}`, which is not a split binary; it is truncated, or another file"
+    )
 }
 
 /// A file to verify.
@@ -378,13 +380,13 @@ fn verifiable(path: &Path, kind: Option<FileKind>) -> Result<FileKind, Error> {
         Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest)) => Ok(kind),
         Some(FileKind::Object | FileKind::StaticLibrary) => Err(Error::refused(
             path,
-            "an object or static library; what can be verified is a linked binary, a .kpack \
+            "an object or static library; expected a linked binary, a .kpack \
              archive, a .kpm manifest, or a directory",
         )),
         Some(FileKind::Bundle | FileKind::CodeObject) => Err(Error::refused(
             path,
-            "device code in a file of its own, to which nothing can be compared; what can be \
-             verified is a linked binary, a .kpack archive, a .kpm manifest, or a directory",
+            "a file of device code, which has nothing to compare with; expected a linked binary, a \
+             .kpack archive, a .kpm manifest, or a directory",
         )),
         None => Err(Error::refused(
             path,

@@ -57,8 +57,7 @@ pub(super) fn compare(
     }
     let section = binary.image.section(elf::FAT_SECTION);
     if section.map_err(|e| binary.error(e))?.is_none() {
-        let text =
-            "was split before the link, so that its host code was linked anew: it is not compared";
+        let text = "was split before the link; its host code was linked again, and is not compared";
         report.note(Subject::HostImage, path, text);
         return Ok(());
     }
@@ -235,7 +234,7 @@ fn compare_host(original: &Linked, split: &Linked, report: &mut Report) -> Resul
         report.ok(
             Subject::HostImage,
             path,
-            "what is loaded is the original's, device code apart",
+            "everything that is loaded equals the original's, apart from device code",
         );
     }
     for difference in differences {

@@ -252,19 +252,19 @@ impl Pair {
             let link = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
             let (now, then) = (link(place)?, link(unsplit)?);
             if now != then {
-                let text = format!("leads to {}, and did to {}", now.display(), then.display());
+                let text = format!("leads to {} (before: {})", now.display(), then.display());
                 report.fault(Subject::Files, place, text);
             }
             return Ok(());
         }
         let mode = |metadata: &fs::Metadata| metadata.permissions().mode() & 0o7777;
         if mode(&now) != mode(&then) {
-            let text = format!("has mode {:o}, and had {:o}", mode(&now), mode(&then));
+            let text = format!("has mode {:o} (before: {:o})", mode(&now), mode(&then));
             report.fault(Subject::Files, place, text);
         }
         if now.nlink() != then.nlink() && *class != Class::Fat {
             let names = |metadata: &fs::Metadata| counted(metadata.nlink() as usize, "name");
-            let text = format!("has {}, and had {}", names(&now), names(&then));
+            let text = format!("has {} (before: {})", names(&now), names(&then));
             report.note(Subject::Files, place, text);
         }
         match class {
@@ -338,6 +338,6 @@ fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<S
             more => format!(" and {more} more"),
         };
         let (noun, lost) = (then.noun(), lost[..lost.len().min(MOST_NAMES)].join(", "));
-        format!("has not what the unsplit tree's has {noun} {lost}{more}")
+        format!("lacks what the file in the unsplit tree has {noun} {lost}{more}")
     }))
 }

@@ -1,4 +1,4 @@
-//! An artifact directory in the shape of a BLAS build, and what a split makes of it.
+//! An artifact directory like that of a BLAS build, and its split artifacts.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -129,7 +129,7 @@ pub(crate) fn manifest(output: &Tree, path: &str) -> Manifest {
     Manifest::read(&fs::read(output.path(path)).unwrap()).unwrap()
 }
 
-/// The artifacts' prefixes, all laid over each other.
+/// The prefixes of the artifacts, copied into one root.
 pub(crate) fn overlay(output: &Tree, artifacts: &[&str]) -> Tree {
     let root = Tree::new();
     for artifact in artifacts {

@@ -1,4 +1,4 @@
-//! A build of Cargo's, to be staged: what its build scripts and linkers made, and what it says of it.
+//! A build by Cargo, to be staged: the files of its build scripts and linkers, and Cargo's messages.
 
 #![allow(dead_code)]
 
@@ -17,7 +17,7 @@ pub(crate) fn stage(options: &Options, messages: &[u8]) -> Result<Report, Error>
     stage::stage(options, messages, &mut |_| {})
 }
 
-/// What a build script of a package made: a split object in its OUT_DIR.
+/// The output of a package's build script: a split object in its OUT_DIR.
 pub(crate) fn out_dir(tree: &Tree, directory: &str, module: &str) {
     out_dir_with(tree, directory, module, Path::new(directory));
 }
@@ -42,7 +42,7 @@ pub(crate) fn out_dir_with(tree: &Tree, directory: &str, module: &str, place: &P
     fs::write(output.join("include-directories.txt"), "").unwrap();
 }
 
-/// A program, linked with what the build script made.
+/// A program, linked with the build script's object.
 pub(crate) fn program(tree: &Tree, object: &str, extra: &str) {
     let main = format!(
         "void fixture_report(void);\nconst char *place = \"{extra}\";\nint main(void) {{ fixture_report(); return !place; }}\n"
@@ -56,7 +56,7 @@ pub(crate) fn program(tree: &Tree, object: &str, extra: &str) {
     process::run(command.arg(tree.path(object)));
 }
 
-/// A build script ran, and told to link the one library in its OUT_DIR.
+/// Cargo's message about a build script that links the one library in its OUT_DIR.
 pub(crate) fn script(tree: &Tree, package: &str, directory: &str) -> serde_json::Value {
     let out_dir = tree.path(&format!("target/release/build/{directory}/out"));
     let library = fs::read_dir(out_dir.join("kpack"))

@@ -18,7 +18,7 @@ pub(crate) fn markers(path: &Path) -> Vec<Marker> {
         .collect()
 }
 
-/// Each marker of `file` lists `targets`, with the IDs that the archives of `group` tell.
+/// Each marker of `file` lists `targets`, with the IDs of the archives of `group`.
 pub(crate) fn assert_expects(file: &Path, kpacks: &Path, group: &str, targets: &[&str]) {
     let markers = markers(file);
     assert!(!markers.is_empty());

@@ -1,4 +1,4 @@
-//! Recombinations, planned, and what they find.
+//! Plans of recombinations, and their findings.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -18,7 +18,7 @@ pub(crate) const CONFIGURATION: &str = r#"{
   }
 }"#;
 
-/// The configuration with a validation switched.
+/// The configuration with another value for a validation.
 pub(crate) fn with_validation(key: &str, value: bool) -> String {
     let validation = format!("  }},\n  \"validation\": {{\"{key}\": {value}}}\n}}");
     CONFIGURATION.strip_suffix("  }\n}").unwrap().to_owned() + &validation
@@ -59,7 +59,7 @@ pub(crate) fn said(plan: &Plan) -> Vec<String> {
     plan.findings.iter().map(line).collect()
 }
 
-/// That a finding of `severity` has all `parts`.
+/// Some finding of `severity` has all `parts`.
 pub(crate) fn assert_said(plan: &Plan, severity: Severity, parts: &[&str]) {
     let said = said(plan);
     let start = format!("{severity:?} ");

@@ -12,10 +12,10 @@ use kpack_tests::tree::Tree;
 
 /// The artifacts' prefix.
 pub(crate) const PREFIX: &str = "math-libs/BLAS/rocBLAS/stage";
-/// Where the database is in it.
+/// The path of the database in it.
 pub(crate) const DATABASE: &str = "lib/rocblas/library";
 
-/// What a machine builds for `targets`, as `in/<name>/blas_lib`, and uploads, split, as
+/// The build of a machine for `targets`, as `in/<name>/blas_lib`, and the split artifacts that it uploads, as
 /// `shards/<name>`.
 pub(crate) fn shard(tree: &Tree, name: &str, targets: &[&str]) {
     let artifact = tree.path(&format!("in/{name}/blas_lib"));
@@ -58,7 +58,7 @@ pub(crate) fn three_shards() -> Tree {
     shard(&tree, "linux-a", &["gfx1100", "gfx1101"]);
     shard(&tree, "linux-b", &["gfx90a:xnack+"]);
     shard(&tree, "linux-c", &["gfx942"]);
-    // The same compiler run is the same file; here its temporary names are not.
+    // The same compiler gives the same file, but here it writes temporary names into the file.
     for other in ["linux-b", "linux-c"] {
         let library = format!("blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
         let (from, to) = (

@@ -184,7 +184,7 @@ impl Configuration {
                 let at = [&at[..], &[&index]].concat();
                 let Some(target) = names::target(text) else {
                     let text = format!(
-                        "`{text}` is no GPU target; expected one such as gfx1100 or gfx90a:xnack+"
+                        "`{text}` is not a GPU target; expected one such as gfx1100 or gfx90a:xnack+"
                     );
                     return Err(self.refuse(&at, text));
                 };
@@ -400,7 +400,7 @@ mod tests {
             (
                 "\"gfx1101\"",
                 "\"gfx110X\"",
-                "line 4, column 80: `gfx110X` is no GPU target",
+                "line 4, column 80: `gfx110X` is not a GPU target",
             ),
             (
                 "\"gfx1101\"",

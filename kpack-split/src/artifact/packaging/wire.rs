@@ -88,7 +88,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for UniqueKeys<T> {
         let mut entries: Vec<(String, T)> = Vec::new();
         while let Some(key) = map.next_key::<String>()? {
             if entries.iter().any(|(known, _)| *known == key) {
-                return Err(de::Error::custom(format_args!("key `{key}` stands twice")));
+                return Err(de::Error::custom(format_args!("key `{key}` appears twice")));
             }
             let value = map.next_value()?;
             entries.push((key, value));

@@ -215,7 +215,7 @@ impl<'a> Component<'a> {
                     by_shard.join("; ")
                 );
                 for target in missing.into_iter().filter(|target| !is_known(target)) {
-                    text += &format!("; {target} is no processor that is known here");
+                    text += &format!("; {target} is not a known processor");
                 }
                 let path = self
                     .options

@@ -92,9 +92,8 @@ impl<'a> Component<'a> {
             let others = others.join(", ");
             let text = match first {
                 Some(_) => format!(
-                    "it is not there, so there are no host files of {}, which {others} built; make a \
-                     shard that has it the primary one, or name the components that are to be \
-                     recombined",
+                    "it is missing, so there are no host files of {}, which {others} built; choose a \
+                     primary shard that has it, or name the components to recombine",
                     self.name
                 ),
                 None => format!(
@@ -112,7 +111,7 @@ impl<'a> Component<'a> {
         };
         if first != primary {
             let text = format!(
-                "its host files are taken: shard {primary}, the primary one, has nothing of {}",
+                "taking its host files: the primary shard {primary} has nothing of {}",
                 self.name
             );
             self.say(Severity::Warning, path, text);
@@ -137,7 +136,7 @@ impl<'a> Component<'a> {
     fn nothing_unsplit(&mut self, tree: &Tree) {
         for (path, item) in &tree.entries {
             if let Some(Place::Wrong(reason)) = belongs(&Role::Generic, path, item) {
-                let text = format!("it {reason}: was all of it split?");
+                let text = format!("it {reason}; was all of it split?");
                 self.say(Severity::Error, &item.from, text);
             }
         }
@@ -161,8 +160,8 @@ impl<'a> Component<'a> {
             }
         }
         for path in wrong {
-            let text = "it is no split binary, and there are kernels of it; it is truncated, or another \
-                        file, so split again";
+            let text = "it is not a split binary, although archives have its kernels: it is truncated, or \
+                        another file; split again";
             self.say(Severity::Error, path, text);
         }
         Ok(())

@@ -139,8 +139,8 @@ impl<'a> Component<'a> {
                 }
                 Kind::Irreconcilable => {
                     let what = format!(
-                        "; taking {first}'s would lose something of {shard}'s, so let one shard \
-                         only build for {target}"
+                        "; taking {first}'s would lose something of {shard}'s, so let only \
+                         one shard build for {target}"
                     );
                     (Severity::Error, what)
                 }
@@ -159,7 +159,7 @@ impl<'a> Component<'a> {
             .min_by_key(|finding| Reverse(finding.severity));
         if strict && let Some(worst) = worst {
             worst.text += &format!(
-                "; let one shard only build for {target}, or split what {shard} built with the \
+                "; let only one shard build for {target}, or split what {shard} built with the \
                  others of its targets only (--gpu-targets)"
             );
         }

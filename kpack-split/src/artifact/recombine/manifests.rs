@@ -155,7 +155,7 @@ impl Merge {
         let expected = group.archive(&target);
         if name != expected {
             return Err(refuse(format!(
-                "by what is in it, its name is `{expected}`"
+                "by its contents, its name should be `{expected}`"
             )));
         }
         let manifest = parent(path).join(group.manifest());
@@ -214,7 +214,7 @@ impl Merge {
             return store::entry_of(target, name, &present, None).map(Some);
         };
         let mut reason = format!(
-            "no shard's manifest {} lists {target}: it is not of the build that the host files are of",
+            "no shard's manifest {} lists {target}: it belongs to another build than the host files",
             manifest.display()
         );
         for listed in targets.get(&target.to_string()).into_iter().flatten() {

@@ -135,7 +135,7 @@ impl Component<'_> {
             let before = copies[..=index].iter();
             let before: Vec<&str> = before.map(|copy| &*copy.item.shard).collect();
             let (severity, end) = match self.strict() {
-                true => (Severity::Error, "let one shard only build for it"),
+                true => (Severity::Error, "let only one shard build for it"),
                 false => (Severity::Warning, "the first one's is taken"),
             };
             let shown = &differ[..differ.len().min(MOST_NAMES)];

@@ -140,7 +140,7 @@ fn apart(options: &Options, shards: &Shards) -> Result<(), Error> {
             .map_err(|e| Error::io(input, "find", e))?;
         if output.starts_with(&real) || real.starts_with(&output) {
             return Err(Error::usage(format!(
-                "the shards in {} and the output in {} must not be in one another",
+                "the shards in {} and the output in {} must not contain each other",
                 input.display(),
                 options.output_dir.display()
             )));

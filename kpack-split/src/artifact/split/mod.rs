@@ -70,7 +70,7 @@ fn refuse_install_tree(artifact: &Path) -> Result<(), Error> {
     match list.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound && artifact.is_dir() => {
             let reason = format!(
-                "no artifact directory: it has no {}; for a plain install tree, use \
+                "not an artifact directory: it has no {}; for a plain install tree, use \
                  `kpack install --prefix DIR FILE...`",
                 manifest_txt::FILE_NAME
             );

@@ -61,7 +61,7 @@ pub(in crate::artifact) fn resolve(path: &Path) -> Result<PathBuf, Error> {
             // It would be made on the way to another one.
             Component::ParentDir if !is_there => {
                 return Err(Error::usage(format!(
-                    "output directory {}: `..` follows {}, which is not there",
+                    "output directory {}: `..` follows {}, which does not exist",
                     path.display(),
                     real.display()
                 )));
@@ -76,7 +76,7 @@ pub(in crate::artifact) fn resolve(path: &Path) -> Result<PathBuf, Error> {
                     }
                     Err(_) if real.is_symlink() => {
                         return Err(Error::usage(format!(
-                            "output directory {}: {} is a symbolic link to what is not there",
+                            "output directory {}: {} is a dangling symbolic link",
                             path.display(),
                             real.display()
                         )));

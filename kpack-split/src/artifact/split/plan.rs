@@ -187,7 +187,7 @@ impl<'a> Planner<'a> {
             return Ok(());
         };
         if let Some(other) = output.file_at(path).filter(|_| !item.is_directory()) {
-            let reason = format!("it is in the place of {}", other.display());
+            let reason = format!("it takes the place of {}", other.display());
             return Err(Error::refused(&item.from, reason));
         }
         match (self.rewritten.remove(item.from.as_path()), &item.class) {
@@ -244,7 +244,7 @@ impl<'a> Planner<'a> {
         let hint = format!("looks architecture-specific: {reason}");
         match (self.options.unknown, target) {
             (Unknown::Error, _) => {
-                let text = format!("{hint}; it is in no kernel database that is known");
+                let text = format!("{hint}; it is in no known kernel database");
                 return Err(Error::refused(from, text));
             }
             (Unknown::Move, Some(target)) => {

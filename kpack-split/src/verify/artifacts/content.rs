@@ -129,7 +129,7 @@ impl Seen {
             Role::Unsplit => "an artifact that is not split".to_owned(),
             Role::Generic if self.unknown > 0 => {
                 format!(
-                    "{} of them with device code in no known place",
+                    "{} of them with device code outside of the known places",
                     self.unknown
                 )
             }

@@ -107,7 +107,7 @@ fn has_each(
         report.note(Subject::Artifact, full, text);
     }
     if listed.is_empty() {
-        let text = "is for all targets; no manifest in its prefix says which these are";
+        let text = "is for all targets, but no manifest in its prefix lists them";
         report.note(Subject::Artifact, full, text);
     }
     Ok(())
