@@ -1,7 +1,7 @@
 //! MessagePack, read and written value by value.
 //!
 //! On top of `rmp` alone, since serde and `rmp-serde` would cost every build script three more crates
-//! and a quarter more time to compile (`cargo xtask bench build-dep`).
+//! and a third more time to compile (`cargo xtask bench build-dep`).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
