@@ -124,7 +124,11 @@ impl Marker {
         let (mut paths, mut kernel_name, mut code_ids) = (None, None, None);
         reader.map(|key, value| match key {
             "kpack_search_paths" => value.field(&mut paths, key, |value| {
-                value.list(MAX_SEARCH_PATHS, Reader::string)
+                value.list(MAX_SEARCH_PATHS, |path| match path.kind() {
+                    Kind::Text => path.string().map(Some),
+                    // Passed over, as by other readers.
+                    _ => path.skip().map(|_| None),
+                })
             }),
             "kernel_name" => value.field(&mut kernel_name, key, Reader::string),
             "code_ids" => value.field(&mut code_ids, key, |value| {
@@ -132,8 +136,9 @@ impl Marker {
             }),
             _ => value.skip().map(drop),
         })?;
+        let paths = reader.required(paths, "kpack_search_paths")?;
         Ok(Self {
-            kpack_search_paths: reader.required(paths, "kpack_search_paths")?,
+            kpack_search_paths: paths.into_iter().flatten().collect(),
             kernel_name: Some(reader.required(kernel_name, "kernel_name")?),
             code_ids: code_ids.unwrap_or_default(),
         })

@@ -183,6 +183,39 @@ fn the_keys_of_a_marker_come_in_any_order() {
 }
 
 #[test]
+fn search_paths_and_names_that_are_no_strings_lead_nowhere() {
+    let with = |name: &[u8], paths: &[u8]| {
+        let keys = [
+            &b"\x82\xabkernel_name"[..],
+            name,
+            b"\xb2kpack_search_paths",
+            paths,
+        ];
+        Marker::read(&keys.concat()).map(|(marker, _)| marker.kpack_search_paths)
+    };
+    // A number, nothing, bytes, a list, a map, a truth, a float, an extension.
+    let others: [&[u8]; 8] = [
+        b"\x2a",
+        b"\xc0",
+        b"\xc4\x01y",
+        b"\x91\xa1y",
+        b"\x81\xa1y\xa1y",
+        b"\xc3",
+        b"\xcb\0\0\0\0\0\0\0\0",
+        b"\xd4\x01y",
+    ];
+    for other in others {
+        // Beside a string they are passed over,
+        let paths = [&b"\x92"[..], other, b"\xa1y"].concat();
+        assert_eq!(with(b"\xa1x", &paths).unwrap(), ["y"], "{other:02x?}");
+        // alone they are no search paths, and no name.
+        let error = with(b"\xa1x", &[b"\x91", other].concat()).unwrap_err();
+        assert!(error.to_string().contains("no search paths"), "{error}");
+        with(other, b"\x91\xa1y").unwrap_err();
+    }
+}
+
+#[test]
 fn the_early_text_form_is_read() {
     let (marker, size) = Marker::read(b"../../../.kpack:../../.kpack:.kpack\0junk").unwrap();
     assert_eq!(marker.kernel_name, None);
