@@ -11,6 +11,7 @@ pub(crate) mod locate;
 mod options;
 mod plans;
 pub(crate) mod presplit;
+mod targets;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,6 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::names::Group;
-
 use walkdir::WalkDir;
 
 use crate::Error;
@@ -33,6 +33,7 @@ use apply::Run;
 use locate::{KpackPath, Located, Prefix};
 use plans::Plans;
 use presplit::Presplit;
+use targets::{split_already, wanted_targets};
 
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
 pub(crate) use crate::store::is_name_part;
@@ -281,125 +282,6 @@ fn all_binaries(
         report.note(root, "has no binary with device code that is not split");
     }
     Ok(binaries)
-}
-
-/// The first binary split by an earlier run, and the targets of all such binaries.
-type SplitAlready<'a> = Option<(&'a Path, BTreeSet<TargetId>)>;
-
-/// Checks that binaries split by an earlier run match the current options.
-fn split_already<'a>(
-    binaries: &'a [Binary],
-    kpacks: &KpackPath,
-    group: &Group,
-    options: &Options,
-    archives: &Archives,
-) -> Result<SplitAlready<'a>, Error> {
-    let mut known: SplitAlready<'a> = None;
-    for binary in binaries {
-        let (BinaryContent::Split(markers), None) = (&binary.content, &binary.presplit) else {
-            continue;
-        };
-        let path = &binary.located.path;
-        let expected = kpacks.marker(&binary.located, group);
-        let targets = again::targets(path, markers, &expected, kpacks, group, archives)?;
-        // Without evidence, assume that the targets match.
-        let targets = targets.unwrap_or_else(|| options.architectures.iter().cloned().collect());
-        let known = known.get_or_insert_with(|| (path, BTreeSet::new()));
-        known.1.extend(targets);
-    }
-    Ok(known)
-}
-
-/// The targets whose device code to keep.
-fn wanted_targets(
-    options: &Options,
-    fat: &[&Binary],
-    already: SplitAlready<'_>,
-    report: &mut Report,
-) -> Result<BTreeSet<TargetId>, Error> {
-    let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| binary.targets()).collect();
-    let first = fat.first().map(|binary| binary.located.path.as_path());
-    let first = first.or(already.as_ref().map(|(path, _)| *path));
-    let (false, Some(first)) = (options.architectures.is_empty(), first) else {
-        return Ok(found);
-    };
-    let expected: BTreeSet<TargetId> = options.architectures.iter().cloned().collect();
-
-    let mut known = found.clone();
-    known.extend(already.into_iter().flat_map(|(_, targets)| targets));
-    let missing: BTreeSet<_> = expected.difference(&known).cloned().collect();
-    if !missing.is_empty() {
-        let others = match fat.len() {
-            0 | 1 => String::new(),
-            count => format!(", nor has any of the other {} binaries", count - 1),
-        };
-        return Err(Error::refused(
-            first,
-            format!(
-                "it has no device code for {}{others}; there is device code for {}",
-                list(&missing),
-                list(&known)
-            ),
-        ));
-    }
-    for binary in fat {
-        check_targets(binary, &expected, options, report)?;
-    }
-    let keeps_all = options.unexpected == Unexpected::Keep && options.only != Some(Only::Device);
-    Ok(if keeps_all { found } else { expected })
-}
-
-/// Tells of targets that a binary lacks, and of those that are not expected.
-fn check_targets(
-    binary: &Binary,
-    expected: &BTreeSet<TargetId>,
-    options: &Options,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let own = binary.targets();
-    let path = &binary.located.path;
-    let lacks: BTreeSet<_> = expected.difference(&own).cloned().collect();
-    if !lacks.is_empty() {
-        report.warn(
-            path,
-            format!(
-                "has no device code for {}, only for {}",
-                list(&lacks),
-                list(&own)
-            ),
-        );
-    }
-    // A run for device code of some targets leaves the rest to other runs.
-    let more: BTreeSet<_> = own.difference(expected).cloned().collect();
-    if more.is_empty() || options.only == Some(Only::Device) {
-        return Ok(());
-    }
-    match options.unexpected {
-        Unexpected::Keep => {}
-        Unexpected::Drop => report.warn(
-            path,
-            format!(
-                "skipping device code for {}, which --arch does not list",
-                list(&more)
-            ),
-        ),
-        Unexpected::Error => {
-            return Err(Error::refused(
-                path,
-                format!(
-                    "it has device code for {}; expected only {}",
-                    list(&more),
-                    list(expected)
-                ),
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn list(targets: &BTreeSet<TargetId>) -> String {
-    let names: Vec<String> = targets.iter().map(TargetId::to_string).collect();
-    names.join(", ")
 }
 
 /// The outcome for each binary.
