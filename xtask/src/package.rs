@@ -65,9 +65,11 @@ pub(crate) fn run(check: bool) -> Result<()> {
     let work = output.join("work");
     fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
     let built = stripped(&shell, &Built::new(&shell)?, &work)?;
+    // Only now: build scripts of C code run again where this variable has changed.
     if shell.var("SOURCE_DATE_EPOCH").is_err() {
         // The same commit gives the same packages.
-        let time = process::output(cmd!(shell, "git log -1 --format=%ct"))?;
+        let time = process::output(cmd!(shell, "git log -1 --format=%ct"))
+            .context("set SOURCE_DATE_EPOCH where there is no git repository")?;
         shell.set_var("SOURCE_DATE_EPOCH", time.trim());
     }
     let mut systems = Vec::new();
