@@ -1,12 +1,16 @@
 //! The calls that TheRock makes of the tools that it calls `rocm_kpack`, flag for flag.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, library_file};
+use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
+use walkdir::WalkDir;
 
 fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kpack"))
@@ -489,4 +493,210 @@ fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error()
     assert!(said.contains("3 code objects are selected"), "{said}");
     let one = ["extract", "--arch", "gfx1100", "-o", "-", "librccl.so"];
     assert_eq!(kpack(&tree, &one).stdout, code("gfx1100", "add").1);
+}
+
+/// What ROCm's build calls shared/kpack, in a scratch directory: a link to the adapter.
+fn adapter(tree: &Tree) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let link = tree.path("rocm-systems/shared/kpack");
+    fs::create_dir_all(link.parent().unwrap()).unwrap();
+    symlink(root.join("therock"), &link).unwrap();
+    link
+}
+
+/// What the build has staged for an artifact: a library, and the stamp of the step that made it.
+fn stage(tree: &Tree, prefix: &str, path: &str, library: &FatLibrary) {
+    let directory = tree.path(&format!("stage/{prefix}"));
+    let (root, _) = path.split_once("/lib/").unwrap();
+    library.build(&directory.join(path)).unwrap();
+    fs::write(directory.join("artifact_manifest.txt"), format!("{root}\n")).unwrap();
+    fs::write(tree.path(&format!("stage/{prefix}.stamp")), "").unwrap();
+}
+
+#[test]
+fn a_build_with_ninja_splits_what_has_changed_and_nothing_else() {
+    if !["cmake", "ninja", "python3"].into_iter().all(tool) {
+        return;
+    }
+    // Given staged artifacts, and others that are split already,
+    let tree = Tree::new();
+    let rand = "math-libs/rocRAND/stage/lib/librocrand.so.1";
+    let kernel = |name| FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", name)]);
+    stage(&tree, "rand_lib", rand, &kernel("one"));
+    let rccl = FatLibrary::new().wrapper(Storage::Zstd(3), [code("gfx1250", "all_reduce")]);
+    let library = "comm-libs/rccl/stage/lib/librccl.so.1";
+    stage(&tree, "rccl_lib", library, &rccl);
+    let other = tree.path("build/artifacts/hip_lib_generic");
+    fs::create_dir_all(&other).unwrap();
+    fs::write(other.join("artifact_manifest.txt"), "").unwrap();
+    let define = |name: &str, path: &Path| format!("-D{name}={}", path.display());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/therock");
+    let run = |program: &str, arguments: &[&OsStr]| {
+        let output = Command::new(program)
+            .args(arguments)
+            .env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .current_dir(tree.root())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let kpack_dir = define("KPACK_DIR", &adapter(&tree));
+    let staged = define("STAGE", &tree.path("stage"));
+    let configure = ["-G", "Ninja", "-B", "build", &kpack_dir, &staged, "-S"].map(OsStr::new);
+    run("cmake", &[&configure[..], &[source.as_os_str()]].concat());
+    let ninja = || run("ninja", &["-C", "build", "-v"].map(OsStr::new));
+    let no_work = "ninja: no work to do.";
+    // when it is built, then each is split beside the others,
+    assert!(!ninja().contains(no_work));
+    let archive = "build/artifacts/rand_lib_gfx942/math-libs/rocRAND/stage";
+    let archives = || {
+        WalkDir::new(tree.path(archive))
+            .into_iter()
+            .map(Result::unwrap)
+            .filter(|entry| {
+                entry
+                    .path()
+                    .extension()
+                    .is_some_and(|extension| extension == "kpack")
+            })
+    };
+    let first = archives()
+        .map(|entry| fs::read(entry.path()).unwrap())
+        .next()
+        .unwrap();
+    assert!(other.is_dir());
+    assert_eq!(
+        files(&tree.path("build/unbundled"))
+            .into_values()
+            .collect::<Vec<_>>(),
+        [code("gfx1250", "all_reduce").1]
+    );
+    // the list of prefixes is written last,
+    let list = "rand_lib_generic/artifact_manifest.txt";
+    let time = |path: &str| fs::metadata(tree.path(path)).unwrap().modified().unwrap();
+    let written = time(&format!("build/artifacts/{list}"));
+    assert!(written > time("build/artifacts-unsplit/rand_lib_gfx94X-dcgpu/artifact_manifest.txt"));
+    assert!(archives().all(|entry| entry.metadata().unwrap().modified().unwrap() <= written));
+    // and again there is nothing to do.
+    assert!(ninja().contains(no_work));
+    // When one has changed, then only that is split again.
+    let rccl = tree.path(&format!("build/artifacts/rccl_lib_generic/{library}"));
+    let untouched = fs::metadata(&rccl).unwrap().ino();
+    stage(&tree, "rand_lib", rand, &kernel("two"));
+    let text = ninja();
+    assert!(text.contains("--artifact-prefix rand_lib"), "{text}");
+    assert!(!text.contains("--artifact-prefix rccl_lib"), "{text}");
+    let second = archives()
+        .map(|entry| fs::read(entry.path()).unwrap())
+        .next()
+        .unwrap();
+    assert_ne!(first, second);
+    assert_eq!(fs::metadata(&rccl).unwrap().ino(), untouched);
+    assert!(ninja().contains(no_work));
+}
+
+#[test]
+fn each_tool_runs_as_a_file_and_as_a_module() {
+    if !tool("python3") {
+        return;
+    }
+    let tree = Tree::new();
+    let python = adapter(&tree).join("python");
+    for (name, command) in [
+        ("split_artifacts", "split"),
+        ("recombine_artifacts", "recombine"),
+        ("verify_artifacts", "verify"),
+        ("bulk_unbundle", "extract"),
+        ("split_python_wheels", "wheel"),
+    ] {
+        let file = python.join(format!("rocm_kpack/tools/{name}.py"));
+        let module = format!("rocm_kpack.tools.{name}");
+        for arguments in [vec![file.as_os_str()], vec!["-m".as_ref(), module.as_ref()]] {
+            let output = Command::new("python3")
+                .args(&arguments)
+                .arg("--help")
+                .current_dir(tree.root())
+                .env("PYTHONPATH", &python)
+                .env("PYTHONDONTWRITEBYTECODE", "1")
+                .env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack"))
+                .output()
+                .unwrap();
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert!(
+                said.contains(&format!("kpack {command}")) || said.contains("'wheel'"),
+                "{said}"
+            );
+            assert_eq!(
+                output.status.success(),
+                name != "split_python_wheels",
+                "{said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_link_to_the_distribution_has_the_command_and_the_loader() {
+    if !["cmake", "python3"].into_iter().all(tool) {
+        return;
+    }
+    // Given a distribution,
+    let tree = Tree::new();
+    for file in [
+        "dist/lib/librocm_kpack.so.0",
+        "dist/lib/librocm_kpack.a",
+        "dist/lib/cmake/rocm-kpack/rocm-kpack-config.cmake",
+        "dist/include/rocm_kpack/kpack.h",
+    ] {
+        fs::create_dir_all(tree.path(file).parent().unwrap()).unwrap();
+        fs::write(tree.path(file), file).unwrap();
+    }
+    symlink("librocm_kpack.so.0", tree.path("dist/lib/librocm_kpack.so")).unwrap();
+    fs::create_dir_all(tree.path("dist/bin")).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_kpack"), tree.path("dist/bin/kpack")).unwrap();
+    let link = adapter(&tree);
+    let installed = tree.path("dist/share/kpack/therock");
+    for entry in WalkDir::new(fs::canonicalize(&link).unwrap()).min_depth(1) {
+        let entry = entry.unwrap();
+        let root = fs::canonicalize(&link).unwrap();
+        let to = installed.join(entry.path().strip_prefix(root).unwrap());
+        match entry.file_type().is_dir() {
+            true => fs::create_dir_all(to).unwrap(),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+    fs::remove_file(&link).unwrap();
+    symlink(&installed, &link).unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program)
+            .args(arguments)
+            .current_dir(tree.root())
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env_remove("KPACK_EXECUTABLE")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let source = "rocm-systems/shared/kpack";
+    // then its tools find the command, and its project installs the loader.
+    let verify = format!("{source}/python/rocm_kpack/tools/verify_artifacts.py");
+    run("python3", &[&verify, "--help"]);
+    run(
+        "cmake",
+        &["-S", source, "-B", "build", "-DCMAKE_INSTALL_PREFIX=stage"],
+    );
+    run("cmake", &["--install", "build", "--prefix", "stage"]);
+    for file in [
+        "lib/librocm_kpack.so",
+        "lib/librocm_kpack.so.0",
+        "lib/librocm_kpack.a",
+        "lib/cmake/rocm-kpack/rocm-kpack-config.cmake",
+        "include/rocm_kpack/kpack.h",
+    ] {
+        assert!(tree.path("stage").join(file).is_file(), "{file}");
+    }
+    assert!(tree.path("stage/lib/librocm_kpack.so").is_symlink());
 }

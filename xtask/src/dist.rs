@@ -137,11 +137,12 @@ pub(crate) fn fill_with(part: Part, prefix: &Path, libdir: &Path, built: &Built)
     }
 }
 
-/// Installs the command, its CMake package, its manual and the documents.
+/// Installs the command, its CMake package, what ROCm's build calls, its manual and the documents.
 fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> {
     let root = repository::root();
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
+    copy_tree(&root.join("therock"), &prefix.join("share/kpack/therock"))?;
     manual::install(prefix)?;
     copy_tree(&root.join("docs"), &documents.join("docs"))?;
     for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {

@@ -56,9 +56,11 @@ pub(crate) fn databases(artifact: &Path) -> Result<Selection, Error> {
     }
 }
 
-/// Refuses to replace what is at `path`, unless kpack wrote it.
+/// Refuses to replace what is at `path`, unless kpack wrote it, or it is an empty directory, as Ninja
+/// makes for the output of a command.
 pub(crate) fn check_replaceable(path: &Path) -> Result<(), Error> {
-    if path.symlink_metadata().is_err() || path.join(FILE_NAME).is_file() {
+    let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    if path.symlink_metadata().is_err() || path.join(FILE_NAME).is_file() || is_empty() {
         return Ok(());
     }
     let reason = format!(

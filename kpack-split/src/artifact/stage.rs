@@ -11,7 +11,7 @@ use walkdir::WalkDir;
 use super::manifest_txt;
 use super::mark;
 use super::output::{Output, Source};
-use super::writer::{Writer, commit_with_time, modified, set_directories};
+use super::writer::{Writer, set_directories};
 use crate::Error;
 use crate::install::Progress;
 use crate::store::{CreatedDirectories, Directory, Renames, StagedFile, make_directories};
@@ -111,10 +111,10 @@ impl Stage {
     }
 
     /// Adds the list of prefixes and the mark to an artifact that is complete otherwise, and sets the
-    /// modes and times of directories. Returns the number and the size of the files added.
+    /// modes and times of directories. Returns the number and the size of the files added. The list is
+    /// newer than what it was made of: builds know by it that the artifact is up to date.
     pub(super) fn finish(&self, name: &str, output: &Output) -> Result<(u64, u64), Error> {
         let root = self.artifact(name);
-        let time = modified(&output.model.join(manifest_txt::FILE_NAME))?;
         let prefixes = output.prefixes.iter();
         let prefixes = prefixes.filter(|prefix| root.join(prefix).is_dir());
         let list = manifest_txt::to_text(prefixes).into_bytes();
@@ -129,7 +129,7 @@ impl Stage {
                 let written = staged.file().write_all(bytes);
                 written.map_err(|e| Error::io(&path, "write", e))
             })?;
-            commit_with_time(staged, time)?;
+            staged.commit()?;
             size += bytes.len() as u64;
         }
         set_directories(&root, output)?;

@@ -42,6 +42,9 @@ pub(super) struct Arguments {
     /// Directory of artifact directories; the same as a PATH
     #[arg(long, value_name = "DIR")]
     artifacts_dir: Option<PathBuf>,
+    /// Accepted for older scripts; no outside tool is needed
+    #[arg(long, value_name = "FILE", hide = true)]
+    clang_offload_bundler: Option<PathBuf>,
     /// Binaries, archives, manifests, or directories that contain them
     #[arg(value_name = "PATH", required_unless_present = "artifacts_dir")]
     paths: Vec<PathBuf>,

@@ -1,0 +1,1 @@
+"""The tools of ROCm's build, by the command kpack."""
