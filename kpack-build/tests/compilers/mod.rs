@@ -5,7 +5,6 @@
 //! gfx90a but not for gfx942 (`rocm-device-libs`); and clang 19, which does not look where they are.
 
 use std::fs;
-use std::path::Path;
 
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -28,16 +27,9 @@ fn package_with_rocm() -> Tree {
     tree
 }
 
-/// Whether Debian's packages are there.
+/// Whether Debian's packages are there: `hipcc` depends on the device libraries.
 fn debian_has_rocm() -> bool {
-    if !require::tool("hipcc") || !require::tool("clang++-19") {
-        return false;
-    }
-    let found = Path::new(DEVICE_LIBRARY).is_file();
-    if !found {
-        require::skip(&format!("{DEVICE_LIBRARY} is missing"));
-    }
-    found
+    require::tools(&["hipcc", "clang++-19"]) && require::file(DEVICE_LIBRARY)
 }
 
 #[test]
