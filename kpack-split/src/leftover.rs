@@ -18,16 +18,20 @@ pub(crate) fn is_leftover(name: &OsStr) -> bool {
     ending.is_some_and(|name| !name.is_empty())
 }
 
-/// The directories directly in `directory` that were left behind, by name.
-pub(crate) fn directories_in(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+/// The directories in `directory`, by name.
+pub(crate) fn directories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |error| Error::io(directory, "list", error);
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if is_leftover(&entry.file_name()) && entry.path().is_dir() {
-            found.push(entry.path());
-        }
+        found.push(entry.map_err(failed)?.path());
     }
+    found.retain(|path| path.is_dir());
     found.sort();
     Ok(found)
+}
+
+/// The leftovers among these directories.
+pub(crate) fn leftovers(directories: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
+    let directories = directories.iter();
+    directories.filter(|path| is_leftover(path.file_name().unwrap_or_default()))
 }

@@ -306,6 +306,24 @@ fn device_code_in_a_windows_binary_is_named() {
     );
 }
 
+/// Installed together, one of them is lost. Verifying the artifacts would fail.
+#[test]
+fn files_of_two_prefixes_that_are_installed_at_one_path() {
+    let (input, output) = (artifact(), Tree::new());
+    let license = |prefix: &str, text: &str| {
+        write(&input, &format!("{prefix}/share/LICENSE"), text);
+    };
+    license(ROCBLAS, "MIT");
+    license(HIPBLASLT, "MIT");
+    assert_eq!(warnings(&run(&options(&input, &output))), [""; 0]);
+    license(HIPBLASLT, "BSD");
+    let report = run(&options(&input, &output));
+    let text = "and both are installed as share/LICENSE";
+    let notices = report.notices.iter();
+    let said = notices.filter(|notice| notice.text.contains(text));
+    assert_eq!(said.count(), 1, "{report:#?}");
+}
+
 #[test]
 fn directories_are_as_old_as_the_input_has_them() {
     let input = artifact();

@@ -10,6 +10,7 @@ use kpack_format::code_object::CodeObject;
 use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
+use super::names::list;
 use crate::Error;
 use crate::input::{self, FileKind};
 use crate::split;
@@ -113,10 +114,6 @@ impl Content {
     /// What it says that contradicts `said`, where it does.
     pub(super) fn contradiction(&self, said: &TargetId) -> Option<String> {
         let agrees = |own: &TargetId| super::target_name::agrees(said, own);
-        let list = |targets: &BTreeSet<TargetId>| {
-            let names: Vec<String> = targets.iter().map(TargetId::to_string).collect();
-            names.join(", ")
-        };
         match self {
             Self::CodeObject(Some(own)) if !agrees(own) => {
                 Some(format!("the ELF header of the code object says {own}"))

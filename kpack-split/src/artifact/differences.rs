@@ -1,4 +1,4 @@
-//! In what two files differ that should be the same: build IDs, sections, paths, timestamps.
+//! Explains how two files differ that should be the same: build IDs, sections, paths, timestamps.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -17,17 +17,17 @@ const MOST_SECTIONS: usize = 6;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
 
-/// In what two files differ.
+/// How two files differ.
 pub(crate) struct Difference {
-    /// What to say.
+    /// The text.
     pub(crate) text: String,
     /// Whether it is no more than a build for other targets brings about: the build ID, addresses, and
     /// IDs of compilation units. All else of the binaries is the same.
     pub(crate) layout_only: bool,
 }
 
-/// Says in what two regular files differ; `None` where they have the same bytes, or are host files
-/// whose markers differ in the IDs of device code only.
+/// Explains how two regular files differ; `None` if they have the same bytes, or are host files whose
+/// markers differ only in the IDs of device code.
 pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Error> {
     let Some(at) = first_difference(one, other)? else {
         return Ok(None);

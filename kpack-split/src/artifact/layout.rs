@@ -200,20 +200,51 @@ fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfErro
 }
 
 /// An address, by the section that it is in: wherever that is.
-type Place<'a> = (&'a str, u64);
+type SectionOffset<'a> = (&'a str, u64);
 
 /// The tables whose order is the hash table's, or the linker's, sorted.
 #[derive(PartialEq, Eq)]
 struct Tables<'a> {
-    /// Name, kind, version, size, and place. Device code is left out.
-    symbols: Vec<(Vec<u8>, u8, u16, u64, Place<'a>)>,
+    /// Without those of device code.
+    symbols: Vec<Symbol<'a>>,
     /// Place, kind, symbol and addend.
-    relocations: Vec<(Place<'a>, u32, Vec<u8>, Place<'a>)>,
+    relocations: Vec<(SectionOffset<'a>, u32, Vec<u8>, SectionOffset<'a>)>,
     /// Tags, and values that are no sizes of tables; texts for those that name one.
-    dynamic: Vec<(i64, Vec<u8>, Place<'a>)>,
+    dynamic: Vec<(i64, Vec<u8>, SectionOffset<'a>)>,
 }
 
 fn tables(image: &Image<File>) -> Result<Tables<'_>, ElfError> {
+    let (mut symbols, dynamic_names) = symbols(image)?;
+    symbols.sort();
+    let dynamic = Dynamic::read(image)?;
+    let mut relocations = Vec::new();
+    for relocation in Relocations::read(image, &dynamic)?.iter() {
+        let relocation = relocation?;
+        let symbol = dynamic_names.get(relocation.symbol as usize);
+        let addend = match relocation.symbol {
+            0 => place(image, relocation.addend),
+            _ => ("", relocation.addend),
+        };
+        relocations.push((
+            place(image, relocation.address),
+            relocation.kind.0,
+            symbol.cloned().unwrap_or_default(),
+            addend,
+        ));
+    }
+    relocations.sort();
+    Ok(Tables {
+        symbols,
+        relocations,
+        dynamic: dynamic_entries(image, &dynamic)?,
+    })
+}
+
+/// Name, kind, version, size, and place.
+type Symbol<'a> = (Vec<u8>, u8, u16, u64, SectionOffset<'a>);
+
+/// The symbols without those of device code, and the names of all dynamic ones, by index.
+fn symbols(image: &Image<File>) -> Result<(Vec<Symbol<'_>>, Vec<Vec<u8>>), ElfError> {
     let mut symbols = Vec::new();
     let mut dynamic_names = Vec::new();
     for table in symbol_tables(image) {
@@ -251,35 +282,13 @@ fn tables(image: &Image<File>) -> Result<Tables<'_>, ElfError> {
             symbols.push((name.to_vec(), symbol.st_info.0, version, size, place));
         }
     }
-    symbols.sort();
-    let dynamic = Dynamic::read(image)?;
-    let mut relocations = Vec::new();
-    for relocation in Relocations::read(image, &dynamic)?.iter() {
-        let relocation = relocation?;
-        let symbol = dynamic_names.get(relocation.symbol as usize);
-        let addend = match relocation.symbol {
-            0 => place(image, relocation.addend),
-            _ => ("", relocation.addend),
-        };
-        relocations.push((
-            place(image, relocation.address),
-            relocation.kind.0,
-            symbol.cloned().unwrap_or_default(),
-            addend,
-        ));
-    }
-    relocations.sort();
-    Ok(Tables {
-        symbols,
-        relocations,
-        dynamic: dynamic_entries(image, &dynamic)?,
-    })
+    Ok((symbols, dynamic_names))
 }
 
 fn dynamic_entries<'a>(
     image: &'a Image<File>,
     dynamic: &Dynamic,
-) -> Result<Vec<(i64, Vec<u8>, Place<'a>)>, ElfError> {
+) -> Result<Vec<(i64, Vec<u8>, SectionOffset<'a>)>, ElfError> {
     let strings = image.sections.iter().find(|s| s.name == ".dynstr");
     let strings = strings.map(|section| image.section_bytes(section));
     let strings = strings.transpose()?.unwrap_or_default();
@@ -297,7 +306,7 @@ fn dynamic_entries<'a>(
         .collect())
 }
 
-fn place(image: &Image<File>, address: u64) -> Place<'_> {
+fn place(image: &Image<File>, address: u64) -> SectionOffset<'_> {
     // Thread-local data that is zero takes no addresses.
     let takes = |s: &&Section| s.is_alloc() && (s.has_bytes() || s.flags.0 & elf::SHF_TLS.0 == 0);
     let find = |is_in: &dyn Fn(&Section) -> bool| {

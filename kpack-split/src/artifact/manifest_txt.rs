@@ -9,7 +9,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::mark;
 use crate::Error;
 
-/// What the file is called.
+/// The name of the file.
 pub const FILE_NAME: &str = "artifact_manifest.txt";
 
 /// The prefixes that the artifact directory lists, such as `math-libs/BLAS/rocBLAS/stage`, in the
@@ -58,11 +58,11 @@ pub fn read(artifact: &Path) -> Result<Vec<String>, Error> {
     Ok(prefixes)
 }
 
-/// The directory of a prefix; `None` where it is not there.
+/// The directory of a prefix; `None` if it does not exist.
 ///
 /// # Errors
-/// [`Error::Refused`] where it is no directory, or is or lies behind a symbolic link: what is in it
-/// is then somewhere else as well.
+/// [`Error::Refused`] if it is not a directory, or its path has a symbolic link: its entries are then
+/// somewhere else as well.
 pub(crate) fn directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>, Error> {
     let mut path = artifact.to_owned();
     for part in Path::new(prefix) {
@@ -132,8 +132,8 @@ pub(crate) fn walk_outside(
         })
 }
 
-/// Whether a path in an artifact directory is what says of it that it is one: the list of prefixes,
-/// or kpack's mark. Neither is installed.
+/// Whether a path in an artifact directory is the list of prefixes or kpack's mark, which are not
+/// installed.
 pub(crate) fn is_of_artifact(within: &Path) -> bool {
     within == Path::new(FILE_NAME) || within == Path::new(mark::FILE_NAME)
 }

@@ -1,5 +1,5 @@
-//! The mark of an artifact directory that kpack wrote: `.kpack-artifact`, beside the list of
-//! prefixes. What has it may be replaced, and it says which databases were split.
+//! The mark of artifact directories that kpack wrote: `.kpack-artifact`, beside the list of prefixes. A
+//! directory with a mark may be replaced, and the mark says which databases were split.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::databases::Selection;
 use crate::Error;
 
-/// What the file is called.
+/// The name of the file.
 pub(crate) const FILE_NAME: &str = ".kpack-artifact";
 
-/// What the mark says.
+/// The content of the mark.
 #[derive(Serialize, Deserialize)]
 struct Mark {
     format_version: u32,
@@ -33,7 +33,7 @@ pub(crate) fn to_bytes(selection: &Selection) -> Vec<u8> {
     bytes
 }
 
-/// The databases that were split when the artifact was written: all, where it has no mark.
+/// The databases that were split when the artifact was written: all, if it has no mark.
 ///
 /// # Errors
 /// [`Error::Refused`] for a mark that this version does not understand.

@@ -1,8 +1,9 @@
-//! Artifact directories: what a build system puts out and a packager puts together.
+//! Artifact directories: the output of a build system, and the input of a packager.
 //!
-//! An artifact directory lists its prefixes in `artifact_manifest.txt` ([`manifest_txt`]). What is
-//! in a prefix is told apart by [`classify`], which knows the kernel databases of [`databases`].
-//! [`split`] makes a generic artifact and one for each target of it.
+//! An artifact directory lists its prefixes in `artifact_manifest.txt` ([`manifest_txt`]). [`classify`]
+//! finds out what is in a prefix, by the kernel databases of [`databases`] among other things.
+//! [`split`] makes a generic artifact and one for each target; [`recombine`] merges those of several
+//! machines. Both plan each artifact as an `output`, which `stage` writes and publishes.
 
 mod classifier;
 pub mod classify;

@@ -1,31 +1,22 @@
-//! The names of artifact directories: component, and whom it is for.
+//! The names of artifact directories: the component, and what it is for.
 
 use kpack_format::TargetId;
 
 /// The suffix of what is for every GPU.
 pub const GENERIC: &str = "generic";
 
-/// What an artifact directory holds, by its name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Host files: `blas_lib_generic`.
-    Generic,
-    /// Device code for one target: `blas_lib_gfx90a:xnack+`.
-    Target(TargetId),
-}
-
-/// The component and the kind of the artifact directory called `name`; `None` for a name that
-/// says neither `generic` nor a target.
-pub fn parse(name: &str) -> Option<(&str, Kind)> {
+/// The component and the target of the artifact directory called `name`. The generic artifact
+/// (`blas_lib_generic`) has no target. `None` for a name that says neither.
+pub fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
     // A family's name may have a `_` (gfx12_0).
     let mut splits = name.match_indices('_');
     splits.find_map(|(at, _)| {
         let (component, suffix) = (&name[..at], &name[at + 1..]);
-        let kind = match suffix {
-            GENERIC => Kind::Generic,
-            _ => Kind::Target(target(suffix)?),
+        let target = match suffix {
+            GENERIC => None,
+            _ => Some(target(suffix)?),
         };
-        (!component.is_empty()).then_some((component, kind))
+        (!component.is_empty()).then_some((component, target))
     })
 }
 
@@ -37,8 +28,8 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
     }
 }
 
-/// The GPU target that `text` is, in the form in which it is written. What is no processor, SPIR-V
-/// excepted, is none: artifacts of whole groups have names, too.
+/// The GPU target `text`, in its usual form. Only processors and SPIR-V are targets: groups have names,
+/// too.
 pub fn target(text: &str) -> Option<TargetId> {
     let target = TargetId::family(text).or_else(|| text.parse().ok())?;
     let processor = target.processor();
@@ -46,7 +37,13 @@ pub fn target(text: &str) -> Option<TargetId> {
     (known && target.to_string() == text).then_some(target)
 }
 
-/// Whether a name can be one of a directory, or a part of one.
+/// Targets, for people.
+pub(super) fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
+    let names: Vec<String> = targets.into_iter().map(TargetId::to_string).collect();
+    names.join(", ")
+}
+
+/// Whether a name can be that of a directory, or a part of it.
 pub(super) fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+:-".contains(c);
     !name.is_empty() && !name.starts_with('.') && name.chars().all(plain)
@@ -58,9 +55,9 @@ mod tests {
 
     #[test]
     fn components_and_targets() {
-        let target = |text: &str| Kind::Target(text.parse().unwrap());
+        let target = |text: &str| Some(text.parse().unwrap());
         for (name, expected) in [
-            ("blas_lib_generic", Some(("blas_lib", Kind::Generic))),
+            ("blas_lib_generic", Some(("blas_lib", None))),
             ("blas_lib_gfx1100", Some(("blas_lib", target("gfx1100")))),
             (
                 "blas_lib_gfx90a:xnack+",
@@ -76,7 +73,7 @@ mod tests {
             ),
             (
                 "aotriton_lib_gfx12_0",
-                TargetId::family("gfx12_0").map(|family| ("aotriton_lib", Kind::Target(family))),
+                TargetId::family("gfx12_0").map(|family| ("aotriton_lib", Some(family))),
             ),
             (
                 "rccl_lib_gfx1250-strict",

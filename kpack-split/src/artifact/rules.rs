@@ -20,18 +20,17 @@ use crate::input::{digest, open, open_archive};
 use crate::object_file::is_object;
 use crate::parallel::lock;
 
-/// Why an entry is worth a word where it is.
+/// Why an entry does not belong in an artifact.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Misplaced {
     /// It must not be there.
     Wrong(String),
-    /// It may be there, and nobody knows what for.
-    Odd(String),
+    /// It may be there, but nobody knows what for.
+    Unexplained(String),
 }
 
-/// Whether an entry belongs into an artifact with this role; `None` where it does. `path` is its path
-/// in the artifact.
-pub(crate) fn belongs(role: &Role, path: &Path, item: &Item) -> Option<Place> {
+/// Whether an entry belongs in an artifact with this role; `None` if it does.
+pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
     let artifact = match role {
         Role::Target(target) => format!("an artifact for {target}"),
         _ => "an artifact of targets".to_owned(),
@@ -40,20 +39,18 @@ pub(crate) fn belongs(role: &Role, path: &Path, item: &Item) -> Option<Place> {
         (Role::Unsplit, _) => None,
         // Split leaves an empty one where it is.
         (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
-        // It has something for every target of the build, even where that was one only.
-        (Role::Generic, Class::Target { .. }) if item.shared(path).is_some() => None,
-        (Role::Generic, Class::Target { target, database }) => Some(Place::Wrong(format!(
+        (Role::Generic, Class::Target { target, database }) => Some(Misplaced::Wrong(format!(
             "is of {target} ({database}), in a generic artifact, which holds nothing of one target"
         ))),
-        (Role::Generic, Class::Fat) => Some(Place::Wrong(
+        (Role::Generic, Class::Fat) => Some(Misplaced::Wrong(
             "is a fat binary in a generic artifact".to_owned(),
         )),
-        (Role::Generic, Class::Unknown { reason, .. }) => {
-            Some(Place::Odd(format!("outside of the known places: {reason}")))
-        }
+        (Role::Generic, Class::Unknown { reason, .. }) => Some(Misplaced::Unexplained(format!(
+            "outside of the known places: {reason}"
+        ))),
         (Role::Generic, Class::Host | Class::Split) => None,
         (Role::Target(own), Class::Target { target, .. }) if own != target => {
-            Some(Place::Wrong(format!("is of {target}, in {artifact}")))
+            Some(Misplaced::Wrong(format!("is of {target}, in {artifact}")))
         }
         (
             Role::Target(own),
@@ -62,7 +59,7 @@ pub(crate) fn belongs(role: &Role, path: &Path, item: &Item) -> Option<Place> {
                 reason,
                 ..
             },
-        ) if !either_agrees(own, target) => Some(Place::Wrong(format!(
+        ) if !either_agrees(own, target) => Some(Misplaced::Wrong(format!(
             "is of {target}, in {artifact}: {reason}"
         ))),
         (
@@ -72,16 +69,16 @@ pub(crate) fn belongs(role: &Role, path: &Path, item: &Item) -> Option<Place> {
                 reason,
                 ..
             },
-        ) => Some(Place::Odd(format!(
+        ) => Some(Misplaced::Unexplained(format!(
             "outside of the known places, and not for a single target: {reason}"
         ))),
         (_, Class::Target { .. } | Class::Unknown { .. }) => None,
         _ if item.is_manifest() => None,
         _ if item.node == (Node::Directory { empty: true }) => {
-            Some(Place::Odd("is an empty directory".to_owned()))
+            Some(Misplaced::Unexplained("is an empty directory".to_owned()))
         }
         _ if item.is_directory() => None,
-        _ => Some(Place::Wrong(format!("is for the host, in {artifact}"))),
+        _ => Some(Misplaced::Wrong(format!("is for the host, in {artifact}"))),
     }
 }
 

@@ -1,7 +1,6 @@
-//! An artifact directory as data: what it has to hold by its name, and what is in it, read once.
+//! An artifact directory as data: its role, by its name, and its entries, read once.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,12 +14,12 @@ use super::classify::{
 use super::databases::{ForAll, Merge, MustMatch, Selection, for_all};
 use super::manifest_txt;
 use super::mark;
-use super::names::{self, Kind};
+use super::names;
 use super::rules::{Content, Installed};
 use crate::Error;
-use crate::leftover::is_leftover;
+use crate::leftover::{directories, is_leftover};
 
-/// What an artifact directory has to hold.
+/// What belongs in an artifact directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Host files.
@@ -38,7 +37,7 @@ pub(crate) enum Role {
 pub(crate) struct Siblings {
     /// Artifact directories: path, component and role.
     pub(crate) artifacts: Vec<(PathBuf, String, Role)>,
-    /// What runs that were killed left behind.
+    /// Leftovers of interrupted runs.
     pub(crate) leftovers: Vec<PathBuf>,
     /// Directories without a list of prefixes; hidden ones are somebody's work in progress.
     pub(crate) others: Vec<PathBuf>,
@@ -52,25 +51,18 @@ pub(crate) fn is_artifact(path: &Path) -> bool {
 impl Siblings {
     /// Reads the names in `directory`.
     pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
-        let failed = |error| Error::io(directory, "list", error);
         let mut found = Self::default();
         let mut artifacts = Vec::new();
-        for entry in fs::read_dir(directory).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if !path.is_dir() {
-                continue;
-            } else if is_leftover(name.as_ref().as_ref()) {
+        for path in directories(directory)? {
+            let name = path.file_name().unwrap_or_default();
+            if is_leftover(name) {
                 found.leftovers.push(path);
             } else if is_artifact(&path) {
                 artifacts.push(path);
-            } else if !name.starts_with('.') {
+            } else if !name.as_encoded_bytes().starts_with(b".") {
                 found.others.push(path);
             }
         }
-        found.leftovers.sort();
-        found.others.sort();
-        artifacts.sort();
         let roles = artifacts.iter().map(|path| role(path, &artifacts));
         let roles: Vec<(String, Role)> = roles.collect();
         let all = artifacts.into_iter().zip(roles);
@@ -97,7 +89,7 @@ impl Siblings {
 fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let parsed = names::parse(&name);
-    if let Some((component, Kind::Generic)) = parsed {
+    if let Some((component, None)) = parsed {
         return (component.to_owned(), Role::Generic);
     }
     // A group may be called after one of its targets; its own manifests say so.
@@ -115,7 +107,7 @@ fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
         }
     }
     match parsed {
-        Some((component, Kind::Target(target))) => (component.to_owned(), Role::Target(target)),
+        Some((component, Some(target))) => (component.to_owned(), Role::Target(target)),
         _ => (name.into_owned(), Role::Unsplit),
     }
 }
@@ -147,13 +139,13 @@ fn manifest_names(artifact: &Path) -> Vec<String> {
 }
 
 /// An artifact directory, read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
-    /// Whose it is, for messages: a shard's.
+    /// The shard that it is from, for messages.
     pub(crate) shard: Arc<str>,
     pub(crate) root: PathBuf,
     pub(crate) prefixes: Vec<String>,
-    /// Prefixes that are not there.
+    /// Listed prefixes that do not exist.
     pub(crate) missing: Vec<String>,
     /// By path in the artifact directory. Parents of the prefixes are in it, too.
     pub(crate) entries: BTreeMap<PathBuf, Item>,
@@ -168,7 +160,7 @@ pub(crate) struct Tree {
 /// An entry of a tree.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
-    /// Whose tree it is of.
+    /// The shard of its tree.
     pub(crate) shard: Arc<str>,
     pub(crate) from: PathBuf,
     pub(crate) node: Node,
@@ -195,7 +187,7 @@ impl Item {
         path.strip_prefix(&*self.prefix).ok()
     }
 
-    /// How copies of it are merged, where it is a file for all targets that each shard has a part of.
+    /// How copies of it are merged, if it is a file for all targets of which each shard has a part.
     /// `path` is its path in the artifact.
     pub(crate) fn shared(&self, path: &Path) -> Option<Merge> {
         match for_all(self.installed(path)?)? {
@@ -204,7 +196,7 @@ impl Item {
         }
     }
 
-    /// Why copies of it must be equal, where it is a file for all targets that cannot be merged.
+    /// Why copies of it must be equal, if it is a file for all targets that cannot be merged.
     /// `path` is its path in the artifact.
     pub(crate) fn must_match(&self, path: &Path) -> Option<MustMatch> {
         match for_all(self.installed(path)?)? {
@@ -225,17 +217,12 @@ impl Item {
 }
 
 impl Tree {
-    /// One that has nothing.
+    /// An empty one.
     pub(crate) fn empty(shard: &str, root: &Path) -> Self {
         Self {
             shard: shard.into(),
             root: root.to_owned(),
-            prefixes: Vec::new(),
-            missing: Vec::new(),
-            entries: BTreeMap::new(),
-            unlisted: Vec::new(),
-            observations: Vec::new(),
-            rejected: Vec::new(),
+            ..Self::default()
         }
     }
 

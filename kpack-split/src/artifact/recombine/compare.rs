@@ -15,21 +15,21 @@ use crate::artifact::rules::Digests;
 use crate::artifact::tree::{Item, Tree};
 use crate::input;
 
-/// In what two trees differ at a path.
+/// A difference between two trees at a path.
 #[derive(Debug)]
 pub(super) struct Difference {
     /// Path in the artifact.
     pub(super) path: PathBuf,
-    pub(super) kind: Kind,
-    /// What to say.
+    pub(super) kind: DifferenceKind,
+    /// The text.
     pub(super) text: String,
 }
 
 /// What a difference is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    /// Only one can be had: a directory here and a file there, or an archive with kernels that the
-    /// first shard's has not.
+pub(super) enum DifferenceKind {
+    /// One cannot stand for both: a directory and a file, or an archive with kernels that the first
+    /// shard's lacks.
     Irreconcilable,
     /// Two files, one of which can stand for both.
     Content,
@@ -41,8 +41,8 @@ pub(super) enum Kind {
     Layout,
 }
 
-/// In what two trees differ, manifests of kpacks and what `compared` says no to apart. Of a directory
-/// that one lacks, what is in it is not said as well.
+/// The differences between two trees, without manifests of kpacks and entries that `compared` rejects.
+/// If one tree lacks a directory, its entries are not listed.
 pub(super) fn differences(
     first: &Tree,
     second: &Tree,
@@ -64,8 +64,8 @@ pub(super) fn differences(
         }
     }
     for (kind, tree, other) in [
-        (Kind::OnlyFirst, first, second),
-        (Kind::OnlySecond, second, first),
+        (DifferenceKind::OnlyFirst, first, second),
+        (DifferenceKind::OnlySecond, second, first),
     ] {
         let mut lacks = PathBuf::from("/");
         for (path, item) in tree
@@ -89,7 +89,7 @@ fn difference(
     first: &Item,
     second: &Item,
     digests: &Digests,
-) -> Result<Option<(Kind, String)>, Error> {
+) -> Result<Option<(DifferenceKind, String)>, Error> {
     let nature = |item: &Item| match item.node {
         Node::Directory { .. } => "a directory",
         Node::Symlink => "a symbolic link",
@@ -97,8 +97,8 @@ fn difference(
     };
     if nature(first) != nature(second) {
         let kind = match first.is_directory() || second.is_directory() {
-            true => Kind::Irreconcilable,
-            false => Kind::Content,
+            true => DifferenceKind::Irreconcilable,
+            false => DifferenceKind::Content,
         };
         let text = format!("{} against {}", nature(first), nature(second));
         return Ok(Some((kind, text)));
@@ -109,12 +109,15 @@ fn difference(
             let target = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
             let (a, b) = (target(&first.from)?, target(&second.from)?);
             let text = || format!("leads to {} against {}", a.display(), b.display());
-            Ok((a != b).then(|| (Kind::Content, text())))
+            Ok((a != b).then(|| (DifferenceKind::Content, text())))
         }
         Node::File { .. } => {
             let (a, b) = (mode(&first.from)?, mode(&second.from)?);
             if a != b {
-                return Ok(Some((Kind::Content, format!("mode {a:o} against {b:o}"))));
+                return Ok(Some((
+                    DifferenceKind::Content,
+                    format!("mode {a:o} against {b:o}"),
+                )));
             }
             if first.is_kpack() && second.is_kpack() {
                 return archives(first, second);
@@ -126,8 +129,8 @@ fn difference(
             }
             let difference = differences::explain(&first.from, &second.from)?;
             Ok(difference.map(|difference| match difference.layout_only {
-                true => (Kind::Layout, difference.text),
-                false => (Kind::Content, difference.text),
+                true => (DifferenceKind::Layout, difference.text),
+                false => (DifferenceKind::Content, difference.text),
             }))
         }
     }
@@ -141,8 +144,8 @@ fn mode(path: &Path) -> Result<u32, Error> {
 /// Kernels with their targets, and the checksums of their code objects where the archive has them.
 type Kernels = BTreeMap<(String, String), Option<Sha256>>;
 
-/// In what two archives differ: in kernels, however they are compressed.
-fn archives(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Error> {
+/// The difference between the kernels of two archives, however they are compressed.
+fn archives(first: &Item, second: &Item) -> Result<Option<(DifferenceKind, String)>, Error> {
     let (a, b) = (
         input::open_archive(&first.from)?,
         input::open_archive(&second.from)?,
@@ -165,7 +168,7 @@ fn archives(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Error
             return Ok(None);
         }
         let difference = differences::explain(&first.from, &second.from)?;
-        return Ok(difference.map(|difference| (Kind::Content, difference.text)));
+        return Ok(difference.map(|difference| (DifferenceKind::Content, difference.text)));
     }
     let mut parts = Vec::new();
     for (names, what) in [
@@ -180,8 +183,8 @@ fn archives(first: &Item, second: &Item) -> Result<Option<(Kind, String)>, Error
         });
     }
     let kind = match only_second.is_empty() {
-        true => Kind::Content,
-        false => Kind::Irreconcilable,
+        true => DifferenceKind::Content,
+        false => DifferenceKind::Irreconcilable,
     };
     Ok(Some((kind, parts.join("; "))))
 }

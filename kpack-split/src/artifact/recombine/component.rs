@@ -11,12 +11,12 @@ use walkdir::WalkDir;
 
 use super::manifests;
 use super::shards::{Artifacts, Shards};
-use super::{Artifact, Finding, Options, Severity, list};
+use super::{Artifact, Finding, Options, Severity};
 use crate::Error;
 use crate::artifact::classify::Topic;
 use crate::artifact::databases::Selection;
 use crate::artifact::mark;
-use crate::artifact::names;
+use crate::artifact::names::{self, list};
 use crate::artifact::output::Output;
 use crate::artifact::packaging::TargetGroup;
 use crate::artifact::rules::Digests;
@@ -113,11 +113,7 @@ impl<'a> Component<'a> {
         path: impl Into<PathBuf>,
         text: impl Into<String>,
     ) {
-        self.findings.push(Finding {
-            severity,
-            path: path.into(),
-            text: text.into(),
-        });
+        self.findings.push(Finding::new(severity, path, text));
     }
 
     /// Says what differs in the tree at `root` from `other`, the worst first: what is an error is not
@@ -165,7 +161,7 @@ impl<'a> Component<'a> {
         }
     }
 
-    /// The targets that no shard has, and those that no group takes.
+    /// Reports the targets that no shard has, and those that no group lists.
     fn compare_targets(&mut self, groups: &[TargetGroup]) {
         let there: BTreeSet<&TargetId> = self
             .shards()
@@ -175,65 +171,45 @@ impl<'a> Component<'a> {
         if there.is_empty() && !self.has_manifests() {
             return;
         }
-        let by_shard: Vec<String> = self
-            .shards()
-            .map(|(shard, artifacts)| match artifacts.targets.is_empty() {
-                true => format!("{shard} has none"),
-                false => format!("{shard} has {}", list(artifacts.targets.keys())),
-            })
-            .collect();
-        let severity = match self
-            .options
-            .configuration
-            .validation
-            .error_on_missing_architecture
-        {
-            true => Severity::Error,
-            false => Severity::Warning,
-        };
         for group in groups {
-            // Databases are often of a processor, whatever its features, or of a family (gfx11xx), and
-            // who takes these in names them besides the targets of binaries.
-            let has = |target: &TargetId| {
-                let covers = |own: &&TargetId| {
-                    agrees(own, target) || target.features().count() == 0 && agrees(target, own)
-                };
-                // What no group takes covers nothing.
-                let mut taken = there.iter().filter(|own| group.architectures.contains(own));
-                taken.any(covers)
-            };
-            let missing: Vec<&TargetId> = group
-                .architectures
-                .iter()
-                .filter(|target| !has(target))
-                .collect();
+            let missing = missing_targets(group, &there);
             if !missing.is_empty() {
-                let mut text = format!(
-                    "no shard has {} for group `{}`: {}",
-                    list(missing.iter().copied()),
-                    group.name,
-                    by_shard.join("; ")
-                );
-                for target in missing.into_iter().filter(|target| !is_known(target)) {
-                    text += &format!("; {target} is not a known processor");
-                }
-                let path = self
-                    .options
-                    .shards_dir
-                    .join("*")
-                    .join(self.artifact_name("*"));
-                self.say(severity, path, text);
+                self.report_missing(group, &missing);
             }
         }
         let claimed: BTreeSet<&TargetId> = groups.iter().flat_map(|g| &g.architectures).collect();
-        for (_, artifacts) in self.shards.of(self.name) {
-            for (target, input) in &artifacts.targets {
-                if !claimed.contains(target) {
-                    let text = format!("skipped: no group lists {target}");
-                    self.say(Severity::Warning, input.path(), text);
-                }
+        for (target, input) in self.shards().flat_map(|(_, artifacts)| &artifacts.targets) {
+            if !claimed.contains(target) {
+                let text = format!("skipped: no group lists {target}");
+                self.say(Severity::Warning, input.path(), text);
             }
         }
+    }
+
+    fn report_missing(&mut self, group: &TargetGroup, missing: &[&TargetId]) {
+        let by_shard = self.shards().map(|(shard, artifacts)| {
+            let targets = list(artifacts.targets.keys());
+            match targets.is_empty() {
+                true => format!("{shard} has none"),
+                false => format!("{shard} has {targets}"),
+            }
+        });
+        let mut text = format!(
+            "no shard has {} for group `{}`: {}",
+            list(missing.iter().copied()),
+            group.name,
+            by_shard.collect::<Vec<_>>().join("; ")
+        );
+        for target in missing.iter().filter(|target| !is_known(target)) {
+            text += &format!("; {target} is not a known processor");
+        }
+        let validation = &self.options.configuration.validation;
+        let severity = match validation.error_on_missing_architecture {
+            true => Severity::Error,
+            false => Severity::Warning,
+        };
+        let shards = self.options.shards_dir.join("*");
+        self.say(severity, shards.join(self.artifact_name("*")), text);
     }
 
     /// Whether a generic artifact has a manifest of kpacks, so that there was device code.
@@ -297,4 +273,18 @@ impl<'a> Component<'a> {
 fn is_known(target: &TargetId) -> bool {
     let mut known = processors().filter_map(|known| known.parse().ok());
     !target.processor().starts_with("gfx") || known.any(|known| target.covers(&known))
+}
+
+/// The targets of a group that nothing `there` is for.
+///
+/// Databases are often of a processor, whatever its features, or of a family (gfx11xx). A configuration
+/// lists these besides the targets of binaries; what no group lists covers nothing.
+fn missing_targets<'g>(group: &'g TargetGroup, there: &BTreeSet<&TargetId>) -> Vec<&'g TargetId> {
+    let has = |target: &&TargetId| {
+        let mut taken = there.iter().filter(|own| group.architectures.contains(own));
+        let is_plain = target.features().count() == 0;
+        taken.any(|own| agrees(own, target) || is_plain && agrees(target, own))
+    };
+    let targets = group.architectures.iter();
+    targets.filter(|target| !has(target)).collect()
 }

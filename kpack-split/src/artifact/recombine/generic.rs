@@ -5,13 +5,13 @@ use std::path::Path;
 
 use super::Severity;
 use super::component::Component;
-use super::own_files::OwnFiles;
+use super::target_files::TargetFiles;
 use crate::Error;
 use crate::artifact::classify::{Class, Topic};
 use crate::artifact::code_ids::MoreCodeIds;
 use crate::artifact::names;
 use crate::artifact::output::Edits;
-use crate::artifact::rules::{Host, Place, belongs, kernels_without_host};
+use crate::artifact::rules::{Host, Misplaced, belongs, kernels_without_host};
 use crate::artifact::tree::{Item, Role, Tree};
 use crate::input::{self, Linked};
 use crate::object_file::is_object;
@@ -26,7 +26,7 @@ impl<'a> Component<'a> {
             return Ok(Vec::new());
         };
         let mut trees = Vec::new();
-        let mut own = OwnFiles::default();
+        let mut own = TargetFiles::default();
         let mut ids = MoreCodeIds::default();
         for (shard, path) in &with {
             let mut tree = Tree::read(shard, path)?;
@@ -134,8 +134,8 @@ impl<'a> Component<'a> {
     /// Refuses device code that was to be split, in any shard's generic artifact: of other shards'
     /// than the primary one's, nothing would be taken.
     fn nothing_unsplit(&mut self, tree: &Tree) {
-        for (path, item) in &tree.entries {
-            if let Some(Place::Wrong(reason)) = belongs(&Role::Generic, path, item) {
+        for item in tree.entries.values() {
+            if let Some(Misplaced::Wrong(reason)) = belongs(&Role::Generic, item) {
                 let text = format!("it {reason}; was all of it split?");
                 self.say(Severity::Error, &item.from, text);
             }

@@ -7,24 +7,24 @@ use std::sync::Arc;
 
 use kpack_format::TargetId;
 
-use super::compare::{Difference, Kind, differences};
+use super::compare::{Difference, DifferenceKind, differences};
 use super::component::Component;
-use super::shards::Input;
+use super::shards::ForTarget;
 use super::{Artifact, Finding, Severity};
 use crate::Error;
 use crate::artifact::packaging::TargetGroup;
-use crate::artifact::rules::{Place, belongs};
+use crate::artifact::rules::{Misplaced, belongs};
 use crate::artifact::tree::{Role, Tree};
 
-/// What there is for a target.
+/// The device code for one target.
 struct Target<'a> {
     shards: BTreeSet<&'a str>,
     tree: Tree,
 }
 
 impl<'a> Component<'a> {
-    /// The artifact of a group, from those of its targets; `None` where no shard has any. Also all
-    /// that is in it.
+    /// The artifact of a group, made from those of its targets, and the tree of all of them; `None` if no
+    /// shard has any.
     pub(super) fn group(&mut self, group: &TargetGroup) -> Result<Option<(Artifact, Tree)>, Error> {
         let mut artifact = self.artifact(Some(group), Path::new(""));
         let mut all = Tree::empty("", Path::new(""));
@@ -62,10 +62,10 @@ impl<'a> Component<'a> {
         Ok((!artifact.targets.is_empty()).then_some((artifact, all)))
     }
 
-    /// What there is for a target. Where several shards have it, the first one's is taken, and what
-    /// only others have as well.
+    /// The device code for a target. If several shards have it, the first one's is taken, and entries that
+    /// only others have.
     fn target(&mut self, target: &TargetId) -> Result<Option<Target<'a>>, Error> {
-        let with: Vec<(&str, &Input)> = self
+        let with: Vec<(&str, &ForTarget)> = self
             .shards()
             .filter_map(|(shard, artifacts)| Some((shard, artifacts.targets.get(target)?)))
             .collect();
@@ -98,10 +98,10 @@ impl<'a> Component<'a> {
         validation.error_on_duplicate_device_code
     }
 
-    fn input(&mut self, shard: &str, input: &Input) -> Result<Tree, Error> {
+    fn input(&mut self, shard: &str, input: &ForTarget) -> Result<Tree, Error> {
         let tree = match input {
-            Input::Directory(path) => Tree::read(shard, path)?,
-            Input::Part(tree) => Tree::clone(tree),
+            ForTarget::Directory(path) => Tree::read(shard, path)?,
+            ForTarget::Part(tree) => Tree::clone(tree),
         };
         self.report_damage(&tree);
         Ok(tree)
@@ -109,8 +109,8 @@ impl<'a> Component<'a> {
 
     fn nothing_misplaced(&mut self, tree: &Tree, target: &TargetId) {
         let role = Role::Target(target.clone());
-        for (path, item) in &tree.entries {
-            if let Some(Place::Wrong(reason)) = belongs(&role, path, item) {
+        for item in tree.entries.values() {
+            if let Some(Misplaced::Wrong(reason)) = belongs(&role, item) {
                 self.say(Severity::Error, &item.from, format!("it {reason}"));
             }
         }
@@ -132,12 +132,12 @@ impl<'a> Component<'a> {
             let first = first.map_or(&*taken.shard, |item| &*item.shard);
             let (severity, what) = match kind {
                 _ if strict => (Severity::Error, String::new()),
-                Kind::OnlyFirst => continue,
-                Kind::OnlySecond => (Severity::Warning, "; it is taken".to_owned()),
-                Kind::Content | Kind::Layout => {
+                DifferenceKind::OnlyFirst => continue,
+                DifferenceKind::OnlySecond => (Severity::Warning, "; it is taken".to_owned()),
+                DifferenceKind::Content | DifferenceKind::Layout => {
                     (Severity::Warning, format!("; {first}'s is taken"))
                 }
-                Kind::Irreconcilable => {
+                DifferenceKind::Irreconcilable => {
                     let what = format!(
                         "; taking {first}'s would lose something of {shard}'s, so let only \
                          one shard build for {target}"
@@ -148,11 +148,7 @@ impl<'a> Component<'a> {
             let text = format!(
                 "device code for {target} that shards {first} and {shard} both have: {text}{what}"
             );
-            said.push(Finding {
-                severity,
-                path: from,
-                text,
-            });
+            said.push(Finding::new(severity, from, text));
         }
         let worst = said
             .iter_mut()
@@ -167,9 +163,9 @@ impl<'a> Component<'a> {
     }
 }
 
-/// Whether two shards have parts of what there is for a target, and not each a build of it: all that
-/// both have is the same, and where one has more, the other has no kpack of that prefix. Databases are
-/// often installed for all targets, whatever was built.
+/// Whether two shards have different parts of the device code for a target, rather than two builds of it:
+/// what both have is the same, and a prefix of which one has more has no kpack in the other. Databases
+/// are often installed for all targets, whatever was built.
 fn parts_of_one(first: &Tree, second: &Tree, differences: &[Difference]) -> bool {
     let with_kpacks = |tree: &Tree| -> BTreeSet<Arc<str>> {
         let kpacks = tree.entries.values().filter(|item| item.is_kpack());
@@ -178,9 +174,11 @@ fn parts_of_one(first: &Tree, second: &Tree, differences: &[Difference]) -> bool
     let (ours, theirs) = (with_kpacks(first), with_kpacks(second));
     differences.iter().all(|difference| {
         let tree = match difference.kind {
-            Kind::OnlyFirst => first,
-            Kind::OnlySecond => second,
-            Kind::Content | Kind::Irreconcilable | Kind::Layout => return false,
+            DifferenceKind::OnlyFirst => first,
+            DifferenceKind::OnlySecond => second,
+            DifferenceKind::Content | DifferenceKind::Irreconcilable | DifferenceKind::Layout => {
+                return false;
+            }
         };
         let item = tree.entries.get(&difference.path);
         item.is_some_and(|item| !(ours.contains(&item.prefix) && theirs.contains(&item.prefix)))
@@ -188,7 +186,7 @@ fn parts_of_one(first: &Tree, second: &Tree, differences: &[Difference]) -> bool
 }
 
 impl Target<'_> {
-    /// Adds what only `other` has; gives whether there was anything.
+    /// Adds the entries that only `other` has, and returns whether there were any.
     fn add(&mut self, other: Tree) -> bool {
         let mut added = false;
         for prefix in other.prefixes {

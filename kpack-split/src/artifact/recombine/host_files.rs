@@ -1,11 +1,11 @@
-//! Generic artifacts compared: the primary shard's, which is taken, and another's.
+//! Compares the primary shard's generic artifact, which is taken, with the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::compare::{Difference, Kind, differences};
+use super::compare::{Difference, DifferenceKind, differences};
 use super::component::Component;
 use super::merge::MOST_NAMES;
 use super::{Finding, Severity};
@@ -16,7 +16,7 @@ use crate::artifact::differences;
 use crate::artifact::tree::{Item, Tree};
 use crate::input;
 
-/// How much of a file has to be text, in bytes.
+/// How many bytes of a file are searched for NUL.
 const HEAD: u64 = 1 << 13;
 
 impl Component<'_> {
@@ -26,13 +26,13 @@ impl Component<'_> {
         validation.verify_generic_artifacts_match
     }
 
-    /// Compares `tree` with the `first`, which is taken: all of it, or what would be lost with device
-    /// code and data in it, where host files are not compared.
+    /// Compares `tree` with the `first`, which is taken. If host files are not compared, only those that
+    /// would be lost with device code and data count.
     pub(super) fn compare_generic(&mut self, first: &Tree, tree: &Tree) -> Result<(), Error> {
         let compares = self.compares_host_files();
-        // Files that only one is to have, and directories that only one has for such files' sake.
+        // Target-specific files are in one tree only, and so may their directories be.
         let own = [(first, tree), (tree, first)].into_iter();
-        let own = own.flat_map(|(tree, other)| self.own_files(tree, other));
+        let own = own.flat_map(|(tree, other)| self.target_files(tree, other));
         let own = own.flat_map(|(path, ..)| path.ancestors());
         let shared = [first, tree].into_iter().flat_map(around_shared);
         let shared: BTreeSet<&Path> = shared.chain(own).collect();
@@ -43,14 +43,14 @@ impl Component<'_> {
         let mut said: Vec<Finding> = Vec::new();
         let mut layout: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for difference in found {
-            // Where it is, of both the one that is not taken.
+            // The copy that is not taken, if there are two.
             let mut items = [tree, first].into_iter();
             let Some(item) = items.find_map(|tree| tree.entries.get(&difference.path)) else {
                 continue;
             };
             let what = match (item.must_match(&difference.path), compares) {
                 (Some(why), _) => self.must_match(why, first, tree, &difference)?,
-                (None, true) if difference.kind == Kind::Layout => {
+                (None, true) if difference.kind == DifferenceKind::Layout => {
                     let same = layout.entry(difference.text).or_default();
                     same.push(item.from.clone());
                     continue;
@@ -61,11 +61,7 @@ impl Component<'_> {
                 }
             };
             if let Some((severity, text)) = what {
-                said.push(Finding {
-                    severity,
-                    path: item.from.clone(),
-                    text,
-                });
+                said.push(Finding::new(severity, &item.from, text));
             }
         }
         for (text, paths) in layout {
@@ -76,17 +72,13 @@ impl Component<'_> {
                     host_file(first, tree, &several(&paths, &text)),
                 ),
             };
-            said.push(Finding {
-                severity: Severity::Note,
-                path,
-                text,
-            });
+            said.push(Finding::new(Severity::Note, path, text));
         }
         self.say_differences(said, &tree.root, &first.shard);
         Ok(())
     }
 
-    /// What to say of a file for all targets that cannot be merged; `None` where nothing breaks.
+    /// The finding about a file for all targets that cannot be merged; `None` if nothing breaks.
     fn must_match(
         &self,
         why: MustMatch,
@@ -95,8 +87,8 @@ impl Component<'_> {
         difference: &Difference,
     ) -> Result<Option<(Severity, String)>, Error> {
         let compares = self.compares_host_files();
-        // Where only the one that is taken has it, other shards' device code does without.
-        if difference.kind == Kind::OnlyFirst && !compares {
+        // If only the taken tree has it, the device code of other shards does not need it.
+        if difference.kind == DifferenceKind::OnlyFirst && !compares {
             return Ok(None);
         }
         let (a, b, text) = (&first.shard, &tree.shard, &difference.text);
@@ -135,7 +127,7 @@ fn host_file(first: &Tree, tree: &Tree, text: &str) -> String {
     format!("host file, {} against {}: {text}", first.shard, tree.shard)
 }
 
-/// What is said of several binaries at once.
+/// One text for several binaries.
 fn several(paths: &[PathBuf], text: &str) -> String {
     let names = paths.iter().take(MOST_NAMES);
     let names = names.map(|path| path.file_name().unwrap_or_default().to_string_lossy());
@@ -151,7 +143,7 @@ fn several(paths: &[PathBuf], text: &str) -> String {
     )
 }
 
-/// Whether both have the same at `path`, whatever its mode.
+/// Whether both have the same file at `path`, whatever its mode.
 fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
     let is_file = |item: &&Item| matches!(item.node, Node::File { .. });
     let file = |tree: &'_ Tree| {
@@ -166,12 +158,15 @@ fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
     }
 }
 
-/// What to say of a file of which nothing is taken, or not this copy, where it may not be the `first`
-/// one's: device code, host binaries, and data.
+/// The text about a copy that is not taken and may differ from the `first` one: device code, host
+/// binaries, and data.
 fn left_out(first: &Tree, item: &Item, difference: &Difference) -> Result<Option<String>, Error> {
     let (shard, text) = (&item.shard, &difference.text);
-    let is_only = difference.kind == Kind::OnlySecond;
-    if matches!(difference.kind, Kind::OnlyFirst | Kind::Layout) {
+    let is_only = difference.kind == DifferenceKind::OnlySecond;
+    if matches!(
+        difference.kind,
+        DifferenceKind::OnlyFirst | DifferenceKind::Layout
+    ) {
         return Ok(None);
     }
     let taken = format!("{text}; {}'s is taken", first.shard);
@@ -195,7 +190,7 @@ fn left_out(first: &Tree, item: &Item, difference: &Difference) -> Result<Option
     })
 }
 
-/// Whether a file has no NUL where it begins.
+/// Whether a file begins without a NUL.
 fn is_text(path: &Path) -> Result<bool, Error> {
     let mut head = Vec::new();
     let file: File = input::open(path)?;
@@ -204,7 +199,7 @@ fn is_text(path: &Path) -> Result<bool, Error> {
     Ok(!head.contains(&0))
 }
 
-/// The directories that files for all targets are in.
+/// The directories of files for all targets.
 fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
     let shared = tree.entries.iter();
     let shared = shared

@@ -1,9 +1,8 @@
 //! The manifests of recombined artifacts.
 //!
-//! The generic artifact has `<module>_<component>.kpm`, which lists the targets of all groups. What
-//! a group has is listed by `<module>_<component>.<group>.kpm`, a part of it: another name, so that
-//! artifacts can be laid over each other in any order, and packages made of them own no file in
-//! common.
+//! The generic artifact has `<module>_<component>.kpm`, which lists the targets of all groups. Each group
+//! has a fragment of it, `<module>_<component>.<group>.kpm`, with the group's targets. Since the names
+//! differ, artifacts can be copied over each other in any order, and packages share no file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ use crate::artifact::tree::{Item, Tree};
 use crate::input;
 use crate::store::{self, Present};
 
-/// The manifests of all modules, and what is to be said about the shards' own.
+/// The manifests of all modules, and findings about those of the shards.
 #[derive(Default)]
 pub(super) struct Manifests {
     pub(super) modules: Vec<Module>,
@@ -38,7 +37,7 @@ pub(super) struct Module {
 
 impl Module {
     /// The manifest of the artifact of `group`, which has `targets`, or of the generic one, with
-    /// its path; `None` where the group has nothing of this module.
+    /// its path; `None` if the group has nothing of this module.
     pub(super) fn manifest(
         &self,
         group: Option<&str>,
@@ -63,8 +62,8 @@ impl Module {
     }
 }
 
-/// Makes the manifests of the kpacks in `groups`, which have to be what the shards' manifests in
-/// `generics` list. `wanted` says whether a group of the component names a target.
+/// Makes the manifests of the kpacks in `groups`, which must be those that the shards' manifests in
+/// `generics` list. `wanted` tells whether a group of the component lists a target.
 pub(super) fn merge(
     generics: &[Tree],
     groups: &[Tree],
@@ -192,8 +191,8 @@ impl Merge {
         Ok(())
     }
 
-    /// What the new manifest is to say of an archive: what a shard's says, if the archive is that one.
-    /// `None` where it is damaged, or of another split.
+    /// The entry of an archive in the new manifest: that of a shard's manifest, if it matches the archive.
+    /// `None` if the archive is damaged, or of another split.
     fn entry(
         &mut self,
         manifest: &Path,
@@ -236,13 +235,13 @@ impl Merge {
         Ok(None)
     }
 
-    /// Says what manifests promise and no shard has, and which list nothing.
+    /// Reports archives that manifests promise and no shard has, and manifests that list nothing.
     fn nothing_missing(&mut self, wanted: &dyn Fn(&str) -> bool) {
         let mut missing = Vec::new();
         for (path, targets) in &self.listed {
             let there = self.modules.get(path);
             let there = |target| there.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
-            // Of a target that no group takes, that was said already, and so was what a kpack is not.
+            // An archive that does not match was reported already.
             let said = |target: &str| {
                 let end = archive_end(target);
                 let mut said = self.findings.iter();

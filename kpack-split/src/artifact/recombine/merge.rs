@@ -1,4 +1,4 @@
-//! Files for all targets of which each shard has its own targets' part, put together.
+//! Merges files for all targets of which each shard has its own targets' part.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::artifact::tree::{Item, Tree};
 /// How many entries or files that differ are named.
 pub(super) const MOST_NAMES: usize = 5;
 
-/// What was put together.
+/// The merged files.
 #[derive(Default)]
 pub(super) struct Merged<'t> {
     files: BTreeMap<&'t Path, File<'t>>,
@@ -24,7 +24,7 @@ pub(super) struct Merged<'t> {
 struct File<'t> {
     /// A shard's copy.
     like: &'t Item,
-    /// The bytes, where no shard's copy has everything.
+    /// The bytes, if no shard's copy has everything.
     bytes: Option<Vec<u8>>,
     shards: Vec<&'t str>,
 }
@@ -58,8 +58,8 @@ struct Copy<'a> {
 }
 
 impl Component<'_> {
-    /// Puts the shared files of the generic artifacts `trees` together, so that each has what every
-    /// shard's has.
+    /// Merges the shared files of the generic artifacts `trees`, so that each has the entries of all
+    /// shards.
     pub(super) fn merge_shared<'t>(&mut self, trees: &'t [Tree]) -> Result<Merged<'t>, Error> {
         let mut files: BTreeMap<&Path, Merge> = BTreeMap::new();
         for tree in trees {
@@ -76,8 +76,8 @@ impl Component<'_> {
         Ok(merged)
     }
 
-    /// The shards' copies of a shared file; none where they are not made up as they should be, and
-    /// are host files like others.
+    /// The shards' copies of a shared file; none if they are not in the expected format, which makes
+    /// them host files like others.
     fn copies<'t>(
         &mut self,
         path: &Path,
@@ -101,7 +101,7 @@ impl Component<'_> {
         Ok(copies)
     }
 
-    /// Compares copies that cannot be put together, for `reason`, as host files.
+    /// Compares copies that cannot be merged, for `reason`, as host files.
     fn all_the_same(&mut self, copies: &[&Item], reason: &str) -> Result<(), Error> {
         let severity = match self.compares_host_files() {
             true => Severity::Error,

@@ -1,9 +1,8 @@
-//! The reduce side: the split artifacts of all shards become one generic artifact for each
-//! component, and one for each group of targets.
+//! Merges the split artifacts of all shards: into one generic artifact for each component, and one for
+//! each group of targets.
 //!
-//! [`plan`] reads everything and writes nothing; what it finds wrong stands in the plan, all of it.
-//! [`Plan::apply`] writes every artifact under a hidden name, and gives them their names when all
-//! are complete.
+//! [`plan`] reads everything and writes nothing; the plan lists everything that is wrong.
+//! [`Plan::apply`] writes every artifact under a hidden name, and renames them when all are complete.
 
 mod apply;
 mod compare;
@@ -14,10 +13,10 @@ mod host_files;
 mod manifests;
 mod merge;
 mod overlay;
-mod own_files;
 mod plan;
 mod shards;
 mod stale;
+mod target_files;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -48,13 +47,12 @@ pub struct Options {
     pub jobs: NonZeroUsize,
 }
 
-/// What is to be written, and what is wrong with it.
+/// The artifacts to write, and what is wrong with them.
 #[derive(Debug, Default)]
 pub struct Plan {
     /// The artifacts, by name.
     pub artifacts: Vec<Artifact>,
-    /// What is to be said about the shards. A component with an error among it is
-    /// not written.
+    /// Findings about the shards. A component with an error is not written.
     pub findings: Vec<Finding>,
     /// The components with errors.
     pub failed: BTreeSet<String>,
@@ -73,7 +71,7 @@ pub struct Artifact {
     pub component: String,
     /// The group; `None` for the generic artifact.
     pub group: Option<String>,
-    /// What the group is called for people.
+    /// The name of the group for people.
     pub display_name: Option<String>,
     /// The shards that it is from.
     pub shards: BTreeSet<String>,
@@ -88,7 +86,7 @@ pub struct Artifact {
     output: Output,
 }
 
-/// Something to be said about the shards.
+/// Something worth saying about the shards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How much it matters.
@@ -96,8 +94,18 @@ pub struct Finding {
     /// What it is about.
     #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
-    /// What is to be said.
+    /// The text.
     pub text: String,
+}
+
+impl Finding {
+    fn new(severity: Severity, path: impl Into<PathBuf>, text: impl Into<String>) -> Self {
+        Self {
+            severity,
+            path: path.into(),
+            text: text.into(),
+        }
+    }
 }
 
 /// A finding, and the components that it is about.
@@ -155,10 +163,4 @@ fn as_text<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(targets.iter().map(TargetId::to_string))
-}
-
-/// Targets with commas between.
-fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
-    let names: Vec<String> = targets.into_iter().map(TargetId::to_string).collect();
-    names.join(", ")
 }

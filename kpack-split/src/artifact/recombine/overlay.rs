@@ -15,13 +15,10 @@ pub(super) fn overlaps(
     let mut found = Vec::new();
     for artifact in artifacts {
         for (outer, inner) in nested(&artifact.output.prefixes) {
-            let finding = Finding {
-                severity: Severity::Error,
-                path: options.output_dir.join(&artifact.name),
-                text: format!(
-                    "shards list the prefixes `{outer}` and `{inner}` for it, which overlap"
-                ),
-            };
+            let path = options.output_dir.join(&artifact.name);
+            let text =
+                format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
+            let finding = Finding::new(Severity::Error, path, text);
             found.push((vec![artifact.component.clone()], finding));
         }
     }
@@ -39,14 +36,12 @@ pub(super) fn overlaps(
     });
     for conflict in conflicts(installed)? {
         let (entry, other) = (conflict.entry, conflict.other);
-        let finding = Finding {
-            severity: match conflict.is_harmless {
-                true => Severity::Warning,
-                false => Severity::Error,
-            },
-            path: options.output_dir.join(entry.artifact).join(entry.path),
-            text: format!("it {}", conflict.text),
+        let severity = match conflict.is_harmless {
+            true => Severity::Warning,
+            false => Severity::Error,
         };
+        let path = options.output_dir.join(entry.artifact).join(entry.path);
+        let finding = Finding::new(severity, path, format!("it {}", conflict.text));
         let components = [other.component, entry.component];
         found.push((components.map(str::to_owned).to_vec(), finding));
     }

@@ -32,10 +32,10 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
         );
         return Err(configuration.refuse(&["primary_shard"], text));
     }
-    apart(options, &shards)?;
+    refuse_overlap(options, &shards)?;
     let components = chosen(options, &shards)?;
     let mut plan = Plan {
-        findings: left_out(options, &shards),
+        findings: unused(options, &shards),
         components: components.len(),
         ..Plan::default()
     };
@@ -49,33 +49,29 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
     });
     let mut read = Vec::new();
     for (name, component) in planned {
-        match component {
+        let (artifacts, findings) = match component {
             Ok(component) => {
                 read.push(name);
-                let mut findings = component.findings.iter();
-                if findings.any(|finding| finding.severity == Severity::Error) {
-                    plan.failed.insert(name.to_owned());
-                }
-                plan.artifacts.extend(component.artifacts);
-                plan.findings.extend(component.findings);
+                (component.artifacts, component.findings)
             }
             // A damaged file, or one that cannot be read; the others go on.
             Err(error) => {
-                plan.failed.insert(name.to_owned());
                 plan.io |= matches!(error, Error::Io { .. });
                 let (path, text) = match error {
                     Error::Refused { path, reason } => (path, reason),
                     error => (options.shards_dir.clone(), error.in_one_line()),
                 };
-                plan.findings.push(Finding {
-                    severity: Severity::Error,
-                    path,
-                    text,
-                });
+                (Vec::new(), vec![Finding::new(Severity::Error, path, text)])
             }
+        };
+        let mut errors = findings.iter().map(|finding| finding.severity);
+        if errors.any(|severity| severity == Severity::Error) {
+            plan.failed.insert(name.to_owned());
         }
+        plan.artifacts.extend(artifacts);
+        plan.findings.extend(findings);
     }
-    let mut found = names_apart(&plan.artifacts, options);
+    let mut found = unique_names(&plan.artifacts, options);
     found.extend(overlaps(&plan.artifacts, options)?);
     found.extend(stale(options, &shards, &read, &plan.artifacts)?);
     for (components, finding) in found {
@@ -87,15 +83,12 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
     Ok(plan)
 }
 
-/// What is in the shards' directory and is not recombined, and what the configuration says of nothing.
-fn left_out(options: &Options, shards: &Shards) -> Vec<Finding> {
+/// Reports what the shards' directory has besides shards, and configured components that no shard has.
+fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
     let mut findings = Vec::new();
     for path in &shards.leftovers {
-        findings.push(Finding {
-            severity: Severity::Warning,
-            path: path.clone(),
-            text: format!("skipped: {}", leftover::TEXT),
-        });
+        let text = format!("skipped: {}", leftover::TEXT);
+        findings.push(Finding::new(Severity::Warning, path, text));
     }
     for (path, missed) in &shards.others {
         let is_shard = path.parent() == Some(&options.shards_dir);
@@ -103,16 +96,13 @@ fn left_out(options: &Options, shards: &Shards) -> Vec<Finding> {
             true => "skipped: a shard without split artifacts, which have names such as",
             false => "skipped: not a split artifact, which has a name such as",
         };
-        findings.push(Finding {
-            severity: match missed {
-                true => Severity::Warning,
-                false => Severity::Note,
-            },
-            path: path.clone(),
-            text: format!(
-                "{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt"
-            ),
-        });
+        let text =
+            format!("{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt");
+        let severity = match missed {
+            true => Severity::Warning,
+            false => Severity::Note,
+        };
+        findings.push(Finding::new(severity, path, text));
     }
     for component in options.configuration.overrides.keys() {
         if !shards.components().contains(component.as_str()) {
@@ -120,19 +110,16 @@ fn left_out(options: &Options, shards: &Shards) -> Vec<Finding> {
                 &["component_overrides", component],
                 format_args!("no shard has the component `{component}`"),
             );
-            findings.push(Finding {
-                severity: Severity::Warning,
-                path: options.shards_dir.clone(),
-                text: reason.in_one_line(),
-            });
+            let text = reason.in_one_line();
+            findings.push(Finding::new(Severity::Warning, &options.shards_dir, text));
         }
     }
     findings
 }
 
-/// Refuses an output directory in which shards or artifacts of them are, and the other way round,
-/// wherever symbolic links lead.
-fn apart(options: &Options, shards: &Shards) -> Result<(), Error> {
+/// Refuses an output directory that holds shards or artifacts of them, or lies in one. Symbolic links
+/// are followed.
+fn refuse_overlap(options: &Options, shards: &Shards) -> Result<(), Error> {
     let output = resolve(&options.output_dir)?;
     for input in shards.directories().chain([&*options.shards_dir]) {
         let real = input
@@ -151,20 +138,18 @@ fn apart(options: &Options, shards: &Shards) -> Result<(), Error> {
 
 /// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for
 /// `all`.
-fn names_apart(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
+fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
     for artifact in artifacts {
         if let Some(other) = names.insert(&artifact.name, &artifact.component) {
-            let finding = Finding {
-                severity: Severity::Error,
-                path: options.output_dir.join(&artifact.name),
-                text: format!(
-                    "it would be an artifact of {other} and of {}; give the group another name",
-                    artifact.component
-                ),
-            };
-            findings.push((vec![other.to_owned(), artifact.component.clone()], finding));
+            let path = options.output_dir.join(&artifact.name);
+            let component = &artifact.component;
+            let text = format!(
+                "it would be an artifact of {other} and of {component}; give the group another name"
+            );
+            let finding = Finding::new(Severity::Error, path, text);
+            findings.push((vec![other.to_owned(), component.clone()], finding));
         }
     }
     findings

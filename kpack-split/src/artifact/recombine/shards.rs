@@ -1,7 +1,6 @@
 //! The shards: what each machine uploaded.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -9,7 +8,7 @@ use kpack_format::TargetId;
 use crate::Error;
 use crate::artifact::classify::Class;
 use crate::artifact::tree::{Role, Siblings, Tree, is_of_group};
-use crate::leftover;
+use crate::leftover::{directories, leftovers};
 
 /// What one machine uploaded: split artifacts.
 #[derive(Debug)]
@@ -24,27 +23,27 @@ pub(super) struct Shard {
 #[derive(Debug, Default)]
 pub(super) struct Artifacts {
     pub(super) generic: Option<PathBuf>,
-    pub(super) targets: BTreeMap<TargetId, Input>,
+    pub(super) targets: BTreeMap<TargetId, ForTarget>,
 }
 
 impl Artifacts {
     /// The artifact directories, that of a group for each of its targets.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
-        let targets = self.targets.values().map(Input::path);
+        let targets = self.targets.values().map(ForTarget::path);
         self.generic.as_deref().into_iter().chain(targets)
     }
 }
 
 /// What a shard has for one target.
 #[derive(Debug)]
-pub(super) enum Input {
+pub(super) enum ForTarget {
     /// An artifact directory.
     Directory(PathBuf),
     /// What a group's artifact has for it.
     Part(Box<Tree>),
 }
 
-impl Input {
+impl ForTarget {
     /// The artifact directory.
     pub(super) fn path(&self) -> &Path {
         match self {
@@ -54,12 +53,12 @@ impl Input {
     }
 }
 
-/// All shards, by name, and the directories in them that are no split artifacts.
+/// All shards, by name, and the directories in them that are not split artifacts.
 pub(super) struct Shards {
-    /// What splits that were interrupted left behind.
+    /// Leftovers of interrupted splits.
     pub(super) leftovers: Vec<PathBuf>,
     pub(super) shards: Vec<Shard>,
-    /// Each with whether something of it may be missed: it is like an artifact, or in place of a shard.
+    /// Each with whether somebody may miss it: it looks like an artifact or a shard.
     pub(super) others: Vec<(PathBuf, bool)>,
 }
 
@@ -68,9 +67,10 @@ impl Shards {
     pub(super) fn read(directory: &Path) -> Result<Self, Error> {
         let mut shards = Vec::new();
         let mut others = Vec::new();
-        let mut leftovers = leftover::directories_in(directory)?;
-        for (name, path) in directories(directory)? {
-            let found = Siblings::read(&path)?;
+        let all = directories(directory)?;
+        let mut leftovers: Vec<PathBuf> = leftovers(&all).cloned().collect();
+        for (name, path) in by_name(&all) {
+            let found = Siblings::read(path)?;
             leftovers.extend(found.leftovers);
             others.extend(found.others.into_iter().map(|path| (path, false)));
             let mut artifacts: BTreeMap<String, Artifacts> = BTreeMap::new();
@@ -80,7 +80,7 @@ impl Shards {
                     continue;
                 }
                 let parts = match role {
-                    Role::Group => parts(Tree::read(&name, &path)?),
+                    Role::Group => parts(Tree::read(name, &path)?),
                     _ => None,
                 };
                 if role == Role::Unsplit || role == Role::Group && parts.is_none() {
@@ -91,22 +91,22 @@ impl Shards {
                 match role {
                     Role::Generic => component.generic = Some(path),
                     Role::Target(target) => {
-                        component.targets.insert(target, Input::Directory(path));
+                        component.targets.insert(target, ForTarget::Directory(path));
                     }
                     Role::Group | Role::Unsplit => {
                         let parts = parts.into_iter().flatten();
                         let parts =
-                            parts.map(|(target, tree)| (target, Input::Part(Box::new(tree))));
+                            parts.map(|(target, tree)| (target, ForTarget::Part(Box::new(tree))));
                         component.targets.extend(parts);
                     }
                 }
             }
             if artifacts.is_empty() {
-                others.push((path, true));
+                others.push((path.clone(), true));
             } else {
                 shards.push(Shard {
-                    name,
-                    path,
+                    name: name.to_owned(),
+                    path: path.clone(),
                     artifacts,
                 });
             }
@@ -170,8 +170,8 @@ impl Shards {
     }
 }
 
-/// What the artifact of a group has for each target; `None` for one that is no group's, but has its
-/// name, such as one that is not split (`blas_lib_gfx110X`).
+/// What the artifact of a group has for each target; `None` for an artifact that is only named like a
+/// group's, such as an unsplit one (`blas_lib_gfx110X`).
 fn parts(tree: Tree) -> Option<BTreeMap<TargetId, Tree>> {
     let mut parts: BTreeMap<TargetId, Tree> = BTreeMap::new();
     let mut others = Vec::new();
@@ -195,7 +195,7 @@ fn parts(tree: Tree) -> Option<BTreeMap<TargetId, Tree>> {
     if !others.is_empty() && !is_of_group(&tree.root) {
         return None;
     }
-    // What belongs to no target is found to be misplaced, wherever it is.
+    // Entries of no target are reported as misplaced, in whichever tree they are.
     let first = parts.values_mut().next()?;
     for path in others {
         first.add_from(&tree, path);
@@ -204,19 +204,9 @@ fn parts(tree: Tree) -> Option<BTreeMap<TargetId, Tree>> {
     Some(parts)
 }
 
-/// The directories in `directory`, by name; hidden ones are somebody's work in progress.
-pub(super) fn directories(directory: &Path) -> Result<BTreeMap<String, PathBuf>, Error> {
-    let failed = |error| Error::io(directory, "list", error);
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().unwrap_or_default();
-        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else {
-            continue;
-        };
-        if path.is_dir() {
-            found.insert(name.to_owned(), path);
-        }
-    }
-    Ok(found)
+/// The directories among these that are not hidden, by name. Hidden ones are work in progress.
+pub(super) fn by_name(directories: &[PathBuf]) -> impl Iterator<Item = (&str, &PathBuf)> {
+    let named = directories.iter();
+    let named = named.filter_map(|path| Some((path.file_name()?.to_str()?, path)));
+    named.filter(|(name, _)| !name.starts_with('.'))
 }

@@ -1,13 +1,14 @@
 //! What an earlier run left in the output directory, and this one does not replace.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
-use super::shards::{Shards, directories};
+use super::shards::{Shards, by_name};
 use super::{Artifact, Concerning, Finding, Options, Severity};
 use crate::Error;
-use crate::artifact::manifest_txt;
 use crate::artifact::names;
-use crate::leftover;
+use crate::artifact::tree::is_artifact;
+use crate::leftover::{directories, leftovers};
 
 /// Artifacts in the output directory of the `components` that are recombined, and of components that
 /// no shard has, besides those that are `planned`. Nothing is removed here: somebody may need it.
@@ -21,8 +22,9 @@ pub(super) fn stale(
     if !output.is_dir() {
         return Ok(Vec::new());
     }
-    let mut there = directories(output)?;
-    there.retain(|_, path| path.join(manifest_txt::FILE_NAME).is_file());
+    let all = directories(output)?;
+    let there = by_name(&all).filter(|(_, path)| is_artifact(path));
+    let there: BTreeMap<&str, &PathBuf> = there.collect();
     let generic = format!("_{}", names::GENERIC);
     let known: BTreeSet<&str> = there
         .keys()
@@ -57,27 +59,25 @@ pub(super) fn stale(
                 format!("it stays, although no shard has the component {component}"),
             ),
         };
-        let finding = Finding {
-            severity,
-            path: path.clone(),
-            text,
-        };
+        let finding = Finding::new(severity, path, text);
         findings.push((vec![component.to_owned()], finding));
     }
-    for path in leftover::directories_in(output)? {
+    findings.extend(report_leftovers(&all, planned));
+    Ok(findings)
+}
+
+/// What interrupted runs left in the output directory, and this one does not replace.
+fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concerning> {
+    let mut findings = Vec::new();
+    for path in leftovers(directories) {
         // The artifacts of a component are written under that name, and replace it.
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = name.strip_prefix('.').unwrap_or_default();
         if !planned.iter().any(|artifact| artifact.component == name) {
-            let finding = Finding {
-                severity: Severity::Warning,
-                path: path.clone(),
-                text: "leftover of an interrupted run, which this run does not replace; remove \
-                       it, if no other run is at work"
-                    .to_owned(),
-            };
-            findings.push((Vec::new(), finding));
+            let text = "leftover of an interrupted run, which this run does not replace; remove it, \
+                        if no other run is at work";
+            findings.push((Vec::new(), Finding::new(Severity::Warning, path, text)));
         }
     }
-    Ok(findings)
+    findings
 }

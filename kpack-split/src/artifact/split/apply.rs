@@ -20,7 +20,7 @@ use super::report::{ArtifactReport, Report};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
-use crate::artifact::names::{self, Kind};
+use crate::artifact::names;
 use crate::artifact::output::{Output, Source};
 use crate::artifact::stage::Stage;
 use crate::artifact::writer::{commit_with_time, modified};
@@ -108,7 +108,7 @@ impl Work<'_> {
         for entry in fs::read_dir(output).map_err(|e| Error::io(output, "list", e))? {
             let path = entry.map_err(|e| Error::io(output, "list", e))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if let Some((prefix, Kind::Target(target))) = names::parse(&name)
+            if let Some((prefix, Some(target))) = names::parse(&name)
                 && prefix == self.options.artifact_prefix
                 && !artifacts.contains_key(&Some(target))
             {

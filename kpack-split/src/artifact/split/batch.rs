@@ -7,11 +7,12 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use super::Options;
-use super::input::Input;
+use super::contents::Contents;
 use super::parent_dir;
 use super::report::Report;
-use super::targets::{is_for, list, refuse_none_expected};
+use super::targets::{is_for, refuse_none_expected};
 use crate::Error;
+use crate::artifact::names::list;
 use crate::install::{Notice, Progress, Severity};
 use crate::parallel;
 use crate::split::Budget;
@@ -116,8 +117,9 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
     // What is in flight of all of them together is bounded.
     let budget = Budget::default();
     report.artifacts = parallel::map(read, |(options, read)| {
-        let split = read
-            .and_then(|(input, report)| super::write(&options, input, report, &budget, progress));
+        let split = read.and_then(|(contents, report)| {
+            super::write(&options, contents, report, &budget, progress)
+        });
         match split {
             Ok(report) => Outcome::Split(report),
             Err(error) => {
@@ -130,16 +132,16 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
 }
 
 /// An artifact, and what was read of it.
-type Read = (Options, Result<(Input, Report), Error>);
+type Read = (Options, Result<(Contents, Report), Error>);
 
 /// Refuses artifacts with archives of the same names as those of one before them: installed, they
 /// would take each other's place.
 fn refuse_collisions(artifacts: &mut [Read]) {
     let mut owners: BTreeMap<PathBuf, String> = BTreeMap::new();
     for (options, read) in artifacts {
-        let Ok((input, _)) = read else { continue };
-        let writes = input.has_expected(options);
-        for module in input.modules.iter().filter(|_| writes) {
+        let Ok((contents, _)) = read else { continue };
+        let writes = contents.has_expected(options);
+        for module in contents.modules.iter().filter(|_| writes) {
             let owner = owners.entry(module.archives());
             let owner = owner.or_insert_with(|| options.artifact_prefix.clone());
             if *owner != options.artifact_prefix {
@@ -156,7 +158,9 @@ fn refuse_collisions(artifacts: &mut [Read]) {
 fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Result<(), Error> {
     let expected = &options.each.targets;
     let inputs = read.iter().flat_map(|(_, read)| read);
-    let found: BTreeSet<&TargetId> = inputs.flat_map(|(input, _)| input.found.keys()).collect();
+    let found: BTreeSet<&TargetId> = inputs
+        .flat_map(|(contents, _)| contents.found.keys())
+        .collect();
     let (there, lacks): (Vec<&TargetId>, Vec<&TargetId>) = expected
         .iter()
         .partition(|expected| found.iter().any(|found| is_for(found, expected)));

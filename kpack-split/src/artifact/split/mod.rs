@@ -6,7 +6,7 @@
 
 mod apply;
 mod batch;
-mod input;
+mod contents;
 mod manifests;
 mod modules;
 mod options;
@@ -27,7 +27,7 @@ use crate::install::Progress;
 use crate::parallel;
 use crate::split::Budget;
 
-use input::Input;
+use contents::Contents;
 use sources::Sources;
 
 pub use batch::{BatchOptions, BatchReport, Failure, Outcome, batch};
@@ -56,12 +56,12 @@ fn split_one(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     output_dir::check_output(&options.output_dir, [input])?;
     refuse_install_tree(&options.artifact_dir)?;
     parent_dir::refuse_group(&options.artifact_dir)?;
-    let (input, report) = read(options, &Sources::One(options.artifact_dir.clone()))?;
-    if !input.has_expected(options) {
-        let found = input.found.keys();
+    let (contents, report) = read(options, &Sources::One(options.artifact_dir.clone()))?;
+    if !contents.has_expected(options) {
+        let found = contents.found.keys();
         targets::refuse_none_expected(&options.artifact_dir, options, found)?;
     }
-    write(options, input, report, &Budget::default(), progress)
+    write(options, contents, report, &Budget::default(), progress)
 }
 
 /// Refuses a directory that is no artifact, which is an install tree as a rule.
@@ -81,25 +81,25 @@ fn refuse_install_tree(artifact: &Path) -> Result<(), Error> {
 }
 
 /// Reads what is in an artifact.
-fn read(options: &Options, sources: &Sources) -> Result<(Input, Report), Error> {
+fn read(options: &Options, sources: &Sources) -> Result<(Contents, Report), Error> {
     let mut report = Report {
         artifact_prefix: options.artifact_prefix.clone(),
         artifact_dir: options.artifact_dir.clone(),
         ..Report::default()
     };
-    let input = Input::read(options, sources, &mut report)?;
-    Ok((input, report))
+    let contents = Contents::read(options, sources, &mut report)?;
+    Ok((contents, report))
 }
 
 /// Splits what was read. The memory for code objects in flight is shared with others.
 fn write(
     options: &Options,
-    input: Input,
+    contents: Contents,
     mut report: Report,
     budget: &Budget,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
-    let plan = plan::plan(options, input, &mut report)?;
+    let plan = plan::plan(options, contents, &mut report)?;
     apply::apply(options, &plan, budget, progress, &mut report)?;
     Ok(report)
 }

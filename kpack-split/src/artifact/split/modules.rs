@@ -1,4 +1,4 @@
-//! The fat binaries that share archives, and what becomes of them.
+//! The fat binaries that share archives, and the plans of their host binaries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -85,7 +85,7 @@ impl Module {
     }
 }
 
-/// A fat binary, and what its host binary will be.
+/// A fat binary, and the plan of its host binary.
 pub(super) struct FatBinary {
     pub(super) prefix: String,
     /// Path in the prefix, the kernel name.

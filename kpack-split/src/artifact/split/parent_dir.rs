@@ -1,7 +1,6 @@
 //! The artifacts in a directory of artifact directories.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use crate::Error;
 use crate::artifact::tree::is_of_group;
 use crate::artifact::{manifest_txt, names};
 use crate::install::{Notice, Severity};
-use crate::leftover;
+use crate::leftover::{self, directories};
 
 /// An artifact of a batch.
 pub(super) struct Artifact {
@@ -20,7 +19,7 @@ pub(super) struct Artifact {
     pub(super) sources: Sources,
 }
 
-/// The artifacts in `parent`, by prefix. What is in it besides is noted.
+/// The artifacts in `parent`, by prefix. Anything else in it is noted.
 pub(super) fn find(
     parent: &Path,
     output: &Path,
@@ -35,36 +34,8 @@ pub(super) fn find(
             parent.display()
         )));
     }
-    let entries = fs::read_dir(parent).map_err(|e| Error::io(parent, "list", e))?;
-    let mut paths = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|e| Error::io(parent, "list", e))?.path();
-        if path.is_dir() {
-            paths.push(path);
-        }
-    }
-    paths.sort();
     let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for path in paths {
-        if leftover::is_leftover(path.file_name().unwrap_or_default()) {
-            notices.push(Notice {
-                severity: Severity::Note,
-                text: leftover::TEXT.to_owned(),
-                path,
-            });
-            continue;
-        }
-        // What cannot be looked into fails when it is read.
-        if let Err(error) = path.join(manifest_txt::FILE_NAME).metadata()
-            && error.kind() == io::ErrorKind::NotFound
-        {
-            notices.push(Notice {
-                severity: Severity::Note,
-                text: format!("has no {}; skipped", manifest_txt::FILE_NAME),
-                path,
-            });
-            continue;
-        }
+    for path in artifact_directories(parent, notices)? {
         refuse_group(&path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let prefix = artifact_prefix(&name).to_owned();
@@ -89,6 +60,29 @@ pub(super) fn find(
             Ok(Artifact { prefix, sources })
         })
         .collect()
+}
+
+/// The directories in `parent` that list prefixes, in order. The others are noted.
+fn artifact_directories(parent: &Path, notices: &mut Vec<Notice>) -> Result<Vec<PathBuf>, Error> {
+    let mut paths = directories(parent)?;
+    paths.retain(|path| {
+        let list = path.join(manifest_txt::FILE_NAME).metadata();
+        let text = if leftover::is_leftover(path.file_name().unwrap_or_default()) {
+            leftover::TEXT.to_owned()
+        } else if list.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            format!("has no {}; skipped", manifest_txt::FILE_NAME)
+        } else {
+            // One that cannot be read fails when it is split.
+            return true;
+        };
+        notices.push(Notice {
+            severity: Severity::Note,
+            path: path.clone(),
+            text,
+        });
+        false
+    });
+    Ok(paths)
 }
 
 /// Refuses the artifact of a group of targets: its manifests would be of no group.

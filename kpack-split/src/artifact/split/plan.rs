@@ -2,23 +2,25 @@
 //! could be a reason to refuse.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use super::input::Input;
+use super::contents::Contents;
 use super::manifests::Rewritten;
 use super::modules::{FatBinary, Module};
 use super::report::Report;
 use super::sources::Trees;
-use super::targets::{Targets, list};
+use super::targets::Targets;
 use super::{Options, Unknown};
 use crate::Error;
 use crate::artifact::classify::{Class, Node, Observation, Topic};
 use crate::artifact::code_ids;
 use crate::artifact::databases::{self, Place};
+use crate::artifact::names::{self, list};
 use crate::artifact::output::{Host, Output};
 use crate::artifact::pairs::named_beside;
+use crate::artifact::rules::conflicts;
 use crate::artifact::tree::Item;
 use crate::install::{FileReport, Outcome};
 
@@ -47,20 +49,21 @@ impl Plan {
 /// Plans what becomes of what was read.
 pub(super) fn plan(
     options: &Options,
-    mut input: Input,
+    mut contents: Contents,
     report: &mut Report,
 ) -> Result<Plan, Error> {
-    report.device_code = !input.found.is_empty();
-    let found = std::mem::take(&mut input.found);
+    report.device_code = !contents.found.is_empty();
+    let found = std::mem::take(&mut contents.found);
     let targets = Targets::choose(options, found, report)?;
-    report_observations(&input.trees, report);
-    let mut planner = Planner::new(options, &input, &targets, report);
-    for (owner, path, item) in input.trees.entries() {
+    report_observations(&contents.trees, report);
+    let mut planner = Planner::new(options, &contents, &targets, report);
+    for (owner, path, item) in contents.trees.entries() {
         planner.add(owner, path, item)?;
     }
     let artifacts = planner.finish();
+    report_conflicts(options, &artifacts, report)?;
     report.device_code |= report.already_split + report.left_generic > 0;
-    for module in &input.modules {
+    for module in &contents.modules {
         for binary in &module.binaries {
             let own = binary.file.code.targets();
             if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {
@@ -71,9 +74,9 @@ pub(super) fn plan(
         }
     }
     Ok(Plan {
-        prefixes: input.trees.prefixes(),
+        prefixes: contents.trees.prefixes(),
         artifacts,
-        modules: input.modules,
+        modules: contents.modules,
         targets,
     })
 }
@@ -104,6 +107,28 @@ fn report_observations(trees: &Trees, report: &mut Report) {
     }
 }
 
+/// Reports files that are installed at one path and are not the same. Nobody knows yet what is
+/// installed together.
+fn report_conflicts(
+    options: &Options,
+    artifacts: &BTreeMap<Option<TargetId>, Output>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let component = options.artifact_prefix.as_str();
+    let named = artifacts.iter().map(|(target, output)| {
+        let name = names::artifact(component, target.as_ref());
+        (PathBuf::from(name), output)
+    });
+    let named: Vec<(PathBuf, &Output)> = named.collect();
+    let installed = named.iter();
+    let installed = installed.flat_map(|(name, output)| output.installed(component, name, false));
+    for conflict in conflicts(installed)? {
+        let path = conflict.entry.artifact.join(conflict.entry.path);
+        report.warn(path, format!("it {}", conflict.text));
+    }
+    Ok(())
+}
+
 /// Where an entry goes.
 enum Destination {
     /// To the generic artifact, or to a target's.
@@ -114,7 +139,7 @@ enum Destination {
 /// Plans the artifacts entry by entry.
 struct Planner<'a> {
     options: &'a Options,
-    input: &'a Input,
+    contents: &'a Contents,
     targets: &'a Targets,
     /// Manifests that list something that is left out.
     rewritten: HashMap<&'a Path, Rewritten>,
@@ -127,16 +152,16 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(
         options: &'a Options,
-        input: &'a Input,
+        contents: &'a Contents,
         targets: &'a Targets,
         report: &'a mut Report,
     ) -> Self {
-        let Input {
+        let Contents {
             trees,
             modules,
             manifests,
             ..
-        } = input;
+        } = contents;
         let is_written_anew = |listed: &_| modules.iter().any(|module| module.writes(listed));
         let others = manifests.iter().filter(|listed| !is_written_anew(listed));
         let rewritten =
@@ -159,7 +184,7 @@ impl<'a> Planner<'a> {
         artifacts.extend(kept.map(|target| (Some(target.clone()), output(Some(target)))));
         Self {
             options,
-            input,
+            contents,
             targets,
             rewritten: rewritten.collect(),
             written_anew: modules
@@ -197,14 +222,14 @@ impl<'a> Planner<'a> {
                 let left_out = &self.targets.left_out;
                 output.add_edited(path, item, code_ids::without(&item.from, left_out)?);
             }
-            (None, _) => match self.input.fat_of.get(&item.from) {
+            (None, _) => match self.contents.fat_of.get(&item.from) {
                 Some((module, binary)) => {
                     let host = Host {
                         from: item.from.clone(),
                         module: *module,
                         binary: *binary,
                     };
-                    let size = self.input.modules[*module].binaries[*binary]
+                    let size = self.contents.modules[*module].binaries[*binary]
                         .plan
                         .output_size();
                     output.add_host(path, item, host, size);
@@ -280,7 +305,7 @@ impl<'a> Planner<'a> {
 
     /// The artifacts: the generic one, and those that have anything.
     fn finish(self) -> BTreeMap<Option<TargetId>, Output> {
-        let modules = self.input.modules.iter();
+        let modules = self.contents.modules.iter();
         let with_archives: HashSet<TargetId> = modules.flat_map(Module::found).collect();
         let mut artifacts = self.artifacts;
         artifacts.retain(|target, output| {

@@ -9,8 +9,8 @@ use super::{Options, unlisted};
 use crate::Error;
 use crate::artifact::databases::Selection;
 use crate::artifact::mark;
-use crate::artifact::names::{self, Kind};
-use crate::artifact::rules::{Place, belongs};
+use crate::artifact::names;
+use crate::artifact::rules::{Misplaced, belongs};
 use crate::artifact::tree::{Item, Role, Tree, is_artifact};
 
 /// The directories that an artifact is read from.
@@ -28,11 +28,10 @@ impl Sources {
         let mut sources = Vec::new();
         for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let target = match names::parse(&name) {
-                Some((component, Kind::Target(target))) if component == prefix => Some(target),
-                Some((component, Kind::Generic)) if component == prefix => None,
-                _ => return None,
-            };
+            let (component, target) = names::parse(&name)?;
+            if component != prefix {
+                return None;
+            }
             sources.push((target, path.clone()));
         }
         sources.sort();
@@ -159,7 +158,7 @@ fn detect_already_split(
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     let generic = real.with_file_name(names::artifact(prefix, None));
     let target = match names::parse(&name) {
-        Some((component, Kind::Target(target))) if component == prefix => target,
+        Some((component, Some(target))) if component == prefix => target,
         _ => return Ok(None),
     };
     if !is_artifact(&generic) {
@@ -174,9 +173,9 @@ fn detect_already_split(
 fn misplaced<'t>(tree: &'t Tree, target: &TargetId) -> Option<(&'t Item, String)> {
     let role = Role::Target(target.clone());
     tree.entries
-        .iter()
-        .find_map(|(path, item)| match belongs(&role, path, item) {
-            Some(Place::Wrong(reason)) => Some((item, reason)),
+        .values()
+        .find_map(|item| match belongs(&role, item) {
+            Some(Misplaced::Wrong(reason)) => Some((item, reason)),
             _ => None,
         })
 }

@@ -8,9 +8,10 @@ use kpack_format::TargetId;
 use super::Options;
 use super::report::Report;
 use crate::Error;
+use crate::artifact::names::list;
 use crate::install::Unexpected;
 
-/// What becomes of the targets that there is something for.
+/// The targets that there is something for.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     pub(super) kept: BTreeSet<TargetId>,
@@ -101,10 +102,4 @@ impl Targets {
 pub(crate) fn is_for(found: &TargetId, expected: &TargetId) -> bool {
     let is_family = found.processor() != expected.processor() && found.covers(expected);
     found.runs_on(expected) || expected.selects(found) || is_family
-}
-
-/// Targets, for people.
-pub(super) fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
-    let names: Vec<String> = targets.into_iter().map(TargetId::to_string).collect();
-    names.join(", ")
 }

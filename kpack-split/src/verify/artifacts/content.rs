@@ -9,7 +9,7 @@ use super::Member;
 use crate::artifact::classify::{Class, Observation, Topic};
 use crate::artifact::manifest_txt;
 use crate::artifact::pairs::named_beside;
-use crate::artifact::rules::{Place, belongs};
+use crate::artifact::rules::{Misplaced, belongs};
 use crate::artifact::tree::{Item, Role};
 use crate::verify::archive::counted;
 use crate::verify::{Report, Subject};
@@ -42,9 +42,11 @@ impl Member {
                 continue;
             }
             seen.add(item);
-            match belongs(&self.role_for(item, members), path, item) {
-                Some(Place::Wrong(text)) => report.fault(Subject::Artifact, &item.from, text),
-                Some(Place::Odd(text)) => report.note(Subject::Artifact, &item.from, text),
+            match belongs(&self.role_for(item, members), item) {
+                Some(Misplaced::Wrong(text)) => report.fault(Subject::Artifact, &item.from, text),
+                Some(Misplaced::Unexplained(text)) => {
+                    report.note(Subject::Artifact, &item.from, text)
+                }
                 None => {}
             }
         }

@@ -1,5 +1,5 @@
-//! Host files of one target, such as the plugins of a library: of each, only the shard that builds for
-//! the target has any.
+//! Target-specific host files, such as the plugins of a library: only the shard that builds for the
+//! target has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use crate::artifact::classify::Class;
 use crate::artifact::target_name::{either_agrees, in_file_name};
 use crate::artifact::tree::{Item, Tree};
 
-/// Files that are taken of other shards than the one whose host files are.
+/// Target-specific host files of the shards whose other host files are not taken.
 #[derive(Default)]
-pub(super) struct OwnFiles {
+pub(super) struct TargetFiles {
     /// By path in the artifact.
     items: BTreeMap<PathBuf, Item>,
 }
 
-impl OwnFiles {
-    /// Adds what `tree` has of them, and the `first` one has not.
+impl TargetFiles {
+    /// Adds those that `tree` has and the `first` one lacks.
     pub(super) fn extend(&mut self, component: &mut Component<'_>, first: &Tree, tree: &Tree) {
-        for (path, item, target) in component.own_files(tree, first) {
+        for (path, item, target) in component.target_files(tree, first) {
             let text = format!(
                 "taken: only shard {} builds for {target}, and only it has this host file",
                 tree.shard
@@ -43,9 +43,9 @@ impl OwnFiles {
 }
 
 impl Component<'_> {
-    /// The files of `tree`, and their targets, that `other` has not: host files whose name has one
-    /// target, which a group takes and no other shard builds for.
-    pub(super) fn own_files<'t>(
+    /// The target-specific host files of `tree` that `other` lacks: their names have one target, which a
+    /// group lists and no other shard builds for.
+    pub(super) fn target_files<'t>(
         &self,
         tree: &'t Tree,
         other: &Tree,

@@ -20,7 +20,7 @@ use crate::input::{Archives, Linked};
 use crate::install::presplit::Presplit;
 
 /// What is in an artifact.
-pub(super) struct Input {
+pub(super) struct Contents {
     pub(super) trees: Trees,
     /// What is to be split.
     pub(super) modules: Vec<Module>,
@@ -32,7 +32,7 @@ pub(super) struct Input {
     pub(super) found: BTreeMap<TargetId, PathBuf>,
 }
 
-impl Input {
+impl Contents {
     /// Reads what is in the artifact.
     pub(super) fn read(
         options: &Options,
