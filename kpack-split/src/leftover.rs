@@ -1,4 +1,4 @@
-//! What a run that was killed leaves behind: output under the hidden name that it was made under.
+//! Finds leftovers of interrupted runs: output still under its hidden name.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// What is to be said of one.
+/// The message for a leftover.
 pub(crate) const TEXT: &str = "leftover of an interrupted run; run the command again to replace it";
 
-/// Whether output is made under such a name, or what is replaced put aside under it: `.NAME.tmp`,
-/// `.NAME.old`.
+/// Whether kpack uses this name for unfinished output (`.NAME.tmp`) or for something it is
+/// replacing (`.NAME.old`).
 pub(crate) fn is_leftover(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let inside = name.strip_prefix('.').unwrap_or_default();
@@ -18,7 +18,7 @@ pub(crate) fn is_leftover(name: &OsStr) -> bool {
     ending.is_some_and(|name| !name.is_empty())
 }
 
-/// The directories in `directory`, by name.
+/// The directories in `directory`, sorted.
 pub(crate) fn directories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |error| Error::io(directory, "list", error);
     let mut found = Vec::new();

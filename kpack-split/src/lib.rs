@@ -1,13 +1,13 @@
 //! Takes the GPU code out of linked ROCm/HIP binaries and trees at install time.
 //!
-//! [`install`] splits the binaries of an install prefix, [`inspect`] tells what a file is, and
-//! [`verify`] whether binaries, archives and manifests are whole; all three are what the command
-//! `kpack` ([`cli`]) calls. [`artifact`] does for directory trees what packagers need: it splits
-//! them, and recombines what several machines built; [`sizes`] reports where the bytes are.
-//! [`mod@stage`] makes a release of Rust programs from what Cargo says about a build. [`elf`] is one
+//! [`install`] splits the binaries of an install prefix, [`inspect`] describes a file, and
+//! [`verify`] checks binaries, archives and manifests. [`artifact`] serves packagers: it splits
+//! directory trees and merges the results of several build machines. [`sizes`] reports where the
+//! bytes are. [`mod@stage`] makes a release of Rust programs from Cargo's messages about a build.
+//! [`elf`] reads, plans and rewrites one linked binary. The command `kpack` is in [`cli`].
 //! linked binary: read, planned, rewritten.
 //!
-//! Objects are split before they are linked by `kpack-build`, which this crate builds on.
+//! `kpack-build`, which this crate builds on, splits objects before they are linked.
 
 #![forbid(unsafe_code)]
 

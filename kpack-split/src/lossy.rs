@@ -1,5 +1,5 @@
-//! Paths in reports that are serialised: as text, in which what is not UTF-8 is replaced. One odd
-//! name must not cost the whole report.
+//! Serialises paths as text and replaces invalid UTF-8, so that one odd name does not make the
+//! whole report fail.
 
 use std::path::{Path, PathBuf};
 

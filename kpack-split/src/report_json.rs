@@ -1,11 +1,11 @@
-//! Reports of runs as JSON. Their types are in `kpack-build`, which has no serde: every build script
-//! would compile it.
+//! Serialises the reports of runs as JSON. The report types are in `kpack-build`, which does
+//! without serde because every build script would compile it.
 
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
 use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};
 
-/// What is serialized as JSON.
+/// Serialises the report type `T`.
 pub(crate) struct Json<'a, T>(pub(crate) &'a T);
 
 fn all<T>(list: &[T]) -> Vec<Json<'_, T>> {

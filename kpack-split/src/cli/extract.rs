@@ -28,11 +28,11 @@ Examples:
 pub(super) struct Arguments {
     /// Binary, object, static library, archive, offload bundle or code object
     file: PathBuf,
-    /// Kernel, as `kpack list` names it. In other files than archives it is the file's name and the index
-    /// of the wrapper (libvec.so#0)
+    /// Kernel, as `kpack list` names it. In files other than archives: the file name and the index of the
+    /// wrapper (libvec.so#0)
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// GPU target. Without features it stands for all of its processor
+    /// GPU target. Without features, it selects every variant of its processor
     #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET")]
     arch: Option<TargetId>,
     /// File to write, if only one code object is selected; `-` is standard output
@@ -43,7 +43,7 @@ pub(super) struct Arguments {
         required_unless_present = "output_dir"
     )]
     output: Option<PathBuf>,
-    /// Directory for all that are selected, each in a file of its own
+    /// Directory for the selected code objects, one file each
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
     output_dir: Option<PathBuf>,
 }

@@ -55,7 +55,7 @@ pub(super) struct Arguments {
     /// How to treat device code for targets that --arch does not list
     #[arg(long, value_enum, default_value_t = Unexpected::Drop)]
     unexpected: Unexpected,
-    /// Write one half only. Both halves together have the same bytes as one plain run
+    /// Do only half of the work. The two halves together write the same bytes as one plain run
     #[arg(long, value_enum)]
     only: Option<Only>,
     /// For `--only device`: the unsplit binary to read the device code from. Give one for each FILE, in
@@ -76,7 +76,7 @@ pub(super) struct Arguments {
     files: Vec<PathBuf>,
 }
 
-/// What to print of a report: arguments of this command and others that give one.
+/// Arguments that select what to print of a report.
 #[derive(Debug, Args)]
 pub(super) struct Output {
     /// Print the report as JSON

@@ -48,11 +48,11 @@ pub(super) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// No process has this number.
+/// No process has this ID.
 const NONE: u32 = 0;
 
-/// Lets a signal that is sent to the launcher alone end the compiler, which would go on otherwise and
-/// write the object. Those of a terminal reach both, and `nohup` may have one ignored.
+/// Forwards SIGTERM to the compiler. If only the launcher gets the signal, the compiler would
+/// otherwise go on and write the object. A terminal sends its signals to both.
 fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
     let mut signals = Signals::new([SIGTERM])
         .map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
@@ -60,7 +60,8 @@ fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
         for signal in &mut signals {
             let running = i32::try_from(compiler.load(Ordering::SeqCst)).ok();
             let signal_of_rustix = Signal::from_named_raw(signal);
-            // It may have ended meanwhile; splitting its object is stopped as all writing is.
+            // The compiler may have ended meanwhile; then the signal stops the splitting, as it
+            // stops any write.
             if let (Some(compiler), Some(signal)) =
                 (running.and_then(Pid::from_raw), signal_of_rustix)
             {
@@ -88,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     })?;
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
-        // What shells say.
+        // Shells use this exit code too.
         (None, signal) => 128 + signal.unwrap_or(0),
     };
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))

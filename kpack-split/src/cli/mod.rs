@@ -1,7 +1,7 @@
-//! The `kpack` command: arguments in, words out.
+//! The `kpack` command.
 
-/// The exit codes of a command, for its help: those of [`exit_code`]. What stands before them and after the
-/// first, and what 3 means, can be more than usual.
+/// Formats the exit codes of a command for its help, as [`exit_code`] returns them. Arguments:
+/// lines before the first code, lines after it, and the meaning of code 3.
 macro_rules! exit_codes {
     () => {
         exit_codes!("an input was rejected (damaged or unsupported)")
@@ -46,7 +46,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Error;
 
-/// All exit codes, with that of `kpack verify`.
+/// All exit codes, including that of `kpack verify`.
 const EXIT_CODES: &str = exit_codes!(
     "",
     "  1  verification failed\n",
@@ -90,7 +90,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help goes to standard output and is no error.
+            // Printing help is not an error.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(2)
@@ -104,7 +104,7 @@ pub fn main() -> ExitCode {
         cli.command,
         Command::Show(_) | Command::List(_) | Command::Report(_) | Command::Verify(_)
     );
-    // These can end at any moment.
+    // These leave nothing to clean up, so signals may end them at any moment.
     if !reads_only && let Err(error) = signals::watch() {
         output::complain(
             "warning",
@@ -137,15 +137,16 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Archives stay open while they are merged, and binaries of objects that were split before the link
-/// until the end: one for each target and binary. The usual limit is for programs that use `select`.
+/// Raises the limit for open files: kpack keeps one archive open per target while merging, and
+/// binaries linked from objects that were split before the link. The default limit exists for
+/// programs that use `select`.
 fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // Where that is not allowed, most work can be done all the same.
+    // If that fails, most work is still possible.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
@@ -157,7 +158,7 @@ fn exit_code(error: &Error) -> u8 {
     }
 }
 
-/// Whoever read the output wants no more of it.
+/// Whether the reader of standard output closed the pipe.
 fn is_broken_pipe(error: &Error) -> bool {
     matches!(error, Error::Io { path, source, .. }
         if path.as_os_str() == output::STDOUT && source.kind() == io::ErrorKind::BrokenPipe)

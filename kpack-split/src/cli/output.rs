@@ -1,5 +1,5 @@
-//! Words on standard output: lines, tables, sizes, JSON. Whatever is printed for people goes through
-//! here, and is escaped here: it is made of names that others have chosen.
+//! Prints lines, tables, sizes and JSON on standard output. All text for people is escaped here,
+//! because it contains names that others have chosen.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// What standard output is called in errors.
+/// The name of standard output in errors.
 pub(super) const STDOUT: &str = "standard output";
 
 /// Lines for standard output.
@@ -25,8 +25,8 @@ impl Text {
         self.0 += &format!("{}\n", escaped(&text.to_string()));
     }
 
-    /// Adds rows under a heading, indented, with columns that line up. Those whose heading begins with
-    /// `>` are numbers, and line up on the right.
+    /// Adds a heading and indented rows in aligned columns. Columns whose heading begins with `>`
+    /// are numbers and align to the right.
     pub(super) fn table(
         &mut self,
         indent: usize,
@@ -54,7 +54,7 @@ impl Text {
         }
     }
 
-    /// Writes it to standard output.
+    /// Writes the lines to standard output.
     pub(super) fn write(&self) -> Result<(), Error> {
         write(&self.0)
     }
@@ -67,8 +67,8 @@ fn write(text: &str) -> Result<(), Error> {
         .map_err(|e| Error::io(Path::new(STDOUT), "write to", e))
 }
 
-/// Writes a message to standard error. Where that cannot be written, nobody can be told. Lines after
-/// the first are indented, so that no name can pass for a message of its own.
+/// Writes a message to standard error and ignores a failure to do so. Further lines are indented,
+/// so that no file name can pass for a message of its own.
 pub(super) fn complain(kind: &str, text: impl Display) {
     let text = text.to_string();
     let lines: Vec<String> = text
@@ -78,7 +78,7 @@ pub(super) fn complain(kind: &str, text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "kpack: {kind}: {}", lines.join("\n  "));
 }
 
-/// Writes an error to standard error. What a compiler said keeps its lines.
+/// Writes an error to standard error. A compiler's output keeps its lines.
 pub(super) fn complain_error(error: &Error) {
     match error {
         Error::Compiler(text) => {

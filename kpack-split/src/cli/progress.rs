@@ -1,4 +1,4 @@
-//! Progress on a terminal, and none elsewhere.
+//! Shows progress, on a terminal only.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::output::complain;
 use crate::install::Progress;
 use kpack_build::shared::shown;
 
-/// How much is said of the work.
+/// How much to print.
 #[derive(Debug, Args)]
 pub(super) struct Verbosity {
     /// Print only errors and warnings
@@ -21,7 +21,7 @@ pub(super) struct Verbosity {
 }
 
 impl Verbosity {
-    /// Names a file or component that is processed now, where that was asked for.
+    /// Prints the file or component being processed, with `--verbose`.
     pub(super) fn name(&self, path: &Path) {
         if self.verbose {
             complain("processing", shown(path));
@@ -34,21 +34,21 @@ impl Verbosity {
     }
 }
 
-/// How far the device code is.
+/// Template of a bar that counts device code.
 pub(super) const DEVICE_CODE: &str =
     "{bar:40} {binary_bytes}/{binary_total_bytes} of device code, {eta} left";
-/// How far everything is.
+/// Template of a bar that counts all bytes.
 pub(super) const ALL: &str = "{bar:40} {binary_bytes}/{binary_total_bytes}, {eta} left {wide_msg}";
 
-/// A bar of bytes. Each piece of work that begins adds to its length.
+/// A progress bar that counts bytes. Each `start` adds to its length.
 pub(super) struct Bar<'a> {
     bar: ProgressBar,
-    /// Whether files are named, and how.
+    /// If set, files are printed as well.
     verbosity: Option<&'a Verbosity>,
 }
 
 impl<'a> Bar<'a> {
-    /// Shown in the way of `template`, unless it is hidden.
+    /// A bar with this template, unless it is hidden.
     pub(super) fn new(hidden: bool, template: &str) -> Self {
         let bar = ProgressBar::new(0);
         bar.set_draw_target(draw_target(hidden));
@@ -59,13 +59,13 @@ impl<'a> Bar<'a> {
         }
     }
 
-    /// Names files as well, where that was asked for.
+    /// Prints files as well, with `--verbose`.
     pub(super) fn naming(mut self, verbosity: &'a Verbosity) -> Self {
         self.verbosity = Some(verbosity);
         self
     }
 
-    /// Takes it away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -19,8 +19,8 @@ use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, pla
 ///
 /// A shard is a directory with the output of `kpack split`. Host files come from the primary shard, or
 /// from the first one that has the component; they must be equal in all shards. Device code comes from
-/// whichever shard has the target. kpack only reads the shards. If anything is wrong with a component,
-/// kpack writes nothing of it, but it writes the others.
+/// whichever shard has the target. kpack only reads the shards. If a component has an error,
+/// kpack does not write it, but still writes the others.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Configuration (JSON):
@@ -68,7 +68,7 @@ pub(super) struct Arguments {
     verbosity: Verbosity,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
     /// `recombined`, `planned` with `--dry-run`, or `failed`.
@@ -105,8 +105,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// Plans and, where that was asked for, writes. What was planned is in `planned`, also where it is
-/// refused.
+/// Plans the merge and, without `--dry-run`, writes it. `planned` holds the plan even if it was
+/// rejected.
 fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
     let default_jobs = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let configuration = Configuration::read(&arguments.config)?;

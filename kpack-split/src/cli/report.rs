@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             format_args!("{}: {}", leftover.display(), leftover::TEXT),
         );
     }
-    // For pages that are to be the same whenever they are made.
+    // Makes the page reproducible.
     if let Some(epoch) = env::var_os("SOURCE_DATE_EPOCH") {
         let seconds = epoch.to_str().and_then(|text| text.parse().ok());
         sizes.newest = seconds.ok_or_else(|| {

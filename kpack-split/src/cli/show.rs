@@ -206,7 +206,7 @@ fn archive_text(archive: &Archive, text: &mut Text) {
     text.line(totals(archive));
 }
 
-/// How much an archive holds.
+/// Describes the content of an archive.
 pub(super) fn totals(archive: &Archive) -> String {
     format!(
         "{}, {} stored: {} -> {}",

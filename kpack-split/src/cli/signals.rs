@@ -1,4 +1,4 @@
-//! Signals that ask the process to end: what it was writing goes first.
+//! Handles signals that ask the process to end: it removes unfinished output first.
 
 use std::fs;
 use std::io;
@@ -10,14 +10,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Lets a signal stop what is being written; a second one ends the process at once. A file that
-/// becomes larger than the user's limit is an error like any other.
+/// Makes the first signal stop the current write, and a second one end the process at once.
+/// Exceeding the user's file size limit is an ordinary error.
 pub(super) fn watch() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::default())?;
     let ignored = ignored();
     let asked = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
-        // As `nohup` has it, or a shell for what it runs in the background.
+        // `nohup` ignores signals, and so do shells for background jobs.
         if ignored & 1 << (signal - 1) != 0 {
             continue;
         }
@@ -28,7 +28,7 @@ pub(super) fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the process by the signal that asked it to, if one did.
+/// If a signal asked the process to end, ends it by that signal.
 pub(super) fn end() {
     let signal = interrupt::signal().load(Ordering::Relaxed);
     if let Some(signal) = i32::try_from(signal).ok().filter(|signal| *signal > 0) {
@@ -36,7 +36,7 @@ pub(super) fn end() {
     }
 }
 
-/// The signals that are ignored, from the lowest bit (Linux, "proc_pid_status(5)").
+/// The ignored signals, one per bit, starting with the lowest (Linux, "proc_pid_status(5)").
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();

@@ -97,10 +97,10 @@ pub(super) struct Arguments {
     clang_offload_bundler: Option<PathBuf>,
 }
 
-/// What `--json` prints of a batch.
+/// The output of `--json` for a batch.
 #[derive(Debug, Serialize)]
 struct BatchSummary<'a> {
-    /// `split`, or `failed` where anything was not.
+    /// `split`, or `failed` if any artifact failed.
     outcome: &'static str,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,7 +184,7 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
     ))
 }
 
-/// The most notices of one kind of severity that are printed for an artifact; all are in the JSON.
+/// The most notices of one severity that are printed for an artifact; the JSON has them all.
 const MOST_NOTICES: usize = 40;
 
 fn print_notices(notices: &[Notice], verbosity: &Verbosity) {

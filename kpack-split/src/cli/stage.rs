@@ -46,7 +46,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = Options::new(&arguments.output_dir);
     options.allow_build_paths = arguments.allow_build_paths;
-    // What the compiler said, which plain JSON keeps from the terminal.
+    // The compiler's diagnostics, which plain JSON keeps from the terminal.
     let mut say = |text: &str| {
         let _ = io::stderr().write_all(text.as_bytes());
     };

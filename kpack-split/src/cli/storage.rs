@@ -1,4 +1,4 @@
-//! How archives are stored and by how many threads: arguments of every command that writes archives.
+//! Arguments of commands that write archives: how archives are stored, and by how many threads.
 
 use std::num::NonZeroUsize;
 

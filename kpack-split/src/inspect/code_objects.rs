@@ -1,5 +1,5 @@
-//! The code objects of one file, whatever keeps them: a linked binary, an object, a static library, an
-//! archive, an offload bundle.
+//! Finds the code objects of one file: a linked binary, an object, a static library, an archive or
+//! an offload bundle.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -33,9 +33,9 @@ enum Source {
 const MOST_NAMES: usize = 5;
 
 impl CodeObjects {
-    /// Reads which code objects `path` has for `kernel` and `target`, where these are given. A target
-    /// without features stands for all of its processor. A kernel outside of archives is the file's
-    /// name, `#`, and the wrapper's index.
+    /// Finds the code objects in `path` for `kernel` and `target`, if given. A target without
+    /// features selects every variant of its processor. Outside of archives, a kernel is named
+    /// after the file and the wrapper's index: `libvec.so#0`.
     ///
     /// # Errors
     /// [`Error::Refused`] if there is none, or the file is damaged; [`Error::Io`].
@@ -77,14 +77,14 @@ impl CodeObjects {
         &self.selected
     }
 
-    /// Keeps only those for exactly this target, if there are any.
+    /// If some are for exactly this target, keeps only those.
     pub fn prefer(&mut self, target: &TargetId) {
         if self.selected.iter().any(|(_, own)| own == target) {
             self.selected.retain(|(_, own)| own == target);
         }
     }
 
-    /// Reads them one after the other. Large ones are in files in the directory `scratch` meanwhile.
+    /// Reads them one after the other. Large ones are kept in files in the directory `scratch`.
     ///
     /// # Errors
     /// Those of `each`; [`Error::Refused`] for damage, [`Error::Io`].

@@ -1,4 +1,4 @@
-//! Writes the host binary of a fat one.
+//! Writes host binaries.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ pub(crate) type Edits = Vec<(u64, Vec<u8>)>;
 pub(crate) enum Content<'a> {
     /// Device code is removed.
     Planned(&'a Plan),
-    /// It has none; some bytes change.
+    /// It has no device code of its own; some bytes change.
     Edited(&'a Edits),
 }
 

@@ -162,22 +162,22 @@ fn archives(
 struct Binary {
     located: Located,
     content: BinaryContent,
-    /// The archives of its objects that were split before the link and not installed yet, if any.
+    /// The archives of its objects that were split before the link, if not installed yet.
     presplit: Option<Presplit>,
 }
 
-/// What a binary is, besides device code of objects that were split before the link.
+/// What a binary is, apart from objects that were split before the link.
 enum BinaryContent {
-    /// It has device code in it.
+    /// It contains device code.
     Fat(FatFile),
-    /// It is split; its markers.
+    /// It is already split; these are its markers.
     Split(Vec<Marked>),
     /// It stays unchanged; the text says why.
     LeftAlone(String),
 }
 
 impl Binary {
-    /// Reads it, or rather the file `from`, which has its device code.
+    /// Reads it, or `from` instead, which has its device code.
     fn read(located: Located, from: &Path, archives: &Archives) -> Result<Self, Error> {
         let (content, presplit) = match split::read(from)? {
             Input::Fat(file, linked) => {
@@ -245,8 +245,8 @@ fn binaries(
     Ok(binaries)
 }
 
-/// Reads the linked files of the prefix, and takes those with device code. One that cannot be read,
-/// for another machine or damaged, is left alone.
+/// Reads the linked files in the prefix and keeps those with device code. Skips files that cannot
+/// be read, are damaged, or are for another machine.
 fn all_binaries(
     prefix: &Prefix,
     archives: &Archives,
@@ -279,7 +279,7 @@ fn all_binaries(
         }
     }
     if binaries.is_empty() {
-        report.note(root, "has no binary with device code that is not split");
+        report.note(root, "contains no unsplit binary with device code");
     }
     Ok(binaries)
 }

@@ -78,9 +78,9 @@ impl Plans {
     }
 }
 
-/// Warns of host files that are split already and expect other device code than `archives` have: a run
-/// for device code alone does not change them. A host file that cannot be read says nothing: another
-/// run may be copying it.
+/// Warns of host files that are already split and expect other device code than `archives` contain:
+/// a run with `--only device` does not change them. Ignores unreadable host files: another run may
+/// be copying them.
 pub(super) fn warn_of_other_builds(
     fat: &[&Binary],
     archives: &BTreeMap<TargetId, ArchiveWriter<File>>,

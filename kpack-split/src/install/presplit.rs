@@ -66,9 +66,9 @@ pub(crate) type Destination<'a> =
     dyn FnMut(&Group, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
 
 impl Presplit {
-    /// Reads a binary. Gives its markers if none of its objects was split before the link, or if all
-    /// its markers are relative, unless it is `in_build_tree`: there, relative markers refer to archives
-    /// too. If only some objects were split, all its code objects must be collected.
+    /// Reads a binary. Returns only its markers if none of its objects was split before the link,
+    /// or if all markers are relative and it is not `in_build_tree` (there, relative markers refer
+    /// to archives too). If only some objects were split, all its code objects must be collected.
     ///
     /// # Errors
     /// [`Error::Refused`] if an archive that a marker refers to is missing or lacks a code object
@@ -141,7 +141,7 @@ impl Presplit {
         })
     }
 
-    /// The binary's file: the one that was read, even if another one replaced it.
+    /// The opened binary: the one that was read, even if another file has replaced it.
     pub(crate) fn file(&self) -> &File {
         self.linked.image.source()
     }
@@ -203,7 +203,7 @@ impl Presplit {
         used.map(|source| source.target.clone()).collect()
     }
 
-    /// Reads its code objects in an archive: damaged ones must not be installed.
+    /// Checks its code objects in an archive, so that no damaged one is installed.
     fn check_code_objects(
         &self,
         source: &Source,

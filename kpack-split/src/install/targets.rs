@@ -77,7 +77,7 @@ pub(super) fn wanted_targets(
     Ok(if keeps_all { found } else { expected })
 }
 
-/// Tells of targets that a binary lacks, and of those that are not expected.
+/// Reports targets that a binary lacks, and targets that are not expected.
 fn check_targets(
     binary: &Binary,
     expected: &BTreeSet<TargetId>,

@@ -1,4 +1,4 @@
-//! The report as a page: a table and two treemaps, in one file that needs no other.
+//! The report as a self-contained HTML page: tables and two treemaps.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,11 +8,11 @@ use super::{Depth, Row, Sizes};
 
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 640.0;
-/// Room for a module's name above what is in it.
+/// Height of a module's label.
 const HEADING: f64 = 16.0;
-/// Below this, a rectangle has no text.
+/// A rectangle smaller than this gets no text.
 const LEAST_TEXT: (f64, f64) = (46.0, 13.0);
-/// About what a letter takes.
+/// Approximate width of a letter.
 const LETTER: f64 = 6.6;
 
 const STYLE: &str = "\
@@ -28,10 +28,10 @@ table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:.25rem .6
 border-bottom:1px solid var(--line)}details{margin:.3rem 0}summary{cursor:pointer}th{position:sticky;top:0;background:var(--paper)}\
 .n{text-align:right;font-variant-numeric:tabular-nums}tr.m td{font-weight:600;border-top:2px solid var(--line)}";
 
-/// The size of a row that is drawn.
+/// Selects the size of a row to draw: before or after the split.
 type Measure = fn(&Row) -> u64;
 
-/// An HTML page about `sizes`, called `title`. It refers to nothing outside.
+/// An HTML page about `sizes` with this title. It needs no other file.
 pub fn page(sizes: &Sizes, title: &str) -> String {
     let title = escape(title);
     let (before, after) = sizes.total();
@@ -90,7 +90,7 @@ fn target_name(row: &Row) -> &str {
     row.target.as_deref().unwrap_or("host")
 }
 
-/// What a packager wants to know first.
+/// The download size for each GPU, which packagers ask for first.
 fn machines(sizes: &Sizes, before: &str) -> String {
     let mut text = format!(
         "<h2>What a machine downloads</h2>\n<table>\n{}",
@@ -107,8 +107,8 @@ fn machines(sizes: &Sizes, before: &str) -> String {
     text + "</table>\n"
 }
 
-/// The day of a time in seconds since 1970, as 2024-05-01 (Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms").
+/// Formats a time in seconds since 1970 as a date such as 2024-05-01 (Hinnant, "chrono-Compatible
+/// Low-Level Date Algorithms").
 fn date(seconds: i64) -> String {
     let days = seconds.div_euclid(86_400) + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -140,7 +140,7 @@ fn totals(
     text + "</table>\n"
 }
 
-/// The binaries of each module, folded.
+/// The binaries of each module, collapsed.
 fn binaries(sizes: &Sizes, before: &str) -> String {
     let mut text = String::new();
     for module in sizes.by(Depth::Module) {
@@ -195,7 +195,7 @@ fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
     }
     let all: Vec<&Row> = sizes.rows.iter().collect();
     for (module, rows, place) in groups(&all, area, size, |row| row.module.clone()) {
-        // Hues far apart, one after the other (golden angle).
+        // Hues that are far apart from one module to the next (golden angle).
         let hue = colours.get(module.as_str()).copied().unwrap_or(0) as f64 * 137.5 % 360.0;
         let sum: u64 = rows.iter().map(|row| size(row)).sum();
         rectangle(
@@ -228,8 +228,8 @@ fn svg(sizes: &Sizes, height: f64, size: Measure) -> String {
     text + "</svg>\n"
 }
 
-/// Rows with the same name together, the largest first, with their places in `area`. What has no
-/// size has no place.
+/// Groups rows by name, largest first, and assigns each group a rectangle in `area`. Empty groups
+/// are dropped.
 fn groups<'a>(
     rows: &[&'a Row],
     area: Rectangle,
@@ -303,7 +303,7 @@ fn line(text: &mut String, class: &str, names: &[&str], (before, after): (u64, u
     );
 }
 
-/// `-37.5 %`; empty where nothing changed.
+/// `-37.5 %`; empty if nothing changed.
 fn change(before: u64, after: u64) -> String {
     match before {
         _ if before == after => String::new(),

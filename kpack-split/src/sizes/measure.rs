@@ -1,4 +1,4 @@
-//! The bytes of trees.
+//! Measures how many bytes the files of trees take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -18,11 +18,12 @@ use crate::elf::{DeviceCode, FatBinary};
 use crate::input::{self, Linked};
 use crate::leftover::is_leftover;
 
-/// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
+/// How deep to look for artifact directories: a directory of shards contains directories of
+/// artifacts.
 const DEPTH: usize = 3;
 
-/// Measures trees; install prefixes and artifact directories may be anywhere among them.
-/// Adds the directories that are left behind by runs that were interrupted to `leftovers`.
+/// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
+/// leftover directories of interrupted runs to `leftovers`.
 pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<Tree, Error> {
     let mut tree = Tree::default();
     for path in paths {
@@ -92,17 +93,17 @@ impl Key {
     }
 }
 
-/// What was measured until now.
+/// The sizes measured so far.
 #[derive(Default)]
 pub(super) struct Tree {
     pub(super) sizes: BTreeMap<Key, Size>,
-    /// What the host takes of it, in the shard that has most: each has its own copy.
+    /// The largest size of each host row in any one shard: every shard has its own copy.
     hosts: BTreeMap<Key, u64>,
-    /// The same in the shard that is being measured.
+    /// The host rows of the current shard.
     of_shard: BTreeMap<Key, u64>,
-    /// When the newest file was written, in seconds since 1970.
+    /// The latest modification time of any file, in seconds since 1970.
     pub(super) newest: i64,
-    /// Files with several names take their space once.
+    /// Inodes already counted: a file with several hard links counts once.
     inodes: BTreeSet<(u64, u64)>,
 }
 
@@ -127,7 +128,7 @@ impl Tree {
         }
     }
 
-    /// What one installation takes for the host.
+    /// Bytes of all host rows in one installation.
     pub(super) fn host(&self) -> u64 {
         self.hosts.values().sum()
     }
@@ -203,9 +204,9 @@ impl Tree {
         }
     }
 
-    /// A linked binary: what each bundle stores for each target, and the rest for the host. Each code
-    /// object of a compressed bundle has its share. Where the `module` is unknown, the marker of a split
-    /// binary tells.
+    /// Adds a linked binary: the bytes that each bundle stores for each target, and the rest for
+    /// the host. Code objects of a compressed bundle get proportional shares. If `module` is
+    /// unknown, a split binary's marker names it.
     fn linked(
         &mut self,
         path: &Path,
@@ -234,8 +235,8 @@ impl Tree {
         Ok(())
     }
 
-    /// An archive: what is stored for each binary, and the rest. What several kernels share is the
-    /// first one's.
+    /// Adds an archive: the bytes stored for each binary, and the rest as its index. A code object
+    /// that several kernels share counts for the first one.
     fn archive(&mut self, path: &Path, size: u64, module: Option<&str>) -> Result<(), Error> {
         let mut archive = input::open_archive(path)?;
         let toc = archive.toc().clone();
@@ -269,8 +270,8 @@ impl Tree {
     }
 }
 
-/// What a file of the host at `path` is called, by its path in the prefix. Every machine gets the
-/// whole of rocFFT's kernel cache, whatever it has code for.
+/// The row name of the host file at `path`, whose path in the prefix is `within`. Every machine
+/// gets all of rocFFT's kernel cache, so the cache counts for the host.
 fn what_of_host(path: &Path, within: &Path) -> Result<String, Error> {
     Ok(match for_all(within) {
         Some(ForAll::Merge(Merge::KernelCache)) => match kernel_cache::targets(path)? {
@@ -293,7 +294,8 @@ fn module_of(linked: &Linked) -> Option<String> {
     Some(group.module().to_owned())
 }
 
-/// What the bundles of a fat binary store for each target. Several wrappers can have one bundle.
+/// The bytes that the bundles of a fat binary store for each target. Several wrappers can share a
+/// bundle.
 fn bundles(linked: &Linked, fat: &FatBinary) -> Result<BTreeMap<String, Size>, Error> {
     let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
     let mut wrappers = fat.wrappers.clone();
@@ -307,7 +309,8 @@ fn bundles(linked: &Linked, fat: &FatBinary) -> Result<BTreeMap<String, Size>, E
             .collect();
         let unpacked: u64 = entries.iter().map(|(_, size)| size).sum();
         for (target, size) in entries {
-            // Plain bundles have padding, which is nobody's; compressed ones are smaller.
+            // Padding in a plain bundle counts for no target. A compressed bundle is smaller than
+            // its code objects.
             let stored = match unpacked > bundle.size {
                 true => share(bundle.size, size, unpacked),
                 false => size,
@@ -320,7 +323,7 @@ fn bundles(linked: &Linked, fat: &FatBinary) -> Result<BTreeMap<String, Size>, E
     Ok(sizes)
 }
 
-/// `part` of `whole`, of `size`.
+/// The share of `size` that `part` has in `whole`.
 fn share(size: u64, part: u64, whole: u64) -> u64 {
     (u128::from(size) * u128::from(part) / u128::from(whole.max(1))) as u64
 }

@@ -1,8 +1,8 @@
-//! Where the bytes are: by module, target and binary, before and after a split.
+//! Reports where the bytes are: by module, target and binary, before and after a split.
 //!
 //! [`measure`] reads trees of any kind, split or not: install prefixes, artifact directories, and
-//! directories of such. Every byte of every file is in exactly one row, so that the sum is what the
-//! files take.
+//! directories of artifact directories. Every byte of every file is in exactly one row, so the rows
+//! add up to the size of the files.
 
 mod html;
 mod measure;
@@ -20,19 +20,19 @@ use crate::artifact::split::is_for;
 
 pub use html::page;
 
-/// What trees take.
+/// The sizes of trees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sizes {
-    /// Whether `before` was measured on an unsplit tree. Otherwise it is what the code objects in
-    /// the archives take when they are unpacked, and everything else as it is.
+    /// Whether `before` was measured on an unsplit tree. If not, `before` counts code objects in
+    /// archives at their unpacked size, and everything else at its current size.
     pub before_was_measured: bool,
-    /// By module, then target, the host first, then what.
+    /// Sorted by module, target (the host first), and `what`.
     pub rows: Vec<Row>,
-    /// What a machine with one GPU needs, by target.
+    /// The bytes that a machine with one GPU needs, by target.
     pub machines: Vec<Machine>,
-    /// When the newest file was written, in seconds since 1970.
+    /// The latest modification time of any file, in seconds since 1970.
     pub newest: i64,
-    /// Directories that runs which were interrupted left behind. They are in no row.
+    /// Leftover directories of interrupted runs. They are in no row.
     #[serde(serialize_with = "crate::lossy::list")]
     pub leftovers: Vec<PathBuf>,
 }
@@ -42,9 +42,9 @@ pub struct Sizes {
 pub struct Row {
     /// The module.
     pub module: String,
-    /// Target ID; `None` for what is for the host.
+    /// Target ID; `None` for the host.
     pub target: Option<String>,
-    /// A binary's path in the install prefix, or what else it is.
+    /// A binary's path in the install prefix, or a description of other files.
     pub what: String,
     /// Bytes before the split.
     pub before: u64,
@@ -52,10 +52,10 @@ pub struct Row {
     pub after: u64,
 }
 
-/// What a machine with one GPU needs: the host's files, once, and its target's.
+/// The bytes that a machine with one GPU needs: the host's files, and those of its target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// The target of its GPU.
+    /// The GPU's target.
     pub target: String,
     /// Bytes before the split, with the device code for all targets.
     pub before: u64,
@@ -84,7 +84,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
     let unsplit = measure::trees(before, &mut leftovers)?;
     let before_was_measured = !before.is_empty();
     let mut rows: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
-    // An unsplit install prefix does not say which modules its binaries are of.
+    // Binaries of an unsplit install prefix do not name their modules.
     let mut modules: BTreeMap<String, String> = BTreeMap::new();
     let hosts = match before_was_measured {
         true => (unsplit.host(), split.host()),
@@ -129,7 +129,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
     })
 }
 
-/// A line for each target of the rows that is a processor's, by what the host takes before and after.
+/// An entry for each target that names a processor; `hosts` are the host's bytes before and after.
 fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
     let device: BTreeMap<TargetId, (u64, u64)> = rows
         .iter()
@@ -163,7 +163,7 @@ impl Sizes {
         self.rows.iter().fold((0, 0), add)
     }
 
-    /// A row for each target over all modules, the host first: what its packages take.
+    /// One row per target, summed over all modules, the host first: the size of its packages.
     pub fn by_target(&self) -> Vec<Row> {
         let mut sums: BTreeMap<Option<&String>, (u64, u64)> = BTreeMap::new();
         for row in &self.rows {
@@ -180,8 +180,7 @@ impl Sizes {
         sums.into_iter().map(row).collect()
     }
 
-    /// The rows, with those added up that differ below `depth` only. What is not told apart is
-    /// empty.
+    /// Sums rows that are equal down to `depth`. The fields below that are empty.
     pub fn by(&self, depth: Depth) -> Vec<Row> {
         let mut sums: Vec<Row> = Vec::new();
         for row in &self.rows {
@@ -207,7 +206,7 @@ impl Sizes {
     }
 }
 
-/// What a row is about.
+/// Identifies a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     module: String,
@@ -217,7 +216,7 @@ struct Key {
     is_file: bool,
 }
 
-/// Bytes of files, and of the code objects in them.
+/// Bytes stored in files, and bytes of the unpacked code objects.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
     stored: u64,

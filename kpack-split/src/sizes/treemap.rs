@@ -15,7 +15,7 @@ impl Rectangle {
         self.width * self.height
     }
 
-    /// Without a margin, and `top` more above.
+    /// Shrinks the rectangle by `margin` on every side, and by another `top` above.
     pub(super) fn inset(&self, margin: f64, top: f64) -> Self {
         Self {
             x: self.x + margin,
@@ -26,8 +26,8 @@ impl Rectangle {
     }
 }
 
-/// A rectangle within `area` for each size, in their order. Sizes come largest first; those of
-/// nothing get rectangles of nothing.
+/// Returns a rectangle within `area` for each size, in order. Sizes come largest first; a size of
+/// zero gets an empty rectangle.
 pub(super) fn layout(sizes: &[u64], area: Rectangle) -> Vec<Rectangle> {
     let total: f64 = sizes.iter().map(|size| *size as f64).sum();
     let mut places = Vec::with_capacity(sizes.len());
@@ -65,7 +65,7 @@ fn worst(row: &[f64], side: f64) -> f64 {
     (square * largest / (sum * sum)).max(sum * sum / (square * smallest))
 }
 
-/// Places a row along the shorter side of `area`; gives what is left.
+/// Places a row along the shorter side of `area` and returns the remaining area.
 fn place_row(row: &[f64], area: Rectangle, places: &mut Vec<Rectangle>) -> Rectangle {
     let sum: f64 = row.iter().sum();
     let upright = area.width >= area.height;
@@ -133,7 +133,7 @@ mod tests {
                 assert!(apart, "{a:?} {b:?}");
             }
         }
-        // The paper's example: the first two stand over each other.
+        // The paper's example: the first two are stacked.
         assert_eq!((places[0].width, places[0].height), (3.0, 2.0));
         assert_eq!((places[1].x, places[1].y), (0.0, 2.0));
     }

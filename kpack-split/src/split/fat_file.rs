@@ -1,4 +1,4 @@
-//! A linked file, as the splitter reads it.
+//! Reads a linked file for splitting.
 
 use std::path::Path;
 
@@ -9,28 +9,28 @@ use crate::Error;
 use crate::elf::{self, Image, Plan};
 use crate::input::{self, FileKind, Linked};
 
-/// What a file is to the splitter.
+/// What a linked file means to the splitter.
 pub(crate) enum Input {
-    /// It has device code.
+    /// It contains device code.
     Fat(FatFile, Linked),
-    /// Its device code is in archives already.
+    /// It is already split.
     Split(Linked),
-    /// It is left alone; the text says why.
+    /// It stays unchanged; the text says why.
     LeftAlone(String),
 }
 
-/// A fat binary whose headers and tables were read. The file is closed: a thousand binaries would be
-/// too many to hold open.
+/// A fat binary with its headers and tables. The file is closed, because there may be thousands of
+/// binaries.
 pub(crate) struct FatFile {
     pub(crate) code: DeviceCode,
     headers: Box<Image<()>>,
     fat: elf::FatBinary,
 }
 
-/// Reads what `path` is.
+/// Reads the file at `path` and tells whether to split it.
 ///
 /// # Errors
-/// [`Error::Refused`] for what is no binary, or is damaged.
+/// [`Error::Refused`] if it is not a binary, or damaged.
 pub(crate) fn read(path: &Path) -> Result<Input, Error> {
     let file = input::open(path)?;
     let unlinked = match input::identify(path, &file)? {
@@ -66,15 +66,15 @@ impl FatFile {
         })
     }
 
-    /// How many of its wrappers belong to objects that were split before the link.
+    /// Number of wrappers that belong to objects split before the link.
     pub(crate) fn split_before(&self) -> usize {
         self.fat.split_before.len()
     }
 
-    /// Plans its host binary, with `marker` in the device code's place.
+    /// Plans its host binary, with `marker` in place of the device code.
     ///
     /// # Errors
-    /// Also for one with wrappers that were split before the link: `kpack install` relocates their
+    /// Also if some wrappers were split before the link: only `kpack install` relocates their
     /// device code.
     pub(crate) fn plan(&self, marker: &Marker) -> Result<Plan, Error> {
         match self.split_before() {
@@ -90,8 +90,8 @@ impl FatFile {
         }
     }
 
-    /// Plans its host binary, with `marker` and room for another one in the device code's place, and
-    /// other changes, by offset in the file.
+    /// Plans its host binary, with `marker` in place of the device code, room for a longer marker,
+    /// and further `edits`, given by file offset.
     pub(crate) fn plan_with(
         &self,
         marker: &Marker,
@@ -99,7 +99,7 @@ impl FatFile {
     ) -> Result<Plan, Error> {
         let image = self.headers.over(self.code.open()?);
         let mut bytes = code_ids::with_room(marker);
-        // A few kernels for one target can take less.
+        // A few kernels for one target may take less space than that.
         bytes.truncate((self.fat.size() as usize).max(marker.to_bytes().len()));
         let plan = Plan::new(&image, &self.fat, &bytes);
         let mut plan = plan.map_err(|error| input::elf_error(&self.code.path, error))?;

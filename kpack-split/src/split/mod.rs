@@ -1,4 +1,4 @@
-//! One fat binary as data: the plan of its host binary, and its code objects by target.
+//! Device code of one fat binary: the plan of its host binary, and its code objects by target.
 
 mod fat_file;
 

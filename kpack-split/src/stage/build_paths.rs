@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn text_in_front() {
-        // `directory` is two names, as `/srv/app` would be.
+        // `directory` has two components, as `/srv/app` does.
         let directory = tempfile::Builder::new().tempdir_in("/tmp").unwrap();
         let place = directory.path().to_str().unwrap();
         let packed = format!("internal error{place}/main.rscalled");

@@ -1,5 +1,5 @@
-//! Libraries from build scripts that the programs of this build are linked with. An `OUT_DIR` may
-//! hold more from earlier builds, so Cargo's messages decide.
+//! Finds the libraries from build scripts that this build's programs are linked with. An `OUT_DIR`
+//! may also hold libraries of earlier builds, so Cargo's messages decide.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -50,7 +50,7 @@ pub(super) fn of_build(built: &Built) -> Vec<Library> {
 }
 
 impl Library {
-    /// The header directories outside of its package that it was compiled with.
+    /// The header directories outside of the package that the library was compiled with.
     pub(super) fn include_directories(&self) -> Result<Vec<PathBuf>, Error> {
         let path = self.directory.join(INCLUDE_DIRECTORIES);
         let text = fs::read_to_string(&path).map_err(|e| Error::io(&path, "read", e))?;

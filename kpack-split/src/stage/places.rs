@@ -15,7 +15,7 @@ use crate::report::Report;
 use kpack_build::shared::hip::workspaces;
 use kpack_format::names::is_archive;
 
-/// A file that Cargo puts into every target directory.
+/// Name of a file that Cargo creates in every target directory.
 const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
 
 /// Directories of a build.
