@@ -14,6 +14,7 @@ use kpack_format::manifest::Manifest;
 use kpack_split::install::{Options, install};
 use kpack_split::verify::{self, Report, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code};
+use kpack_tests::process;
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use verified::{assert_found, check, check_with, faults};
@@ -61,6 +62,26 @@ fn a_complete_tree_has_no_fault() {
     for path in [BINARY, ARCHIVE, MANIFEST] {
         assert_eq!(faults(&check(&tree, path)), [""; 0]);
     }
+}
+
+/// A tree has thousands of archives, and the usual limit is 1,024 open files.
+#[test]
+fn more_archives_than_files_may_be_open() {
+    let tree = Tree::new();
+    let original = tree.path("libvec.so");
+    library().build(&original).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    for index in 0..70 {
+        let file = format!("lib/libvec-{index}.so");
+        fs::copy(&original, tree.path("prefix").join(&file)).unwrap();
+        let options = Options::new(tree.path("prefix"), format!("vec{index}"), [file]);
+        install(&options, &()).unwrap();
+    }
+    let limited = ["-c", "ulimit -n 64; exec \"$0\" verify \"$1\""];
+    let kpack = env!("CARGO_BIN_EXE_kpack");
+    let prefix = tree.path("prefix");
+    let mut verify = Command::new("sh");
+    process::run(verify.args(limited).arg(kpack).arg(prefix));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufReader, Read, Take, Write};
 
-use sha2::Digest;
+use ring::digest::{Context, SHA256};
 use zstd::bulk;
 use zstd::stream::{read, write};
 use zstd::zstd_safe::{DCtx, compress_bound, get_error_name};
@@ -17,9 +17,16 @@ use crate::offload_bundle::{BundleError, Method};
 pub(crate) const DEFAULT_SCHEME: Scheme = Scheme::ZstdPerKernel;
 
 /// The SHA-256 of bytes that come one after another.
-// With the processor's SHA instructions as fast as ring (1.8 GB/s), and it needs no C compiler.
-#[derive(Clone, Default)]
-pub struct Hasher(sha2::Sha256);
+// `sha2` is as fast only where the processor has SHA instructions (1.8 GB/s); without them it has no
+// assembly.
+#[derive(Clone)]
+pub struct Hasher(Context);
+
+impl Default for Hasher {
+    fn default() -> Self {
+        Self(Context::new(&SHA256))
+    }
+}
 
 impl Hasher {
     /// Adds `bytes`.
@@ -29,7 +36,9 @@ impl Hasher {
 
     /// The digest of all bytes that were added.
     pub fn finish(self) -> Sha256 {
-        self.0.finalize().into()
+        let mut digest = [0; 32];
+        digest.copy_from_slice(self.0.finish().as_ref());
+        digest
     }
 }
 

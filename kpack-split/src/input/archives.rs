@@ -16,7 +16,11 @@ use crate::parallel::lock;
 /// An open archive, which several binaries may share.
 pub(crate) type OpenArchive = Arc<Mutex<Archive<BufReader<File>>>>;
 
-/// The archives that were opened.
+/// How many archives stay open, if nobody uses them: files may be few, and trees have thousands of
+/// archives.
+const MOST_UNUSED: usize = 40;
+
+/// The archives that were opened last.
 #[derive(Default)]
 pub(crate) struct Archives(Mutex<BTreeMap<PathBuf, OpenArchive>>);
 
@@ -28,7 +32,11 @@ impl Archives {
             return Ok(Arc::clone(known));
         }
         let opened = Arc::new(Mutex::new(open_archive(path)?));
-        Ok(Arc::clone(lock(&self.0).entry(real).or_insert(opened)))
+        let mut known = lock(&self.0);
+        if known.len() >= MOST_UNUSED {
+            known.retain(|_, archive| Arc::strong_count(archive) > 1);
+        }
+        Ok(Arc::clone(known.entry(real).or_insert(opened)))
     }
 
     /// Whether an archive named like one for `target` is one. If a module's name is a prefix of

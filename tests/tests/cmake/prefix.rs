@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use sha2::{Digest, Sha256};
+use ring::digest::{SHA256, digest};
 use walkdir::WalkDir;
 
 use crate::package::Package;
@@ -38,7 +38,7 @@ impl Prefix<'_> {
     /// Every file with its checksum.
     pub(crate) fn contents(&self) -> Vec<(String, String)> {
         let digest = |name: &String| match fs::read(self.path.join(name)) {
-            Ok(bytes) => format!("{:x?}", Sha256::digest(bytes)),
+            Ok(bytes) => format!("{:?}", digest(&SHA256, &bytes)),
             Err(_) => "symlink".to_owned(),
         };
         self.files()

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use sha2::{Digest, Sha256};
+use ring::digest::{SHA256, digest};
 use xshell::{Shell, cmd};
 
 use super::runtime::{Event, Kind, Observation};
@@ -29,7 +29,7 @@ impl CodeObject {
     pub(super) fn of(bytes: &[u8]) -> Self {
         Self {
             size: bytes.len(),
-            sha256: Sha256::digest(bytes).into(),
+            sha256: digest(&SHA256, bytes).as_ref().try_into().unwrap(),
         }
     }
 
