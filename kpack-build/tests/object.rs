@@ -428,6 +428,20 @@ fn a_static_library_becomes_one() {
     );
 }
 
+/// `ar rcsP` keeps the paths of members.
+#[test]
+fn a_member_may_be_named_by_its_absolute_path() {
+    let tree = Tree::new();
+    let object = tree.path("vec.o");
+    fixture().kind(Kind::Object).build(&object).unwrap();
+    let mut ar = Command::new("ar");
+    run(ar.arg("rcsDP").arg(tree.path("libvec.a")).arg(&object));
+    let report = split_into(&tree, "host", &["libvec.a"]);
+    assert_eq!(report.archives.len(), 3);
+    let list = run(Command::new("ar").arg("tP").arg(tree.path("host/libvec.a")));
+    assert_eq!(Path::new(list.trim()), object);
+}
+
 #[test]
 fn a_kernel_name_tells_the_device_code() {
     let tree = Tree::new();

@@ -90,7 +90,7 @@ impl StaticLibrary {
             if header.name.starts_with(b"#1/") {
                 refuse!("a static library in the BSD format; expected the GNU format");
             }
-            if name.starts_with('/') {
+            if matches!(header.name.trim_ascii_end(), b"/" | b"//" | b"/SYM64/") {
                 refuse!("its table `{name}` at offset {start:#x} is not at the start");
             }
             members.push(Member {
