@@ -49,6 +49,17 @@ pub enum Outcome {
         /// The targets whose device code is kept.
         targets: Vec<String>,
     },
+    /// Device code was put back.
+    Joined {
+        /// Number of wrappers.
+        wrappers: usize,
+        /// The targets whose device code is in it now.
+        targets: Vec<String>,
+        /// Size before, in bytes.
+        size_before: u64,
+        /// Size after, in bytes.
+        size_after: u64,
+    },
     /// It was already split.
     AlreadySplit,
     /// It was skipped.

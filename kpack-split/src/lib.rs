@@ -17,6 +17,7 @@ pub mod elf;
 mod input;
 pub mod inspect;
 pub mod install;
+pub mod join;
 mod leftover;
 mod lossy;
 mod report_json;

@@ -37,14 +37,22 @@ impl Serialize for Json<'_, FileReport> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut file = serializer.serialize_map(None)?;
         file.serialize_entry("path", &self.0.path)?;
+        let is_split = matches!(self.0.outcome, Outcome::Split { .. });
         match &self.0.outcome {
             Outcome::Split {
                 wrappers,
                 targets,
                 size_before,
                 size_after,
+            }
+            | Outcome::Joined {
+                wrappers,
+                targets,
+                size_before,
+                size_after,
             } => {
-                file.serialize_entry("outcome", "split")?;
+                let outcome = if is_split { "split" } else { "joined" };
+                file.serialize_entry("outcome", outcome)?;
                 file.serialize_entry("wrappers", wrappers)?;
                 file.serialize_entry("targets", targets)?;
                 file.serialize_entry("size_before", size_before)?;

@@ -140,7 +140,7 @@ fn apply(
         .filter(|(_, file)| !file.split_before)
         .map(|(name, _)| name)
         .collect();
-    let replaces = |kernel: &str| {
+    let replaces = |_: &TargetId, kernel: &str| {
         let object = ObjectName::parse(KernelName::parse(kernel).binary);
         object.is_some_and(|object| again.iter().any(|name| *name == object.file()))
     };

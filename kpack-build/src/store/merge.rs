@@ -14,10 +14,14 @@ use super::staged_file::StagedFile;
 use crate::Error;
 use crate::parallel;
 
+/// Whether a kernel for a target is replaced.
+pub type Replaces<'a> = dyn Fn(&TargetId, &str) -> bool + Sync + 'a;
+
 /// How to change a module's archives.
 pub struct Update<'a> {
-    /// Whether an existing kernel belongs to a rewritten binary.
-    pub replaces: &'a (dyn Fn(&str) -> bool + Sync),
+    /// Whether an existing kernel for a target belongs to a rewritten binary, whose code for that target
+    /// is known.
+    pub replaces: &'a Replaces<'a>,
     /// Whether the archive of a target without new kernels may change.
     pub touches: &'a dyn Fn(&TargetId) -> bool,
     /// Only compute the archives; do not keep them.
@@ -88,13 +92,17 @@ impl Update<'_> {
         let key = target.to_string();
         let toc = old.archive.toc();
         let mut kernels = toc.kernels.keys();
-        if !(self.touches)(target) || !kernels.any(|kernel| (self.replaces)(kernel)) {
+        if !(self.touches)(target) || !kernels.any(|kernel| (self.replaces)(target, kernel)) {
             let known = manifest.kpack_files.get(&key);
             let entry = entry_of(target, directory.archive_name(target), old, known)?;
             manifest.kpack_files.insert(key, entry);
             return Ok(None);
         }
-        if toc.kernels.keys().all(|kernel| (self.replaces)(kernel)) {
+        if toc
+            .kernels
+            .keys()
+            .all(|kernel| (self.replaces)(target, kernel))
+        {
             manifest.kpack_files.remove(&key);
             if !self.only_computed {
                 emptied.push(directory.archive_name(target));
@@ -128,7 +136,7 @@ impl Update<'_> {
 /// State of an update shared by threads.
 struct Writer<'a> {
     directory: &'a KpackDir,
-    replaces: &'a (dyn Fn(&str) -> bool + Sync),
+    replaces: &'a Replaces<'a>,
     only_computed: bool,
 }
 
@@ -143,7 +151,7 @@ impl Writer<'_> {
     ) -> Result<(TargetId, Written, Option<StagedFile>), Error> {
         if let Some(mut old) = old {
             archive
-                .merge(&mut old.archive, |kernel| !(self.replaces)(kernel))
+                .merge(&mut old.archive, |kernel| !(self.replaces)(&target, kernel))
                 .map_err(|error| Error::archive(&old.path, "merge", error))?;
         }
         if self.only_computed {

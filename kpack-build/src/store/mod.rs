@@ -18,10 +18,10 @@ pub use identity::Identity;
 pub use kpack_dir::{
     KpackDir, Present, entry, entry_of, stage_archive, stage_manifest, write_manifest,
 };
-pub use merge::{Update, Updated};
+pub use merge::{Replaces, Update, Updated};
 pub use names::{check_names, is_name_part};
 pub use replace::{Renames, recover_directory, remove_directory, replace_directory};
 pub use scratch::scratch_file;
 pub use sparse::copy_range;
 pub use staged_file::{StagedFile, same_bytes, stem_of};
-pub use transaction::Transaction;
+pub use transaction::{Transaction, replace};

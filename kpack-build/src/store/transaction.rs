@@ -142,19 +142,34 @@ impl Transaction {
         if !self.emptied.is_empty() {
             directory.sync()?;
         }
-        let mut changed: BTreeSet<PathBuf> = BTreeSet::new();
-        let mut directories = Vec::new();
-        for host in std::mem::take(&mut self.hosts) {
-            let directory = host.directory();
-            if changed.insert(directory.path().to_owned()) {
-                directories.push(directory.clone());
-            }
-            // With the same bytes, too: a build system compares its time with that of its input.
-            host.replace()?;
-        }
-        drop(locks);
-        directories.iter().try_for_each(|changed| changed.sync())
+        rename(std::mem::take(&mut self.hosts), locks)
     }
+}
+
+/// Renames a host file that needs no new archives, as [`Transaction::commit`] does.
+///
+/// # Errors
+/// [`Error::Changed`] if the file that it replaces changed since it was read; [`Error::Io`].
+pub fn replace(host: StagedFile) -> Result<(), Error> {
+    let hosts = vec![host];
+    let locks = Locks::on(&hosts)?;
+    rename(hosts, locks)
+}
+
+/// Renames host files and makes that durable.
+fn rename(hosts: Vec<StagedFile>, locks: Locks) -> Result<(), Error> {
+    let mut changed: BTreeSet<PathBuf> = BTreeSet::new();
+    let mut directories = Vec::new();
+    for host in hosts {
+        let directory = host.directory();
+        if changed.insert(directory.path().to_owned()) {
+            directories.push(directory.clone());
+        }
+        // With the same bytes, too: a build system compares its time with that of its input.
+        host.replace()?;
+    }
+    drop(locks);
+    directories.iter().try_for_each(|changed| changed.sync())
 }
 
 /// Locks on the files to replace, so that a waiting run sees that it came too late. If files cannot

@@ -4,6 +4,11 @@ use std::fmt;
 
 use crate::TargetId;
 
+/// The entry ID of a code object for `target`.
+pub fn code_object_id(target: impl fmt::Display) -> String {
+    format!("hipv4-amdgcn-amd-amdhsa--{target}")
+}
+
 /// A bundle entry ID, such as `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EntryId {
@@ -39,7 +44,7 @@ impl EntryId {
     /// The ID that a code object for `target` would have in a bundle.
     pub(super) fn of(target: TargetId) -> Self {
         Self {
-            text: format!("hipv4-amdgcn-amd-amdhsa--{target}"),
+            text: code_object_id(&target),
             target: Some(target),
         }
     }

@@ -14,8 +14,8 @@ use crate::archive::with_capacity;
 use crate::code_object::{CodeObject, CodeObjectError};
 
 pub use code_objects::{CodeObjectReader, CodeObjects, DeviceCode};
-pub use entry_id::EntryId;
-pub use write::plain;
+pub use entry_id::{EntryId, code_object_id};
+pub use write::{Layout, plain};
 
 /// The first bytes of a plain bundle.
 pub const PLAIN_MAGIC: &[u8; 24] = b"__CLANG_OFFLOAD_BUNDLE__";

@@ -161,6 +161,19 @@ fn summary(report: &Report) -> Text {
                     count(targets.len() as u64, "target")
                 ));
             }
+            Outcome::Joined {
+                wrappers,
+                targets,
+                size_before,
+                size_after,
+            } => text.line(format_args!(
+                "{}: {} -> {} ({}, {})",
+                file.path,
+                size(*size_before),
+                size(*size_after),
+                count(*wrappers as u64, "wrapper"),
+                targets.join(", ")
+            )),
             Outcome::Relocated { wrappers, targets } => {
                 text.line(format_args!(
                     "{}: split before the link, device code moved into the prefix ({}, {})",

@@ -24,6 +24,7 @@ macro_rules! exit_codes {
 
 mod extract;
 mod install;
+mod join;
 mod launch;
 mod list;
 mod object;
@@ -68,6 +69,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Install(install::Arguments),
+    Join(join::Arguments),
     Split(split::Arguments),
     Object(object::Arguments),
     Launch(launch::Arguments),
@@ -115,6 +117,7 @@ pub fn main() -> ExitCode {
     }
     let result = match &cli.command {
         Command::Install(arguments) => install::run(arguments),
+        Command::Join(arguments) => join::run(arguments),
         Command::Split(arguments) => split::run(arguments),
         Command::Object(arguments) => object::run(arguments),
         Command::Launch(arguments) => launch::run(arguments),

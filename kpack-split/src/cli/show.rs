@@ -39,6 +39,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let what = match &inspection.content {
+        Content::FatBinary(fat) if fat.joined.is_some() => "joined binary",
         Content::FatBinary(_) => "fat binary",
         Content::SplitBinary(_) => "split binary",
         Content::HostBinary(_) => "host binary",
@@ -99,6 +100,13 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
         },
     ));
     text.table(2, &["target", ">code objects", ">size"], totals);
+    if let Some(joined) = &fat.joined {
+        let name = joined.kernel_name.as_deref().unwrap_or_default();
+        text.line(format_args!("split as: {name}"));
+        for path in &joined.kpack_search_paths {
+            text.line(format_args!("rest of its device code: {path}"));
+        }
+    }
     let heading = [
         ">wrapper",
         ">file offset",

@@ -168,6 +168,8 @@ struct Explained {
     wrappers: Vec<u64>,
     /// Address of the marker.
     marker: u64,
+    /// What the wrappers of a joined binary point to instead, by their addresses.
+    bundles: BTreeMap<u64, u64>,
 }
 
 impl Explained {
@@ -191,8 +193,16 @@ impl Explained {
             }
             _ => (0..0, Vec::new(), None),
         };
+        let code = split.device_code()?;
+        let bundles = match &code {
+            DeviceCode::Fat(joined) if joined.joined.is_some() => {
+                let wrappers = joined.wrappers.iter();
+                wrappers.map(|w| (w.address, w.bundle_address)).collect()
+            }
+            _ => BTreeMap::new(),
+        };
         // The other wrappers still point to their own markers.
-        let marker = match split.device_code()? {
+        let marker = match &code {
             DeviceCode::Split(split) => {
                 let mut wrappers = split.iter();
                 let redirected = wrappers.find(|w| Some(w.address) == first);
@@ -205,7 +215,13 @@ impl Explained {
             moved,
             wrappers,
             marker,
+            bundles,
         })
+    }
+
+    /// What the wrapper at `address` must point to.
+    fn pointer(&self, address: u64) -> u64 {
+        self.bundles.get(&address).copied().unwrap_or(self.marker)
     }
 
     /// Whether the section may move, and moved to the former place of the device code.
@@ -235,7 +251,7 @@ impl Explained {
             if inside < WRAPPER_SIZE {
                 return match inside {
                     0 => new == 1 << 32 | u64::from(MAGIC_SPLIT),
-                    POINTER => new == self.marker,
+                    POINTER => new == self.pointer(self.wrappers[index]),
                     _ => new == index as u64,
                 };
             }
@@ -246,9 +262,9 @@ impl Explained {
                 (address - section.addr).is_multiple_of(24) && (old ^ new) >> 48 << 48 == old ^ new
             }
             elf::SHT_RELA => pods::<elf::Rela64<LE>>(entry).first().is_some_and(|rela| {
-                let pointer = rela.r_offset.get(LE).wrapping_sub(POINTER);
-                self.wrappers.binary_search(&pointer).is_ok()
-                    && rela.r_addend.get(LE) as u64 == self.marker
+                let wrapper = rela.r_offset.get(LE).wrapping_sub(POINTER);
+                self.wrappers.binary_search(&wrapper).is_ok()
+                    && rela.r_addend.get(LE) as u64 == self.pointer(wrapper)
             }),
             _ => false,
         }

@@ -321,8 +321,15 @@ pub(crate) fn device_code(geometry: &Geometry, marker: &[u8], edits: &mut Edits)
     let fat_end = geometry.fat_offset + (geometry.fat.end - geometry.fat.start);
     let kept_end = geometry.kept_offset(geometry.kept);
     let marker_end = geometry.kept_offset(geometry.marker.end);
-    edits.write(geometry.fat_offset, marker.to_vec());
+    edits.write(geometry.kept_offset(geometry.marker.start), marker.to_vec());
     match &geometry.moved {
+        None if geometry.joined.is_some() => {
+            // What moved is between the marker and the device code.
+            let own_end = geometry.marker_section.end.min(geometry.fat.start);
+            edits.zero(marker_end, own_end - geometry.marker.end);
+            let stays = kept_end.saturating_sub(geometry.fat_offset);
+            edits.zero(geometry.fat_offset, stays);
+        }
         None => edits.zero(marker_end, kept_end - marker_end),
         Some(moved) => {
             let block = geometry.kept_offset(moved.to);
@@ -332,6 +339,7 @@ pub(crate) fn device_code(geometry: &Geometry, marker: &[u8], edits: &mut Edits)
         }
     }
     if let Some(cut) = &geometry.cut {
-        edits.zero(cut.end, fat_end - cut.end);
+        // There may be padding after device code that was put back; it is cut out, too.
+        edits.zero(cut.end, fat_end.saturating_sub(cut.end));
     }
 }

@@ -131,6 +131,19 @@ impl<S: ReadAt> Image<S> {
         &self.source
     }
 
+    /// The host's triple in the entry IDs of bundles.
+    pub(crate) fn host_triple(&self) -> &'static str {
+        match self.machine {
+            Machine::X86_64 => "x86_64-unknown-linux",
+            Machine::AArch64 => "aarch64-unknown-linux",
+        }
+    }
+
+    /// Offset of the section headers.
+    pub(crate) fn table_offset(&self) -> u64 {
+        self.header.e_shoff.get(LE)
+    }
+
     /// Whether it runs at its linked addresses, without relocation at run time.
     pub(crate) fn is_position_dependent(&self) -> bool {
         self.header.e_type.get(LE) == elf::ET_EXEC

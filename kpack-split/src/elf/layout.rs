@@ -13,14 +13,15 @@ use object::elf;
 
 use super::dynamic::Dynamic;
 use super::edits::{self, Edits};
-use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Segment};
+use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
+use super::hole::Hole;
 use super::image::Image;
 use super::plan::{Gap, Parts, Plan, PlannedWrapper};
 use super::records::FAT_SECTION;
 use super::refuse;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
-use super::wrappers::FatBinary;
+use super::wrappers::{FatBinary, KeptMarker};
 use super::{ElfError, ReadAt};
 
 /// Smallest supported page size, in bytes.
@@ -38,6 +39,8 @@ pub(crate) struct Geometry {
     pub(crate) marker: Range<u64>,
     /// Section `.rocm_kpack_ref`: marker and padding.
     pub(crate) marker_section: Range<u64>,
+    /// Index of the section that a joined binary has for its marker already.
+    pub(crate) joined: Option<usize>,
     /// The sections that make room for a program header.
     pub(crate) moved: Option<Moved>,
     /// Index of the PT_PHDR whose program header table entry is reused.
@@ -60,9 +63,9 @@ impl Geometry {
         self.moved.as_ref().and_then(|moved| moved.map(address))
     }
 
-    /// Input file offset of an address in the kept part of the device code's range.
+    /// Input file offset of an address in the kept part of the device code's range, or of the marker.
     pub(crate) fn kept_offset(&self, address: u64) -> u64 {
-        self.fat_offset + (address - self.fat.start)
+        self.fat_offset + address - self.fat.start
     }
 
     /// What the host binary's file leaves out.
@@ -90,7 +93,10 @@ impl Plan {
     ) -> Result<Self, ElfError> {
         image.validate()?;
         let dynamic = Dynamic::read(image)?;
-        let geometry = Geometry::new(image, &dynamic, fat, marker)?;
+        let geometry = match &fat.joined {
+            Some(kept) => Geometry::of_joined(image, fat, kept, marker)?,
+            None => Geometry::new(image, &dynamic, fat, marker)?,
+        };
         check_overlaps(image, &geometry)?;
 
         let table = SectionTable::new(image, &geometry)?;
@@ -157,6 +163,7 @@ impl Geometry {
             fat_offset: fat.offset,
             marker: start..marker_end,
             marker_section: start..end,
+            joined: None,
             moved: None,
             given_up: None,
             grown: 0..0,
@@ -207,6 +214,61 @@ impl Geometry {
         Ok(split)
     }
 
+    /// Takes device code out that was put back: its marker, and what moved, stay where they are.
+    fn of_joined<S: ReadAt>(
+        image: &Image<S>,
+        fat: &FatBinary,
+        kept: &KeptMarker,
+        marker: &[u8],
+    ) -> Result<Self, ElfError> {
+        let size = marker.len() as u64;
+        if size > kept.available {
+            refuse!(
+                "its marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
+                kept.available
+            );
+        }
+        let marker = kept.address..kept.address + size;
+        let Some(hole) = Hole::find(image, &marker)? else {
+            refuse!("it has no section `{FAT_SECTION}`");
+        };
+        let segment = &image.segments[hole.load];
+        let Range { start, end } = fat.addresses;
+        if start < hole.free.start || hole.free.end < end {
+            refuse!(
+                "its device code, at {start:#x}..{end:#x}, is not where `kpack join` puts it; install the unsplit binary"
+            );
+        }
+        let cut = Some(hole.cut.clone()).filter(|cut| !cut.is_empty());
+        let kept_end = cut.as_ref().map_or(end, |_| hole.kept);
+        let own_end = kept.address + kept.available;
+        let between =
+            |s: &Section| s.is_alloc() && s.addr >= own_end && s.addr < start && s.size > 0;
+        let marker_end = match image.sections.iter().any(between) {
+            true => own_end,
+            false => kept_end,
+        };
+        let reserved = segment.memsz > segment.filesz && cut.is_some();
+        Ok(Self {
+            load: hole.load,
+            fat: start..end,
+            fat_offset: fat.offset,
+            marker,
+            marker_section: kept.address..marker_end,
+            joined: Some(hole.marker),
+            moved: None,
+            given_up: None,
+            grown: 0..0,
+            kept: kept_end,
+            nobits: match reserved {
+                true => kept_end..hole.free.end.max(kept_end),
+                false => marker_end..marker_end,
+            },
+            resume: None,
+            cut,
+        })
+    }
+
     /// The addresses that are no longer mapped, if any.
     pub(crate) fn unmapped(&self) -> Option<Range<u64>> {
         self.cut.as_ref()?;
@@ -227,7 +289,7 @@ fn freed(content_end: u64, end: u64, page: u64, follows: bool) -> Option<(u64, u
 
 /// The largest alignment of a PT_LOAD. The cut must be a multiple of it, so that later offsets and
 /// addresses stay congruent.
-fn page_size<S>(image: &Image<S>) -> u64 {
+pub(super) fn page_size<S>(image: &Image<S>) -> u64 {
     image
         .segments
         .iter()
@@ -351,6 +413,9 @@ fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec
     let mut first = *old;
     first.filesz = geometry.kept - old.vaddr;
     let Some(resume) = geometry.resume else {
+        if geometry.joined.is_some() && old.memsz == old.filesz {
+            first.memsz = first.filesz;
+        }
         return vec![first];
     };
     let mut second = *old;

@@ -1,5 +1,5 @@
 //! Splits one linked ELF file: reads it, finds its device code, plans the host binary, and applies
-//! the plan.
+//! the plan. `JoinPlan` is the reverse.
 //!
 //! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `Plan` (the layout, pure data)
 //! → `Plan::apply` (the rewrite, checked afterwards).
@@ -9,7 +9,9 @@ mod compare;
 mod dynamic;
 mod edits;
 mod headers;
+mod hole;
 mod image;
+mod join;
 mod layout;
 mod plan;
 mod room;
@@ -19,8 +21,9 @@ mod wrappers;
 pub use self::{
     compare::compare,
     image::Image,
+    join::{JoinPlan, NewCode},
     plan::Plan,
-    wrappers::{DeviceCode, FatBinary, NoDeviceCode, SplitWrapper},
+    wrappers::{DeviceCode, FatBinary, KeptMarker, NoDeviceCode, SplitWrapper},
 };
 pub(crate) use check::loaded as check_loaded;
 pub(crate) use dynamic::{Dynamic, Relocations, is_address};

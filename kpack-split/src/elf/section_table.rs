@@ -29,6 +29,9 @@ pub(crate) struct SectionTable {
 
 impl SectionTable {
     pub(crate) fn new<S: ReadAt>(image: &Image<S>, geometry: &Geometry) -> Result<Self, ElfError> {
+        if let Some(own) = geometry.joined {
+            return Self::split_again(image, geometry, own);
+        }
         let count = image.sections.len() + 1;
         if count >= INDEX_LIMIT {
             refuse!(
@@ -37,14 +40,7 @@ impl SectionTable {
                 INDEX_LIMIT - 2
             );
         }
-        let old_names = &image.sections[image.names_index];
-        if old_names.is_alloc() {
-            refuse!("its section header string table is loaded, which is not supported");
-        }
-        let mut names = image.section_bytes(old_names)?;
-        if names.last().is_some_and(|byte| *byte != 0) {
-            names.push(0);
-        }
+        let mut names = names(image)?;
         let marker_name = names.len() as u32;
         names.extend_from_slice(marker::SECTION_NAME.as_bytes());
         names.push(0);
@@ -80,6 +76,69 @@ impl SectionTable {
                 order.push(Some(index));
             }
         }
+        Ok(Self::ordered(image, names, &order, &|old| match old {
+            Some(index) => relocated(&image.sections[index], geometry),
+            None => marker_section.clone(),
+        }))
+    }
+
+    /// The table of a joined binary that is split again: the section of its marker, with index `own`,
+    /// is there already.
+    fn split_again<S: ReadAt>(
+        image: &Image<S>,
+        geometry: &Geometry,
+        own: usize,
+    ) -> Result<Self, ElfError> {
+        let is_fat = |index: &usize| image.sections[*index].name == FAT_SECTION;
+        let mut order: Vec<usize> = (0..image.sections.len()).filter(|i| !is_fat(i)).collect();
+        let fat = (0..image.sections.len()).filter(is_fat);
+        let after = order
+            .iter()
+            .position(|index| match geometry.nobits.is_empty() {
+                true => *index == own,
+                false => image.sections[*index].addr >= geometry.nobits.start,
+            });
+        let place = match (after, geometry.nobits.is_empty()) {
+            (Some(place), true) => place + 1,
+            (Some(place), false) => place,
+            (None, _) => order.len(),
+        };
+        order.splice(place..place, fat);
+        Self::reordered(image, &order, own, &|index, section| {
+            *section = relocated(section, geometry);
+            if index == own {
+                section.size = geometry.marker_section.end - section.addr;
+            }
+        })
+    }
+
+    /// The same sections in another order, which `change` changes. `marker` is the index of the
+    /// marker's section.
+    pub(crate) fn reordered<S: ReadAt>(
+        image: &Image<S>,
+        order: &[usize],
+        marker: usize,
+        change: &dyn Fn(usize, &mut Section),
+    ) -> Result<Self, ElfError> {
+        let order: Vec<Option<usize>> = order.iter().copied().map(Some).collect();
+        let mut table = Self::ordered(image, names(image)?, &order, &|old| {
+            let index = old.unwrap_or(0);
+            let mut section = image.sections[index].clone();
+            change(index, &mut section);
+            section
+        });
+        table.marker_index = table.renumber(marker);
+        Ok(table)
+    }
+
+    /// Sections in this order, by their old indices; `None` is the marker's new section. `section` gives
+    /// their headers, with the old section numbers.
+    fn ordered<S>(
+        image: &Image<S>,
+        names: Vec<u8>,
+        order: &[Option<usize>],
+        section: &dyn Fn(Option<usize>) -> Section,
+    ) -> Self {
         let mut renumbered = vec![0; image.sections.len()];
         for (new, old) in order.iter().enumerate() {
             if let Some(old) = old {
@@ -87,20 +146,23 @@ impl SectionTable {
             }
         }
         let mut this = Self {
-            sections: Vec::with_capacity(count),
+            sections: Vec::with_capacity(order.len()),
             names,
             names_index: renumbered[image.names_index],
             marker_index: order.iter().position(Option::is_none).unwrap_or(0),
             renumbered,
         };
         for old in order {
-            let section = match old {
-                Some(index) => this.relocated(&image.sections[index], geometry),
-                None => marker_section.clone(),
-            };
+            let mut section = section(*old);
+            section.link = this.renumber(section.link as usize) as u32;
+            let info_is_section = section.flags.0 & elf::SHF_INFO_LINK.0 != 0
+                || matches!(section.kind, elf::SHT_REL | elf::SHT_RELA);
+            if info_is_section {
+                section.info = this.renumber(section.info as usize) as u32;
+            }
             this.sections.push(section);
         }
-        Ok(this)
+        this
     }
 
     /// New index of section `old`. Reserved indices stay unchanged.
@@ -114,32 +176,6 @@ impl SectionTable {
 
     pub(crate) fn names_index(&self) -> usize {
         self.names_index
-    }
-
-    /// The section's new header.
-    fn relocated(&self, old: &Section, geometry: &Geometry) -> Section {
-        let mut section = old.clone();
-        if section.name == FAT_SECTION {
-            section.kind = elf::SHT_NOBITS;
-            section.addr = geometry.nobits.start;
-            section.size = geometry.nobits.end - geometry.nobits.start;
-            section.offset = geometry.output_offset(geometry.kept_offset(geometry.nobits.start));
-            if section.align > 1 && !section.addr.is_multiple_of(section.align) {
-                section.align = 1;
-            }
-        } else if let Some(to) = geometry.map(section.addr).filter(|_| section.is_alloc()) {
-            section.addr = to;
-            section.offset = geometry.kept_offset(to);
-        } else {
-            section.offset = geometry.output_offset(section.offset);
-        }
-        section.link = self.renumber(section.link as usize) as u32;
-        let info_is_section = section.flags.0 & elf::SHF_INFO_LINK.0 != 0
-            || matches!(section.kind, elf::SHT_REL | elf::SHT_RELA);
-        if info_is_section {
-            section.info = self.renumber(section.info as usize) as u32;
-        }
-        section
     }
 
     /// Returns the sections, the tail of the file from `offset` (names, then headers), and the
@@ -180,4 +216,37 @@ pub(crate) fn kept_end<S>(image: &Image<S>, gap: &Gap) -> u64 {
     } else {
         image.size
     }
+}
+
+/// The section's new header, with the old section numbers.
+fn relocated(old: &Section, geometry: &Geometry) -> Section {
+    let mut section = old.clone();
+    if section.name == FAT_SECTION {
+        section.kind = elf::SHT_NOBITS;
+        section.addr = geometry.nobits.start;
+        section.size = geometry.nobits.end - geometry.nobits.start;
+        section.offset = geometry.output_offset(geometry.kept_offset(geometry.nobits.start));
+        if section.align > 1 && !section.addr.is_multiple_of(section.align) {
+            section.align = 1;
+        }
+    } else if let Some(to) = geometry.map(section.addr).filter(|_| section.is_alloc()) {
+        section.addr = to;
+        section.offset = geometry.kept_offset(to);
+    } else {
+        section.offset = geometry.output_offset(section.offset);
+    }
+    section
+}
+
+/// The names of the sections, each with its end.
+fn names<S: ReadAt>(image: &Image<S>) -> Result<Vec<u8>, ElfError> {
+    let section = &image.sections[image.names_index];
+    if section.is_alloc() {
+        refuse!("its section header string table is loaded, which is not supported");
+    }
+    let mut names = image.section_bytes(section)?;
+    if names.last().is_some_and(|byte| *byte != 0) {
+        names.push(0);
+    }
+    Ok(names)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
+use kpack_format::marker;
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -78,6 +79,19 @@ pub struct FatBinary {
     /// Wrappers of objects that were split before the link, if others were not. Most fat binaries
     /// have none.
     pub split_before: Vec<SplitWrapper>,
+    /// The marker that a joined binary keeps: some of its device code was put back after a split.
+    pub joined: Option<Box<KeptMarker>>,
+}
+
+/// The marker of a binary whose wrappers do not point to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptMarker {
+    /// Its address.
+    pub address: u64,
+    /// Its file offset.
+    pub offset: u64,
+    /// Bytes from the marker to the end of its section.
+    pub available: u64,
 }
 
 impl FatBinary {
@@ -140,6 +154,9 @@ impl<S: ReadAt> Image<S> {
             (true, false) => self.follow_markers(&markers).map(DeviceCode::Split),
             (false, _) => {
                 let mut binary = self.follow_bundles(fat, &bundles)?;
+                if markers.is_empty() {
+                    binary.joined = self.kept_marker(&binary);
+                }
                 binary.split_before = self.follow_markers(&markers)?;
                 Ok(DeviceCode::Fat(binary))
             }
@@ -272,7 +289,27 @@ impl<S: ReadAt> Image<S> {
             offset: fat.offset,
             wrappers,
             split_before: Vec::new(),
+            joined: None,
         })
+    }
+
+    /// The marker before device code that was put back. The objects of other fat binaries have none, or
+    /// wrappers that point to it.
+    fn kept_marker(&self, fat: &FatBinary) -> Option<Box<KeptMarker>> {
+        let (_, load) = self.load_of(&fat.addresses)?;
+        let before = |s: &&Section| {
+            s.name == marker::SECTION_NAME
+                && s.is_alloc()
+                && s.has_bytes()
+                && load.vaddr <= s.addr
+                && s.addr_end() <= fat.addresses.start
+        };
+        let section = self.sections.iter().rfind(before)?;
+        Some(Box::new(KeptMarker {
+            address: section.addr,
+            offset: section.offset,
+            available: section.size,
+        }))
     }
 
     fn follow_markers(&self, found: &[RawWrapper]) -> Result<Vec<SplitWrapper>, ElfError> {

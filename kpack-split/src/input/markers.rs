@@ -4,7 +4,7 @@ use kpack_format::marker::{self, Marker};
 
 use super::Linked;
 use crate::Error;
-use crate::elf::{ReadAt, SplitWrapper};
+use crate::elf::{DeviceCode, FatBinary, ReadAt, SplitWrapper};
 
 /// Wrappers with equal markers.
 #[derive(Debug, PartialEq)]
@@ -42,15 +42,33 @@ impl Linked {
         Ok(found)
     }
 
+    /// The marker that a joined binary keeps; `None` for others.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is damaged.
+    pub(crate) fn kept_marker(&self) -> Result<Option<Marker>, Error> {
+        let DeviceCode::Fat(FatBinary {
+            joined: Some(kept), ..
+        }) = &self.code
+        else {
+            return Ok(None);
+        };
+        let marker = self.marker_at(kept.offset, kept.available, "marker");
+        marker.map(Some)
+    }
+
     fn marker(&self, wrapper: &SplitWrapper) -> Result<Marker, Error> {
-        let at = wrapper.marker_offset;
-        let available = usize::try_from(wrapper.marker_available).unwrap_or(usize::MAX);
+        let what = format!("marker of wrapper {}", wrapper.co_index);
+        self.marker_at(wrapper.marker_offset, wrapper.marker_available, &what)
+    }
+
+    fn marker_at(&self, at: u64, available: u64, what: &str) -> Result<Marker, Error> {
+        let available = usize::try_from(available).unwrap_or(usize::MAX);
         let mut bytes = vec![0; available.min(marker::MAX_SIZE)];
         let read = self.image.source().read_exact_at(at, &mut bytes);
         read.map_err(|e| self.error(e.into()))?;
         let marker = Marker::read(&bytes).map_err(|e| {
-            let index = wrapper.co_index;
-            let text = format!("marker of wrapper {index} at file offset {at:#x}: {e}");
+            let text = format!("{what} at file offset {at:#x}: {e}");
             Error::refused(&self.path, text)
         });
         Ok(marker?.0)

@@ -107,6 +107,13 @@ fn fat_binary(fat: &FatBinary) -> Object {
     }
     let targets: Json = fat.targets().into_iter().map(target).collect();
     json.0.extend(object! {"targets": targets}.0);
+    if let Some(marker) = &fat.joined {
+        let joined = object! {
+            "kernel_name": marker.kernel_name.clone().unwrap_or_default(),
+            "kpack_search_paths": marker.kpack_search_paths.clone(),
+        };
+        json.0.extend(object! {"joined": joined}.0);
+    }
     json
 }
 

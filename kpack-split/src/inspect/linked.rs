@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kpack_format::TargetId;
+use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::Bundle;
 
@@ -22,6 +23,8 @@ pub struct FatBinary {
     pub wrappers: Vec<(Wrapper, Bundle)>,
     /// Number of further wrappers, of objects that were split before the link.
     pub split_before: usize,
+    /// The marker of a joined binary: where the rest of its device code is.
+    pub joined: Option<Marker>,
 }
 
 impl FatBinary {
@@ -64,6 +67,7 @@ pub(super) fn inspect(linked: Linked) -> Result<Content, Error> {
                 section_size: fat.size(),
                 wrappers: fat.wrappers.iter().cloned().zip(bundles?).collect(),
                 split_before: fat.split_before.len(),
+                joined: linked.kept_marker()?,
             })
         }
         DeviceCode::Split(wrappers) => {

@@ -44,7 +44,7 @@ impl Run<'_> {
         let directory = transaction.directory();
         let mut manifest = self.manifest(directory, report)?;
         let writes_manifest = self.writes_manifest(directory)?;
-        let replaces = |kernel: &str| self.is_replaced(kernel);
+        let replaces = |target: &TargetId, kernel: &str| self.is_replaced(target, kernel);
         let update = Update {
             replaces: &replaces,
             touches: &|target| {
@@ -118,9 +118,10 @@ impl Run<'_> {
     }
 
     /// Whether a kernel belongs to one of the binaries being split.
-    fn is_replaced(&self, kernel: &str) -> bool {
-        let binary = KernelName::parse(kernel).binary;
-        self.fat.iter().any(|fat| fat.located.name == binary)
+    fn is_replaced(&self, target: &TargetId, kernel: &str) -> bool {
+        let name = KernelName::parse(kernel).binary;
+        let mut named = self.fat.iter().filter(|fat| fat.located.name == name);
+        named.any(|binary| binary.fat().is_none_or(|fat| fat.replaces(target)))
     }
 
     /// The manifest to start from: the existing one. It keeps its entries for missing archives,

@@ -4,8 +4,11 @@ use std::path::{Component, Path, PathBuf};
 
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
+use walkdir::WalkDir;
 
 use crate::Error;
+use crate::input::{self, FileKind};
+use crate::leftover::is_leftover;
 use crate::store::Directory;
 
 /// An install prefix, with symbolic links resolved.
@@ -60,6 +63,27 @@ impl Prefix {
             .name(&path)
             .map_err(|reason| Error::refused(&joined, reason))?;
         Ok(Located { path, name })
+    }
+
+    /// The linked files in the prefix, in order of path. Symbolic links are not followed.
+    pub(crate) fn linked_files(&self) -> Result<Vec<PathBuf>, Error> {
+        let walk = WalkDir::new(&self.path).sort_by_file_name().into_iter();
+        let mut found = Vec::new();
+        for entry in walk.filter_entry(|entry| !is_leftover(entry.file_name())) {
+            let entry = entry.map_err(|e| {
+                let path = e.path().unwrap_or(&self.path).to_owned();
+                Error::io(&path, "list", e.into())
+            })?;
+            if !entry.file_type().is_file() {
+                continue;
+            }
+            let path = entry.into_path();
+            let file = input::open(&path)?;
+            if input::identify(&path, &file)? == Some(FileKind::Linked) {
+                found.push(path);
+            }
+        }
+        Ok(found)
     }
 
     /// Like `binary`, for a binary that need not exist.

@@ -21,12 +21,10 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::names::Group;
-use walkdir::WalkDir;
 
 use crate::Error;
 use crate::elf::Plan;
-use crate::input::{self, Archives, FileKind, Marked};
-use crate::leftover::is_leftover;
+use crate::input::{Archives, Marked};
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
@@ -208,6 +206,11 @@ impl Binary {
         placed.into_iter().chain(split).flatten().collect()
     }
 
+    /// The targets whose code of a joined binary is in archives alone.
+    fn elsewhere(&self) -> BTreeSet<TargetId> {
+        self.fat().map(FatFile::elsewhere).unwrap_or_default()
+    }
+
     fn fat(&self) -> Option<&FatFile> {
         match &self.content {
             BinaryContent::Fat(file) => Some(file),
@@ -253,23 +256,9 @@ fn all_binaries(
     report: &mut Report,
 ) -> Result<Vec<Binary>, Error> {
     let root = prefix.root().path();
-    let walk = WalkDir::new(root).sort_by_file_name();
-    let walk = walk.into_iter();
     let mut binaries = Vec::new();
-    for entry in walk.filter_entry(|entry| !is_leftover(entry.file_name())) {
-        let entry = entry.map_err(|e| {
-            let path = e.path().unwrap_or(root).to_owned();
-            Error::io(&path, "list", e.into())
-        })?;
-        let path = entry.path();
-        let is_linked = || -> Result<bool, Error> {
-            let file = input::open(path)?;
-            Ok(input::identify(path, &file)? == Some(FileKind::Linked))
-        };
-        if !entry.file_type().is_file() || !is_linked()? {
-            continue;
-        }
-        match Binary::read(prefix.binary(path)?, path, archives) {
+    for path in prefix.linked_files()? {
+        match Binary::read(prefix.binary(&path)?, &path, archives) {
             Ok(binary) if binary.has_device_code() => binaries.push(binary),
             Ok(_) => {}
             Err(Error::Refused { path, reason }) => {

@@ -117,9 +117,13 @@ fn marker(
     group: &Group,
     code_ids: BTreeMap<String, CodeId>,
 ) -> Marker {
-    Marker {
+    let marker = Marker {
         code_ids,
         ..kpacks.marker(&binary.located, group)
+    };
+    match binary.fat() {
+        Some(fat) => fat.with_kept(marker),
+        None => marker,
     }
 }
 

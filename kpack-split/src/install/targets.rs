@@ -55,6 +55,7 @@ pub(super) fn wanted_targets(
 
     let mut known = found.clone();
     known.extend(already.into_iter().flat_map(|(_, targets)| targets));
+    known.extend(fat.iter().flat_map(|binary| binary.elsewhere()));
     let missing: BTreeSet<_> = expected.difference(&known).cloned().collect();
     if !missing.is_empty() {
         let others = match fat.len() {
@@ -86,7 +87,8 @@ fn check_targets(
 ) -> Result<(), Error> {
     let own = binary.targets();
     let path = &binary.located.path;
-    let lacks: BTreeSet<_> = expected.difference(&own).cloned().collect();
+    let there = own.union(&binary.elsewhere()).cloned().collect();
+    let lacks: BTreeSet<_> = expected.difference(&there).cloned().collect();
     if !lacks.is_empty() {
         report.warn(
             path,

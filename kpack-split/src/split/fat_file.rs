@@ -1,7 +1,9 @@
 //! Reads a linked file for splitting.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
+use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 
 use super::{DeviceCode, code_ids, padding};
@@ -25,6 +27,8 @@ pub(crate) struct FatFile {
     pub(crate) code: DeviceCode,
     headers: Box<Image<()>>,
     fat: elf::FatBinary,
+    /// The marker of a joined binary.
+    kept: Option<Box<Marker>>,
 }
 
 /// Reads the file at `path` and tells whether to split it.
@@ -63,7 +67,37 @@ impl FatFile {
             code,
             headers: Box::new(linked.image.over(())),
             fat: fat.clone(),
+            kept: linked.kept_marker()?.map(Box::new),
         })
+    }
+
+    /// Whether splitting it replaces what archives have of it for `target`. A joined binary has code for
+    /// some targets only; what archives have for others stays.
+    pub(crate) fn replaces(&self, target: &TargetId) -> bool {
+        self.kept.is_none() || self.code.targets().contains(target)
+    }
+
+    /// The targets that a joined binary had code for when it was split, and has none for now.
+    pub(crate) fn elsewhere(&self) -> BTreeSet<TargetId> {
+        let own = self.code.targets();
+        let known = self.kept.iter().flat_map(|kept| kept.code_ids.keys());
+        let known = known.filter_map(|target| target.parse().ok());
+        known.filter(|target| !own.contains(target)).collect()
+    }
+
+    /// `marker` with the IDs of a joined binary's code for targets that are not in it.
+    pub(crate) fn with_kept(&self, mut marker: Marker) -> Marker {
+        let own = self.code.targets();
+        let is_elsewhere =
+            |target: &String| target.parse().is_ok_and(|target| !own.contains(&target));
+        let same = self
+            .kept
+            .iter()
+            .filter(|kept| kept.kernel_name == marker.kernel_name);
+        let ids: Vec<_> = same.flat_map(|kept| kept.code_ids.clone()).collect();
+        let elsewhere = ids.into_iter().filter(|(target, _)| is_elsewhere(target));
+        marker.code_ids.extend(elsewhere);
+        marker
     }
 
     /// Number of wrappers that belong to objects split before the link.

@@ -168,7 +168,7 @@ impl<'a> Release<'a> {
                 install_hint: None,
             };
             let update = Update {
-                replaces: &|_| true,
+                replaces: &|_, _| true,
                 touches: &|_| true,
                 only_computed: false,
             };

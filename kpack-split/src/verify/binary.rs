@@ -9,6 +9,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::{GFXARCH, SearchPath};
 
 use super::archive::counted;
+use super::joined;
 use super::{Context, Outcome, Report, Subject, resolution};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
@@ -24,6 +25,12 @@ pub(super) fn verify(
 ) -> Result<(), Error> {
     match &binary.code {
         DeviceCode::Split(wrappers) => check(binary, wrappers, context, report)?,
+        DeviceCode::Fat(fat) if fat.joined.is_some() => {
+            if let Err(error) = elf::check_loaded(&binary.image) {
+                report.fault(Subject::Marker, &binary.path, error.to_string());
+            }
+            joined::verify(binary, fat, context, report)?;
+        }
         DeviceCode::Fat(fat) => not_split(&binary.path, fat, report),
         DeviceCode::None(reason) if asked_for => {
             report.note(Subject::File, &binary.path, reason.to_string());

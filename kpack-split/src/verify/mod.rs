@@ -7,6 +7,7 @@ mod archive;
 mod artifacts;
 mod binary;
 mod databases;
+mod joined;
 mod manifest;
 mod original;
 mod report;
@@ -31,7 +32,8 @@ use crate::object_file::is_object;
 use crate::parallel::{self, lock, processors};
 
 use artifacts::Artifacts;
-use resolver::Resolver;
+pub(crate) use joined::differences as joined_differences;
+pub(crate) use resolver::Resolver;
 
 pub use report::{Check, Outcome, Report, Subject};
 

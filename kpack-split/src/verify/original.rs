@@ -5,6 +5,7 @@ use std::io::{BufReader, Seek, SeekFrom};
 use std::path::Path;
 
 use super::archive::counted;
+use super::joined;
 use super::resolver::Resolver;
 use super::{Context, Options, Outcome, Report, Subject};
 use kpack_format::TargetId;
@@ -32,10 +33,18 @@ pub(super) fn compare(
             return Err(Error::refused(original, "the original has no device code"));
         }
     };
-    let DeviceCode::Split(wrappers) = &binary.code else {
-        let text = "is not split, so there is nothing to compare with the original";
-        report.fault(Subject::CodeObjects, path, text);
-        return Ok(());
+    let wrappers = match &binary.code {
+        DeviceCode::Split(wrappers) => wrappers,
+        DeviceCode::Fat(FatBinary {
+            joined: Some(_), ..
+        }) => {
+            return joined::compare(binary, original, report);
+        }
+        _ => {
+            let text = "is not split, so there is nothing to compare with the original";
+            report.fault(Subject::CodeObjects, path, text);
+            return Ok(());
+        }
     };
 
     let count = fat.wrappers.len() + fat.split_before.len();
@@ -83,7 +92,9 @@ impl Kernels {
             for wrapper in &group.wrappers {
                 wrappers.insert(wrapper.position, (resolvers.len(), wrapper.co_index));
             }
-            resolvers.push(Resolver::open(context, path, &group.marker, kernel_name)?);
+            let (opened, overlay) = (&context.archives, context.artifacts.overlay());
+            let resolver = Resolver::open(opened, overlay, path, &group.marker, kernel_name)?;
+            resolvers.push(resolver);
         }
         Ok(Some(Self {
             resolvers,

@@ -35,7 +35,13 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
-    let resolver = Resolver::open(context, path, marker, kernel_name)?;
+    let resolver = Resolver::open(
+        &context.archives,
+        context.artifacts.overlay(),
+        path,
+        marker,
+        kernel_name,
+    )?;
     let mut this = Resolution {
         path,
         marker,

@@ -8,22 +8,22 @@ use kpack_format::archive::ArchiveError;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 
-use super::{Context, archive};
+use super::archive;
 use crate::Error;
-use crate::input::{Kpacks, OpenArchive, find_kpacks};
+use crate::input::{Archives, Kpacks, OpenArchive, Overlay, find_kpacks};
 use crate::parallel::lock;
 
 /// The archives of a split binary, open.
-pub(super) struct Resolver {
+pub(crate) struct Resolver {
     kernel_name: String,
     /// In the order of the search paths for each target.
     archives: Vec<Opened>,
     /// Archives that could not be opened, and why.
-    pub(super) damaged: Vec<(PathBuf, String)>,
+    pub(crate) damaged: Vec<(PathBuf, String)>,
     /// Archives with device code of another build of the binary, and their targets.
-    pub(super) other_builds: Vec<(String, PathBuf)>,
+    pub(crate) other_builds: Vec<(String, PathBuf)>,
     /// What the marker leads to, there or not.
-    pub(super) kpacks: Kpacks,
+    pub(crate) kpacks: Kpacks,
 }
 
 struct Opened {
@@ -35,27 +35,29 @@ struct Opened {
 
 /// Where a code object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(crate) struct Place {
     archive: usize,
-    pub(super) ordinal: u32,
+    pub(crate) ordinal: u32,
+    /// Its size in bytes.
+    pub(crate) size: u64,
 }
 
 impl Resolver {
-    /// Opens the archives that `marker` of the binary at `binary` leads to, in any of the artifacts that
-    /// belong together. `kernel_name` is the marker's.
-    pub(super) fn open(
-        context: &Context<'_>,
+    /// Opens the archives that `marker` of the binary at `binary` leads to, in any of the directories
+    /// that `overlay` lays over each other. `kernel_name` is the marker's.
+    pub(crate) fn open(
+        opened: &Archives,
+        overlay: &Overlay,
         binary: &Path,
         marker: &Marker,
         kernel_name: &str,
     ) -> Result<Self, Error> {
-        let overlay = context.artifacts.overlay();
-        let kpacks = find_kpacks(&context.archives, overlay, binary, marker)?;
+        let kpacks = find_kpacks(opened, overlay, binary, marker)?;
         let mut archives = Vec::new();
         let (mut damaged, mut other_builds) = (Vec::new(), Vec::new());
         for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
             let (target, path) = (kpack.target.clone(), kpack.path.clone());
-            match context.archives.open(&path) {
+            match opened.open(&path) {
                 Ok(archive) => {
                     let id = lock(&archive).toc().code_id(kernel_name, &target);
                     let is_of_another_build = !marker.accepts(&target, id);
@@ -83,7 +85,7 @@ impl Resolver {
     }
 
     /// Where the code object of wrapper `index` for `target` is.
-    pub(super) fn find(&self, index: u32, target: &str) -> Option<Place> {
+    pub(crate) fn find(&self, index: u32, target: &str) -> Option<Place> {
         let kernel = self.kernel(index);
         self.archives
             .iter()
@@ -95,12 +97,13 @@ impl Resolver {
                 is_right.then_some(Place {
                     archive,
                     ordinal: found.ordinal,
+                    size: found.original_size,
                 })
             })
     }
 
     /// The archives that have a code object of wrapper `index` for `target`.
-    pub(super) fn holders(&self, index: u32, target: &str) -> Vec<&Path> {
+    pub(crate) fn holders(&self, index: u32, target: &str) -> Vec<&Path> {
         let kernel = self.kernel(index);
         let has = |opened: &&Opened| {
             let open = lock(&opened.archive);
@@ -114,12 +117,12 @@ impl Resolver {
     }
 
     /// Path of the archive of a place.
-    pub(super) fn path(&self, place: Place) -> &Path {
+    pub(crate) fn path(&self, place: Place) -> &Path {
         &self.archives[place.archive].path
     }
 
     /// Reads the code object of wrapper `index` for `target`, which is at `place`.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         place: Place,
         index: u32,
@@ -130,7 +133,7 @@ impl Resolver {
     }
 
     /// The IDs of this binary's device code for `target`, in each archive that tells one.
-    pub(super) fn code_ids(&self, target: &str) -> Vec<CodeId> {
+    pub(crate) fn code_ids(&self, target: &str) -> Vec<CodeId> {
         let archives = self.archives.iter().filter(|a| a.target == target);
         archives
             .filter_map(|a| lock(&a.archive).toc().code_id(&self.kernel_name, target))
@@ -138,7 +141,7 @@ impl Resolver {
     }
 
     /// The binaries that each open archive has kernels of.
-    pub(super) fn binaries(&self) -> impl Iterator<Item = (&Path, BTreeSet<String>)> {
+    pub(crate) fn binaries(&self) -> impl Iterator<Item = (&Path, BTreeSet<String>)> {
         self.archives.iter().map(|opened| {
             let open = lock(&opened.archive);
             let kernels = open.toc().kernels.keys();
@@ -148,7 +151,7 @@ impl Resolver {
     }
 
     /// What is wrong with the code object of wrapper `index` for `target`, which is at `place`.
-    pub(super) fn damage(
+    pub(crate) fn damage(
         &mut self,
         place: Place,
         index: u32,
@@ -160,12 +163,12 @@ impl Resolver {
     }
 
     /// Whether an archive for `target` is open.
-    pub(super) fn has_archive(&self, target: &str) -> bool {
+    pub(crate) fn has_archive(&self, target: &str) -> bool {
         self.archives.iter().any(|opened| opened.target == target)
     }
 
     /// Targets with an open archive, in order, each once.
-    pub(super) fn targets(&self) -> Vec<String> {
+    pub(crate) fn targets(&self) -> Vec<String> {
         let mut targets: Vec<String> = Vec::new();
         for opened in &self.archives {
             if targets.last() != Some(&opened.target) {
@@ -176,7 +179,7 @@ impl Resolver {
     }
 
     /// Every entry of this binary: index and target.
-    pub(super) fn entries(&self) -> BTreeSet<(u32, String)> {
+    pub(crate) fn entries(&self) -> BTreeSet<(u32, String)> {
         let mut found = BTreeSet::new();
         for opened in &self.archives {
             for (name, targets) in &lock(&opened.archive).toc().kernels {

@@ -277,7 +277,8 @@ impl Work<'_> {
         if let Some(path) = module.present.get(&target) {
             let replaced = |kernel: &str| {
                 let name = KernelName::parse(kernel).binary;
-                module.binaries.iter().any(|binary| binary.name == name)
+                let mut named = module.binaries.iter().filter(|binary| binary.name == name);
+                named.any(|binary| binary.file.replaces(&target))
             };
             let mut present = input::open_archive(path)?;
             let merged = archive.merge(&mut present, |kernel| !replaced(kernel));

@@ -107,7 +107,7 @@ impl FatBinary {
             ..self.marker.clone()
         };
         let mut plan = self.plan.clone();
-        let set = plan.set_marker(&marker);
+        let set = plan.set_marker(&self.file.with_kept(marker));
         set.map_err(|error| elf_error(&self.file.code.path, error))?;
         Ok(plan)
     }
@@ -159,7 +159,7 @@ pub(super) fn module(
             code_ids: code_ids::planned(&file.code.targets()),
             ..marker(&kpacks, &group, &names)
         };
-        let plan = file.plan(&marker)?;
+        let plan = file.plan(&file.with_kept(marker.clone()))?;
         binaries.push(FatBinary {
             prefix,
             name: first.name.clone(),

@@ -1,0 +1,256 @@
+//! One split binary: what its wrappers ask for, and the joined file that replaces it.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+
+use kpack_format::marker::Marker;
+use kpack_format::names::SearchPath;
+
+use super::Options;
+use super::code::Code;
+use crate::Error;
+use crate::elf::{self, DeviceCode, Image, JoinPlan, NewCode, SplitWrapper};
+use crate::input::{self, FileKind, Linked, Marked, elf_error};
+use crate::install::locate::Located;
+use crate::install::{Outcome, Progress, Report};
+use crate::split::code_ids;
+use crate::store::{self, Identity, StagedFile};
+use crate::verify;
+
+/// What a file is to a join.
+pub(super) enum Input {
+    /// A split binary, or one that was joined before.
+    Binary(Box<Binary>),
+    /// It is left alone; says its name in the prefix, and why.
+    LeftAlone { name: String, reason: String },
+}
+
+/// A binary with a marker.
+pub(super) struct Binary {
+    pub(super) located: Located,
+    identity: Identity,
+    pub(super) marker: Marker,
+    pub(super) kernel_name: String,
+    /// Addresses of the marker, with the room that a marker of a later split needs.
+    marker_at: Range<u64>,
+    /// Addresses of the wrappers, in order.
+    wrappers: Vec<u64>,
+    /// Their code object indices.
+    pub(super) indices: Vec<u32>,
+    /// The ID of the host's entry in a bundle.
+    pub(super) host_entry: String,
+    /// The targets that were put back by an earlier run.
+    joined: BTreeSet<String>,
+}
+
+impl Binary {
+    /// Reads the binary.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is no linked file, is damaged, or has markers that name no archives or
+    /// those of several binaries.
+    pub(super) fn read(located: Located) -> Result<Input, Error> {
+        let path = located.path.clone();
+        let file = input::open(&path)?;
+        if input::identify(&path, &file)? != Some(FileKind::Linked) {
+            let text = "not an executable or shared object (ELF)";
+            return Err(Error::refused(&path, text));
+        }
+        let linked = Linked::read(&path, file)?;
+        let reason = match &linked.code {
+            DeviceCode::Split(wrappers) => {
+                let marker = only_marker(&path, linked.markers()?)?;
+                let at = main_marker(&linked, wrappers)?;
+                let wrappers = wrappers.iter().map(|w| (w.address, w.co_index));
+                let new = Self::new(&linked, located, (marker, at), wrappers)?;
+                return Ok(Input::Binary(Box::new(new)));
+            }
+            DeviceCode::Fat(fat) => match (&fat.joined, linked.kept_marker()?) {
+                (Some(kept), Some(marker)) => {
+                    let wrappers = fat.wrappers.iter().map(|w| (w.address, w.co_index));
+                    let marker = (marker, kept.address);
+                    let mut new = Self::new(&linked, located, marker, wrappers)?;
+                    new.joined = targets(&linked, fat)?;
+                    return Ok(Input::Binary(Box::new(new)));
+                }
+                _ => "a fat binary, which has its device code".to_owned(),
+            },
+            DeviceCode::None(reason) => reason.to_string(),
+        };
+        let name = located.name;
+        Ok(Input::LeftAlone { name, reason })
+    }
+
+    fn new(
+        linked: &Linked,
+        located: Located,
+        (marker, at): (Marker, u64),
+        wrappers: impl Iterator<Item = (u64, u32)>,
+    ) -> Result<Self, Error> {
+        let Some(kernel_name) = marker.kernel_name.clone().filter(|name| !name.is_empty()) else {
+            let text = "its marker is in the early plain-text form, which names no kernels; install the unsplit binary again";
+            return Err(Error::refused(&located.path, text));
+        };
+        let (wrappers, indices): (_, Vec<u32>) = wrappers.unzip();
+        // Another order would give wrappers each other's code.
+        if let Some((position, index)) = (0..).zip(&indices).find(|(at, index)| at != *index) {
+            let text = format!(
+                "wrapper {position} has code object index {index} (expected {position}); the binary is damaged, install it again"
+            );
+            return Err(Error::refused(&located.path, text));
+        }
+        let room = code_ids::with_room(&marker).len() as u64;
+        Ok(Self {
+            host_entry: format!("host-{}--", linked.image.host_triple()),
+            identity: Identity::of(&located.path, linked.image.source())?,
+            located,
+            marker,
+            kernel_name,
+            marker_at: at..at + room,
+            wrappers,
+            indices,
+            joined: BTreeSet::new(),
+        })
+    }
+
+    /// Whether its marker refers to archives of `module`.
+    pub(super) fn is_of(&self, module: &str) -> bool {
+        let mut paths = self.marker.kpack_search_paths.iter();
+        paths.any(|path| {
+            let group = SearchPath::new(path).split().and_then(|p| p.group());
+            group.is_some_and(|group| group.module() == module)
+        })
+    }
+
+    /// Plans the joined binary.
+    pub(super) fn plan(&self, code: &Code) -> Result<JoinPlan, Error> {
+        let file = self.open()?;
+        let new = NewCode {
+            wrappers: &self.wrappers,
+            sizes: &code.bundle_sizes(self),
+            marker: self.marker_at.clone(),
+        };
+        let plan = Image::read(&file).and_then(|image| JoinPlan::new(&image, &new));
+        plan.map_err(|error| elf_error(&self.located.path, error))
+    }
+
+    /// Writes the joined binary, checks it, and lets it replace the split one or another file.
+    pub(super) fn write(
+        &self,
+        code: &Code,
+        plan: &JoinPlan,
+        options: &Options,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<Outcome, Error> {
+        let path = &self.located.path;
+        let ids = &self.marker.code_ids;
+        // The same build has the same code.
+        let is_known = code.targets().iter().all(|target| ids.contains_key(target));
+        if *code.targets() == self.joined && is_known && options.output.is_none() {
+            let reason = "it is joined for these targets already".to_owned();
+            return Ok(Outcome::LeftAlone { reason });
+        }
+        let input = self.open()?;
+        let output = options.output.as_deref().unwrap_or(path);
+        let (staged, ()) = StagedFile::write(output, |staged| {
+            if options.output.is_none() {
+                staged.replaces(&input)?;
+                staged.check()?;
+            }
+            for lost in staged.keep_attributes(&input)? {
+                report.warn(path, lost);
+            }
+            let file = staged.file();
+            plan.write(&input, file).map_err(|e| failed(path, e))?;
+            code.write(self, plan.bundles(), file, progress)?;
+            plan.check(file).map_err(|e| failed(path, e))?;
+            let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
+            let written = Linked::read(path, clone)?;
+            code.check(&written)?;
+            match &options.against {
+                Some(original) => compare(&written, original),
+                None => Ok(()),
+            }
+        })?;
+        store::replace(staged)?;
+        Ok(Outcome::Joined {
+            wrappers: self.wrappers.len(),
+            targets: code.targets().iter().cloned().collect(),
+            size_before: self.identity.size(),
+            size_after: plan.output_size(),
+        })
+    }
+
+    /// Reopens the file.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if it was replaced or modified.
+    fn open(&self) -> Result<File, Error> {
+        let path = &self.located.path;
+        let file = input::open(path)?;
+        match Identity::of(path, &file)? == self.identity {
+            true => Ok(file),
+            false => Err(Error::changed(path)),
+        }
+    }
+}
+
+fn failed(path: &Path, error: elf::ElfError) -> Error {
+    match error {
+        elf::ElfError::Io(error) => Error::io(path, "write the joined binary of", error),
+        error => elf_error(path, error),
+    }
+}
+
+/// The marker of all wrappers.
+fn only_marker(path: &Path, groups: Vec<Marked>) -> Result<Marker, Error> {
+    match <[Marked; 1]>::try_from(groups) {
+        Ok([group]) => Ok(group.marker),
+        Err(_) => Err(Error::refused(
+            path,
+            "its objects were split before the link, each with a marker of its own; install it first, with `kpack install`",
+        )),
+    }
+}
+
+/// Address of the marker that took the place of device code. Those of objects that were split before
+/// the link are elsewhere.
+fn main_marker(linked: &Linked, wrappers: &[SplitWrapper]) -> Result<u64, Error> {
+    let section = linked.image.section(elf::FAT_SECTION);
+    let section = section.map_err(|e| linked.error(e))?;
+    let place = section.map_or(u64::MAX, |(_, section)| section.addr);
+    let markers = wrappers.iter().map(|w| w.marker_address);
+    let before = markers.filter(|address| *address <= place).max();
+    before
+        .ok_or_else(|| Error::refused(&linked.path, "no marker is in the place of its device code"))
+}
+
+/// The targets of a fat binary's code.
+fn targets(linked: &Linked, fat: &elf::FatBinary) -> Result<BTreeSet<String>, Error> {
+    let mut targets = BTreeSet::new();
+    for bundle in linked.bundles(&fat.wrappers) {
+        let bundle = bundle?;
+        let own = bundle.entries.iter().filter_map(|entry| entry.id.target());
+        targets.extend(own.map(ToString::to_string));
+    }
+    Ok(targets)
+}
+
+/// Refuses a joined binary that differs from the unsplit original in more than the targets.
+fn compare(joined: &Linked, original: &Path) -> Result<(), Error> {
+    let differences = verify::joined_differences(joined, original)?;
+    match differences.is_empty() {
+        true => Ok(()),
+        false => Err(Error::refused(
+            &joined.path,
+            format!(
+                "joined, it differs from {}: {}",
+                original.display(),
+                differences.join("; ")
+            ),
+        )),
+    }
+}

@@ -1,0 +1,293 @@
+//! The code objects to put back into one binary, from the archives that its marker leads to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+
+use kpack_format::TargetId;
+use kpack_format::code_id;
+use kpack_format::digest::{Sha256, sha256};
+use kpack_format::marker::of_another_build;
+use kpack_format::names::KernelName;
+use kpack_format::offload_bundle::{Entry, Layout, code_object_id};
+
+use super::binary::Binary;
+use crate::Error;
+use crate::elf::DeviceCode;
+use crate::input::{Archives, Linked, Overlay, check_code_object};
+use crate::install::Progress;
+use crate::parallel::{self, lock};
+use crate::verify::Resolver;
+
+/// The chosen code objects of one binary.
+pub(super) struct Code {
+    /// The targets that there is code for.
+    known: BTreeSet<String>,
+    /// The chosen ones.
+    targets: BTreeSet<String>,
+    /// Target and size of each code object, by the position of the wrapper.
+    wrappers: Vec<Vec<(String, u64)>>,
+}
+
+/// Whether a code object for `target` may run on a GPU that somebody calls `chosen`. One without
+/// features can be any variant; the runtime chooses.
+fn fits(chosen: &TargetId, target: &TargetId) -> bool {
+    chosen.processor() == target.processor()
+        && target.features().all(|(name, on)| {
+            let mut features = chosen.features();
+            features.all(|(other, wanted)| other != name || on == wanted)
+        })
+}
+
+/// As [`fits`], for the name of a target.
+fn is_for(chosen: &TargetId, target: &str) -> bool {
+    target.parse().is_ok_and(|target| fits(chosen, &target))
+}
+
+impl Code {
+    /// Chooses the code objects of `binary`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if an archive for a chosen target is missing, damaged, or of another build.
+    pub(super) fn choose(binary: &Binary, chosen: &[TargetId]) -> Result<Self, Error> {
+        let resolver = open(binary)?;
+        let promised = resolver.kpacks.targets().map(str::to_owned);
+        let promised = promised.chain(binary.marker.code_ids.keys().cloned());
+        let mut known: BTreeSet<String> = promised.collect();
+        let wanted: Vec<String> = known
+            .iter()
+            .filter(|target| chosen.iter().any(|arch| is_for(arch, target)))
+            .cloned()
+            .collect();
+        let mut code = Self {
+            known: BTreeSet::new(),
+            targets: BTreeSet::new(),
+            wrappers: vec![Vec::new(); binary.indices.len()],
+        };
+        let entries = resolver.entries();
+        for target in wanted {
+            check_archive(binary, &resolver, &target)?;
+            all_are_asked_for(binary, &entries, &target)?;
+            let mut found = false;
+            for (wrapper, index) in code.wrappers.iter_mut().zip(&binary.indices) {
+                if let Some(place) = resolver.find(*index, &target) {
+                    wrapper.push((target.clone(), place.size));
+                    found = true;
+                }
+            }
+            // Not every binary of a module has code for each target.
+            match found {
+                true => _ = code.targets.insert(target),
+                false if binary.marker.code_ids.contains_key(&target) => {
+                    let text = format!("the kpack for {target} has no code object of it");
+                    return Err(Error::refused(&binary.located.path, text));
+                }
+                false => _ = known.remove(&target),
+            }
+        }
+        code.known = known;
+        Ok(code)
+    }
+
+    pub(super) fn targets(&self) -> &BTreeSet<String> {
+        &self.targets
+    }
+
+    /// The targets that there is code for, as a list.
+    pub(super) fn known(&self) -> String {
+        match self.known.is_empty() {
+            true => "no target".to_owned(),
+            false => Vec::from_iter(self.known.iter().cloned()).join(", "),
+        }
+    }
+
+    /// Those of `chosen` that there is no code for, as a list.
+    pub(super) fn lacking(&self, chosen: &[TargetId]) -> String {
+        let has = |arch: &&TargetId| !self.targets.iter().any(|target| is_for(arch, target));
+        let lacking = chosen.iter().filter(has).map(ToString::to_string);
+        Vec::from_iter(lacking).join(", ")
+    }
+
+    /// Size of all code objects in bytes.
+    pub(super) fn size(&self) -> u64 {
+        let all = self.wrappers.iter().flatten();
+        all.fold(0, |sum, (_, size)| sum.saturating_add(*size))
+    }
+
+    /// The bundle of each wrapper. One without code for the targets gets a bundle without code objects,
+    /// as compilers make it.
+    fn layouts(&self, binary: &Binary) -> Vec<Layout> {
+        let layout = |code: &Vec<(String, u64)>| {
+            let host = (binary.host_entry.clone(), 0);
+            let code = code
+                .iter()
+                .map(|(target, size)| (code_object_id(target), *size));
+            Layout::new(&Vec::from_iter([host].into_iter().chain(code)))
+        };
+        self.wrappers.iter().map(layout).collect()
+    }
+
+    pub(super) fn bundle_sizes(&self, binary: &Binary) -> Vec<u64> {
+        let layouts = self.layouts(binary);
+        layouts.iter().map(|layout| layout.size).collect()
+    }
+
+    /// Writes the wrappers' bundles at `offsets` of `output`. Every code object is checked first.
+    pub(super) fn write(
+        &self,
+        binary: &Binary,
+        offsets: &[u64],
+        output: &File,
+        progress: &dyn Progress,
+    ) -> Result<(), Error> {
+        let failed = |error| Error::io(&binary.located.path, "write the joined binary of", error);
+        let layouts = self.layouts(binary);
+        let mut pieces = Vec::new();
+        for (position, layout) in layouts.iter().enumerate() {
+            let start = offsets[position];
+            output.write_all_at(&layout.table, start).map_err(failed)?;
+            // The host's entry comes first.
+            let places = layout.offsets.iter().skip(1);
+            for ((target, size), place) in self.wrappers[position].iter().zip(places) {
+                pieces.push((binary.indices[position], target, *size, start + place));
+            }
+        }
+        let idle = Mutex::new(Vec::new());
+        let digests = parallel::try_map(pieces, |(index, target, size, at)| {
+            let known = lock(&idle).pop();
+            let mut resolver = known.map_or_else(|| open(binary), Ok)?;
+            let (bytes, digest) = read(binary, &mut resolver, index, target)?;
+            if bytes.len() as u64 != size {
+                return Err(Error::changed(&binary.located.path));
+            }
+            output.write_all_at(&bytes, at).map_err(failed)?;
+            progress.advance(size);
+            lock(&idle).push(resolver);
+            Ok((target, index, digest))
+        })?;
+        let mut computed: BTreeMap<&String, BTreeMap<u32, Sha256>> = BTreeMap::new();
+        for (target, index, digest) in digests {
+            if let Some(digest) = digest {
+                computed.entry(target).or_default().insert(index, digest);
+            }
+        }
+        for (target, checksums) in computed {
+            let found = code_id(&checksums);
+            if !binary.marker.accepts(target, found) {
+                return Err(of_other_build(binary, target));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the bundles of the joined binary back.
+    pub(super) fn check(&self, written: &Linked) -> Result<(), Error> {
+        let fault = || {
+            let text = "kpack cannot write a sound joined binary for it, which is a fault of kpack: its bundles differ from the plan";
+            Error::refused(&written.path, text)
+        };
+        let DeviceCode::Fat(fat) = &written.code else {
+            return Err(fault());
+        };
+        let mut found = Vec::new();
+        for bundle in written.bundles(&fat.wrappers) {
+            let bundle = bundle?;
+            let entries = bundle.entries.iter();
+            let entry = |entry: &Entry| Some((entry.id.target()?.to_string(), entry.size));
+            found.push(Vec::from_iter(entries.filter_map(entry)));
+        }
+        match found == self.wrappers {
+            true => Ok(()),
+            false => Err(fault()),
+        }
+    }
+}
+
+/// The archives of a binary.
+fn open(binary: &Binary) -> Result<Resolver, Error> {
+    let path = &binary.located.path;
+    let (opened, overlay) = (Archives::default(), Overlay::default());
+    Resolver::open(&opened, &overlay, path, &binary.marker, &binary.kernel_name)
+}
+
+fn of_other_build(binary: &Binary, target: &str) -> Error {
+    let text = format!(
+        "the kpack for {target} is {}",
+        of_another_build(&binary.kernel_name)
+    );
+    Error::refused(&binary.located.path, text)
+}
+
+/// Refuses a target whose archive is missing, damaged, or of another build.
+fn check_archive(binary: &Binary, resolver: &Resolver, target: &str) -> Result<(), Error> {
+    let path = &binary.located.path;
+    let mut files = resolver.kpacks.files.iter();
+    let of_target = files.find(|kpack| kpack.target == target);
+    let damaged = |(damaged, _): &&(_, _)| of_target.is_some_and(|kpack| kpack.path == *damaged);
+    if let Some((archive, reason)) = resolver.damaged.iter().find(damaged) {
+        return Err(Error::refused(archive, reason.clone()));
+    }
+    if resolver.other_builds.iter().any(|(of, _)| of == target) {
+        return Err(of_other_build(binary, target));
+    }
+    if resolver.has_archive(target) {
+        return Ok(());
+    }
+    let place = match of_target {
+        Some(kpack) => kpack.path.display().to_string(),
+        None => binary.marker.kpack_search_paths.join("`, `"),
+    };
+    let text = format!("the kpack for {target} is missing: `{place}`; install its package");
+    Err(Error::refused(path, text))
+}
+
+/// Refuses a binary that lacks wrappers for some of its code. Its marker tells which code it was built
+/// with.
+fn all_are_asked_for(
+    binary: &Binary,
+    entries: &BTreeSet<(u32, String)>,
+    target: &str,
+) -> Result<(), Error> {
+    if !binary.marker.code_ids.contains_key(target) {
+        return Ok(());
+    }
+    let mut of_target = entries.iter().filter(|(_, of)| of == target);
+    match of_target.find(|(index, _)| !binary.indices.contains(index)) {
+        None => Ok(()),
+        Some((index, _)) => {
+            let text = format!(
+                "it has {} wrappers, but the kpack for {target} has code for wrapper {index}; the binary is damaged, install it again",
+                binary.indices.len()
+            );
+            Err(Error::refused(&binary.located.path, text))
+        }
+    }
+}
+
+/// The code object of an index for a target, checked; and its SHA-256, if only that tells whether it is
+/// of the same build as the binary.
+fn read(
+    binary: &Binary,
+    resolver: &mut Resolver,
+    index: u32,
+    target: &str,
+) -> Result<(Vec<u8>, Option<Sha256>), Error> {
+    let path = &binary.located.path;
+    let Some(place) = resolver.find(index, target) else {
+        return Err(Error::changed(path));
+    };
+    let read = resolver.read(place, index, target);
+    let archive = resolver.path(place);
+    let bytes = read.map_err(|error| Error::archive(archive, "read", error))?;
+    let target_id: TargetId = target
+        .parse()
+        .map_err(|error| Error::refused(archive, format!("{error}")))?;
+    check_code_object(&bytes, &target_id).map_err(|reason| {
+        let kernel = KernelName::new(&binary.kernel_name, index);
+        Error::refused(archive, format!("`{kernel}` for {target}: {reason}"))
+    })?;
+    let is_told = !resolver.code_ids(target).is_empty();
+    let digest = (!is_told && binary.marker.code_ids.contains_key(target)).then(|| sha256(&bytes));
+    Ok((bytes, digest))
+}

@@ -1,0 +1,151 @@
+//! A joined binary: whether its device code is that of its build, and that of the unsplit original.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufReader, Seek, SeekFrom};
+use std::path::Path;
+
+use kpack_format::TargetId;
+use kpack_format::code_id;
+use kpack_format::digest::{Hasher, Sha256};
+
+use super::archive::counted;
+use super::resolver::Resolver;
+use super::{Context, Report, Subject};
+use crate::Error;
+use crate::elf::{self, DeviceCode, FatBinary};
+use crate::input::{Linked, wrapper_error};
+
+/// The SHA-256 of code objects, by target and code object index.
+type Digests = BTreeMap<String, BTreeMap<u32, Sha256>>;
+
+/// Verifies the device code in a joined binary against the IDs in its marker.
+pub(super) fn verify(
+    binary: &Linked,
+    fat: &FatBinary,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let path = &binary.path;
+    let (marker, digests) = match (binary.kept_marker(), digests(binary, fat, &|_| true)) {
+        (Ok(Some(marker)), Ok(digests)) => (marker, digests),
+        (Err(Error::Refused { reason, .. }), _) | (_, Err(Error::Refused { reason, .. })) => {
+            report.fault(Subject::CodeObjects, path, reason);
+            return Ok(());
+        }
+        (Err(error), _) | (_, Err(error)) => return Err(error),
+        (Ok(None), _) => return Ok(()),
+    };
+    for (target, checksums) in &digests {
+        if marker.accepts(target, code_id(checksums)) {
+            let count = counted(checksums.len(), "code object");
+            let text = format!("joined: {count} for {target}");
+            report.ok(Subject::CodeObjects, path, text);
+        } else {
+            let text = format!(
+                "its code for {target} is not what it was built with; join it again, or install the unsplit binary"
+            );
+            report.fault(Subject::CodeObjects, path, text);
+        }
+    }
+    for target in &context.options.targets {
+        if !digests.contains_key(&target.to_string()) {
+            let text = format!("joined, but not for {target}");
+            report.fault(Subject::CodeObjects, path, text);
+        }
+    }
+    // Its archives may be gone: it does without them.
+    if let Some(kernel_name) = &marker.kernel_name {
+        let overlay = context.artifacts.overlay();
+        let resolver = Resolver::open(&context.archives, overlay, path, &marker, kernel_name)?;
+        context.reached(kernel_name, &resolver);
+    }
+    Ok(())
+}
+
+/// Compares a joined binary with the unsplit original.
+pub(super) fn compare(binary: &Linked, original: &Path, report: &mut Report) -> Result<(), Error> {
+    let differences = differences(binary, original)?;
+    if differences.is_empty() {
+        let text = "its code objects and host code are the original's";
+        report.ok(Subject::CodeObjects, &binary.path, text);
+    }
+    for difference in differences {
+        report.fault(Subject::CodeObjects, &binary.path, difference);
+    }
+    Ok(())
+}
+
+/// In what a joined binary differs from the unsplit original: host code, and code objects for the
+/// targets that it has.
+///
+/// # Errors
+/// [`Error::Refused`] if one of them cannot be read, or the original is no fat binary.
+pub(crate) fn differences(binary: &Linked, original: &Path) -> Result<Vec<String>, Error> {
+    let unsplit = Linked::open(original)?;
+    let (DeviceCode::Fat(joined), DeviceCode::Fat(fat)) = (&binary.code, &unsplit.code) else {
+        return Err(Error::refused(original, "the original is not a fat binary"));
+    };
+    let found = digests(binary, joined, &|_| true)?;
+    let targets: BTreeSet<&String> = found.keys().collect();
+    let expected = digests(&unsplit, fat, &|target| {
+        targets.contains(&target.to_string())
+    })?;
+    let mut differences = Vec::new();
+    for target in targets {
+        let nothing = BTreeMap::new();
+        let (found, expected) = (&found[target], expected.get(target).unwrap_or(&nothing));
+        let indices: BTreeSet<&u32> = found.keys().chain(expected.keys()).collect();
+        let differ = indices
+            .into_iter()
+            .filter(|i| found.get(i) != expected.get(i));
+        for index in differ {
+            differences.push(format!(
+                "index {index} for {target}: the code object is not the original's"
+            ));
+        }
+    }
+    let host = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
+    differences.extend(host);
+    Ok(differences)
+}
+
+/// The digests of a fat binary's code objects for the wanted targets.
+fn digests(
+    binary: &Linked,
+    fat: &FatBinary,
+    wanted: &dyn Fn(&TargetId) -> bool,
+) -> Result<Digests, Error> {
+    let mut digests = Digests::new();
+    let mut reader = BufReader::new(binary.image.source());
+    let mut buffer = Vec::new();
+    for (wrapper, bundle) in fat.wrappers.iter().zip(binary.bundles(&fat.wrappers)) {
+        let (index, at) = (wrapper.co_index, wrapper.bundle_offset);
+        let failed = |error| wrapper_error(&binary.path, index, at, error);
+        let sought = reader.seek(SeekFrom::Start(at));
+        sought.map_err(|e| Error::io(&binary.path, "read", e))?;
+        let code_objects = bundle?.code_objects(&mut reader, wanted);
+        let mut code_objects = code_objects.map_err(failed)?;
+        while let Some(mut code_object) = code_objects.next_entry().map_err(failed)? {
+            let targets = code_object.targets().to_vec();
+            let mut hasher = Hasher::default();
+            loop {
+                buffer.clear();
+                if code_object.append(&mut buffer, PIECE).map_err(failed)? == 0 {
+                    break;
+                }
+                hasher.update(&buffer);
+            }
+            let digest = hasher.finish();
+            for target in targets {
+                digests
+                    .entry(target.to_string())
+                    .or_default()
+                    .insert(index, digest);
+            }
+        }
+    }
+    Ok(digests)
+}
+
+/// Bytes read at a time.
+const PIECE: u64 = 1 << 20;

@@ -1,0 +1,103 @@
+//! Device code put back into a host binary.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use kpack_format::offload_bundle::plain;
+use kpack_split::elf::{self, DeviceCode, Image, JoinPlan, NewCode};
+use kpack_tests::fixture::{Kind, code_object};
+
+use super::{Bench, MARKER, apply, elflint};
+
+/// Joins `host`, the host binary of `fat`, checks it as it is and after each tool, joins what each tool
+/// makes of the host binary, and splits it again.
+pub(super) fn check(bench: &Bench, kind: Kind, fat: &Path, host: &Path) -> Result<()> {
+    let expected = bench.report(kind, fat)?;
+    let joined = bench.path("joined");
+    join(host, &joined)?;
+    bench.check_host(kind, fat, &joined, &expected)?;
+    let image = |path: &Path| -> Result<_> { Ok(Image::read(File::open(path)?)?) };
+    let differences = elf::compare(&image(fat)?, &image(&joined)?)?;
+    ensure!(differences.is_empty(), "host code: {differences:#?}");
+
+    let again = bench.path("again");
+    let _ = fs::remove_file(&again);
+    bench.split(&joined, &again).context("split again")?;
+    let split = bench.report(kind, host)?;
+    bench
+        .check_host(kind, fat, &again, &split)
+        .context("split again")?;
+
+    let (treated, of_treated) = (bench.path("fat-tool"), bench.path("joined-tool"));
+    for (tool, arguments) in bench.tools() {
+        fs::copy(fat, &treated)?;
+        let sound = apply(tool, arguments, &treated).is_ok()
+            && bench
+                .report(kind, &treated)
+                .is_ok_and(|report| report == expected);
+        if !sound {
+            // Said where the split is checked.
+            continue;
+        }
+        let lints = elflint(&treated)?.is_subset(&elflint(fat)?);
+        let check = |order| {
+            let checked = match lints {
+                true => bench.check_host(kind, &treated, &of_treated, &expected),
+                false => bench.check_report(kind, &of_treated, &expected),
+            };
+            checked.with_context(|| format!("{tool} {order} the join"))
+        };
+        fs::copy(&joined, &of_treated)?;
+        apply(tool, arguments, &of_treated)?;
+        check("after")?;
+        fs::copy(host, &treated)?;
+        apply(tool, arguments, &treated)?;
+        join(&treated, &of_treated).with_context(|| format!("of the output of {tool}"))?;
+        fs::copy(fat, &treated)?;
+        apply(tool, arguments, &treated)?;
+        check("before")?;
+    }
+    Ok(())
+}
+
+/// Puts a code object for each wrapper of `host` back.
+fn join(host: &Path, output: &Path) -> Result<()> {
+    let input = File::open(host)?;
+    let image = Image::read(&input)?;
+    let DeviceCode::Split(wrappers) = image.device_code()? else {
+        bail!("{} is not split", host.display())
+    };
+    let mut bundles = Vec::new();
+    for index in 0..wrappers.len() {
+        let code = code_object("gfx1100", &vec![index as u8; 9000])?;
+        let entries: [(&str, &[u8]); 2] = [
+            ("host-x86_64-unknown-linux--", &[]),
+            ("hipv4-amdgcn-amd-amdhsa--gfx1100", &code),
+        ];
+        bundles.push(plain(entries));
+    }
+    let marker = wrappers[0].marker_address;
+    let plan = JoinPlan::new(
+        &image,
+        &NewCode {
+            wrappers: &Vec::from_iter(wrappers.iter().map(|w| w.address)),
+            sizes: &Vec::from_iter(bundles.iter().map(|bundle| bundle.len() as u64)),
+            marker: marker..marker + MARKER.len() as u64,
+        },
+    )?;
+    let _ = fs::remove_file(output);
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(output)?;
+    plan.write(&input, &file)?;
+    for (bundle, offset) in bundles.iter().zip(plan.bundles()) {
+        file.write_all_at(bundle, *offset)?;
+    }
+    plan.check(&file)?;
+    file.set_permissions(fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}

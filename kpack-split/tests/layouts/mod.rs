@@ -1,0 +1,329 @@
+//! Fat binaries of every linker, and what is checked of their host binaries.
+
+mod joined;
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use kpack_split::elf::{self, DeviceCode, Image, Plan};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::process::try_run as run;
+use kpack_tests::require;
+
+const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa1x\xabkernel_name\xa1y";
+
+/// A linker, and the flag that selects it.
+pub(crate) struct Linker {
+    pub(crate) name: &'static str,
+    pub(crate) program: &'static str,
+    pub(crate) compiler: &'static str,
+    pub(crate) flag: &'static str,
+    /// Packs relative relocations into a RELR table.
+    pub(crate) relr: Option<&'static str>,
+}
+
+pub(crate) const LINKERS: [Linker; 4] = [
+    Linker {
+        name: "GNU ld",
+        program: "ld.bfd",
+        compiler: "cc",
+        flag: "-fuse-ld=bfd",
+        relr: Some("-Wl,-z,pack-relative-relocs"),
+    },
+    Linker {
+        name: "gold",
+        program: "ld.gold",
+        compiler: "cc",
+        flag: "-fuse-ld=gold",
+        relr: None,
+    },
+    Linker {
+        name: "lld",
+        program: "ld.lld-19",
+        compiler: "clang-19",
+        flag: "-fuse-ld=lld",
+        relr: Some("-Wl,-z,pack-relative-relocs"),
+    },
+    Linker {
+        name: "mold",
+        program: "mold",
+        compiler: "cc",
+        flag: "-fuse-ld=mold",
+        // Its RELR table lacks the version dependency that glibc requires.
+        relr: None,
+    },
+];
+
+/// A fat binary of three wrappers, with enough device code to free pages.
+pub(crate) fn fat_library(kind: Kind) -> Result<FatLibrary> {
+    let device = |target: &str, seed: u8| code_object(target, &vec![seed; 60_000]);
+    Ok(FatLibrary::new()
+        .kind(kind)
+        .wrapper(
+            Storage::Plain,
+            [
+                ("gfx1100", device("gfx1100", 1)?),
+                ("gfx942", device("gfx942", 2)?),
+            ],
+        )
+        .wrapper(Storage::Plain, [("gfx1100", device("gfx1100", 3)?)])
+        .wrapper(
+            Storage::Zstd(2),
+            [("gfx90a:xnack+", device("gfx90a:xnack+", 4)?)],
+        ))
+}
+
+/// The tools for host binaries of one machine.
+pub(crate) struct Host {
+    pub(crate) compiler: &'static str,
+    /// The command that runs a program.
+    pub(crate) runner: &'static [&'static str],
+    strip: &'static str,
+    objcopy: &'static str,
+}
+
+const NATIVE: Host = Host {
+    compiler: "cc",
+    runner: &[],
+    strip: "strip",
+    objcopy: "objcopy",
+};
+
+pub(crate) const AARCH64: Host = Host {
+    compiler: "aarch64-linux-gnu-gcc",
+    runner: &["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"],
+    strip: "aarch64-linux-gnu-strip",
+    objcopy: "aarch64-linux-gnu-objcopy",
+};
+
+/// A directory with a program that loads a library and lets it report.
+pub(crate) struct Bench {
+    machine: Host,
+    directory: tempfile::TempDir,
+    loader: PathBuf,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Result<Self> {
+        Self::of(NATIVE)
+    }
+
+    pub(crate) fn of(machine: Host) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let source = directory.path().join("loader.c");
+        let loader = directory.path().join("loader");
+        fs::write(
+            &source,
+            "#include <dlfcn.h>\n#include <stdio.h>\nint main(int n, char **v) {\n\
+             void *library = dlopen(v[1], RTLD_NOW);\n\
+             if (!library) { fputs(dlerror(), stderr); return 1; }\n\
+             void (*report)(void) = (void (*)(void))dlsym(library, \"fixture_report\");\n\
+             if (!report) return 2;\n report(); return n != 2;\n}\n",
+        )?;
+        run(Command::new(machine.compiler)
+            .arg(&source)
+            .arg("-o")
+            .arg(&loader)
+            .arg("-ldl"))?;
+        Ok(Self {
+            machine,
+            directory,
+            loader,
+        })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// What the binary says of its wrappers and its host code, whether its symbols are bound at the
+    /// start or when they are used.
+    pub(crate) fn report(&self, kind: Kind, binary: &Path) -> Result<String> {
+        let mut words: Vec<&OsStr> = self.machine.runner.iter().map(OsStr::new).collect();
+        if kind == Kind::Shared {
+            words.push(self.loader.as_os_str());
+        }
+        words.push(binary.as_os_str());
+        let lazy = run(Command::new(words[0]).args(&words[1..]))?;
+        let bound = run(Command::new(words[0])
+            .args(&words[1..])
+            .env("LD_BIND_NOW", "1"))?;
+        ensure!(lazy == bound, "with LD_BIND_NOW: {bound}\nwithout: {lazy}");
+        Ok(lazy)
+    }
+
+    /// Splits `fat` into `host`; also gives the plan.
+    pub(crate) fn split(&self, fat: &Path, host: &Path) -> Result<Plan> {
+        let input = File::open(fat)?;
+        let image = Image::read(&input)?;
+        let DeviceCode::Fat(code) = image.device_code()? else {
+            bail!("{} is not fat", fat.display())
+        };
+        let plan = Plan::new(&image, &code, MARKER)?;
+        let output = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(host)?;
+        plan.apply(&input, &output)?;
+        output.set_permissions(fs::Permissions::from_mode(0o755))?;
+        Ok(plan)
+    }
+
+    /// Builds, splits, and checks that everything still holds.
+    pub(crate) fn check(&self, library: &FatLibrary, kind: Kind) -> Result<Plan> {
+        let (fat, host) = (self.path("fat"), self.path("host"));
+        for old in [&fat, &host] {
+            let _ = fs::remove_file(old);
+        }
+        library.build(&fat)?;
+        let before = self.report(kind, &fat)?;
+        let plan = self.split(&fat, &host)?;
+        let expected = expected_report(&before);
+        self.check_host(kind, &fat, &host, &expected)
+            .with_context(|| plan.to_string())?;
+        let differences = elf::compare(
+            &Image::read(File::open(&fat)?)?,
+            &Image::read(File::open(&host)?)?,
+        )?;
+        ensure!(
+            differences.is_empty(),
+            "host code differs: {differences:#?}\n{plan}"
+        );
+        self.check_tools(kind, &fat, &host, &expected)
+            .with_context(|| plan.to_string())?;
+        let device: usize = library.bundles()?.iter().map(Vec::len).sum();
+        if device > ENOUGH {
+            let checked = joined::check(self, kind, &fat, &host);
+            checked.with_context(|| format!("joined, from\n{plan}"))?;
+        }
+        Ok(plan)
+    }
+
+    fn check_host(&self, kind: Kind, fat: &Path, host: &Path, expected: &str) -> Result<()> {
+        self.check_report(kind, host, expected)?;
+        if require::tool("eu-elflint") {
+            let (before, after) = (elflint(fat)?, elflint(host)?);
+            let added: Vec<_> = after.difference(&before).collect();
+            ensure!(
+                added.is_empty(),
+                "eu-elflint says of the output: {added:#?}\nof the input: {before:#?}"
+            );
+        }
+        Ok(())
+    }
+
+    fn check_report(&self, kind: Kind, host: &Path, expected: &str) -> Result<()> {
+        let after = self.report(kind, host)?;
+        ensure!(after == expected, "reported {after}\nexpected {expected}");
+        Ok(())
+    }
+
+    /// The tools that packaging runs on installed files, each with its arguments.
+    fn tools(&self) -> impl Iterator<Item = (&'static str, &'static [&'static str])> + use<> {
+        const RPATH: &str = "/a/directory/with/quite/a/long/name:/and/another/one";
+        let tools: [(&str, &[&str]); 5] = [
+            (self.machine.strip, &[]),
+            ("llvm-strip-19", &[]),
+            ("eu-strip", &[]),
+            (self.machine.objcopy, &["--strip-debug"]),
+            ("patchelf", &["--set-rpath", RPATH]),
+        ];
+        tools.into_iter().filter(|(tool, _)| require::tool(tool))
+    }
+
+    /// Each tool that packaging runs on installed files, before and after the split.
+    fn check_tools(&self, kind: Kind, fat: &Path, host: &Path, expected: &str) -> Result<()> {
+        let before = self.report(kind, fat)?;
+        for (tool, arguments) in self.tools() {
+            let fat_then_tool = self.path("fat-tool");
+            fs::copy(fat, &fat_then_tool)?;
+            let said = match apply(tool, arguments, &fat_then_tool) {
+                Ok(said) => said,
+                Err(error) => {
+                    eprintln!("left out: {tool} refuses the fat binary itself: {error}");
+                    continue;
+                }
+            };
+            let report = self.report(kind, &fat_then_tool);
+            if !report.is_ok_and(|report| report == before) {
+                eprintln!("left out: {tool} breaks the fat binary itself");
+                continue;
+            }
+
+            let split_then_tool = self.path("split-tool");
+            fs::copy(host, &split_then_tool)?;
+            let says = apply(tool, arguments, &split_then_tool)?;
+            ensure!(says == said, "{tool} says of the host binary: {says}");
+            let tool_then_split = self.path("tool-split");
+            let _ = fs::remove_file(&tool_then_split);
+            self.split(&fat_then_tool, &tool_then_split)
+                .with_context(|| format!("of the output of {tool}"))?;
+
+            for (order, result) in [("after", split_then_tool), ("before", tool_then_split)] {
+                let checked = if elflint(&fat_then_tool)?.is_subset(&elflint(fat)?) {
+                    self.check_host(kind, &fat_then_tool, &result, expected)
+                } else {
+                    eprintln!("eu-elflint is left out: {tool} damages the fat binary itself");
+                    self.check_report(kind, &result, expected)
+                };
+                checked.with_context(|| format!("{tool} {order} the split"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// So much device code leaves room to join it again, in bytes.
+const ENOUGH: usize = 100_000;
+
+/// Runs a tool that changes `file`; gives what it says.
+fn apply(tool: &str, arguments: &[&str], file: &Path) -> Result<String> {
+    let output = Command::new(tool).args(arguments).arg(file).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{tool}: {}\n{said}", output.status);
+    Ok(said)
+}
+
+/// The report of the fat binary, with the magic and the index of a split one.
+fn expected_report(before: &str) -> String {
+    let mut index = 0;
+    let mut lines = String::new();
+    for line in before.lines() {
+        if line == "FPIH 0" {
+            lines += &format!("HIPK {index}\n");
+            index += 1;
+        } else {
+            lines += &format!("{line}\n");
+        }
+    }
+    assert!(index > 0, "no wrapper in the report: {before}");
+    lines
+}
+
+/// What `eu-elflint --gnu-ld` says, without numbers: section indices and addresses may shift.
+fn elflint(path: &Path) -> Result<BTreeSet<String>> {
+    let output = Command::new("eu-elflint")
+        .arg("--gnu-ld")
+        .arg(path)
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let number = |c: char| c.is_ascii_digit();
+    let plain = |line: &str| -> String {
+        let words = line.split(' ').map(|word| match word.strip_prefix("0x") {
+            Some(_) => String::from("0x"),
+            None => word.trim_start_matches('[').replace(number, ""),
+        });
+        words
+            .filter(|word| !word.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let said = text.lines().filter(|line| *line != "No errors").map(plain);
+    Ok(said.collect())
+}
