@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{Cursor, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use kpack_build::Error;
@@ -11,7 +12,8 @@ use kpack_build::object_file::{Options, split};
 use kpack_build::report::Outcome;
 use kpack_format::archive::{Archive, Toc};
 use kpack_format::marker::{MAX_SIZE, Marker};
-use kpack_format::offload_bundle::Bundle;
+use kpack_format::offload_bundle::{Bundle, plain};
+use kpack_split::elf::{DeviceCode, ElfError, Image, JoinPlan, NewCode, Plan};
 use rocm_kpack::{Cache, Environment, Request};
 
 /// A code object may truthfully be large; here that would only cost time. Sizes that the bytes cannot
@@ -190,4 +192,66 @@ pub fn object(bytes: &[u8]) {
             }
         }
     }
+}
+
+/// A linked file: a fat one is split, a split one is joined and split again.
+///
+/// # Panics
+/// Where device code was put back, and is not found.
+pub fn linked(bytes: &[u8]) {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(bytes).expect("a temporary file");
+    let Ok(split) = split_linked(&file) else {
+        return;
+    };
+    let Ok(joined) = join_linked(split.as_ref().unwrap_or(&file)) else {
+        return;
+    };
+    let image = Image::read(&joined).expect("what was checked is read");
+    match image.device_code() {
+        Ok(DeviceCode::Fat(fat)) if fat.joined.is_some() => {}
+        other => panic!("joined, it is {other:?}"),
+    }
+    let _ = split_linked(&joined);
+}
+
+const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa1x\xabkernel_name\xa1y";
+
+/// The host binary of a fat one; `None` for what is no fat binary.
+fn split_linked(file: &File) -> Result<Option<File>, ElfError> {
+    let image = Image::read(file)?;
+    let DeviceCode::Fat(fat) = image.device_code()? else {
+        return Ok(None);
+    };
+    let plan = Plan::new(&image, &fat, MARKER)?;
+    let output = tempfile::tempfile()?;
+    plan.apply(file, &output)?;
+    Ok(Some(output))
+}
+
+/// A split binary with a bundle for each wrapper.
+fn join_linked(file: &File) -> Result<File, ElfError> {
+    let image = Image::read(file)?;
+    let code = image.device_code()?;
+    let wrappers = code.split_wrappers();
+    let Some(first) = wrappers.first() else {
+        return Err(ElfError::Refused("it is not split".to_owned()));
+    };
+    let bundle = plain([("host-x86_64-unknown-linux--", &[][..])]);
+    let new = NewCode {
+        wrappers: &Vec::from_iter(wrappers.iter().map(|w| w.address)),
+        sizes: &vec![bundle.len() as u64; wrappers.len()],
+        marker: first.marker_address..first.marker_address.saturating_add(MARKER.len() as u64),
+    };
+    let plan = JoinPlan::new(&image, &new)?;
+    if plan.output_size() > 8 * image.source().metadata()?.len() + (64 << 20) {
+        return Err(ElfError::Refused("it would only cost time".to_owned()));
+    }
+    let output = tempfile::tempfile()?;
+    plan.write(file, &output)?;
+    for offset in plan.bundles() {
+        output.write_all_at(&bundle, *offset)?;
+    }
+    plan.check(&output)?;
+    Ok(output)
 }

@@ -16,16 +16,18 @@ use std::process::Command;
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::marker::Marker;
+use kpack_split::install::{Options, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code_object};
 use kpack_tests::tree::Tree;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     ("archive", fuzz::archive),
     ("toc", fuzz::toc),
     ("marker", fuzz::marker),
     ("bundle", fuzz::bundle),
+    ("linked", fuzz::linked),
     ("object", fuzz::object),
 ];
 
@@ -154,6 +156,16 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     add("bundle", "code_object", &entries[0].1);
 
     let tree = Tree::new();
+    let library = tree.path("lib/libvec.so");
+    let code = entries[0].1.repeat(200);
+    let small = FatLibrary::new()
+        .flag("-s")
+        .wrapper(Storage::Plain, [("gfx1100", code)]);
+    small.build(&library).unwrap();
+    add("linked", "fat", &fs::read(&library).unwrap());
+    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    add("linked", "split", &fs::read(&library).unwrap());
+
     let object = |name: &str, storage| {
         let path = tree.path(name);
         let library = FatLibrary::new().kind(Kind::Object);
