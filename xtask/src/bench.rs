@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measures the cost of splitting against a reference in the same run.
 
 mod build_dep;
+mod join;
 mod tree;
 
 use std::fs;
@@ -26,6 +27,8 @@ pub(crate) enum Bench {
     /// Split a tree of twenty fat binaries and 2,000 database files, compared with
     /// `tar | zstd -3 -T2` on the same tree.
     Tree(tree::Tree),
+    /// Join librocsparse0's library for one GPU (190 MB), compared with copying the joined file.
+    Join(join::Join),
     /// Compile `kpack-build` as a build dependency, compared with `cc` and `bindgen`.
     BuildDep(build_dep::BuildDep),
 }
@@ -55,6 +58,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Split(options) => split(options),
         Bench::Load(options) => load(options),
         Bench::Tree(options) => tree::run(options),
+        Bench::Join(options) => join::run(options),
         Bench::BuildDep(options) => build_dep::run(options),
     }
 }

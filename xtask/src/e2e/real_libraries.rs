@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use xshell::{Shell, cmd};
 
 use super::check::Checker;
@@ -85,6 +85,13 @@ pub(super) fn check(
     let is_split = split.is_ok();
     table.add(name.clone(), split);
     if is_split {
+        match case.check_joined(helper) {
+            Err(error) if format!("{error:#}").contains(NO_ROOM) => {
+                let what = format!("{name}, joined");
+                table.not_checked(what, "compressed code leaves no room".to_owned());
+            }
+            result => table.add(format!("{name}, joined"), result),
+        }
         for treatment in Treatment::ALL {
             let what = format!("{name}, then {}", treatment.name());
             match treatment.missing_program() {
@@ -97,7 +104,55 @@ pub(super) fn check(
     Ok(())
 }
 
+/// What `kpack join` says where device code does not fit.
+const NO_ROOM: &str = "join fewer targets, or install the unsplit binary";
+
 impl Case<'_> {
+    /// Joins the library for one GPU. Without archives, it must give the runtime what the unsplit one
+    /// has.
+    fn check_joined(&self, helper: &Path) -> Result<String> {
+        let wrappers = &self.checker.reference.wrappers;
+        let in_all = |target: &&str| wrappers.values().all(|code| code.contains_key(*target));
+        let target = self.checker.reference.targets().into_iter().find(in_all);
+        let target = target.context("no target is in all wrappers")?;
+        let copy = self.split.with_file_name("joined");
+        copy_tree(self.shell, &self.split, &copy)?;
+        let (file, fat) = (copy.join(&self.file), self.fat.join(&self.file));
+        process::output(cmd!(
+            self.shell,
+            "{helper} join --quiet --prefix {copy} --arch {target} --against {fat} {file}"
+        ))?;
+        lint::nothing_new(&file, &lint::lint(self.shell, &file)?, &self.known)?;
+        fs::remove_dir_all(copy.join("lib/.kpack"))?;
+        let Checker {
+            runtime,
+            programs,
+            scratch,
+            ..
+        } = self.checker;
+        let observation = runtime.run(self.shell, &copy, &programs[0], target, scratch)?;
+        let mut joined = Reference::default();
+        joined.add(&observation, |_, bundle| {
+            let code_objects = bundle_reader::read(bundle)?;
+            fs::remove_file(bundle)?;
+            Ok(code_objects)
+        })?;
+        ensure!(joined.programs == self.checker.reference.programs);
+        ensure!(joined.wrappers.keys().eq(wrappers.keys()));
+        for (wrapper, code) in &joined.wrappers {
+            let expected = wrappers[wrapper].get(target);
+            ensure!(
+                code.len() == 1 && code.get(target) == expected,
+                "wrapper {wrapper:?} has other code for {target}"
+            );
+        }
+        fs::remove_dir_all(&copy)?;
+        let count = joined.wrappers.len();
+        Ok(format!(
+            "{count} code objects for {target}, without archives, lint"
+        ))
+    }
+
     fn check_split(&self, helper: &Path) -> Result<String> {
         install(self.shell, helper, &self.split, [self.file.as_path()])?;
         let file = self.split.join(&self.file);

@@ -1,0 +1,84 @@
+//! What joining costs, against copying the joined file.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use xshell::cmd;
+
+use super::{largest, measure, megabytes, typical, verdict};
+use crate::{process, repository};
+
+/// How to measure.
+#[derive(Debug, Args)]
+pub(crate) struct Join {
+    /// How often to run each of the two, alternately.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+}
+
+/// Measures.
+///
+/// # Errors
+/// A command fails, or the corpus cannot be fetched.
+pub(super) fn run(options: &Join) -> Result<()> {
+    let library = largest()?;
+    let shell = repository::shell()?;
+    let helper = repository::build_helper(&shell)?;
+    let work = repository::target_directory().join("bench-join");
+    let _ = fs::remove_dir_all(&work);
+    let prefix = work.join("prefix");
+    fs::create_dir_all(prefix.join("lib"))?;
+    let file = Path::new("lib").join(library.name());
+    let split = prefix.join(&file);
+    fs::copy(&library.path, &split).with_context(|| split.display().to_string())?;
+    cmd!(
+        shell,
+        "{helper} install --quiet --module rocsparse --prefix {prefix} {file}"
+    )
+    .run()?;
+
+    process::step(&format!(
+        "kpack join of {} for gfx1030, and cp of what it writes, {} rounds",
+        library.name(),
+        options.rounds
+    ));
+    let (joined, copy) = (work.join("joined"), work.join("copy"));
+    let (mut join, mut copied) = (Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        let _ = fs::remove_file(&joined);
+        let mut command = Command::new(&helper);
+        command.args(["join", "--quiet", "--arch", "gfx1030", "--prefix"]);
+        command.arg(&prefix).arg("--output").arg(&joined).arg(&file);
+        join.push(measure(&mut command)?);
+
+        // Both make it durable.
+        let _ = fs::remove_file(&copy);
+        let mut command = Command::new("sh");
+        let script = "cp --reflink=never --sparse=never \"$0\" \"$1\" && sync \"$1\"";
+        command.args(["-c", script]).arg(&joined).arg(&copy);
+        copied.push(measure(&mut command)?);
+    }
+    let _ = fs::remove_dir_all(&work);
+
+    println!("\n{:<14} {:>10} {:>14}", "", "seconds", "peak MB");
+    for (name, costs) in [("cp and sync", &copied), ("kpack join", &join)] {
+        for cost in costs {
+            println!(
+                "{name:<14} {:>10.2} {:>14.1}",
+                cost.wall.as_secs_f64(),
+                megabytes(cost.memory)
+            );
+        }
+    }
+    let (copied, join) = (typical(&mut copied), typical(&mut join));
+    let ratio = join.wall.as_secs_f64() / copied.wall.as_secs_f64();
+    println!(
+        "{:<14} {ratio:>10.2}   (medians; kpack join over cp)",
+        "ratio"
+    );
+    println!("Bound: a ratio of at most 1.5: {}", verdict(ratio <= 1.5));
+    Ok(())
+}
