@@ -127,9 +127,9 @@ pub fn shown(path: &Path) -> impl fmt::Display {
     escaped(&path.to_string_lossy()).to_string()
 }
 
-/// Escapes text with names of files, kernels or targets, so that it fits on one line. It escapes
-/// control characters, invisible characters, and those that change the direction of text: whoever
-/// makes a file chooses such names, and terminals obey some of these characters.
+/// Escapes names of files, kernels or targets so that they fit on one line. It escapes control
+/// characters, invisible characters, and those that change the direction of text, because terminals
+/// obey some of them and the names come from whoever made the file.
 pub fn escaped(text: &str) -> impl fmt::Display {
     struct Escaped<'a>(&'a str);
 

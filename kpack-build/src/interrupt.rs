@@ -1,4 +1,4 @@
-//! Signals that end a run: it cleans up before it goes.
+//! Handles signals that end a run: it cleans up first.
 
 use std::io;
 use std::path::Path;
@@ -9,18 +9,18 @@ use crate::Error;
 
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
-/// Where a signal handler puts the number of a signal that asks the process to end. Whatever is being
-/// written fails then, and is removed.
+/// Signal handlers store the number of a signal that asks the process to end here. The current
+/// write then fails, and its output is removed.
 pub fn signal() -> Arc<AtomicUsize> {
     SIGNAL.get_or_init(Arc::default).clone()
 }
 
-/// Fails where a signal asked the process to end; `path` is what would be read or written next.
+/// Fails if a signal asked the process to end; `path` is the file to read or write next.
 pub(crate) fn check(path: &Path, action: &'static str) -> Result<(), Error> {
     asked().map_err(|error| Error::io(path, action, error))
 }
 
-/// Not an error of the kind `Interrupted`, after which writing is tried again.
+/// Not an error of the kind `Interrupted`, because callers retry after that.
 pub(crate) fn asked() -> io::Result<()> {
     let signal = SIGNAL
         .get()
@@ -31,7 +31,7 @@ pub(crate) fn asked() -> io::Result<()> {
     }
 }
 
-/// A writer that fails when a signal asked the process to end.
+/// A writer that fails after a signal asked the process to end.
 pub(crate) struct Watched<W>(pub(crate) W);
 
 impl<W: io::Write> io::Write for Watched<W> {

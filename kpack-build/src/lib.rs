@@ -2,8 +2,8 @@
 //! launchers.
 //!
 //! [`Hip`] compiles and splits the kernels of a crate in its build script; [`object_file`] splits
-//! objects and static libraries. The crate `kpack-split` does the same for linked binaries and for
-//! whole trees, and has the command `kpack`.
+//! objects and static libraries. The crate `kpack-split` does the same for linked binaries and
+//! whole trees, and provides the command `kpack`.
 //!
 //! ```no_run
 //! kpack_build::Hip::new()

@@ -1,6 +1,6 @@
-//! Threads: as many as a run may have in all, however deep its work is nested, and fewer where the
-//! system gives no more. A crate's pool would start its threads at once, or panic; and build scripts
-//! would compile it.
+//! Runs work on several threads. A run has one limit for all its threads, however deeply its work
+//! is nested, and uses fewer if the system refuses more. Existing crates start all threads at once
+//! or panic, and every build script would compile them.
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, Scope};
 
-/// How many threads may be started besides those that are at work. Below zero for a moment, where one
-/// that waited goes on before another has ended.
+/// How many more threads may be started. Briefly negative while a thread that waited goes on before
+/// another has ended.
 type Free = Arc<AtomicIsize>;
 
-/// What holds where no run says how many threads it may have.
+/// The limit for work outside of any run.
 static ALL_PROCESSORS: LazyLock<Free> = LazyLock::new(|| free(processors()));
 
 thread_local! {
     static OWN: RefCell<Option<Free>> = const { RefCell::new(None) };
 }
 
-/// How many threads work at a time by default.
+/// The default number of threads.
 pub fn processors() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
@@ -28,8 +28,8 @@ fn free(jobs: NonZeroUsize) -> Free {
     Arc::new(AtomicIsize::new(jobs.get() as isize - 1))
 }
 
-/// Does `work` with `jobs` threads at most, this one among them, and all that `work` calls. Within
-/// work that has such a limit already, that one holds.
+/// Runs `work` and everything it calls on at most `jobs` threads, including this one. Inside such
+/// work, the outer limit applies.
 pub fn with_jobs<R>(jobs: NonZeroUsize, work: impl FnOnce() -> R) -> R {
     match OWN.with_borrow(Option::is_some) {
         true => work(),
@@ -49,7 +49,7 @@ fn within<R>(free: Free, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// The right to one thread, given back when it is dropped.
+/// Permission for one thread, returned on drop.
 struct Share(Free);
 
 impl Share {
@@ -66,8 +66,8 @@ impl Drop for Share {
     }
 }
 
-/// Does `work` for each of `items`, which are drawn by one thread at a time. This thread works too, so
-/// that all is done where no other can be started.
+/// Runs `work` on each of `items`, which threads draw one at a time. This thread takes part, so all
+/// work gets done even if no other thread can be started.
 pub fn for_each<T: Send>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
     let free = OWN.with_borrow(Clone::clone);
     let queue = Queue {
@@ -97,10 +97,10 @@ impl<T: Send, I: Iterator<Item = T> + Send, W: Fn(T) + Sync> Queue<I, W> {
                 (items.next(), items.size_hint().1 != Some(0))
             };
             let Some(item) = item else { return };
-            // Each time, since threads that were busy elsewhere may have ended.
+            // Try each time: threads that were busy elsewhere may have ended.
             if is_worth_a_thread && let Some(share) = Share::take(&self.free) {
                 let help = move || within(share.0.clone(), || self.work_off(scope));
-                // Where the system has none to spare, this one goes on alone.
+                // If the system has no thread to spare, this one goes on alone.
                 let _ = Builder::new().spawn_scoped(scope, help);
             }
             (self.work)(item);
@@ -108,7 +108,7 @@ impl<T: Send, I: Iterator<Item = T> + Send, W: Fn(T) + Sync> Queue<I, W> {
     }
 }
 
-/// What `work` makes of `items`, in their order.
+/// Maps `items` with `work`, in order.
 pub fn map<T: Send, R: Send>(
     items: impl IntoIterator<Item = T, IntoIter: Send>,
     work: impl Fn(T) -> R + Sync,
@@ -123,10 +123,10 @@ pub fn map<T: Send, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// As [`map`], but begins nothing more after a failure.
+/// Like [`map`], but starts nothing more after a failure.
 ///
 /// # Errors
-/// Of the failures, the first by the order of `items`.
+/// The first failure, in the order of `items`.
 pub fn try_map<T: Send, R: Send, E: Send>(
     items: impl IntoIterator<Item = T, IntoIter: Send>,
     work: impl Fn(T) -> Result<R, E> + Sync,
@@ -142,7 +142,8 @@ pub fn try_map<T: Send, R: Send, E: Send>(
     results.into_iter().collect()
 }
 
-/// A thread that panics takes its work along; what the lock guards is whole at any time.
+/// Locks even after a panic in another thread: the data behind these locks is consistent at any
+/// time.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -154,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts the threads that are at work at a time.
+    /// Counts the threads that are working.
     #[derive(Default)]
     struct Meter {
         now: AtomicUsize,
@@ -191,8 +192,8 @@ mod tests {
     fn a_thread_that_has_ended_elsewhere_helps() {
         with_jobs(NonZeroUsize::new(2).unwrap(), || {
             for_each([false, true].into_iter(), |long| {
-                // Short work ends at once. Long work goes on until two threads share it, however late
-                // a busy machine starts the second.
+                // Short work ends at once. Long work continues until two threads share it, even if
+                // a busy machine starts the second one late.
                 let meter = Meter::default();
                 let items = (0..10_000).take_while(|_| meter.most.load(Ordering::SeqCst) < 2);
                 for_each(items.filter(|_| long), |_| meter.work());

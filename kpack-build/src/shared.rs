@@ -1,7 +1,7 @@
-//! For `kpack-split`: what linked binaries and trees have in common with objects.
+//! For `kpack-split`: the code that linked binaries, trees and objects share.
 //!
-//! Changes with that crate, in any version. Programs use [`Hip`](crate::Hip),
-//! [`object_file`](crate::object_file), or what `kpack-split` offers.
+//! May change with that crate in any version. Programs should use [`Hip`](crate::Hip),
+//! [`object_file`](crate::object_file), or `kpack-split`.
 
 pub use crate::error::{escaped, shown};
 
@@ -13,12 +13,12 @@ pub mod elf {
     };
 }
 
-/// What Cargo says about the workspaces that a build script belongs to.
+/// Header directories and workspaces of a build.
 pub mod hip {
     pub use crate::hip::{INCLUDE_DIRECTORIES, workspaces};
 }
 
-/// Files as they come in.
+/// Input files.
 pub mod input {
     pub use crate::input::{
         FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error,
@@ -36,7 +36,7 @@ pub mod parallel {
     pub use crate::parallel::*;
 }
 
-/// Device code, into archives.
+/// Compresses device code into archives.
 pub mod split {
     pub use crate::split::{Budget, Compression, Content, DeviceCode, code_ids, compress, padding};
 
@@ -46,7 +46,7 @@ pub mod split {
     }
 }
 
-/// How files get written.
+/// Output files.
 pub mod store {
     pub use crate::store::*;
 }

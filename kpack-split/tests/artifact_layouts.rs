@@ -138,7 +138,7 @@ fn a_module_without_its_device_code_is_found() {
     }
     let faults = faults(&tree, "");
     assert_eq!(faults.len(), 2, "{faults:#?}");
-    let is_missing = |fault: &String| fault.contains("no kpack is there");
+    let is_missing = |fault: &String| fault.contains("no kpack found");
     assert!(faults.iter().all(is_missing), "{faults:#?}");
 }
 

@@ -329,7 +329,7 @@ fn kernels_that_no_marker_leads_to() {
     let tree = other_names();
     let notes = checks(&check(&tree, "prefix"), Outcome::Note);
     let expected =
-        "vec_lib_gfx942.kpack: has kernels of `lib/libother.so`, which no marker leads to";
+        "vec_lib_gfx942.kpack: has kernels of `lib/libother.so`, which no marker refers to";
     assert!(
         notes.iter().any(|note| note.ends_with(expected)),
         "{notes:?}"
@@ -354,7 +354,7 @@ fn an_installed_binary_that_is_gone_or_truncated() {
             Outcome::Fault,
             "which is not a split binary; it is truncated, or another file",
         ),
-        (None, Outcome::Note, "which no marker leads to"),
+        (None, Outcome::Note, "which no marker refers to"),
     ] {
         match bytes {
             Some(bytes) => fs::write(&library, bytes).unwrap(),

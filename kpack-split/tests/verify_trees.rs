@@ -94,7 +94,7 @@ fn one_file_of_an_artifact_is_verified_with_the_others() {
     fs::remove_dir_all(tree.path("shards/linux-a/blas_lib_gfx942")).unwrap();
     assert_found(
         &check(&tree, &library),
-        &["librocblas.so.5", "gfx942", "not there"],
+        &["librocblas.so.5", "gfx942", "is missing"],
     );
 }
 
@@ -115,7 +115,7 @@ fn recombined_artifacts_are_complete() {
     fs::remove_dir_all(tree.path("out/blas_lib_instinct")).unwrap();
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     fs::remove_dir_all(tree.path("out/blas_lib_gfx110X")).unwrap();
-    assert_found(&check(&tree, "out"), &["rocblas_lib.kpm", "not there"]);
+    assert_found(&check(&tree, "out"), &["rocblas_lib.kpm", "is missing"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Why a binary is refused.
+//! The error for a refused binary.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ pub enum ElfError {
     /// The file is damaged, or of a kind that cannot be rewritten; the text names the offending
     /// thing, what was expected and what was found.
     Refused(String),
-    /// The host binary that was made of a sound file is not sound itself: a fault of this program. The
+    /// The host binary made from a sound file is damaged, which is a fault of this program. The
     /// text says what is wrong with it.
     Unsound(String),
 }
@@ -51,7 +51,7 @@ impl From<std::io::Error> for ElfError {
 }
 
 /// Shorthand for [`ElfError::Refused`] with a formatted text.
-// Exported at the crate's root, as macros are; `shared::elf::refuse` is where it is documented.
+// Macros are exported at the crate's root; this one is documented as `shared::elf::refuse`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __refuse {

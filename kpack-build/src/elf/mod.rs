@@ -1,4 +1,4 @@
-//! What relocatable objects and linked files have in common.
+//! The parts that relocatable objects and linked files have in common.
 
 mod error;
 mod read_at;

@@ -1,14 +1,14 @@
-//! Reading by position.
+//! Reads bytes by position.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that are read by position: a file, or memory.
+/// A source of bytes that are read by position: a file or memory.
 pub trait ReadAt {
     /// Size in bytes.
     fn size(&self) -> io::Result<u64>;
-    /// Fills `buf` from `offset`; an error of kind `UnexpectedEof` where there is less.
+    /// Fills `buf` from `offset`; fails with `UnexpectedEof` if there are fewer bytes.
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 }
 

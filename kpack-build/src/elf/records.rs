@@ -1,4 +1,4 @@
-//! What is the same in relocatable objects and linked files: wrappers, and records as bytes.
+//! Wrappers and byte records, which relocatable objects and linked files share.
 
 use object::pod::{self, Pod};
 
@@ -34,7 +34,7 @@ pub struct Wrapper {
     pub bundle_available: u64,
 }
 
-/// The records in `bytes`; an incomplete one at the end is left out.
+/// The records in `bytes`; ignores an incomplete one at the end.
 pub fn pods<T: Pod>(bytes: &[u8]) -> &[T] {
     let count = bytes.len() / size_of::<T>();
     // The length fits, and `object`'s ELF records have alignment 1.

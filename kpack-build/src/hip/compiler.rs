@@ -203,7 +203,7 @@ impl fmt::Display for Compiler {
     }
 }
 
-/// Where a compiler may be.
+/// A place where a compiler may be.
 #[derive(Default)]
 struct Candidate {
     /// For messages.

@@ -39,7 +39,7 @@ pub use library::Library;
 ///     .compile("vector");
 /// ```
 ///
-/// | variable | what for |
+/// | variable | purpose |
 /// | --- | --- |
 /// | `HIPCXX` | the compiler; with a launcher in front, as `ccache clang++` |
 /// | `ROCM_PATH` | the ROCm installation: its compiler, headers, and library `amdhip64` |

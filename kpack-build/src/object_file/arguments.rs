@@ -51,7 +51,7 @@ const SOURCES: [&str; 14] = [
     "C", "S", "bc", "c", "c++", "cc", "cp", "cpp", "cppm", "cu", "cxx", "hip", "i", "s",
 ];
 
-/// What a compiler is asked to make.
+/// The output that a compiler is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Compilation {
     /// The files it writes; empty unless it is asked for objects (for example, when it links). A

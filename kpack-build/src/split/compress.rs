@@ -1,5 +1,5 @@
-//! Compresses code objects into archives. One thread at a time reads, all compress. Only the code
-//! objects in flight are in memory.
+//! Compresses code objects into archives. One thread at a time reads, all threads compress. Only
+//! the code objects in flight are in memory.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;

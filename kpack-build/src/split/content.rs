@@ -13,9 +13,10 @@ use crate::Error;
 use crate::input;
 use crate::store::scratch_file;
 
-/// Larger code objects are not kept in memory, in bytes. Real libraries stay below it.
+/// Code objects larger than this, in bytes, are not kept in memory. Those of real libraries are
+/// smaller.
 const LARGE: u64 = 64 << 20;
-/// Bytes of a large one kept in memory.
+/// Bytes of a large code object that are kept in memory at a time.
 const PART: u64 = 1 << 20;
 
 /// An uncompressed code object.

@@ -181,8 +181,8 @@ pub fn stage_manifest(
     Ok(staged)
 }
 
-/// Writes a manifest to an empty file, which is to become `path`, and reads it back: what nobody
-/// could read must not be published.
+/// Writes a manifest to an empty file that will become `path`, and reads it back: an unreadable
+/// manifest must not be published.
 pub fn write_manifest(path: &Path, mut file: &File, bytes: &[u8]) -> Result<(), Error> {
     file.write_all(bytes)
         .and_then(|()| file.rewind())

@@ -40,7 +40,7 @@ pub(crate) fn loaded<S>(image: &Image<S>) -> Result<(), ElfError> {
 }
 
 /// Checks sections loaded from the file. Sections without bytes in the file did not move, so they
-/// are as right as before.
+/// need no check.
 fn sections_in_segments<S>(image: &Image<S>) -> Result<(), ElfError> {
     let loaded = |s: &&Section| s.is_alloc() && s.has_bytes() && s.size > 0;
     for section in image.sections.iter().filter(loaded) {

@@ -112,12 +112,12 @@ pub(crate) fn wrappers_and_relocations<S: ReadAt>(
     })
 }
 
-/// A relocation as the image has it.
+/// A relocation of the image.
 pub(crate) struct Relocated {
     pub(crate) relocation: Relocation,
-    /// What it points to, if the image alone tells.
+    /// Its target, if the image alone determines it.
     pub(crate) target: Option<u64>,
-    /// Whether it is that of a wrapper's pointer.
+    /// Whether it relocates a wrapper's pointer.
     pub(crate) of_wrapper: bool,
 }
 
@@ -250,8 +250,8 @@ pub(crate) fn symbols<S: ReadAt>(
     })
 }
 
-/// Gives everything that names a section by its index the new one. `change` may change a symbol, and
-/// returns the index of its section.
+/// Renumbers everything that refers to a section by index. `change` may also change a symbol; it
+/// returns the index of the symbol's section.
 pub(crate) fn renumber<S: ReadAt>(
     image: &Image<S>,
     table: &SectionTable,

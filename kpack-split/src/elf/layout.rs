@@ -123,8 +123,8 @@ impl Plan {
     }
 }
 
-/// Every wrapper as the host binary has it, in order of address. Those of objects that were split
-/// before the link keep their own markers.
+/// The wrappers of the host binary, in order of address. Those of objects that were split before
+/// the link keep their own markers.
 fn planned_wrappers(fat: &FatBinary, geometry: &Geometry) -> Vec<PlannedWrapper> {
     let marker = Some(geometry.marker.start);
     let own = fat.wrappers.iter();

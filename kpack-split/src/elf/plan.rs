@@ -1,5 +1,5 @@
-//! How one linked file becomes another: what is copied, what changes, and how the result must look.
-//! A plain value: it can be printed, checked and refused before any byte changes.
+//! Plans how one linked file becomes another: what is copied, what changes, and how the result must
+//! look. A plan is a plain value that can be printed, checked and refused before any byte changes.
 
 use std::fmt;
 use std::fs::File;
@@ -22,7 +22,7 @@ use crate::store::copy_range;
 /// How to make one binary from another.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What the result's wrappers must be, in order of address.
+    /// The expected wrappers of the result, in order of address.
     pub(crate) wrappers: Vec<PlannedWrapper>,
     /// Address of the marker and its planned size.
     pub(crate) marker: Range<u64>,
@@ -44,13 +44,12 @@ pub struct Plan {
     tail: Vec<u8>,
 }
 
-/// What a wrapper is to hold.
+/// The expected content of a wrapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PlannedWrapper {
     pub(crate) address: u64,
     pub(crate) magic: u32,
-    /// What it points to: the marker, or a bundle. `None` if it has a marker of its own, and stays as
-    /// it is.
+    /// Address of the marker or bundle that it points to. `None` if it keeps a marker of its own.
     pub(crate) pointer: Option<u64>,
     /// Its last word: the code object index, or 0.
     pub(crate) reserved: u64,
@@ -78,18 +77,19 @@ impl PlannedWrapper {
     }
 }
 
-/// Where bytes are taken out of a file, and where room is made in it. Both lengths are multiples of
-/// every segment's alignment.
+/// Where bytes are cut out of a file, and where room is made. Both lengths are multiples of every
+/// segment's alignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// Input offsets to leave out.
+    /// Input offsets to cut out.
     pub(crate) cut: Range<u64>,
-    /// Number of bytes that come in their place.
+    /// Number of bytes to insert there.
     pub(crate) room: u64,
 }
 
 impl Gap {
-    /// Output offset of an input offset. What is at an empty cut comes after the room.
+    /// Output offset of an input offset. If nothing is cut, an input byte at the cut comes after
+    /// the inserted bytes.
     pub(crate) fn output_offset(&self, offset: u64) -> u64 {
         if offset >= self.cut.end {
             offset - (self.cut.end - self.cut.start) + self.room
@@ -99,7 +99,7 @@ impl Gap {
     }
 }
 
-/// What makes a plan.
+/// Everything a plan is made from.
 pub(crate) struct Parts {
     pub(crate) wrappers: Vec<PlannedWrapper>,
     pub(crate) marker: Range<u64>,

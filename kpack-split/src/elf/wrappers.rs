@@ -21,17 +21,17 @@ use super::{ElfError, ReadAt};
 /// The device code of a linked ELF file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceCode {
-    /// None, and why.
+    /// It has none, for this reason.
     None(NoDeviceCode),
     /// A fat binary.
     Fat(FatBinary),
-    /// Already split. The wrappers, sorted by address.
+    /// Already split; the wrappers are sorted by address.
     Split(Vec<SplitWrapper>),
 }
 
 impl DeviceCode {
-    /// The wrappers that were split: all of a split binary; those of objects that were split before the
-    /// link, of a fat binary.
+    /// The split wrappers: all those of a split binary, or in a fat binary, those of objects that
+    /// were split before the link.
     pub fn split_wrappers(&self) -> &[SplitWrapper] {
         match self {
             Self::None(_) => &[],

@@ -1,4 +1,4 @@
-//! Archives, each opened once.
+//! Opens each archive once.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,11 +16,11 @@ use crate::parallel::lock;
 /// An open archive, which several binaries may share.
 pub(crate) type OpenArchive = Arc<Mutex<Archive<BufReader<File>>>>;
 
-/// How many archives stay open, if nobody uses them: files may be few, and trees have thousands of
-/// archives.
+/// Maximum number of unused archives that stay open: the system limits open files, and trees have
+/// thousands of archives.
 const MOST_UNUSED: usize = 40;
 
-/// The archives that were opened last.
+/// The archives opened last.
 #[derive(Default)]
 pub(crate) struct Archives(Mutex<BTreeMap<PathBuf, OpenArchive>>);
 

@@ -50,8 +50,9 @@ impl Kpacks {
     }
 }
 
-/// Finds the archives of the split binary at `binary`, in any of the directories that `overlay` has.
-/// Resolves symbolic links to the binary first, because search paths are relative to its real location.
+/// Finds the archives of the split binary at `binary`, in any of the directories that `overlay`
+/// adds. Resolves symbolic links to the binary first, because search paths are relative to its real
+/// location.
 ///
 /// Finds nothing for a marker in the early plain-text form, which names directories instead of
 /// files.

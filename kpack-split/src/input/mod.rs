@@ -1,5 +1,4 @@
-//! Files as they come in: opened, identified and read, each once. [`inspect`](crate::inspect) shows
-//! them.
+//! Opens, identifies and reads input files. [`inspect`](crate::inspect) describes them.
 
 mod archives;
 mod kpacks;

@@ -1,4 +1,5 @@
-//! What `kpack show` and `kpack list` print as JSON: an interface, unlike the types that it is made from.
+//! The JSON of `kpack show` and `kpack list`. It is an interface; the types it is made from are
+//! not.
 
 use std::path::{Path, PathBuf};
 

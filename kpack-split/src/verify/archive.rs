@@ -1,4 +1,4 @@
-//! An archive, whole: header and table, and each stored code object once.
+//! Verifies an archive: its header and table, and each stored code object once.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Seek};
@@ -14,10 +14,10 @@ use crate::Error;
 use crate::input;
 use crate::parallel::lock;
 
-/// How many ordinals a fault lists.
+/// Maximum number of ordinals that a fault lists.
 const MOST_ORDINALS: usize = 8;
 
-/// Verifies the archive at `path`; tells whether it is undamaged.
+/// Verifies the archive at `path` and returns whether it is undamaged.
 pub(super) fn verify(
     path: &Path,
     context: &Context<'_>,
@@ -65,7 +65,7 @@ pub(super) fn verify(
     Ok(holds)
 }
 
-/// Reports stored code objects, of `count`, that no kernel names.
+/// Reports stored code objects that no kernel names; `count` is the number of all.
 fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut Report) {
     let entries = toc.kernels.values().flat_map(Targets::values);
     let named: BTreeSet<usize> = entries.map(|entry| entry.ordinal as usize).collect();
@@ -86,7 +86,7 @@ fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut Report) {
     }
 }
 
-/// Reads every stored code object once; gives their number.
+/// Reads every stored code object once and returns how many there are.
 fn code_objects<R: Read + Seek>(
     path: &Path,
     toc: &Toc,
@@ -101,7 +101,7 @@ fn code_objects<R: Read + Seek>(
                 let text = format!("`{kernel}` is for {target}, but `gfx_arches` lists {listed}");
                 report.fault(Subject::Archive, path, text);
             }
-            // An identical code object is for the same target, or the same header is wrong twice.
+            // Check a shared code object once for each target that names it.
             if seen.insert((entry.ordinal, target))
                 && let Some(reason) = damage(path, archive, kernel, target)?
             {
@@ -114,14 +114,14 @@ fn code_objects<R: Read + Seek>(
     Ok(ordinals.len())
 }
 
-/// Larger code objects are not read into memory as a whole, in bytes.
+/// Code objects larger than this, in bytes, are not read into memory as a whole.
 const LARGE: u64 = 64 << 20;
 
-/// What is wrong with a code object of the archive at `path`: it cannot be decompressed, has another
-/// checksum, or is not for `target` by its own header.
+/// Checks a code object of the archive at `path`. Returns the reason if it cannot be decompressed,
+/// has another checksum, or if its own header does not name `target`.
 ///
 /// # Errors
-/// [`Error::Io`] where that cannot be told.
+/// [`Error::Io`] if reading fails.
 pub(super) fn damage<R: Read + Seek>(
     path: &Path,
     archive: &mut Archive<R>,

@@ -1,5 +1,5 @@
-//! A split binary: its sections, wrappers and marker, and whether each of its code objects can be
-//! had.
+//! Verifies a split binary: its sections, wrappers and markers, and whether it finds its code
+//! objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use crate::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
 use crate::input::{Linked, Marked, prefix_of};
 use crate::object_file::is_object;
 
-/// Verifies a binary. Most of those found in a directory, and not `asked_for`, have no device code.
+/// Verifies a binary. Reports one without device code only if `asked_for`.
 pub(super) fn verify(
     binary: &Linked,
     asked_for: bool,
@@ -81,13 +81,13 @@ fn check(
     Ok(())
 }
 
-/// Whether two paths are names of one file, whose kernels have one of them.
+/// Whether both paths are names of one file: its kernels are named after one of them.
 fn is_one_file(one: &Path, other: &Path) -> bool {
     let inode = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
     inode(one).is_some_and(|own| inode(other) == Some(own))
 }
 
-/// Checks the wrappers of one marker; `faults` is how many the binary had before.
+/// Checks the wrappers of one marker; `faults` is the number of faults before.
 fn check_group(
     path: &Path,
     group: &Marked,
@@ -98,18 +98,18 @@ fn check_group(
     let marker = &group.marker;
     let indices: BTreeSet<u32> = group.wrappers.iter().map(|w| w.co_index).collect();
     let Some(kernel_name) = marker.kernel_name.clone() else {
-        let text = "its marker is in the early plain-text form, which names directories and no \
-                    kernels: so its code objects cannot be resolved";
+        let text = "its marker is in the early plain-text form, which names directories but no \
+                    kernels, so its code objects cannot be found";
         report.note(Subject::Marker, path, text);
         return Ok(());
     };
     search_paths_hold(path, marker, &kernel_name, report);
     let prefix = prefix_of(path, &kernel_name);
     if is_object(&kernel_name) {
-        // Its name says nothing of where the binary is.
+        // An object's name does not tell where the binary is.
     } else if let Some((artifact, expected)) = context.artifacts.around_file(path) {
         let named = expected.join(&kernel_name);
-        // Other splitters name kernels by the path in the artifact.
+        // Other splitters use the path in the artifact as the kernel name.
         let fits = prefix.is_some_and(|prefix| prefix == expected || prefix == artifact);
         if !fits && !is_one_file(path, &named) {
             let text = format!(
@@ -133,7 +133,7 @@ fn check_group(
     resolution::verify(path, marker, &kernel_name, &indices, context, report)
 }
 
-/// Whether `.hip_fatbin` holds nothing any more: neither as a section nor in what is loaded.
+/// Checks that `.hip_fatbin` is empty, both as a section and in the loaded segments.
 fn converted(binary: &Linked, report: &mut Report) -> Result<(), Error> {
     let Linked { path, image, .. } = binary;
     let found = image.section(FAT_SECTION);
@@ -164,8 +164,8 @@ fn converted(binary: &Linked, report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the code object indices of the wrappers count from 0 in order of address, as kernels are
-/// named by position. Objects that were split before the link have a marker, and a count, each.
+/// Checks that code object indices count up from 0 in order of address, since kernels are named by
+/// position. Each marker of an object that was split before the link has its own count.
 fn in_order(path: &Path, wrappers: &[SplitWrapper], groups: &[Marked], report: &mut Report) {
     let mut next_of_name: BTreeMap<&str, u32> = BTreeMap::new();
     let mut next_of_marker: BTreeMap<u64, u32> = BTreeMap::new();
@@ -176,7 +176,7 @@ fn in_order(path: &Path, wrappers: &[SplitWrapper], groups: &[Marked], report: &
         let of_name = next_of_name.entry(name.unwrap_or_default()).or_default();
         let of_marker = next_of_marker.entry(wrapper.marker_offset).or_default();
         let expected = match name.is_some_and(is_object) {
-            // The same object may have been linked twice.
+            // The same object may be linked twice.
             true => *of_marker,
             false => *of_name,
         };
@@ -192,9 +192,9 @@ fn in_order(path: &Path, wrappers: &[SplitWrapper], groups: &[Marked], report: &
     }
 }
 
-/// Search paths that are relative, stay in the install prefix, and name the target.
+/// Checks that search paths are relative, stay in the install prefix, and contain the target.
 fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &mut Report) {
-    // Where an object is linked into, its name does not tell.
+    // An object's name is not a path.
     if !is_object(kernel_name) && !stays_inside(Path::new(""), Path::new(kernel_name)) {
         let text = format!("the kernel name `{kernel_name}` is not a path in an install prefix");
         report.fault(Subject::Marker, path, text);
@@ -215,7 +215,7 @@ fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &m
     }
 }
 
-/// Whether `path`, followed from `directory` of a prefix, is relative and never leaves the prefix.
+/// Whether `path`, relative to `directory` in a prefix, never leaves the prefix.
 fn stays_inside(directory: &Path, path: &Path) -> bool {
     let mut depth = directory.components().count();
     for component in path.components() {

@@ -1,4 +1,4 @@
-//! The kernel databases of an install prefix, whose files are in no artifact.
+//! Verifies the kernel databases of an install prefix outside of artifact directories.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use super::{Outcome, Report, Subject};
 use crate::Error;
 use crate::artifact::classify::{Observation, Topic, classify_databases};
 
-/// Verifies that the files of databases below `prefix` are for the targets that their names say,
-/// whole, and in pairs.
+/// Verifies that the database files below `prefix` are undamaged, match the targets in their names,
+/// and come in pairs.
 pub(super) fn verify(prefix: &Path, report: &mut Report) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
     let content = match classify_databases(prefix) {

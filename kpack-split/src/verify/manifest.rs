@@ -1,4 +1,4 @@
-//! A manifest against the archives beside it.
+//! Verifies a manifest against the archives next to it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,13 +59,13 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
     Ok(())
 }
 
-/// A manifest that is verified.
+/// A manifest being verified.
 struct Check<'a> {
     context: &'a Context<'a>,
-    /// Whether it lists what one package has, and not everything.
+    /// Whether it is a fragment, which lists only one package's archives.
     is_part: bool,
     manifest: &'a Manifest,
-    /// Where its archives could be, its own directory first.
+    /// Directories that may contain its archives; its own comes first.
     directories: Vec<PathBuf>,
     faults: Vec<String>,
 }
@@ -75,7 +75,7 @@ impl Check<'_> {
         self.faults.push(text);
     }
 
-    /// Whether the part lists what the whole manifest does.
+    /// Checks that the whole manifest agrees with this fragment.
     fn agrees_with_whole(&mut self, group: &Group) -> Result<(), Error> {
         for directory in &self.directories {
             let whole = directory.join(group.manifest());
@@ -85,7 +85,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The targets that the packages that are here have of the module, where it is in several.
+    /// The targets that the installed fragments list, if the module has fragments.
     fn here(&self, group: &Group) -> Result<BTreeSet<String>, Error> {
         let mut here = BTreeSet::new();
         let there = self
@@ -100,7 +100,7 @@ impl Check<'_> {
         Ok(here)
     }
 
-    /// Whether the archives are as listed; gives what is to be said where they are.
+    /// Checks the listed archives. Returns the text to report if they are as listed.
     fn archives(&mut self, group: &Group) -> Result<String, Error> {
         let here = self.here(group)?;
         let options = self.context.options;
@@ -126,9 +126,7 @@ impl Check<'_> {
                 if options.targets.is_empty() && is_elsewhere {
                     elsewhere.push(target.as_str());
                 } else {
-                    self.fault(format!(
-                        "promises `{name}` for {target}, which is not there"
-                    ));
+                    self.fault(format!("lists `{name}` for {target}, which is missing"));
                 }
                 continue;
             };
@@ -142,12 +140,15 @@ impl Check<'_> {
             text += &format!(", {skipped} not asked for");
         }
         if !elsewhere.is_empty() {
-            text += &format!("; {} in packages that are not here", elsewhere.join(", "));
+            text += &format!(
+                "; {} in packages that are not installed",
+                elsewhere.join(", ")
+            );
         }
         Ok(text)
     }
 
-    /// Whether the whole manifest lists the targets that are asked for, and the archives beside it.
+    /// Checks that the manifest lists the wanted targets and all archives next to it.
     fn lists_all(&mut self, group: &Group) -> Result<(), Error> {
         let files = &self.manifest.kpack_files;
         for wanted in &self.context.options.targets {
@@ -165,7 +166,7 @@ impl Check<'_> {
                 let entry = entry.map_err(failed)?;
                 let name = entry.file_name();
                 let Some(name) = name.to_str() else { continue };
-                // Others belong to a module whose name starts like this one's.
+                // Other archives belong to a module whose name starts like this one's.
                 let target = group.target_of(name);
                 let is_own = target
                     .is_some_and(|target| self.context.archives.is_for(&entry.path(), &target));
@@ -179,14 +180,14 @@ impl Check<'_> {
     }
 }
 
-/// What a part of a manifest says that the whole one at `path` does not.
+/// How a fragment disagrees with the whole manifest at `path`.
 fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error> {
     if !path.exists() {
         return Ok(Vec::new());
     }
     let whole = match read_manifest(path) {
         Ok(whole) => whole,
-        // That is a fault of its own.
+        // An unreadable manifest is reported on its own.
         Err(Error::Refused { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
@@ -208,8 +209,8 @@ fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error
     Ok(reasons)
 }
 
-/// Whether `claimed` is the path, in the install prefix at `prefix`, of what holds the manifest's
-/// own directory. Elsewhere in an artifact directory, it would be a path of the build.
+/// Checks that `claimed` is the path of the manifest's parent directory in the install prefix at
+/// `prefix`, as installed. A path in the artifact directory would be a path of the build.
 fn is_installed_prefix(manifest: &Path, prefix: &Path, claimed: &str) -> Result<(), String> {
     let real = fs::canonicalize(manifest).unwrap_or_else(|_| manifest.to_owned());
     let holder = real.parent().and_then(Path::parent);
@@ -227,8 +228,8 @@ fn is_installed_prefix(manifest: &Path, prefix: &Path, claimed: &str) -> Result<
     }
 }
 
-/// Whether `prefix` is the directory that holds the manifest's own directory, as it would be in an
-/// install prefix.
+/// Checks that `prefix` ends the path of the directory that holds the manifest's directory, as it
+/// does in an install prefix.
 fn prefix_fits(manifest: &Path, prefix: &str) -> Result<(), String> {
     let claimed = Path::new(prefix);
     if claimed.is_absolute() {

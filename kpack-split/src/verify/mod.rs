@@ -1,7 +1,7 @@
-//! Whether split binaries, archives and manifests are what they claim to be.
+//! Verifies split binaries, archives and manifests.
 //!
-//! What is found goes into a [`Report`]; an error is only what kept the verification itself from
-//! being made. Each thread holds one code object at a time (two where an original is compared).
+//! Findings go into a [`Report`]; an error means that the verification itself failed. Each thread
+//! holds one code object at a time (two when it compares with an original).
 
 mod archive;
 mod artifacts;
@@ -40,12 +40,12 @@ pub use report::{Check, Outcome, Report, Subject};
 /// What to verify, and how.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The unsplit original of the only path, a binary or a directory: code objects and host code
-    /// are compared, and of directories, that nothing was lost.
+    /// The unsplit original of the only path, a binary or a directory. Code objects and host code
+    /// are compared; in directories, also whether files were lost.
     pub against: Option<PathBuf>,
-    /// The targets that have to be there; where empty, those that the manifests promise.
+    /// The targets that must be present; if empty, those that the manifests list.
     pub targets: Vec<TargetId>,
-    /// How many threads work at a time; where `None`, as many as there are processors.
+    /// Number of threads; `None` for the number of processors.
     pub jobs: Option<NonZeroUsize>,
 }
 
@@ -59,13 +59,14 @@ impl Options {
     }
 }
 
-/// Verifies files, install prefixes, artifact directories, and directories of such. A directory in
-/// which there is nothing to verify is a fault. `on_file` is called with each file before it is read,
-/// its position, and the number of files.
+/// Verifies files, install prefixes, artifact directories, and directories of artifact directories.
+/// A directory with nothing to verify is a fault. Before each file is read, `on_file` gets its
+/// path, its position, and the number of files.
 ///
 /// # Errors
-/// [`Error::Io`] for one of `paths` that cannot be read, [`Error::Refused`] for one that is nothing
-/// that could be verified, [`Error::Usage`] where `against` is compared with anything but one of its kind.
+/// [`Error::Io`] if one of `paths` cannot be read, [`Error::Refused`] if one is of a kind that
+/// cannot be verified, [`Error::Usage`] if `against` is a file and the path a directory, or the
+/// reverse.
 pub fn verify(
     paths: &[PathBuf],
     options: &Options,
@@ -126,7 +127,7 @@ fn verify_all(
     Ok(report)
 }
 
-/// The files at and below `paths` that can be verified.
+/// Finds the files at and below `paths` that can be verified.
 fn files(paths: &[PathBuf], report: &mut Report) -> Result<Vec<Work>, Error> {
     let mut files = Vec::new();
     for path in paths {
@@ -146,8 +147,8 @@ fn files(paths: &[PathBuf], report: &mut Report) -> Result<Vec<Work>, Error> {
     Ok(files)
 }
 
-/// Verifies files, archives first: a binary's code objects need not be read again out of an archive
-/// that is whole.
+/// Verifies files, archives first: code objects in an undamaged archive need not be read again for
+/// each binary.
 fn verify_files(
     files: &[Work],
     context: &mut Context<'_>,
@@ -180,7 +181,7 @@ fn verify_files(
     Ok(())
 }
 
-/// A directory of which nothing was checked is hardly the one that was meant.
+/// Reports a directory with nothing to verify: it is probably the wrong one.
 fn nothing_checked(path: &Path, report: &mut Report) {
     let real = path.canonicalize();
     let is_below = |check: &Check| {
@@ -196,35 +197,36 @@ fn nothing_checked(path: &Path, report: &mut Report) {
     }
 }
 
-/// What all checks share.
+/// State shared by all checks.
 struct Context<'a> {
     options: &'a Options,
     artifacts: Artifacts,
-    /// Archives that were verified and are whole, by their real paths.
+    /// Undamaged archives, by their resolved paths.
     whole: BTreeSet<PathBuf>,
     reached: Mutex<BTreeMap<PathBuf, Reached>>,
     digests: Digests,
     archives: Archives,
 }
 
-/// An archive, and the binaries that have to do with it.
+/// The binaries of an archive.
 #[derive(Default)]
 struct Reached {
-    /// The binaries that it has kernels of.
+    /// Binaries whose kernels it contains.
     binaries: BTreeSet<String>,
-    /// Those whose markers lead there.
+    /// Binaries whose markers refer to it.
     asked_for: BTreeSet<String>,
 }
 
 impl Context<'_> {
-    /// Notes that the marker of `binary` leads to the archives of `resolver`.
+    /// Records that the marker of `binary` refers to the archives of `resolver`.
     fn reached(&self, binary: &str, resolver: &Resolver) {
         for (path, binaries) in resolver.binaries() {
             self.holds(path, binaries, Some(binary));
         }
     }
 
-    /// Notes that the archive at `path` has kernels of `binaries`, and which marker led there.
+    /// Records that the archive at `path` has kernels of `binaries`, and the binary whose marker
+    /// refers to it.
     fn holds(
         &self,
         path: &Path,
@@ -239,17 +241,17 @@ impl Context<'_> {
         archive.asked_for.extend(asked_for.map(str::to_owned));
     }
 
-    /// Kernels in these archives that no marker in a directory asks for. A host binary that was
-    /// truncated asks for nothing, so where there is a file in its place, that is a fault.
+    /// Reports kernels that no marker refers to. If a file exists in the binary's place, that is a
+    /// fault: a truncated host binary has no marker any more.
     fn nobody_asks_for(&self, paths: &[PathBuf], report: &mut Report) {
         let roots: Vec<PathBuf> = paths.iter().filter_map(|p| p.canonicalize().ok()).collect();
         for (archive, reached) in lock(&self.reached).iter() {
-            // Of a single binary it is not known which others there are.
+            // Next to a single binary, there may be others that were not given.
             let in_a_directory = |root: &PathBuf| root.is_dir() && archive.starts_with(root);
             let Some(root) = roots.iter().find(|root| in_a_directory(root)) else {
                 continue;
             };
-            // Of artifacts, the rules for artifacts tell it.
+            // The checks of artifacts report this.
             if reached.asked_for.is_empty() && self.artifacts.covers(archive) {
                 continue;
             }
@@ -266,7 +268,7 @@ impl Context<'_> {
             }
             if !missing.is_empty() {
                 let text = format!(
-                    "has kernels of `{}`, which no marker leads to",
+                    "has kernels of `{}`, which no marker refers to",
                     missing.join("`, `")
                 );
                 report.note(Subject::Archive, archive, text);
@@ -275,7 +277,7 @@ impl Context<'_> {
     }
 }
 
-/// What is said of an archive with kernels of a file that does not load them.
+/// The message for an archive with kernels of a file that does not load them.
 fn without_host(binary: &str) -> String {
     format!(
         "has kernels of `{binary}`, which is not a split binary; it is truncated, or another file"
@@ -286,12 +288,12 @@ fn without_host(binary: &str) -> String {
 struct Work {
     path: PathBuf,
     kind: FileKind,
-    /// Given by the caller, not found in a directory.
+    /// Whether the caller named it, rather than its directory.
     asked_for: bool,
 }
 
 impl Work {
-    /// The checks of a file, and its real path where it is an archive that is whole.
+    /// Runs the checks. Also returns the resolved path of an undamaged archive.
     fn verify(&self, context: &Context<'_>) -> Result<(Report, Option<PathBuf>), Error> {
         let mut report = Report::default();
         let path = &self.path;
@@ -316,7 +318,7 @@ impl Work {
         let path = &self.path;
         let image = Image::read(input::open(path)?).map_err(|e| input::elf_error(path, e));
         let image = match image {
-            // Most of what is found is for another host, or has no section headers.
+            // Most files found are for other hosts or have no section headers.
             Err(Error::Refused { .. }) if !self.asked_for => return Ok(()),
             image => image?,
         };
@@ -324,10 +326,11 @@ impl Work {
     }
 }
 
-/// How many files one thread identifies before it looks for more.
+/// Number of files that one thread identifies at a time.
 const AT_ONCE: usize = 64;
 
-/// The files below `root` that can be verified, in order of path; symbolic links are not followed.
+/// Collects the files below `root` that can be verified, sorted by path. Does not follow symbolic
+/// links.
 fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
     let walk = WalkDir::new(root)
         .follow_root_links(true)

@@ -1,4 +1,5 @@
-//! A split binary against the unsplit original: every code object byte for byte, and the host code.
+//! Compares a split binary with its unsplit original: every code object byte for byte, and the host
+//! code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Seek, SeekFrom};
@@ -27,7 +28,7 @@ pub(super) fn compare(
     let fat = match &unsplit.code {
         DeviceCode::Fat(fat) => fat,
         DeviceCode::Split(_) => {
-            return Err(Error::refused(original, "the original is split already"));
+            return Err(Error::refused(original, "the original is already split"));
         }
         DeviceCode::None(_) => {
             return Err(Error::refused(original, "the original has no device code"));
@@ -58,7 +59,7 @@ pub(super) fn compare(
         );
         report.fault(Subject::CodeObjects, path, text);
     }
-    // A marker that cannot be read is a fault that was reported already.
+    // An unreadable marker has already been reported.
     if let Ok(groups) = binary.markers()
         && let Some(kernels) = Kernels::open(context, path, &groups)?
     {
@@ -66,7 +67,7 @@ pub(super) fn compare(
     }
     let section = binary.image.section(elf::FAT_SECTION);
     if section.map_err(|e| binary.error(e))?.is_none() {
-        let text = "was split before the link; its host code was linked again, and is not compared";
+        let text = "was split before the link and linked again, so its host code is not compared";
         report.note(Subject::HostImage, path, text);
         return Ok(());
     }
@@ -76,12 +77,12 @@ pub(super) fn compare(
 /// The code objects of a split binary, by the positions of its wrappers.
 struct Kernels {
     resolvers: Vec<Resolver>,
-    /// For each wrapper: its resolver, and the index of its code object there.
+    /// The resolver of each wrapper, and its code object index there.
     wrappers: BTreeMap<u32, (usize, u32)>,
 }
 
 impl Kernels {
-    /// `None` where a marker does not name its kernels.
+    /// Returns `None` if a marker does not name its kernels.
     fn open(context: &Context<'_>, path: &Path, groups: &[Marked]) -> Result<Option<Self>, Error> {
         let mut resolvers = Vec::new();
         let mut wrappers = BTreeMap::new();
@@ -102,7 +103,7 @@ impl Kernels {
         }))
     }
 
-    /// The code object of the wrapper at a position, or what is wrong with it.
+    /// Reads the code object of the wrapper at `position`; a text says why it is damaged.
     fn read(
         &mut self,
         position: u32,
@@ -126,7 +127,7 @@ impl Kernels {
         }
     }
 
-    /// What is wrong with the code object for which the original has `code`.
+    /// Compares a code object with `code`, the original's. Returns the faults.
     fn faults(&mut self, position: u32, code: &DeviceCodeObject) -> Result<Vec<String>, Error> {
         let target = code.target.to_string();
         let mut faults = Vec::new();
@@ -151,7 +152,7 @@ impl Kernels {
         Ok(faults)
     }
 
-    /// Every entry that a wrapper asks for: its position, and the target.
+    /// Every entry that a wrapper uses: position and target.
     fn entries(&self) -> BTreeSet<(u32, String)> {
         let entries: Vec<BTreeSet<(u32, String)>> =
             self.resolvers.iter().map(Resolver::entries).collect();
@@ -225,7 +226,7 @@ fn compare_code(
     Ok(())
 }
 
-/// In what two code objects differ.
+/// Describes how two code objects differ.
 fn difference(original: &[u8], stored: &[u8]) -> String {
     let at = original.iter().zip(stored).position(|(a, b)| a != b);
     match at {
@@ -245,7 +246,7 @@ fn compare_host(original: &Linked, split: &Linked, report: &mut Report) -> Resul
         report.ok(
             Subject::HostImage,
             path,
-            "everything that is loaded equals the original's, apart from device code",
+            "all loaded content except device code equals the original's",
         );
     }
     for difference in differences {

@@ -4,58 +4,58 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// How a check came out.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It holds.
+    /// It passed.
     Ok,
-    /// Worth knowing, and no fault.
+    /// A fact worth knowing that is not a fault.
     Note,
-    /// It does not hold.
+    /// It failed.
     Fault,
 }
 
-/// What was checked.
+/// The subject of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Subject {
     /// A file as such: readable, and of a kind that can be verified.
     File,
-    /// An archive and each code object in it.
+    /// An archive and its code objects.
     Archive,
     /// A manifest against the archives that it lists.
     Manifest,
-    /// A split binary's sections, wrappers and marker.
+    /// A split binary's sections, wrappers and markers.
     Marker,
-    /// Whether a split binary's code objects can be had.
+    /// Whether a split binary finds its code objects.
     Resolution,
     /// A split binary's code objects against the unsplit original's.
     CodeObjects,
     /// A split binary's host code against the unsplit original's.
     HostImage,
-    /// An artifact directory: what is in it, and what must not be.
+    /// An artifact directory: what it must contain, and must not contain.
     Artifact,
-    /// The files of a tree against those of the unsplit one.
+    /// The files of a tree against those of the unsplit tree.
     Files,
 }
 
 /// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// How it came out.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What was checked.
+    /// The subject.
     pub subject: Subject,
     /// The file.
     #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
-    /// What holds, or what was expected and what was found.
+    /// What was verified, or what was expected and what was found.
     pub text: String,
 }
 
-/// All checks, in the order in which they were made.
+/// All checks, in the order they were made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The checks.
@@ -63,7 +63,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// How many checks came out so.
+    /// Number of checks with this outcome.
     pub fn count(&self, outcome: Outcome) -> usize {
         self.checks
             .iter()
@@ -71,12 +71,12 @@ impl Report {
             .count()
     }
 
-    /// Whether there is no fault.
+    /// Whether there are no faults.
     pub fn holds(&self) -> bool {
         self.count(Outcome::Fault) == 0
     }
 
-    /// Adds the checks of others, in their order.
+    /// Adds the checks of other reports, in order.
     pub(super) fn extend(&mut self, others: impl IntoIterator<Item = Self>) {
         let checks = others.into_iter().flat_map(|other| other.checks);
         self.checks.extend(checks);

@@ -1,4 +1,4 @@
-//! Whether each code object of a split binary can be had, the way its marker leads.
+//! Verifies that a split binary finds each of its code objects through its marker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::resolver::{Place, Resolver};
 use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
 
-/// What the wrappers of a binary that share a marker ask for, and where it is.
+/// The code objects that wrappers with one marker need, and where they are.
 struct Resolution<'a> {
     path: &'a Path,
     marker: &'a Marker,
@@ -19,13 +19,13 @@ struct Resolution<'a> {
     indices: &'a BTreeSet<u32>,
     options: &'a Options,
     resolver: Resolver,
-    /// How many code objects there are for each index.
+    /// Number of code objects found for each index.
     count_by_index: BTreeMap<u32, usize>,
-    /// Where they are, each with an index and a target that lead there.
+    /// Where they are, each with one index and target that leads there.
     places: BTreeMap<Place, (u32, String)>,
 }
 
-/// Looks up the code objects at `indices`.
+/// Looks up the code objects with these `indices`.
 pub(super) fn verify(
     path: &Path,
     marker: &Marker,
@@ -86,7 +86,7 @@ pub(super) fn verify(
 }
 
 impl Resolution<'_> {
-    /// Finds the code objects for `target`, and says which are missing.
+    /// Finds the code objects for `target`, and reports missing ones.
     fn look_up(&mut self, target: &str, report: &mut Report) {
         let mut absent = Vec::new();
         for &index in self.indices {
@@ -107,8 +107,8 @@ impl Resolution<'_> {
             true => format!("the kpack for {target} has no code object of this binary"),
             false => format!("no code object for {target} at index {}", absent.join(", ")),
         };
-        // Not each part of a binary need be compiled for each target. Its marker tells what it was
-        // built with; and a target that is named has to be there.
+        // Not every part of a binary need be compiled for every target. A target is required if the
+        // marker has its code ID, or if the caller names it.
         let expected = self.marker.code_ids.get(target);
         let outcome = match expected {
             Some(id) if self.resolver.code_ids(target).contains(id) => Outcome::Note,
@@ -119,7 +119,7 @@ impl Resolution<'_> {
         report.add(outcome, Subject::Resolution, self.path, text);
     }
 
-    /// Indices for which there is nothing for any target.
+    /// Reports indices without a code object for any target.
     fn nowhere(&self, targets: &[String], report: &mut Report) {
         let empty = self.count_by_index.iter().filter(|(_, count)| **count == 0);
         if !self.resolver.other_builds.is_empty() {
@@ -130,7 +130,7 @@ impl Resolution<'_> {
             return;
         }
         let text = format!("no kpack has a code object at index {}", nowhere.join(", "));
-        // Asked for some targets only, the code object can be in another's archive.
+        // If only some targets are verified, another target's archive may have the code object.
         let outcome = match self.options.targets.is_empty() {
             true => Outcome::Fault,
             false => Outcome::Note,
@@ -138,21 +138,21 @@ impl Resolution<'_> {
         report.add(outcome, Subject::Resolution, self.path, text);
     }
 
-    /// Entries of this binary that no wrapper asks for.
+    /// Reports entries of this binary that no wrapper uses.
     fn stale(&self, report: &mut Report) {
         let entries = self.resolver.entries().into_iter();
         let stale = entries.filter(|(index, _)| !self.indices.contains(index));
         let stale: BTreeSet<String> = stale.map(|(index, _)| index.to_string()).collect();
         if !stale.is_empty() {
             let text = format!(
-                "the kpacks have entries at index {} that no wrapper asks for",
+                "the kpacks have entries at index {} that no wrapper uses",
                 Vec::from_iter(stale).join(", ")
             );
             report.note(Subject::Resolution, self.path, text);
         }
     }
 
-    /// Reads what was found, but for what is in an archive that was verified as a whole.
+    /// Reads the code objects found, except those in archives already verified.
     fn read(&mut self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
         for (&place, (index, target)) in &self.places {
             let real = self.resolver.path(place).canonicalize();
@@ -170,7 +170,7 @@ impl Resolution<'_> {
     }
 }
 
-/// Whether each target that is promised, or that the caller asks for, has an archive.
+/// Reports targets without an archive, if the manifest lists them or the caller names them.
 fn required_are_there(
     path: &Path,
     marker: &Marker,
@@ -198,7 +198,7 @@ fn required_are_there(
     };
     if required.is_empty() {
         let text = format!(
-            "no kpack is there; its search path is `{}`",
+            "no kpack found; its search path is `{}`",
             marker.kpack_search_paths.join("`, `")
         );
         report.fault(Subject::Resolution, path, text);
@@ -214,10 +214,10 @@ fn required_are_there(
             .find(|kpack| kpack.target == target);
         let text = match promised {
             Some(kpack) => format!(
-                "the manifest promises a kpack for {target}, but `{}` is not there",
+                "the manifest lists a kpack for {target}, but `{}` is missing",
                 kpack.path.display()
             ),
-            None => format!("there is no kpack for {target}"),
+            None => format!("no kpack for {target}"),
         };
         report.fault(Subject::Resolution, path, text);
     }

@@ -1,4 +1,4 @@
-//! From a split binary's wrapper and a target to the code object, the way its marker leads.
+//! Finds the code object for a split binary's wrapper and target through its marker.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use crate::Error;
 use crate::input::{Archives, Kpacks, OpenArchive, Overlay, find_kpacks};
 use crate::parallel::lock;
 
-/// The archives of a split binary, open.
+/// The opened archives of a split binary.
 pub(crate) struct Resolver {
     kernel_name: String,
-    /// In the order of the search paths for each target.
+    /// By target, in the order of the search paths.
     archives: Vec<Opened>,
     /// Archives that could not be opened, and why.
     pub(crate) damaged: Vec<(PathBuf, String)>,
     /// Archives with device code of another build of the binary, and their targets.
     pub(crate) other_builds: Vec<(String, PathBuf)>,
-    /// What the marker leads to, there or not.
+    /// All archives that the marker refers to, existing or not.
     pub(crate) kpacks: Kpacks,
 }
 
@@ -33,7 +33,7 @@ struct Opened {
     is_of_another_build: bool,
 }
 
-/// Where a code object is.
+/// The location of a code object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     archive: usize,
@@ -43,8 +43,8 @@ pub(crate) struct Place {
 }
 
 impl Resolver {
-    /// Opens the archives that `marker` of the binary at `binary` leads to, in any of the directories
-    /// that `overlay` lays over each other. `kernel_name` is the marker's.
+    /// Opens the archives that `marker`, of the binary at `binary`, refers to, in any of the
+    /// directories that `overlay` adds. `kernel_name` is the marker's.
     pub(crate) fn open(
         opened: &Archives,
         overlay: &Overlay,
@@ -84,7 +84,7 @@ impl Resolver {
         })
     }
 
-    /// Where the code object of wrapper `index` for `target` is.
+    /// Locates the code object of wrapper `index` for `target`.
     pub(crate) fn find(&self, index: u32, target: &str) -> Option<Place> {
         let kernel = self.kernel(index);
         self.archives
@@ -111,17 +111,17 @@ impl Resolver {
             targets.is_some_and(|targets| targets.contains_key(target))
         };
         let holders = self.archives.iter().filter(has);
-        // Two search paths can lead to one archive.
+        // Two search paths may lead to the same archive.
         let places: BTreeSet<&Path> = holders.map(|opened| opened.path.as_path()).collect();
         places.into_iter().collect()
     }
 
-    /// Path of the archive of a place.
+    /// Path of the archive.
     pub(crate) fn path(&self, place: Place) -> &Path {
         &self.archives[place.archive].path
     }
 
-    /// Reads the code object of wrapper `index` for `target`, which is at `place`.
+    /// Reads the code object of wrapper `index` for `target` at `place`.
     pub(crate) fn read(
         &mut self,
         place: Place,
@@ -132,7 +132,7 @@ impl Resolver {
         lock(&self.archives[place.archive].archive).read(&kernel, target)
     }
 
-    /// The IDs of this binary's device code for `target`, in each archive that tells one.
+    /// The IDs of this binary's device code for `target`, one for each archive that has one.
     pub(crate) fn code_ids(&self, target: &str) -> Vec<CodeId> {
         let archives = self.archives.iter().filter(|a| a.target == target);
         archives
@@ -140,7 +140,7 @@ impl Resolver {
             .collect()
     }
 
-    /// The binaries that each open archive has kernels of.
+    /// For each open archive, the binaries whose kernels it contains.
     pub(crate) fn binaries(&self) -> impl Iterator<Item = (&Path, BTreeSet<String>)> {
         self.archives.iter().map(|opened| {
             let open = lock(&opened.archive);
@@ -150,7 +150,8 @@ impl Resolver {
         })
     }
 
-    /// What is wrong with the code object of wrapper `index` for `target`, which is at `place`.
+    /// Checks the code object of wrapper `index` for `target` at `place`; returns the reason if it
+    /// is damaged.
     pub(crate) fn damage(
         &mut self,
         place: Place,
@@ -167,7 +168,7 @@ impl Resolver {
         self.archives.iter().any(|opened| opened.target == target)
     }
 
-    /// Targets with an open archive, in order, each once.
+    /// The distinct targets of the open archives, sorted.
     pub(crate) fn targets(&self) -> Vec<String> {
         let mut targets: Vec<String> = Vec::new();
         for opened in &self.archives {
@@ -178,7 +179,7 @@ impl Resolver {
         targets
     }
 
-    /// Every entry of this binary: index and target.
+    /// The index and target of every entry of this binary.
     pub(crate) fn entries(&self) -> BTreeSet<(u32, String)> {
         let mut found = BTreeSet::new();
         for opened in &self.archives {

@@ -1,4 +1,4 @@
-//! A split tree against the unsplit one: nothing lost, nothing added, everything the same.
+//! Compares a split tree with the unsplit one: nothing lost, nothing added, nothing changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,11 +20,11 @@ use crate::artifact::tree::{is_artifact, is_of_group};
 use crate::input::Linked;
 use crate::parallel;
 
-/// How many lost entries of a file are named.
+/// Maximum number of lost entries that a fault names.
 const MOST_NAMES: usize = 5;
 
-/// Compares the tree at `path` with `unsplit`: an install prefix with one, an artifact directory, or
-/// a directory of artifact directories, with what was split from it.
+/// Compares the tree at `path` with `unsplit`: two install prefixes, or an artifact directory (or
+/// directory of artifact directories) with what was split from it.
 pub(super) fn compare(
     path: &Path,
     unsplit: &Path,
@@ -103,7 +103,7 @@ fn artifact(
     whole.compare_outside(&prefixes, context, report)
 }
 
-/// An install prefix that is not split, and where its files are after the split.
+/// An unsplit install prefix, and the roots that contain its files after the split.
 struct Pair {
     unsplit: PathBuf,
     roots: Vec<PathBuf>,
@@ -141,7 +141,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Compares an entry with where it is now; gives also whether it is a file that is there.
+    /// Compares an entry with its counterpart. Also returns whether that is an existing file.
     fn entry(&self, entry: &Entry, context: &Context<'_>) -> Result<(Report, bool), Error> {
         let mut report = Report::default();
         let unsplit = self.unsplit.join(&entry.path);
@@ -170,8 +170,8 @@ impl Pair {
         Ok((report, false))
     }
 
-    /// Compares what is in no prefix. A split leaves it as it is, in the generic artifact; a
-    /// recombination leaves it out.
+    /// Compares files outside of the prefixes. Splitting copies them to the generic artifact
+    /// unchanged; recombining drops them.
     fn compare_outside(
         &self,
         prefixes: &[String],
@@ -268,7 +268,7 @@ impl Pair {
             report.note(Subject::Files, place, text);
         }
         match class {
-            // One of a database may have moved as it was.
+            // A database file may have moved to its target's artifact unchanged.
             Class::Fat
                 if recognise(&path.to_string_lossy()).is_some() && same_bytes(place, unsplit)? =>
             {
@@ -285,7 +285,7 @@ impl Pair {
         }
     }
 
-    /// Whether the outputs have only what the unsplit tree has, and archives with their manifests.
+    /// Checks that the outputs add nothing except archives and their manifests.
     fn nothing_added(
         &self,
         expected: &BTreeSet<PathBuf>,
@@ -303,7 +303,7 @@ impl Pair {
             };
             for entry in content.entries {
                 let made = |path: &Path| is_archive(path) || is_manifest(path);
-                // Others' targets may be here, too.
+                // Ignore targets that the caller did not ask for.
                 let asked_for = match &entry.class {
                     Class::Target { target, .. } => context.options.wants(&target.to_string()),
                     _ => true,
@@ -320,8 +320,8 @@ impl Pair {
     }
 }
 
-/// What is lost of a file that has other bytes than before. One for all targets, with the path
-/// `within` the prefix, may have more than before, from other shards.
+/// Describes what is missing from a file whose bytes changed. A file for all targets, at `within`
+/// in the prefix, may have gained entries from other shards.
 fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<String>, Error> {
     let other_bytes = || Some("has other bytes than in the unsplit tree".to_owned());
     let Some(ForAll::Merge(kind)) = for_all(within) else {

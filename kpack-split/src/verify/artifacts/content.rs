@@ -1,4 +1,4 @@
-//! What is in an artifact directory: what belongs into it, and nothing else.
+//! Verifies that an artifact directory contains what belongs there, and nothing else.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::verify::archive::counted;
 use crate::verify::{Report, Subject};
 
 impl Member {
-    /// Verifies what is in it. `members` are those of its component.
+    /// Verifies its content. `members` are the artifacts of its component.
     pub(super) fn verify(&self, members: &[Self]) -> Report {
         let mut report = Report::default();
         let root = &self.tree.root;
@@ -24,13 +24,13 @@ impl Member {
         for path in unlisted.filter(|_| self.role != Role::Unsplit) {
             let text = format!("is in no prefix that {list} lists");
             match self.role {
-                // Split keeps there what it finds, and says so.
+                // Splitting keeps such files and reports them.
                 Role::Generic => report.note(Subject::Artifact, path, text),
                 _ => report.fault(Subject::Artifact, path, text),
             }
         }
         for prefix in &self.tree.missing {
-            let text = format!("lists the prefix `{prefix}`, which is not there");
+            let text = format!("lists the prefix `{prefix}`, which does not exist");
             report.note(Subject::Artifact, &root.join(list), text);
         }
         let mut seen = Seen::default();
@@ -60,7 +60,7 @@ impl Member {
                 }
                 Topic::ForAll | Topic::Unreadable => report.note(Subject::Artifact, path, text),
                 Topic::Unpaired => {
-                    // The library file may be one for all targets, in the generic artifact.
+                    // The library file may be in the generic artifact, for all targets.
                     let within = path.strip_prefix(root).unwrap_or(path);
                     let others = members.iter().filter(|other| other.tree.root != *root);
                     let mut places = others.map(|other| other.tree.root.join(within));
@@ -81,8 +81,9 @@ impl Member {
         report
     }
 
-    /// The role by which an entry is judged. A group of databases only, called after the processor, has
-    /// those of its targets for which no artifact is alone.
+    /// The role that decides whether an entry belongs here. A group named after a processor that
+    /// has only databases also holds files for that processor's targets, unless those have
+    /// artifacts of their own.
     fn role_for(&self, item: &Item, members: &[Self]) -> Role {
         if let (Role::Target(own), Class::Target { target, .. }) = (&self.role, &item.class)
             && own.runs_on(target)
@@ -96,14 +97,14 @@ impl Member {
     }
 }
 
-/// What an artifact has.
+/// The content of an artifact.
 #[derive(Default)]
 struct Seen {
     files: usize,
     targets: BTreeSet<TargetId>,
-    /// Files with device code in no known place.
+    /// Number of files with device code outside of the known places.
     unknown: usize,
-    /// Whether a file for all targets has device code.
+    /// Whether a file for all targets contains device code.
     for_all: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Files that are for all targets: whether they have something for each.
+//! Verifies that files for all targets have an entry for each target.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ struct Listed {
     target: TargetId,
     /// The manifest.
     by: PathBuf,
-    /// Its archive, in the artifact.
+    /// Its archive's path in the artifact.
     archive: PathBuf,
 }
 
 impl Set {
-    /// Whether the files for all targets in the generic artifact have something for each target
-    /// that the manifests of their prefix list.
+    /// Checks that each file for all targets has an entry for every target that the manifests of
+    /// its prefix list.
     pub(super) fn files_for_all(
         &self,
         members: &[Member],
@@ -65,7 +65,7 @@ fn has_each(
     let full = &item.from;
     let entries = match Entries::read(full, kind) {
         Ok(Ok(entries)) => entries,
-        // It is made up in another way, and a file of the host like others.
+        // A file of another form is an ordinary host file.
         Ok(Err(_)) => return Ok(()),
         Err(Error::Refused { reason, .. }) => {
             report.fault(Subject::Artifact, full, reason);
@@ -79,7 +79,7 @@ fn has_each(
     lacking.sort_by(|a, b| a.target.cmp(&b.target));
     lacking.dedup_by(|a, b| a.target == b.target);
     let database = targets_beside(path, members);
-    // A library may have kernels of its own for more targets than its database is built for.
+    // A library may have kernels for more targets than its database.
     let (without, lost): (Vec<&Listed>, Vec<&Listed>) = lacking.into_iter().partition(|listed| {
         let mut trees = members.iter().map(|member| &member.tree);
         let is_there = trees.any(|tree| tree.entries.contains_key(&listed.archive));
@@ -113,7 +113,7 @@ fn has_each(
     Ok(())
 }
 
-/// The targets of the files in the directory of `path`, and below it, in all artifacts.
+/// The targets of all files in and below the directory of `path`, in all artifacts.
 fn targets_beside(path: &Path, members: &[Member]) -> BTreeSet<TargetId> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let mut targets = BTreeSet::new();
@@ -128,8 +128,7 @@ fn targets_beside(path: &Path, members: &[Member]) -> BTreeSet<TargetId> {
     targets
 }
 
-/// The targets that a manifest lists and that are asked for. One that cannot be read is a fault
-/// already.
+/// The wanted targets that a manifest lists; none if it is unreadable, which is reported elsewhere.
 fn read_listed(path: &Path, item: &Item, options: &Options) -> Result<Vec<Listed>, Error> {
     let manifest = match read_manifest(&item.from) {
         Ok(manifest) => manifest,

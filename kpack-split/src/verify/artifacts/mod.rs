@@ -1,5 +1,5 @@
-//! Artifact directories: which belong together, and whether each has what belongs into it and
-//! nothing else.
+//! Verifies artifact directories: which ones belong together, and whether each contains exactly
+//! what it should.
 
 mod content;
 mod for_all;
@@ -18,17 +18,18 @@ use crate::input::{Archives, Overlay};
 use crate::leftover::is_leftover;
 use crate::parallel;
 
-/// The artifact directories among what is verified, and those beside them that they belong with.
+/// The artifact directories to verify, and the ones next to them that belong to the same
+/// components.
 #[derive(Default)]
 pub(super) struct Artifacts {
-    /// In order of path.
+    /// Sorted by path.
     found: Vec<Artifact>,
     overlay: Overlay,
     /// Every set of artifacts of one component.
     sets: Vec<Set>,
     /// The roots of all sets.
     in_sets: BTreeSet<PathBuf>,
-    /// What is in each directory of artifacts.
+    /// The artifacts in each parent directory.
     siblings: BTreeMap<PathBuf, Siblings>,
     /// The install prefixes of artifact directories.
     prefixes: BTreeMap<PathBuf, Result<Vec<String>, String>>,
@@ -36,25 +37,25 @@ pub(super) struct Artifacts {
 
 /// An artifact directory.
 struct Artifact {
-    /// As it was found, for messages.
+    /// The path as found, for messages.
     path: PathBuf,
-    /// Whether it is to be verified itself, and not only something in it.
+    /// Whether to verify it as a whole, and not only a file in it.
     asked_for: bool,
-    /// Without symbolic links.
+    /// The path with symbolic links resolved.
     real: PathBuf,
 }
 
-/// The artifacts of one component, which belong over each other; or one that is not split.
+/// The artifacts of one component, which are installed over each other; or one unsplit artifact.
 pub(super) struct Set {
     pub(super) component: String,
-    /// The directory that they are in.
+    /// Their parent directory.
     parent: PathBuf,
-    /// The real paths, the generic one first.
+    /// The resolved paths, the generic artifact first.
     pub(super) roots: Vec<PathBuf>,
     is_split: bool,
 }
 
-/// An artifact of a set, read.
+/// An artifact of a set, with its content.
 struct Member {
     role: Role,
     asked_for: bool,
@@ -62,7 +63,7 @@ struct Member {
 }
 
 impl Artifacts {
-    /// Finds the artifact directories at and below `paths`, and those that these are in.
+    /// Finds the artifact directories at and below `paths`, and those that contain `paths`.
     pub(super) fn find(paths: &[PathBuf]) -> Result<Self, Error> {
         let mut artifacts = Self::default();
         for path in paths {
@@ -73,7 +74,7 @@ impl Artifacts {
                 .sort_by_file_name()
                 .into_iter();
             while let Some(entry) = walk.next() {
-                // What cannot be listed is a fault of its own.
+                // Verification reports what cannot be listed.
                 let Ok(entry) = entry else { continue };
                 if entry.depth() > 0 && is_leftover(entry.file_name()) {
                     if entry.file_type().is_dir() {
@@ -96,7 +97,7 @@ impl Artifacts {
         Ok(artifacts)
     }
 
-    /// The artifact directory that `path` is in, which is not itself to be verified.
+    /// Finds the artifact directory around `path`, which is not itself to be verified.
     fn around(&mut self, path: &Path) -> Result<(), Error> {
         let real = path
             .canonicalize()
@@ -130,7 +131,7 @@ impl Artifacts {
         let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
         let (component, role) = match own {
             Some((_, component, role)) => (component.clone(), role),
-            // A hidden one.
+            // It is hidden.
             None => (String::new(), &Role::Unsplit),
         };
         let is_split = *role != Role::Unsplit;
@@ -143,7 +144,7 @@ impl Artifacts {
         }
         self.in_sets.extend(roots.iter().cloned());
         if is_split {
-            // Installed, all prefixes of all artifacts are one.
+            // All prefixes of all artifacts are installed into one.
             let prefixes = roots.iter().flat_map(|root| {
                 let listed = manifest_txt::read(root).unwrap_or_default();
                 listed.into_iter().map(move |prefix| root.join(prefix))
@@ -160,7 +161,7 @@ impl Artifacts {
         Ok(())
     }
 
-    /// Whether `path` is in an artifact directory, or has some in it.
+    /// Whether `path` is in an artifact directory, or contains one.
     pub(super) fn covers(&self, path: &Path) -> bool {
         let real = path.canonicalize();
         let real = real.as_deref().unwrap_or(path);
@@ -169,17 +170,17 @@ impl Artifacts {
             .any(|artifact| real.starts_with(&artifact.real) || artifact.real.starts_with(real))
     }
 
-    /// How the artifacts lie over each other.
+    /// The artifacts that are overlaid on each other.
     pub(super) fn overlay(&self) -> &Overlay {
         &self.overlay
     }
 
-    /// The sets of split artifacts that belong over each other.
+    /// The sets of split artifacts.
     pub(super) fn sets(&self) -> impl Iterator<Item = &Set> + Clone {
         self.sets.iter().filter(|set| set.is_split)
     }
 
-    /// Where `path` could be, itself first.
+    /// Every path that may stand for `path` in an overlay, starting with itself.
     pub(super) fn places(&self, path: &Path) -> Vec<PathBuf> {
         let real = path.canonicalize();
         let mut places = self.overlay.places(real.as_deref().unwrap_or(path));
@@ -189,7 +190,7 @@ impl Artifacts {
         places
     }
 
-    /// The artifact directory and the install prefix in it that a file is in, if it is in any.
+    /// The artifact directory and the install prefix around a file, if any.
     pub(super) fn around_file(&self, file: &Path) -> Option<(PathBuf, PathBuf)> {
         let real = file.canonicalize().ok()?;
         real.ancestors().find_map(|artifact| {
@@ -200,8 +201,8 @@ impl Artifacts {
         })
     }
 
-    /// Verifies what is in each artifact directory, and what the artifacts of a component, and
-    /// components beside each other, have in common.
+    /// Verifies the content of each artifact directory, and the artifacts of a component, or of
+    /// neighbouring components, together.
     pub(super) fn verify(
         &self,
         options: &Options,
@@ -254,8 +255,7 @@ impl Artifacts {
         set::owners(&sets, report)
     }
 
-    /// Reads an artifact, which was asked for by `path`; or what is to be said of one that cannot be
-    /// read.
+    /// Reads the artifact at `path`; if that fails, returns the report of the fault.
     fn read(
         &self,
         set: &Set,
@@ -287,5 +287,6 @@ impl Artifacts {
     }
 }
 
-/// How deep artifact directories are looked for: a directory of shards has directories of artifacts.
+/// How deep to look for artifact directories: a directory of shards contains directories of
+/// artifacts.
 const DEPTH: usize = 3;

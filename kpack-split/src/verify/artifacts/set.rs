@@ -1,4 +1,5 @@
-//! Artifacts together: each path in one of them, and nothing without its other half.
+//! Verifies the artifacts of a component together: no path in two of them, and no half of a pair
+//! alone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,13 +13,13 @@ use crate::input::Archives;
 use crate::parallel::lock;
 use crate::verify::{Report, Subject, without_host};
 
-/// Whether each path is installed by one artifact only, of those that lie in one directory.
+/// Checks that no path is installed by two artifacts of one directory.
 pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {
     let mut places: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
     for (set, members) in sets {
         let has_groups = members.iter().any(|member| member.role == Role::Group);
         for Member { tree, role, .. } in members {
-            // One that is not split is not installed beside what was made of it.
+            // An unsplit artifact is not installed together with the artifacts split from it.
             let place = match set.is_split {
                 true => &set.parent,
                 false => &tree.root,
@@ -41,7 +42,7 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
 }
 
 impl Set {
-    /// Whether each kernel is of some binary.
+    /// Checks that every kernel belongs to a binary.
     pub(super) fn verify(
         &self,
         members: &[Member],
@@ -83,7 +84,7 @@ fn kernels_have_binaries<'t>(
 ) -> Result<(), Error> {
     let archive = match archives.open(&item.from) {
         Ok(archive) => archive,
-        // That is a fault already.
+        // Reported as a fault already.
         Err(Error::Refused { .. }) => return Ok(()),
         Err(error) => return Err(error),
     };
