@@ -11,7 +11,7 @@ use super::output::{self, Text, count, size};
 use super::progress::{ALL, Bar, Verbosity};
 use super::storage::{InstallHint, StorageArguments};
 use crate::Error;
-use crate::artifact::databases::{DATABASES, Selection};
+use crate::artifact::databases::{DATABASES, Database, Selection};
 use crate::artifact::split::{
     self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
 };
@@ -22,10 +22,9 @@ use kpack_build::shared::shown;
 ///
 /// An artifact directory lists its prefixes in artifact_manifest.txt. kpack splits fat binaries as
 /// `kpack install` does, into one archive for each module and target. Files of kernel databases
-/// (rocBLAS, hipBLASLt, hipSPARSELt, MIOpen, AOTriton, hipKernelProvider) move to the artifact of their
-/// target. The generic artifact and any of the others, copied into one directory, are a working
-/// installation. kpack only reads the input. An artifact gets its name when it is complete, the generic
-/// one last.
+/// (--split-databases) move to the artifact of their target. The generic artifact and any of the others,
+/// copied into one directory, are a working installation. kpack only reads the input. An artifact gets
+/// its name when it is complete, the generic one last.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
@@ -59,8 +58,8 @@ pub(super) struct Arguments {
     /// Directory for the split artifacts
     #[arg(long, value_name = "DIR")]
     output_dir: PathBuf,
-    /// Kernel databases whose files move to their targets: `auto` (all that need not be named), `none`, or names
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "auto")]
+    #[arg(help = databases_help())]
     split_databases: Vec<String>,
     /// Expected GPU targets. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too; a target with
     /// features only for itself. Default: keep every target
@@ -159,6 +158,20 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     Ok(options)
 }
 
+fn names_of(databases: impl IntoIterator<Item = &'static Database>) -> String {
+    let names: Vec<&str> = databases.into_iter().map(|each| each.name).collect();
+    names.join(", ")
+}
+
+fn databases_help() -> String {
+    let optional = DATABASES.iter().filter(|database| database.with.is_some());
+    format!(
+        "Kernel databases whose files move to their targets: `none` alone, or any of auto (all but {}), {}",
+        names_of(optional),
+        names_of(DATABASES)
+    )
+}
+
 fn selection(names: &[String]) -> Result<Selection, Error> {
     match names {
         [name] if name == "auto" => return Ok(Selection::Auto),
@@ -167,10 +180,9 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
     }
     for name in names.iter().filter(|name| *name != "auto") {
         if !DATABASES.iter().any(|database| database.name == name) {
-            let known: Vec<&str> = DATABASES.iter().map(|database| database.name).collect();
             return Err(Error::usage(format!(
                 "unknown kernel database `{name}` (expected `none` alone, or any of auto, {})",
-                known.join(", ")
+                names_of(DATABASES)
             )));
         }
     }
