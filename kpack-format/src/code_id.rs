@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use crate::digest::{Hasher, Sha256};
 use crate::names::KernelName;
 
-/// The ID of a binary's device code for one target: the same for the same code objects at the same
-/// code object indices. It depends on that target's code alone, so a new host, or another target, does
+/// The ID of a binary's device code for one target. Equal code objects at equal code object indices
+/// have the same ID. It depends on that target's code alone, so a new host or another target does
 /// not change it.
 pub type CodeId = [u8; 8];
 
-/// The ID of code objects, given as SHA-256 by code object index; `None` where there are none.
+/// Computes the ID of code objects, given as SHA-256 by code object index; `None` if there are
+/// none.
 ///
 /// It is the start of the SHA-256 of, for each index in ascending order, the index (u32,
 /// little-endian) and the SHA-256 of the code object.

@@ -1,4 +1,4 @@
-//! What an AMDGPU code object says of itself: target and extent.
+//! Reads an AMDGPU code object's target and size from its headers.
 
 use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,23 +9,24 @@ use object::pod;
 
 use crate::TargetId;
 
-/// The most section and program headers that a code object is read with; real ones have dozens.
+/// Maximum number of section or program headers; real code objects have dozens.
 const MOST_HEADERS: u64 = 65_535;
 
-/// The facts of a code object that its ELF header tells.
+/// The properties of a code object in its ELF header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodeObject {
-    /// What it was compiled for. `None` for a processor that this version does not know.
+    /// Its target; `None` if this version does not know the processor.
     pub target: Option<TargetId>,
-    /// `e_flags` as they are.
+    /// The raw `e_flags`.
     pub flags: u32,
-    /// The code object version's ELF ABI version (`e_ident[EI_ABIVERSION]`): 2 for v4, 3 for v5.
+    /// The ELF ABI version (`e_ident[EI_ABIVERSION]`): 2 for code object version 4, 3 for version
+    /// 5.
     pub abi_version: u8,
-    /// How many bytes the ELF file occupies, from its headers.
+    /// Size of the ELF file in bytes, computed from its headers.
     pub size: u64,
 }
 
-/// Why bytes are no AMDGPU code object.
+/// Why bytes are not an AMDGPU code object.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CodeObjectError {
@@ -63,7 +64,7 @@ impl CodeObject {
         Ok(Self { size, ..this })
     }
 
-    /// Reads the ELF header alone, the first bytes of a code object of `size` bytes.
+    /// Reads only the ELF header: the first bytes of a code object of `size` bytes.
     ///
     /// # Errors
     /// [`CodeObjectError::Malformed`].
@@ -107,9 +108,9 @@ impl CodeObject {
         Ok((*header, this))
     }
 
-    /// Whether this is what a code object for `expected` is: the same processor, and from code
-    /// object version 4 on, whose headers tell, the same features. `true` where the processor is
-    /// not known.
+    /// Whether this is a code object for `expected`: the same processor and, from code object
+    /// version 4 on, the same features (older headers do not store them). `true` if the processor
+    /// is unknown.
     pub fn agrees_with(&self, expected: &TargetId) -> bool {
         self.target.as_ref().is_none_or(|own| {
             let tells_features = self.abi_version >= FIRST_WITH_FEATURES;
@@ -120,7 +121,7 @@ impl CodeObject {
 
 /// Size of the ELF header that [`CodeObject::read_head`] needs, in bytes.
 pub const HEAD_SIZE: usize = HEADER_SIZE as usize;
-/// The ABI version of code object version 4, the first that tells features by sign.
+/// The ABI version of code object version 4, the first that stores the sign of features.
 const FIRST_WITH_FEATURES: u8 = 2;
 const HEADER_SIZE: u64 = size_of::<elf::FileHeader64<LE>>() as u64;
 
@@ -227,8 +228,8 @@ fn target(flags: u32, abi_version: u8) -> Option<TargetId> {
     let mach = flags & 0xff;
     let (_, processor) = PROCESSORS.iter().find(|(value, _)| *value == mach)?;
     let mut features = Vec::new();
-    // Two bits each from code object v4 on: 0 unsupported, 1 any, 2 off, 3 on. v3 has a bit each,
-    // which does not tell off from any.
+    // Code object v4 and later have two bits for each feature: 0 unsupported, 1 any, 2 off, 3 on.
+    // In v3, one bit cannot tell off from any.
     if abi_version >= FIRST_WITH_FEATURES {
         for (name, shift) in [("sramecc", 10), ("xnack", 8)] {
             match flags >> shift & 3 {
@@ -241,7 +242,7 @@ fn target(flags: u32, abi_version: u8) -> Option<TargetId> {
     Some(TargetId::new(processor, &features))
 }
 
-/// The names of the processors that are known here, such as `gfx90a`.
+/// The names of the known processors, such as `gfx90a`.
 pub fn processors() -> impl Iterator<Item = &'static str> {
     PROCESSORS.iter().map(|(_, name)| *name)
 }

@@ -1,11 +1,11 @@
 //! The file formats of kpack: bytes to meaning and back.
 //!
-//! Nothing here walks a file system, starts a process or a thread: readers take anything that is
-//! [`Read`](std::io::Read) and [`Seek`](std::io::Seek), or a byte slice, and writers anything that
-//! is [`Write`](std::io::Write).
+//! This crate does not touch the file system and starts no process or thread: readers take anything
+//! that is [`Read`](std::io::Read) and [`Seek`](std::io::Seek), or a byte slice, and writers
+//! anything that is [`Write`](std::io::Write).
 //!
 //! No input makes these readers panic, read out of bounds, or allocate more than the input could
-//! hold: each size is checked against what is there first.
+//! hold: each size is checked against the available bytes first.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `.kpm`: which archives a module has.
+//! The manifest (`.kpm`), which lists a module's archives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,7 +38,7 @@ pub struct KpackFile {
     pub checksum: Option<Sha256>,
 }
 
-/// Why bytes are no manifest.
+/// Why bytes are not a manifest.
 #[derive(Debug)]
 pub struct ManifestError(pub(crate) String);
 
@@ -104,8 +104,8 @@ impl Manifest {
     /// Reads a manifest that fills `bytes`. Unknown keys are ignored.
     ///
     /// # Errors
-    /// Bytes that are no manifest, another version, bytes after it, and an archive's name that
-    /// is no plain file name.
+    /// Bytes that are not a manifest, another version, trailing bytes, and an archive name that is
+    /// not a plain file name.
     pub fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
         let mut reader = Reader::new(bytes);
         let (version, manifest) =

@@ -1,4 +1,4 @@
-//! `.rocm_kpack_ref`: what a split binary keeps in place of its device code.
+//! The marker in `.rocm_kpack_ref`, which replaces a binary's device code.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,27 +8,27 @@ use crate::message_pack::{Kind, MessagePackError, Reader, Writer};
 
 /// The name of the section that holds the marker.
 pub const SECTION_NAME: &str = ".rocm_kpack_ref";
-/// A marker is never longer than this, in bytes.
+/// Maximum size of a marker, in bytes.
 pub const MAX_SIZE: usize = 64 * 1024;
-/// A marker has at most so many search paths.
+/// Maximum number of search paths in a marker.
 pub const MAX_SEARCH_PATHS: usize = 64;
 
-/// Where a binary's device code is.
+/// Tells where a binary's device code is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Marker {
     /// The binary's path in the install prefix; kernels are `<kernel_name>#<co_index>`. The early
-    /// plain-text form does not tell it.
+    /// plain-text form lacks it.
     pub kernel_name: Option<String>,
     /// Archives to look in, relative to the directory of the binary or absolute, with
     /// [`GFXARCH`](crate::names::GFXARCH) in place of the target ID. In the plain-text form: directories.
     pub kpack_search_paths: Vec<String>,
-    /// Which device code the host binary was built with, by target ID. An archive with other code for
-    /// the binary and one of these targets is of another build. A target that is not here is taken as
-    /// it comes.
+    /// The ID of the device code that the host binary was built with, by target ID. An archive with
+    /// other code for the binary and such a target is from another build. For targets without an
+    /// ID, any code is accepted.
     pub code_ids: BTreeMap<String, CodeId>,
 }
 
-/// Why bytes are no marker.
+/// Why bytes are not a marker.
 #[derive(Debug)]
 pub struct MarkerError(pub(crate) String);
 
@@ -40,14 +40,14 @@ impl fmt::Display for MarkerError {
 
 impl std::error::Error for MarkerError {}
 
-/// What is to be said of an archive whose device code `binary` does not accept.
+/// The message for an archive whose device code `binary` does not accept.
 pub fn of_another_build(binary: &str) -> String {
     format!("made for another build of {binary}; install the matching package")
 }
 
 impl Marker {
-    /// Whether device code for `target` with the ID `found` may be what the binary was built with. It
-    /// may as long as the marker or the archive does not tell.
+    /// Whether device code for `target` with the ID `found` matches the binary's build. Without an
+    /// ID in the marker or the archive, it is assumed to match.
     pub fn accepts(&self, target: &str, found: Option<CodeId>) -> bool {
         match (self.code_ids.get(target), found) {
             (Some(expected), Some(found)) => *expected == found,
@@ -55,7 +55,7 @@ impl Marker {
         }
     }
 
-    /// The same without code IDs: what leads to the archives.
+    /// The marker without code IDs.
     pub fn without_code_ids(&self) -> Self {
         Self {
             code_ids: BTreeMap::new(),
@@ -83,9 +83,9 @@ impl Marker {
         out.0
     }
 
-    /// The MessagePack form and zeroes after it, `room` bytes together, to be written where another
-    /// marker was. Code IDs that do not fit are left out, the last ones first: their targets are then
-    /// taken as they come. `None` where there is no room even without them.
+    /// The MessagePack form padded with zeroes to `room` bytes, to overwrite another marker. Drops
+    /// code IDs that do not fit, the last ones first; any code is then accepted for their targets.
+    /// `None` if it does not fit even without IDs.
     pub fn to_bytes_within(&self, room: usize) -> Option<Vec<u8>> {
         let mut fitting = self.clone();
         loop {
@@ -98,8 +98,8 @@ impl Marker {
         }
     }
 
-    /// Reads a marker of either form at the start of `bytes`; also tells how many bytes it
-    /// occupies. What follows it is not looked at.
+    /// Reads a marker of either form at the start of `bytes`, and returns its size too. Ignores
+    /// what follows it.
     ///
     /// # Errors
     /// Bytes that are neither a MessagePack map with the marker's keys nor text.
@@ -126,7 +126,7 @@ impl Marker {
             "kpack_search_paths" => value.field(&mut paths, key, |value| {
                 value.list(MAX_SEARCH_PATHS, |path| match path.kind() {
                     Kind::Text => path.string().map(Some),
-                    // Passed over, as by other readers.
+                    // Skipped, as other readers do.
                     _ => path.skip().map(|_| None),
                 })
             }),
@@ -145,7 +145,7 @@ impl Marker {
     }
 }
 
-/// A list of directories with colons between them, up to a NUL or the end.
+/// A list of directories separated by colons, up to a NUL or the end.
 fn plain_text(bytes: &[u8]) -> Result<(Marker, usize), MarkerError> {
     let size = bytes
         .iter()
@@ -154,7 +154,7 @@ fn plain_text(bytes: &[u8]) -> Result<(Marker, usize), MarkerError> {
     let text = std::str::from_utf8(&bytes[..size])
         .ok()
         .filter(|text| !text.is_empty() && !text.contains(|c: char| c.is_control()))
-        // Any text would do; only this looks like directories.
+        // Any text could be a list; only this looks like directories.
         .filter(|text| {
             let paths = text.split(':').filter(|path| !path.is_empty());
             let (mut paths, count) = (paths.clone(), paths.count());

@@ -1,7 +1,7 @@
-//! MessagePack, read and written value by value.
+//! Reads and writes MessagePack, value by value.
 //!
-//! On top of `rmp` alone, since serde and `rmp-serde` would cost every build script three more crates
-//! and a third more time to compile (`cargo xtask bench build-dep`).
+//! Uses only `rmp`: serde and `rmp-serde` would cost every build script three more crates and a
+//! third more compile time (`cargo xtask bench build-dep`).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -34,11 +34,11 @@ pub(crate) enum Kind {
     Map,
     List,
     Text,
-    /// Any other, or none.
+    /// Any other kind, or the end of the input.
     Other,
 }
 
-/// Reads values one after another. A value that is not as expected is not consumed.
+/// Reads values one after another. A value of an unexpected type is not consumed.
 #[derive(Clone)]
 pub(crate) struct Reader<'a> {
     size: usize,
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         self.rest.first().copied().map(Marker::from_u8)
     }
 
-    /// Whether all values were read; `what` they were, for the message.
+    /// Fails if anything follows the last value; `what` names the values in the message.
     pub(crate) fn expect_end(&self, what: &str) -> Result<()> {
         match self.rest.len() {
             0 => Ok(()),
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next value by `read`, a function of `rmp`.
+    /// Reads the next value with `read`, a function of `rmp`.
     fn value<T>(
         &mut self,
         what: impl Display,
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
                     *rest = bytes;
                 }
                 Ok(_) => return None,
-                // Some writers know no byte strings.
+                // Some writers have no byte strings.
                 Err(_) => {
                     let length = decode::read_array_len(rest).ok()?;
                     (length as usize == SIZE).then_some(())?;
@@ -156,8 +156,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The number of elements of a list, which follow. An element can be one byte here and many in
-    /// memory, so what is allocated must not depend on the size of the file alone.
+    /// Reads the number of elements of a list. An element can be one byte in the file and many in
+    /// memory, so the file's size alone must not determine how much is allocated.
     fn list_size(&mut self, most: usize) -> Result<usize> {
         self.value(format_args!("a list of at most {most} elements"), |rest| {
             let size = decode::read_array_len(rest).ok()? as usize;
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A list, element by element.
+    /// Reads a list, element by element.
     pub(crate) fn list<T>(
         &mut self,
         most: usize,
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
         Ok(list)
     }
 
-    /// The number of entries of a map, which follow: keys and values.
+    /// Reads the number of entries of a map.
     pub(crate) fn map_size(&mut self, most: usize) -> Result<usize> {
         let size = self.value("a map", |rest| decode::read_map_len(rest).ok())?;
         match size as usize {
@@ -189,7 +189,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A map, entry by entry: `value` gets each key, and reads the value.
+    /// Reads a map, entry by entry: `value` gets each key, and reads the value.
     pub(crate) fn map(
         &mut self,
         mut value: impl FnMut(&'a str, &mut Self) -> Result<()>,
@@ -201,7 +201,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A map of values of one type.
+    /// Reads a map whose values have one type.
     pub(crate) fn map_of<T>(
         &mut self,
         most: usize,
@@ -214,7 +214,7 @@ impl<'a> Reader<'a> {
         Ok(map)
     }
 
-    /// The value of `key`, which a map has once.
+    /// Reads the value of `key`, which may appear only once in a map.
     pub(crate) fn field<T>(
         &mut self,
         field: &mut Option<T>,
@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What [`field`](Self::field) read of a key that a map must have.
+    /// The value that [`field`](Self::field) read; fails if the map lacks the key.
     pub(crate) fn required<T>(&self, field: Option<T>, key: &str) -> Result<T> {
         match field {
             Some(value) => Ok(value),
@@ -236,7 +236,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Any value, as its bytes. Counts what is left instead of descending, so nesting costs nothing.
+    /// Reads any value, as its bytes. It counts the values left instead of recursing, so deep
+    /// nesting costs nothing.
     pub(crate) fn skip(&mut self) -> Result<&'a [u8]> {
         let mut rest = self.rest;
         let mut values = 1_u64;
@@ -252,7 +253,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Skips a value up to the values in it; returns their number.
+/// Skips a value without the values inside it, and returns how many these are.
 fn skip_one(rest: &mut &[u8]) -> Option<u64> {
     let marker = decode::read_marker(rest).ok()?;
     let mut length = |size: usize| {
@@ -297,7 +298,7 @@ fn skip_one(rest: &mut &[u8]) -> Option<u64> {
 #[derive(Default)]
 pub(crate) struct Writer(pub(crate) Vec<u8>);
 
-// Writing to memory does not fail.
+// Writing to memory cannot fail.
 impl Writer {
     pub(crate) fn map(&mut self, size: usize) -> &mut Self {
         let _ = encode::write_map_len(&mut self.0, size as u32);

@@ -1,5 +1,5 @@
-//! What archives, manifests and kernels are called, and how search paths lead to archives. Nothing
-//! else forms or reads these names.
+//! Forms and parses the names of archives, manifests and kernels, and search paths. No other code
+//! does.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::digest::{Sha256, hex};
 /// Stands for the target ID in a search path.
 pub const GFXARCH: &str = "@GFXARCH@";
 
-/// A module and one of its components, `rocblas_lib`: its archives and manifests are called so.
+/// A module and one of its components, `rocblas_lib`, which name its archives and manifests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group(String);
 
@@ -23,7 +23,7 @@ impl Group {
         Self(format!("{module}_{component}"))
     }
 
-    /// Its module, as far as the name tells: a component has no `_` in most.
+    /// Its module, judging by the name: most components have no `_`.
     pub fn module(&self) -> &str {
         self.rsplit_once('_').map_or(self, |(module, _)| module)
     }
@@ -38,8 +38,8 @@ impl Group {
         self.archive(GFXARCH)
     }
 
-    /// The target of an archive of this group, by the archive's name. `a_b_c.kpack` may be module
-    /// `a`'s for target `b_c`, or module `a_b`'s for `c`: the archive knows.
+    /// The target of an archive of this group, judging by its name. `a_b_c.kpack` may be module
+    /// `a`'s for target `b_c`, or module `a_b`'s for `c`; only the archive tells.
     pub fn target_of(&self, file_name: &str) -> Option<TargetId> {
         let rest = file_name.strip_prefix(self.as_ref())?.strip_prefix('_')?;
         rest.strip_suffix(".kpack")?.parse().ok()
@@ -50,7 +50,7 @@ impl Group {
         format!("{self}.kpm")
     }
 
-    /// `rocblas_lib.gfx110X.kpm`: the manifest of what one package has of the group.
+    /// `rocblas_lib.gfx110X.kpm`: the manifest of the group's archives in one package.
     pub fn fragment(&self, part: &str) -> String {
         format!("{self}.{part}.kpm")
     }
@@ -61,7 +61,7 @@ impl Group {
         rest.strip_suffix(".kpm").filter(|part| !part.is_empty())
     }
 
-    /// Whether a file is this group's manifest or a fragment of it, by its name.
+    /// Whether a file name is that of this group's manifest or of a fragment.
     pub fn has_manifest(&self, file_name: &str) -> bool {
         file_name == self.manifest() || self.part_of(file_name).is_some()
     }
@@ -105,18 +105,18 @@ impl fmt::Display for Group {
     }
 }
 
-/// Whether a file is a manifest or a fragment of one, by its name.
+/// Whether a file name is that of a manifest or of a fragment.
 pub fn is_manifest(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "kpm")
 }
 
-/// Whether a file is an archive, by its name.
+/// Whether a file name is that of an archive.
 pub fn is_archive(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension == "kpack")
 }
 
-/// What the names of all archives for a target end with.
+/// The end of the names of all archives for a target.
 pub fn archive_end(target: impl fmt::Display) -> String {
     format!("_{target}.kpack")
 }
@@ -126,7 +126,7 @@ pub fn archive_end(target: impl fmt::Display) -> String {
 pub struct KernelName<'a> {
     /// The path of its binary in the install prefix.
     pub binary: &'a str,
-    /// The code object index; `None` in a name that does not end with one.
+    /// The code object index; `None` if the name does not end with one.
     pub index: Option<u32>,
 }
 
@@ -139,7 +139,7 @@ impl<'a> KernelName<'a> {
         }
     }
 
-    /// Reads a name. An index has one spelling, or two names could have the same one.
+    /// Parses a name. An index has only one valid spelling, so that no two names mean the same.
     pub fn parse(name: &'a str) -> Self {
         let split = name.rsplit_once('#').and_then(|(binary, index)| {
             let canonical = index == "0" || !index.starts_with(['0', '+']);
@@ -173,16 +173,17 @@ pub struct ObjectName<'a> {
 }
 
 impl<'a> ObjectName<'a> {
-    /// Bytes of the digest in a name. With 64 bits, the probability of a collision among 10⁹ different
-    /// objects of one file name is 3 %.
+    /// Bytes of the digest in a name. With 64 bits, the probability of a collision among 10⁹
+    /// different objects with the same file name is 3 %.
     const DIGEST: usize = 8;
 
-    /// The name of an object: `label` is its file name, or a static library's and its member's.
+    /// The name of an object; `label` is its file name, or the names of a static library and its
+    /// member.
     pub fn form(label: &str, digest: &Sha256) -> String {
         format!("{label}@{}", hex(&digest[..Self::DIGEST]))
     }
 
-    /// Reads the name of an object; `None` for the path of a binary.
+    /// Parses the name of an object; `None` for the path of a binary.
     pub fn parse(name: &'a str) -> Option<Self> {
         let (label, digest) = name.rsplit_once('@')?;
         let is_digest = digest.len() == 2 * Self::DIGEST
@@ -192,7 +193,7 @@ impl<'a> ObjectName<'a> {
         (is_digest && !label.is_empty()).then_some(Self { label })
     }
 
-    /// The file name of the object, or of the static library that has it.
+    /// The file name of the object or of its static library.
     pub fn file(self) -> &'a str {
         self.label.split('/').next().unwrap_or(self.label)
     }
@@ -208,7 +209,7 @@ pub fn is_object(name: &str) -> bool {
 pub struct SearchPath<'a>(&'a Path);
 
 impl<'a> SearchPath<'a> {
-    /// A path of a marker, or of the environment.
+    /// A search path from a marker or the environment.
     pub fn new(path: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         Self(path.as_ref())
     }
@@ -231,7 +232,7 @@ impl<'a> SearchPath<'a> {
         OsString::from_vec(path).into()
     }
 
-    /// Takes it apart where it first names the target; `None` where it does not.
+    /// Splits it at the first component with the target; `None` if there is none.
     pub fn split(self) -> Option<Pattern<'a>> {
         let bytes = self.bytes();
         let place = position(bytes)?;
@@ -243,7 +244,7 @@ impl<'a> SearchPath<'a> {
         let behind = &bytes[place + GFXARCH.len()..];
         let end = behind.iter().position(slash).unwrap_or(behind.len());
         Some(Pattern {
-            // Without its `/`, but for the root.
+            // Without the trailing `/`, except for the root.
             directory: path(&bytes[..start - usize::from(start > 1)]),
             tail: Self(path(&bytes[start..])),
             start: OsStr::from_bytes(&bytes[start..place]),
@@ -257,12 +258,12 @@ impl<'a> SearchPath<'a> {
     }
 }
 
-/// A search path, taken apart at the first component that names the target.
+/// A search path, split at the first component with the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern<'a> {
-    /// What is in front of that component.
+    /// The path before that component.
     pub directory: &'a Path,
-    /// The component, and what follows it.
+    /// That component and the rest.
     pub tail: SearchPath<'a>,
     start: &'a OsStr,
     end: &'a OsStr,
@@ -270,18 +271,18 @@ pub struct Pattern<'a> {
 }
 
 impl Pattern<'_> {
-    /// Whether the component is the last one: the archives are directly in the directory.
+    /// Whether that component is the last one, so that archives are directly in the directory.
     pub fn is_file(&self) -> bool {
         self.is_file
     }
 
-    /// The target that a file or directory of that component's form is for.
+    /// The target in the name of a file or directory that matches the component.
     pub fn target_of(&self, file_name: &OsStr) -> Option<TargetId> {
         let name = file_name.to_str()?.strip_prefix(self.start.to_str()?)?;
         name.strip_suffix(self.end.to_str()?)?.parse().ok()
     }
 
-    /// Whose archives these are, as far as their names tell.
+    /// The group of these archives, judging by their names.
     pub fn group(&self) -> Option<Group> {
         let name = self.start.to_str()?.strip_suffix('_')?;
         (self.is_file && !name.is_empty()).then(|| Group::from(name))

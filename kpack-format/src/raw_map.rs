@@ -1,4 +1,5 @@
-//! A MessagePack map as the bytes of its keys and values, to merge maps without knowing what is in them.
+//! Keeps the keys and values of a MessagePack map as bytes, to merge maps without interpreting
+//! them.
 
 use crate::message_pack::{Reader, Writer};
 
@@ -24,7 +25,7 @@ pub struct Entry<'a> {
     pub value_bytes: &'a [u8],
 }
 
-/// The entries of the MessagePack map that fills `bytes`, in its order.
+/// The entries of the MessagePack map that fills `bytes`, in file order.
 ///
 /// # Errors
 /// Bytes that are not one map with integers or strings as keys.
@@ -49,7 +50,7 @@ pub fn read(bytes: &[u8]) -> Result<Vec<Entry<'_>>, MessagePackError> {
     Ok(entries)
 }
 
-/// The map of `entries`, encoded keys and values, in their order.
+/// Encodes a map of `entries` (encoded keys and values), in their order.
 pub fn to_bytes<'a>(entries: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
     let mut map = Writer::default();
     map.map(entries.len());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What a code object was compiled for: `processor[:feature(+|-)]…`.
+/// The target that a code object was compiled for: `processor[:feature(+|-)]…`.
 ///
 /// Ordered by processor, then by features.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +13,7 @@ pub struct TargetId {
     features: Vec<(String, bool)>,
 }
 
-/// Why a text is no target ID.
+/// Why a text is not a target ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseTargetIdError {
     text: String,
@@ -35,13 +35,13 @@ impl TargetId {
         &self.processor
     }
 
-    /// The features that are set, in alphabetical order, `true` for `+`.
+    /// The features with a sign, in alphabetical order; `true` is `+`.
     pub fn features(&self) -> impl Iterator<Item = (&str, bool)> {
         self.features.iter().map(|(name, on)| (name.as_str(), *on))
     }
 
     /// Whether a code object for this target runs on an agent with the ISA `agent`: the processors
-    /// are equal, and the agent has each feature that is set here, with the same sign.
+    /// are equal, and the agent has every feature of this target, with the same sign.
     pub fn runs_on(&self, agent: &TargetId) -> bool {
         self.processor == agent.processor
             && self
@@ -50,8 +50,8 @@ impl TargetId {
                 .all(|feature| agent.features.contains(feature))
     }
 
-    /// Whether who names this target means `other`: without features, all of its processor; with
-    /// features, only the same ones.
+    /// Whether a user who names this target means `other` too. Without features, it stands for
+    /// every variant of its processor; with features, only for itself.
     pub fn selects(&self, other: &TargetId) -> bool {
         self.covers(other) && (self.features.is_empty() || self.features == other.features)
     }
@@ -59,8 +59,8 @@ impl TargetId {
     /// Every target whose code objects run on this agent, most specific first: for
     /// `gfx942:sramecc+:xnack-` itself, `gfx942:sramecc+`, `gfx942:xnack-`, `gfx942`.
     pub fn compatible(&self) -> Vec<TargetId> {
-        // A bit for each feature, the first feature's the highest, so that larger numbers of
-        // equally many bits come first.
+        // One bit for each feature, the first feature's being the highest: of two numbers with
+        // equally many bits, the larger comes first.
         let count = self.features.len();
         let mut sets: Vec<u32> = (0..1 << count).collect();
         sets.sort_by_key(|set: &u32| {
@@ -81,15 +81,15 @@ impl TargetId {
             .collect()
     }
 
-    /// The target that device code for a whole family of processors is for, such as `gfx11`; `None` where
-    /// there is no family of that name. A code object is never for one.
+    /// The target of device code for a family of processors, such as `gfx11`; `None` if there is no
+    /// such family. No code object has such a target.
     pub fn family(name: &str) -> Option<Self> {
         let known = FAMILIES.iter().any(|(family, _)| *family == name);
         known.then(|| Self::new(name, &[]))
     }
 
-    /// Whether the processor is `other`, or a family that `other` is of. In the names of families,
-    /// `x` stands for any digit.
+    /// Whether the processor is `other`'s, or a family that includes it. In names of families, `x`
+    /// stands for any digit.
     pub fn covers(&self, other: &TargetId) -> bool {
         let family = FAMILIES.iter().find(|(name, _)| *name == self.processor);
         let pattern = family
@@ -103,7 +103,7 @@ impl TargetId {
                     .all(|(a, b)| a == b || *a == b'x' && b.is_ascii_hexdigit())
     }
 
-    /// A target of known parts.
+    /// A target with these parts.
     pub(crate) fn new(processor: &str, features: &[(&str, bool)]) -> Self {
         let mut features: Vec<_> = features
             .iter()
@@ -117,9 +117,8 @@ impl TargetId {
     }
 }
 
-/// What ROCm's packages for several processors are called, families and parts of them, and which
-/// processors are in each, `x` standing for any digit. AOTriton's directories have the second
-/// form.
+/// The names of processor families and parts of families in ROCm's packages, and the processors of
+/// each, where `x` stands for any digit. AOTriton's directories use the second form.
 #[rustfmt::skip]
 pub const FAMILIES: &[(&str, &str)] = &[
     ("gfx9", "gfx9xx"), ("gfx9_0", "gfx90x"), ("gfx9_4", "gfx94x"), ("gfx9_5", "gfx95x"),
@@ -128,16 +127,17 @@ pub const FAMILIES: &[(&str, &str)] = &[
     ("gfx12", "gfx12xx"), ("gfx12_0", "gfx120x"), ("gfx12_5", "gfx125x"),
 ];
 
-/// More features than any target has; what is compatible with an agent grows as their power set.
+/// Maximum number of features, more than any target has: the targets that run on an agent grow as
+/// the power set of its features.
 const MOST_FEATURES: usize = 4;
-/// The longest ID that is read, in bytes. It becomes a part of file names.
+/// Maximum length of an ID in bytes, because it becomes part of file names.
 const MAX_LENGTH: usize = 100;
-/// What ROCm's runtimes write in front of an ID.
+/// ROCm's runtimes write this before an ID.
 pub const TRIPLE: &str = "amdgcn-amd-amdhsa--";
 
 /// Whether `name` has the form of a processor: `gfx` and a number whose last digits can be
-/// hexadecimal (in the names of families, `gfx11xx`, `x` is any digit), or a variant of it (`gfx1250-strict`); a generic one (`gfx9-4-generic`);
-/// or a word, such as `amdgcnspirv`.
+/// hexadecimal (or `x` for any digit in the names of families, `gfx11xx`); a variant of it
+/// (`gfx1250-strict`); a generic one (`gfx9-4-generic`); or a word such as `amdgcnspirv`.
 fn is_processor(name: &str) -> bool {
     let Some(number) = name.strip_prefix("gfx") else {
         return is_word(name);
@@ -147,7 +147,7 @@ fn is_processor(name: &str) -> bool {
         let mut parts = generation.split('-');
         return parts.all(|part| !part.is_empty() && part.bytes().all(is_digit));
     }
-    // A variant of a processor with instructions of its own (gfx1250-strict).
+    // A variant of a processor with its own instructions (gfx1250-strict).
     let number = number.strip_suffix("-strict").unwrap_or(number);
     // The digits are major version, minor version and stepping.
     number.len() >= 3

@@ -1,9 +1,8 @@
-//! `.dat`: what a library file of Tensile says of targets and of code objects.
+//! Reads which targets and code objects a library file of Tensile (`.dat`) names.
 //!
-//! rocBLAS, hipBLASLt and hipSPARSELt find their kernels through such files: MessagePack, a map,
-//! with a solution library in it that has the processors of its predicates as values (`gfx942`) or
-//! as keys, and the code objects of its kernels, by file name. The rest, which is most of it, is of no
-//! interest here and skipped.
+//! rocBLAS, hipBLASLt and hipSPARSELt find their kernels through such files: a MessagePack map with
+//! a solution library in it. The library names processors (`gfx942`) as values or keys of its
+//! predicates, and code objects by file name. Everything else is skipped.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,20 +10,20 @@ use std::fmt;
 use crate::TargetId;
 use crate::message_pack::{Kind, MessagePackError, Reader};
 
-/// Decision trees nest.
+/// Maximum nesting depth; decision trees are nested.
 const MAX_DEPTH: usize = 512;
 
-/// What a library file says.
+/// The content of a library file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Library {
     /// The targets that it names.
     pub targets: BTreeSet<TargetId>,
-    /// The code object files that it names, as it names them: with extension or, where a lazily
-    /// loaded library does so, without.
+    /// The code object files that it names, spelled as in the file: lazily loaded libraries omit
+    /// the extension.
     pub code_objects: BTreeSet<String>,
 }
 
-/// Why bytes are no library file.
+/// Why bytes are not a library file.
 #[derive(Debug)]
 pub struct LibraryError(MessagePackError);
 
@@ -37,7 +36,7 @@ impl fmt::Display for LibraryError {
 impl std::error::Error for LibraryError {}
 
 impl Library {
-    /// Whether a file that begins with `first` may be one: a MessagePack map.
+    /// Whether a file whose first byte is `first` may be one: a MessagePack map.
     pub fn begins_with(first: u8) -> bool {
         Reader::new(&[first]).kind() == Kind::Map
     }
@@ -94,7 +93,7 @@ impl Library {
 
     fn text(&mut self, text: &str, names_code_object: bool) -> bool {
         if text.starts_with("gfx") && text[3..].starts_with(|c: char| c.is_ascii_digit()) {
-            // Tensile's gfx000 is any processor.
+            // Tensile's gfx000 stands for any processor.
             if let Ok(target) = text.parse()
                 && text != "gfx000"
                 && !text.contains('_')

@@ -8,16 +8,16 @@ use super::{ArchiveError, Scheme};
 use crate::Sha256;
 use crate::backend::{Compressor, Decompressor, WriteBuf, frame_reader};
 
-/// The message of a program that has no zstd.
+/// The message of a program without zstd.
 pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was built without Zstandard (feature `compression` of kpack-format)";
 
 /// Compresses code objects, one after another. Each thread has its own.
 pub struct Encoder(Option<Compressor>);
 
-/// A code object as it will be stored.
+/// A code object as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {
-    /// What goes into the archive.
+    /// The stored bytes.
     pub bytes: Vec<u8>,
     /// Size of the code object in bytes.
     pub original_size: u64,
@@ -26,10 +26,11 @@ pub struct Encoded {
 }
 
 impl Encoder {
-    /// For the given scheme, and Zstandard level where it applies (3 is zstd's own default).
+    /// An encoder for this scheme and, if the scheme has levels, this Zstandard level (zstd's
+    /// default is 3).
     ///
     /// # Errors
-    /// A level that zstd does not know; [`ArchiveError::NoCompression`].
+    /// An invalid level; [`ArchiveError::NoCompression`].
     pub fn new(scheme: Scheme, level: i32) -> Result<Self, ArchiveError> {
         Ok(Self(match scheme {
             Scheme::None => None,
@@ -61,12 +62,11 @@ impl Encoder {
         })
     }
 
-    /// Compresses the `size` bytes of a code object in `source` into `out`, which never holds more than
-    /// a window of it. The same bytes give the same result, though not that of
-    /// [`encode`](Self::encode).
+    /// Compresses a code object of `size` bytes from `source` into `out`, holding only a window of
+    /// it. The same bytes give the same result, though not that of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// Reading, writing, too little memory, and another size.
+    /// A failed read or write, too little memory, or another size.
     pub fn encode_stream<W: Write>(
         &self,
         source: &mut impl Read,
@@ -81,21 +81,21 @@ impl Encoder {
     }
 }
 
-/// Room for `size` bytes; an error, and not the end of the process, where there is none.
+/// Allocates `size` bytes; without enough memory, returns an error instead of ending the process.
 pub(crate) fn with_capacity(size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size)?;
     Ok(bytes)
 }
 
-/// Why a frame gives no code object.
+/// Why a code object cannot be decompressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecodeError {
     /// Too little memory.
     OutOfMemory,
-    /// The program has no zstd.
+    /// The program was built without zstd.
     NoCompression,
-    /// What is wrong with the frame.
+    /// The frame is damaged; the text says how.
     Damaged(String),
 }
 
@@ -116,10 +116,11 @@ impl std::error::Error for DecodeError {}
 pub struct Decoder(Decompressor);
 
 impl Decoder {
-    /// The code object of `original_size` bytes in the Zstandard frame that fills `frame`.
+    /// Decompresses the Zstandard frame that fills `frame` into a code object of `original_size`
+    /// bytes.
     ///
     /// # Errors
-    /// [`DecodeError`]. Nothing is allocated for a frame that cannot hold as much.
+    /// [`DecodeError`]. Nothing is allocated for a frame that cannot hold that much.
     pub fn decode(&mut self, frame: &[u8], original_size: u64) -> Result<Vec<u8>, DecodeError> {
         check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
         let size = usize::try_from(original_size).ok();
@@ -134,7 +135,7 @@ impl Decoder {
     /// called [`check_frame`].
     ///
     /// # Errors
-    /// [`DecodeError`]; `out` then has nothing of use.
+    /// [`DecodeError`]; the content of `out` is then undefined.
     pub fn decode_into<B: WriteBuf + ?Sized>(
         &mut self,
         frame: &[u8],
@@ -155,10 +156,10 @@ fn check_size(found: u64, original_size: u64) -> Result<(), DecodeError> {
     }
 }
 
-/// Decompresses a frame that fills `frame` in parts, which go to `take`, without holding all of it.
+/// Decompresses the frame that fills `frame` in parts, passing each to `take`.
 ///
 /// # Errors
-/// [`DecodeError`], also for a frame whose window is larger than what zstd takes unasked, 128 MiB.
+/// [`DecodeError`], also for a frame with a window above 128 MiB, zstd's default limit.
 pub(super) fn decode_in_parts(
     frame: &[u8],
     original_size: u64,

@@ -6,23 +6,23 @@ use crate::message_pack::{MessagePackError, Reader, Writer};
 
 /// The type of every entry.
 const HSACO: &str = "hsaco";
-/// The size of an entry without one, until the index takes it from what is stored. No code object may be
-/// that large.
+/// Stands for a missing size, until the index takes it from the stored code object. No code object
+/// can be that large.
 pub(super) const UNKNOWN_SIZE: u64 = u64::MAX;
-/// Room that is made before any entry is read: more comes with the entries.
+/// Maximum number of entries to allocate before reading any.
 const MAX_CAPACITY: usize = 16;
 
 /// One kernel for one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TocEntry {
-    /// Which stored code object. Two entries may name one: an identical code object is stored once.
+    /// Number of the stored code object. Entries with identical code objects share one.
     pub ordinal: u32,
     /// Size of the code object in bytes.
     pub original_size: u64,
 }
 
-/// A kernel's entries, ordered by target ID. Nearly every kernel has one, for which a `BTreeMap` would
-/// take ten times the memory.
+/// A kernel's entries, ordered by target ID. Nearly every kernel has only one, for which a
+/// `BTreeMap` would take ten times the memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Targets(Vec<(String, TocEntry)>);
 
@@ -46,12 +46,12 @@ impl Targets {
         }
     }
 
-    /// Target IDs, in order.
+    /// The target IDs, sorted.
     pub fn keys(&self) -> impl Iterator<Item = &String> {
         self.0.iter().map(|(target, _)| target)
     }
 
-    /// Entries, in order of their targets.
+    /// The entries, sorted by target.
     pub fn values(&self) -> impl Iterator<Item = &TocEntry> {
         self.0.iter().map(|(_, entry)| entry)
     }
@@ -60,17 +60,17 @@ impl Targets {
         self.0.iter_mut().map(|(_, entry)| entry)
     }
 
-    /// Target IDs and entries, in order.
+    /// The target IDs and entries, sorted.
     pub fn iter(&self) -> Iter<'_> {
         self.into_iter()
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -85,7 +85,7 @@ impl Index<&str> for Targets {
     type Output = TocEntry;
 
     /// # Panics
-    /// Where there is no entry for `target`.
+    /// If there is no entry for `target`.
     fn index(&self, target: &str) -> &TocEntry {
         self.get(target).expect("there is an entry for the target")
     }
@@ -120,7 +120,7 @@ impl Targets {
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
         let count = reader.map_size(usize::MAX)?;
         if count == 0 {
-            // Its name would be many times as long in memory as in the file.
+            // The kernel's name would take many times more memory than bytes in the file.
             return reader.fail("expected a map of at least one code object by target");
         }
         let mut entries = Vec::with_capacity(count.min(MAX_CAPACITY));

@@ -4,56 +4,56 @@ use std::fmt;
 
 use super::codec::NO_COMPRESSION;
 
-/// Why bytes are no archive, or why one could not be written. Offsets are from the start of the
+/// Why bytes are not an archive, or why one could not be written. Offsets are from the start of the
 /// file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ArchiveError {
     /// Reading or writing failed.
     Io(std::io::Error),
-    /// The bytes are not an archive; says where, what was expected and what was found.
+    /// The bytes are not an archive, or it is damaged.
     Malformed {
         /// Offset in bytes from the start of the file.
         offset: u64,
         /// What was expected and what was found.
         reason: String,
     },
-    /// The TOC is no MessagePack map with a TOC's keys and types; says why.
+    /// The TOC is not a MessagePack map with the expected keys and types.
     Toc {
         /// Offset in bytes from the start of the file.
         offset: u64,
         /// What was expected and what was found.
         reason: String,
     },
-    /// A stored code object does not decompress to what the TOC says.
+    /// A stored code object does not match the TOC when decompressed.
     Decompression {
         /// Offset in bytes from the start of the file.
         offset: u64,
-        /// Which kernel, and what is wrong.
+        /// The kernel, and what is wrong.
         reason: String,
     },
-    /// A version of the format that this library does not read.
+    /// A format version that this library does not support.
     UnsupportedVersion {
         /// The version in the header or the TOC.
         found: u64,
     },
-    /// The kernel is there already, with another code object.
+    /// The kernel already exists with another code object.
     Conflict {
         /// Kernel name.
         kernel: String,
         /// Target ID.
         target: String,
     },
-    /// More than a reader takes, so it is not written.
+    /// It exceeds a limit of readers, so it is not written.
     TooLarge {
-        /// What is too large, and how large it is.
+        /// The item that is too large, and its size.
         what: String,
         /// The limit.
         most: u64,
     },
-    /// A Zstandard frame, and a program without zstd.
+    /// The archive is compressed, and the program was built without zstd.
     NoCompression,
-    /// No such kernel for that target.
+    /// The archive lacks this kernel for this target.
     NoSuchKernel {
         /// Kernel name.
         kernel: String,

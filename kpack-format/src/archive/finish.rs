@@ -1,4 +1,4 @@
-//! Writing the archive that was collected, in canonical order.
+//! Writes the collected archive, in canonical order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,7 +8,7 @@ use super::writer::{ArchiveWriter, Stored};
 use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Targets, Toc, TocEntry, limits};
 use crate::digest::{Hasher, Sha256};
 
-/// What [`ArchiveWriter::finish`] wrote.
+/// The archive that [`ArchiveWriter::finish`] wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     /// Size of the file in bytes.
@@ -59,8 +59,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         })
     }
 
-    /// The TOC's kernels, and the stored code objects by ordinal: in the order in which the kernels
-    /// first name them.
+    /// The TOC's kernels, and the stored code objects by ordinal, in the order of their first
+    /// kernels.
     fn in_order(&self) -> (BTreeMap<String, Targets>, Vec<usize>) {
         let mut kernels: BTreeMap<String, Targets> = BTreeMap::new();
         let mut ordinals: HashMap<usize, u32> = HashMap::new();
@@ -99,9 +99,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     }
 }
 
-/// Where the code objects belong, and where they end.
+/// The offsets of the code objects, and the end of the last.
 fn layout<'a>(scheme: Scheme, stored: impl Iterator<Item = &'a Stored>) -> (Storage, u64) {
-    // The number of frames, and the size of each, are four bytes.
+    // The number of frames and each frame's size take four bytes.
     let prefix = match scheme {
         Scheme::None => 0,
         Scheme::ZstdPerKernel => 4,

@@ -1,14 +1,14 @@
-//! What a Zstandard frame says of its size, before anything is allocated for it (RFC 8878).
+//! Reads the size of a Zstandard frame's content before anything is allocated for it (RFC 8878).
 
 /// First bytes of a frame (RFC 8878, 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The most that one block can hold, in bytes (RFC 8878, 3.1.1.2.4).
+/// Maximum content of one block, in bytes (RFC 8878, 3.1.1.2.4).
 const MAX_BLOCK: u32 = 128 << 10;
 
-/// The longest header of a frame, in bytes (RFC 8878, 3.1.1.1).
+/// Maximum size of a frame's header, in bytes (RFC 8878, 3.1.1.1).
 pub(super) const MAX_FRAME_HEADER: u64 = 18;
 
-/// The size of the contents of a frame that begins with `start`, by its header.
+/// The content size in the header of a frame that starts with `start`.
 ///
 /// # Errors
 /// What is wrong, as a text.
@@ -17,9 +17,8 @@ pub(super) fn content_size(start: &[u8]) -> Result<u64, String> {
     size.ok_or_else(|| "neither its frame nor the TOC has the size of a code object".to_owned())
 }
 
-/// Checks, without decompressing, that one frame fills `frame` and that it can hold
-/// `original_size` bytes: by the size in its header, and by its blocks. What zstd offers for this
-/// believes the header.
+/// Checks, without decompressing, that one frame fills `frame` and can hold `original_size` bytes:
+/// by the size in its header, and by its blocks. zstd's own function trusts the header.
 ///
 /// # Errors
 /// What is wrong, as a text.
@@ -83,11 +82,11 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
 
 /// A frame's header (RFC 8878, 3.1.1.1).
 struct Header {
-    /// Its own size in bytes, magic included.
+    /// Size of the header in bytes, magic included.
     size: usize,
-    /// Of what is in the frame, in bytes.
+    /// Size of the content in bytes, if stored.
     content_size: Option<u64>,
-    /// Of the checksum behind the last block, in bytes.
+    /// Size of the checksum after the last block, in bytes.
     checksum_size: usize,
 }
 

@@ -6,7 +6,7 @@ use super::index::malformed;
 use super::toc::FORMAT_VERSION;
 use super::{ArchiveError, HEADER_SIZE, MAGIC};
 
-/// Where the TOC is, and where it ends, which is the size of the file.
+/// The range of the TOC, which ends at the end of the file.
 pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError> {
     let size = source.seek(SeekFrom::End(0))?;
     if size < HEADER_SIZE {

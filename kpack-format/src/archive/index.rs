@@ -1,4 +1,4 @@
-//! Header and TOC of an archive, and where its code objects are.
+//! Reads an archive's header and TOC, and locates its code objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,19 +10,19 @@ use super::limits::{MAX_CODE_OBJECT, MAX_FRAMES, MAX_TOC};
 use super::toc::Storage;
 use super::{ArchiveError, HEADER_SIZE, Targets, Toc, TocEntry};
 
-/// What an archive says of itself: its TOC, checked against the size of the file. The code objects
-/// are not looked at, so reading an index costs what its TOC costs.
+/// The TOC of an archive, checked against the size of the file. Code objects are not read, so the
+/// cost depends on the TOC alone.
 #[derive(Debug)]
 pub struct Index {
     toc: Toc,
     storage: Storage,
-    /// Where the data ends.
+    /// Offset where the data ends.
     toc_offset: u64,
     count: usize,
 }
 
 impl Index {
-    /// Reads header and TOC, and checks every place that the TOC names.
+    /// Reads header and TOC, and checks every location in the TOC.
     ///
     /// # Errors
     /// [`ArchiveError::Malformed`] for what is no archive or has a TOC that does not fit it,
@@ -56,14 +56,14 @@ impl Index {
         &self.toc
     }
 
-    /// How many code objects are stored; ordinals are smaller.
+    /// Number of stored code objects; ordinals count from 0.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Offset and size in bytes of the stored (compressed) code object `ordinal`, where that is
-    /// known without walking over those before it; `None` where it is not, or there is no such
-    /// ordinal. Reads at most four bytes.
+    /// Offset and size in bytes of the stored (compressed) code object `ordinal`. `None` if there
+    /// is no such ordinal, or if finding it needs a walk over the frames before it. Reads at most
+    /// four bytes.
     ///
     /// # Errors
     /// [`ArchiveError::Malformed`] for a frame that is not within the data, [`ArchiveError::Io`].
@@ -82,7 +82,7 @@ impl Index {
     }
 
     /// Offset and size in bytes of every stored (compressed) code object that an entry names, by
-    /// ordinal. Where the archive has no `frame_offsets`, this [walks](Self::walk).
+    /// ordinal. [Walks](Self::walk) an archive without `frame_offsets`.
     ///
     /// # Errors
     /// As [`place`](Self::place).
@@ -104,12 +104,13 @@ impl Index {
         Ok(places)
     }
 
-    /// Offset and size in bytes of the frame `ordinal`, for an archive without `frame_offsets`: goes
-    /// on from the last frame in `walked`, which are those from the first one on, and adds those
-    /// that it comes by. A source that keeps its buffer in [`Seek::seek_relative`] is best.
+    /// Offset and size in bytes of the frame `ordinal`, for an archive without `frame_offsets`.
+    /// Continues after the last frame in `walked`, which holds all frames from the first on, and
+    /// adds those it passes. Works best with a source that keeps its buffer in
+    /// [`Seek::seek_relative`].
     ///
     /// # Errors
-    /// [`ArchiveError::Malformed`] for a frame that is not within the data, and where there are no
+    /// [`ArchiveError::Malformed`] for a frame outside of the data, and for an archive without
     /// frames; [`ArchiveError::Io`].
     pub fn walk<R: Read + Seek>(
         &self,
@@ -149,7 +150,7 @@ impl Index {
         }
     }
 
-    /// Gives entries that have no `original_size` the size of what is stored.
+    /// Fills in a missing `original_size` from the stored code object.
     fn complete_sizes<R: Read + Seek>(&mut self, source: &mut R) -> Result<(), ArchiveError> {
         let is_unknown = |entry: &TocEntry| entry.original_size == UNKNOWN_SIZE;
         if !self
@@ -180,7 +181,7 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that each entry names a stored code object of fitting size.
+    /// Checks that each entry names a stored code object with a possible size.
     fn check_entries(&self) -> Result<(), ArchiveError> {
         let (toc, count) = (&self.toc, self.count);
         if let Some(checksums) = toc.checksums.as_ref().filter(|all| all.len() != count) {
@@ -235,8 +236,8 @@ pub(super) fn malformed<T>(offset: u64, reason: String) -> Result<T, ArchiveErro
     Err(ArchiveError::Malformed { offset, reason })
 }
 
-/// Checks the places that the TOC names against the data, which ends at `end`; tells how many code
-/// objects are stored.
+/// Checks the TOC's locations against the data, which ends at `end`; returns the number of stored
+/// code objects.
 fn check_storage<R: Read + Seek>(
     source: &mut R,
     end: u64,
@@ -267,7 +268,7 @@ fn check_storage<R: Read + Seek>(
             }
             source.seek(SeekFrom::Start(offset))?;
             let count = read_u32(source)? as usize;
-            // Each has its size in front.
+            // Each is preceded by its size.
             if count as u64 > size / 4 {
                 return malformed(
                     offset,
@@ -303,7 +304,7 @@ fn check_storage<R: Read + Seek>(
     }
 }
 
-/// Offset and size of the frame whose size stands at `at`, in an area that ends at `end`.
+/// Offset and size of the frame whose size is stored at `at`, in an area that ends at `end`.
 fn frame<R: Read + Seek>(
     source: &mut R,
     ordinal: u32,
@@ -314,7 +315,7 @@ fn frame<R: Read + Seek>(
     frame_here(source, ordinal, at, end)
 }
 
-/// As [`frame`], with `source` at `at`; leaves it where the frame begins.
+/// Like [`frame`], with `source` at `at`; leaves it at the start of the frame.
 fn frame_here<R: Read>(
     source: &mut R,
     ordinal: u32,
@@ -345,7 +346,7 @@ fn check_range(offset: u64, size: u64, end: u64, what: &str) -> Result<(), Archi
     )
 }
 
-/// The next `size` bytes. They may be many, for which there need not be memory.
+/// Reads `size` bytes; fails if there is not enough memory.
 fn read_bytes<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, ArchiveError> {
     let mut bytes = Vec::new();
     let reserved = usize::try_from(size).map(|size| bytes.try_reserve_exact(size));

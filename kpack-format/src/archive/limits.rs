@@ -1,27 +1,28 @@
-//! The limits that every reader of archives keeps to, and every writer therefore, too. Without them, a
+//! Limits that every reader of archives enforces, and so every writer keeps. Without them, a
 //! damaged or hostile file could ask for any amount of memory.
 
 use super::ArchiveError;
 
-/// The largest code object, in bytes.
+/// Maximum size of a code object, in bytes.
 pub const MAX_CODE_OBJECT: u64 = 2 << 30;
-/// The most kernel names.
+/// Maximum number of kernel names.
 pub const MAX_KERNELS: usize = 1 << 18;
-/// The largest TOC, in bytes: room for as many kernels as there may be, with names of some hundred
-/// bytes. A reader allocates no more than a small multiple of what the TOC really has.
+/// Maximum size of a TOC in bytes: room for the maximum number of kernels, with names of some
+/// hundred bytes. A reader allocates no more than a small multiple of the TOC's actual size.
 pub const MAX_TOC: u64 = 256 << 20;
-/// The most targets in `gfx_arches`; one of few bytes in the file is many in memory.
+/// Maximum number of targets in `gfx_arches`; a target takes few bytes in the file and many in
+/// memory.
 pub(super) const MAX_TARGETS: usize = 4096;
-/// The most stored code objects. In an archive without `frame_offsets`, a reader walks over those in
-/// front of the one that it wants.
+/// Maximum number of stored code objects. In an archive without `frame_offsets`, a reader walks
+/// over all frames before the one it wants.
 pub(super) const MAX_FRAMES: usize = 1 << 20;
-/// The largest frame, in bytes: its size is a u32.
+/// Maximum size of a frame, in bytes: the size is stored as a u32.
 pub(super) const MAX_FRAME: u64 = u32::MAX as u64;
 
-/// A writer stores no code object that no kernel names, and an archive has one target.
+/// Every code object that a writer stores has a kernel, and an archive has one target.
 const _: () = assert!(MAX_KERNELS <= MAX_FRAMES);
 
-/// Refuses to write `found`, which `what` describes, where readers take less.
+/// Refuses to write `found` (described by `what`) if it exceeds the readers' limit.
 pub(super) fn check(
     what: impl FnOnce() -> String,
     found: u64,

@@ -27,7 +27,7 @@ pub use writer::ArchiveWriter;
 
 /// The first bytes of an archive.
 pub const MAGIC: [u8; 4] = *b"KPAK";
-/// What readers need of the header, in bytes; data can start there.
+/// Size of the header that readers need, in bytes; data may start right after it.
 const HEADER_SIZE: u64 = 16;
-/// Where data starts in the archives that kpack writes, after padding.
+/// Offset of the data in archives that kpack writes, after padding.
 const DATA_OFFSET: u64 = 64;

@@ -1,4 +1,4 @@
-//! Reading archives.
+//! Reads archives.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,7 +8,7 @@ use super::index::malformed;
 use super::{ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry};
 use crate::digest::{Hasher, Sha256, sha256};
 
-/// An archive open for reading: its TOC, and code objects on demand.
+/// An open archive: its TOC, and code objects on demand.
 #[derive(Debug)]
 pub struct Archive<R> {
     source: R,
@@ -19,7 +19,7 @@ pub struct Archive<R> {
 }
 
 impl<R: Read + Seek> Archive<R> {
-    /// Reads header and TOC, and checks every place that the TOC names.
+    /// Reads header and TOC, and checks every location in the TOC.
     ///
     /// # Errors
     /// [`ArchiveError::Malformed`] for what is no archive or has a TOC that does not fit it,
@@ -40,13 +40,13 @@ impl<R: Read + Seek> Archive<R> {
         self.index.toc()
     }
 
-    /// How many kernels it has: names, each with its targets.
+    /// Number of entries: a kernel counts once for each target.
     pub fn kernel_count(&self) -> u64 {
         let kernels = self.toc().kernels.values();
         kernels.map(|targets| targets.len() as u64).sum()
     }
 
-    /// How many code objects are stored; ordinals are smaller.
+    /// Number of stored code objects; ordinals count from 0.
     pub fn count(&self) -> usize {
         self.index.count()
     }
@@ -62,8 +62,8 @@ impl<R: Read + Seek> Archive<R> {
         }
     }
 
-    /// The code object of `kernel` for `target`, decompressed; its size, and its checksum where
-    /// the archive tells one, are verified.
+    /// Reads and decompresses the code object of `kernel` for `target`. Verifies its size, and its
+    /// checksum if the archive has one.
     ///
     /// # Errors
     /// [`ArchiveError::NoSuchKernel`], [`ArchiveError::Decompression`],
@@ -73,8 +73,8 @@ impl<R: Read + Seek> Archive<R> {
         self.read_entry(kernel, target, &entry)
     }
 
-    /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, without holding
-    /// more than a part of it; its first bytes, `size` at most.
+    /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, holding only
+    /// part of it. Returns its first bytes, at most `size`.
     ///
     /// # Errors
     /// As [`read`](Self::read), also for a Zstandard window of more than 128 MiB.
@@ -93,7 +93,7 @@ impl<R: Read + Seek> Archive<R> {
         Ok(head)
     }
 
-    /// The SHA-256 of a code object, which is verified, in parts that `take` is shown.
+    /// Verifies a code object and returns its SHA-256, passing it to `take` in parts.
     pub(super) fn digest(
         &mut self,
         kernel: &str,
@@ -148,7 +148,7 @@ impl<R: Read + Seek> Archive<R> {
         Ok(bytes)
     }
 
-    /// What is stored, as it is.
+    /// The stored bytes, not decompressed.
     pub(super) fn stored_bytes(&mut self, ordinal: u32) -> Result<Vec<u8>, ArchiveError> {
         let (offset, size) = self.stored(ordinal)?;
         self.source.seek(SeekFrom::Start(offset))?;

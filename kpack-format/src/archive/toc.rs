@@ -47,22 +47,22 @@ pub struct Toc {
     pub group_name: String,
     /// The archive's target ID.
     pub gfx_arch_family: String,
-    /// Every target ID in it.
+    /// All target IDs in the archive.
     pub gfx_arches: Vec<String>,
     /// How code objects are stored.
     pub scheme: Scheme,
     /// Kernel name, then target ID.
     pub kernels: BTreeMap<String, Targets>,
-    /// SHA-256 of each uncompressed code object, by ordinal, where the archive tells.
+    /// SHA-256 of each uncompressed code object, by ordinal, if the archive has checksums.
     pub checksums: Option<Vec<Sha256>>,
 }
 
-/// Where the code objects are stored, as the TOC tells it.
+/// Locations of the code objects in the TOC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Storage {
     /// Offset and size of each, by ordinal.
     Blobs(Vec<(u64, u64)>),
-    /// The area that begins with the number of frames, and the offset of each frame.
+    /// The area that starts with the number of frames, and the offset of each frame.
     Frames {
         offset: u64,
         size: u64,
@@ -98,8 +98,8 @@ impl Storage {
     }
 }
 
-/// The TOC as it stands in the file. What finding a code object does not need, other writers may
-/// leave out.
+/// The TOC as stored. Other writers may leave out anything that is not needed to find a code
+/// object.
 #[derive(Default)]
 struct Wire {
     format_version: Option<u32>,
@@ -174,8 +174,8 @@ impl Toc {
         })
     }
 
-    /// The ID of the device code that the archive has of `binary` for `target`. `None` where it has
-    /// none, and where it has no checksums to tell.
+    /// The ID of the device code of `binary` for `target`; `None` if the archive has none, or no
+    /// checksums.
     pub fn code_id(&self, binary: &str, target: &str) -> Option<CodeId> {
         let all = self.checksums.as_ref()?;
         let first = format!("{binary}#");
@@ -190,8 +190,8 @@ impl Toc {
         code_id(&checksums)
     }
 
-    /// Compares `found`, the SHA-256 of the code object of `kernel` for `target` that is stored at
-    /// `offset`, with the checksum that the archive tells, if it does.
+    /// Compares `found`, the SHA-256 of the code object of `kernel` for `target` at `offset`, with
+    /// the archive's checksum, if any.
     ///
     /// # Errors
     /// [`ArchiveError::Malformed`].

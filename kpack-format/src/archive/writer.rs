@@ -1,4 +1,4 @@
-//! Collecting and merging what goes into an archive.
+//! Collects and merges the content of an archive.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -13,12 +13,12 @@ use crate::digest::Sha256;
 use crate::names::KernelName;
 use crate::{CodeId, TargetId, code_id};
 
-/// zstd's own default level.
+/// zstd's default level.
 const DEFAULT_LEVEL: i32 = 3;
 
-/// Collects code objects for one archive. Stored bytes go to the spool as they come and only the
-/// TOC is held; [`finish`](Self::finish) puts them in their canonical order, so that the same
-/// entries give the same file whatever the order in which they came.
+/// Collects code objects for one archive. Stored bytes go to the spool at once, and only the TOC is
+/// kept in memory. [`finish`](Self::finish) writes code objects in canonical order, so the same
+/// entries give the same file, whatever the order they came in.
 pub struct ArchiveWriter<S> {
     pub(super) spool: S,
     spool_size: u64,
@@ -30,7 +30,7 @@ pub struct ArchiveWriter<S> {
     by_checksum: HashMap<Sha256, usize>,
     /// Index in `stored`.
     pub(super) kernels: BTreeMap<KernelOrder, usize>,
-    /// [`MAX_TOC`]; tests have no use for one of that size.
+    /// [`MAX_TOC`], or less in tests.
     pub(super) max_toc: u64,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Stored {
     pub(super) checksum: Sha256,
 }
 
-/// A kernel name; ordered by the path in front of `#`, then by the index behind it as a number.
+/// A kernel name, ordered by the path before `#`, then by the number after it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KernelOrder {
     path: String,
@@ -72,7 +72,7 @@ impl<S> fmt::Debug for ArchiveWriter<S> {
 }
 
 impl<S: Read + Write + Seek> ArchiveWriter<S> {
-    /// `group_name` is module and component (`rocblas_lib`); `spool` an empty scratch file.
+    /// `group_name` is module and component (`rocblas_lib`); `spool` is an empty scratch file.
     pub fn new(spool: S, group_name: &str, target: &TargetId, scheme: Scheme) -> Self {
         Self {
             spool,
@@ -88,19 +88,19 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         }
     }
 
-    /// The Zstandard level for what [`merge`](Self::merge) has to compress anew; 3 where this is
-    /// not called.
+    /// Sets the Zstandard level for code objects that [`merge`](Self::merge) has to recompress;
+    /// defaults to 3.
     pub fn level(mut self, level: i32) -> Self {
         self.level = level;
         self
     }
 
-    /// Whether a code object with this checksum is stored already.
+    /// Whether a code object with this checksum is already stored.
     pub fn contains(&self, checksum: &Sha256) -> bool {
         self.by_checksum.contains_key(checksum)
     }
 
-    /// The ID of the device code that was added of `binary`; `None` where there is none.
+    /// The ID of the device code added for `binary`; `None` if there is none.
     pub fn code_id(&self, binary: &str) -> Option<CodeId> {
         let first = KernelOrder {
             path: binary.to_owned(),
@@ -116,7 +116,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         code_id(&checksums.collect())
     }
 
-    /// Adds `kernel` with a code object that [`contains`](Self::contains) knows.
+    /// Adds `kernel` with a stored code object, as reported by [`contains`](Self::contains).
     ///
     /// # Errors
     /// [`ArchiveError::Conflict`] where the kernel is there with other content;
@@ -131,7 +131,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         }
     }
 
-    /// Adds `kernel`. A code object that is stored already is not stored again.
+    /// Adds `kernel`. An identical code object is stored only once.
     ///
     /// # Errors
     /// [`ArchiveError::Conflict`] where the kernel is there with other content;
@@ -148,8 +148,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         )
     }
 
-    /// As [`add`](Self::add), for a code object of `original_size` bytes that is stored as the `size`
-    /// bytes of `stored`.
+    /// Like [`add`](Self::add), for a code object of `original_size` bytes whose stored form is in
+    /// the `size` bytes of `stored`.
     ///
     /// # Errors
     /// As [`add`](Self::add).
@@ -168,10 +168,10 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         self.enter(kernel, index)
     }
 
-    /// Takes over the entries of `old` whose kernel name `keep` accepts, stored bytes as they are.
-    /// Where the schemes differ, code objects are stored anew. What is copied is not decompressed, so
-    /// damage in it stays, for readers to find by its checksum. Of two frames of one code object at
-    /// different levels, the one that came first stays.
+    /// Copies the entries of `old` whose kernel name `keep` accepts, in their stored form.
+    /// Recompresses code objects if the schemes differ. Copied bytes are not decompressed, so
+    /// damage in them remains, and readers find it by its checksum. Of two frames of one code
+    /// object at different levels, the first one stays.
     ///
     /// # Errors
     /// As [`add`](Self::add); [`ArchiveError::Malformed`] for an archive that cannot be read, or
@@ -186,7 +186,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         })
     }
 
-    /// As [`merge`](Self::merge), with the names that `names` gives each entry: none, one, or several.
+    /// Like [`merge`](Self::merge), with the names that `names` gives each entry: none, one, or
+    /// several.
     ///
     /// # Errors
     /// As [`merge`](Self::merge).
@@ -197,7 +198,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     ) -> Result<(), ArchiveError> {
         let toc = old.toc().clone();
         let mut encoder = None;
-        // Where it is here, by its ordinal there.
+        // Index in `stored` by ordinal in the old archive.
         let mut known: HashMap<u32, usize> = HashMap::new();
         for (kernel, targets) in &toc.kernels {
             let names = names(kernel);
@@ -245,7 +246,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             .as_ref()
             .and_then(|all| all.get(entry.ordinal as usize))
             .copied();
-        // A checksum is believed as long as nothing but the old archive depends on it.
+        // Trust the checksum if only entries of the old archive depend on it.
         let believed =
             told.filter(|checksum| same_scheme && !self.by_checksum.contains_key(checksum));
         let checksum = match believed {

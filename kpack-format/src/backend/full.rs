@@ -1,4 +1,4 @@
-//! What the feature `compression` brings: Zstandard, zlib, and a SHA-256 that is worth compiling.
+//! The feature `compression`: Zstandard, zlib, and a fast SHA-256.
 
 use std::io::{self, BufReader, Read, Take, Write};
 
@@ -42,10 +42,10 @@ impl Hasher {
     }
 }
 
-/// What zstd returns if memory cannot be allocated (`ZSTD_error_memory_allocation`).
+/// Returned by zstd if memory cannot be allocated (`ZSTD_error_memory_allocation`).
 const NO_MEMORY: usize = 64usize.wrapping_neg();
 
-/// zstd reads windows of 128 MiB without being asked; clang compresses with up to that.
+/// By default, zstd accepts windows of up to 128 MiB, the largest that clang uses.
 const WINDOW_LOG: (u32, u32) = (10, 27);
 
 /// Compresses frames, one after another.
@@ -57,7 +57,7 @@ pub(crate) struct Compressor {
 impl Compressor {
     pub(crate) fn new(level: i32) -> Result<Self, ArchiveError> {
         let mut compressor = bulk::Compressor::new(level)?;
-        // Readers that have no time for SHA-256 notice damage all the same.
+        // Readers that skip SHA-256 still notice damage.
         compressor.include_checksum(true)?;
         Ok(Self { level, compressor })
     }
@@ -139,7 +139,7 @@ impl<R: Read> BundleReader<R> {
         })
     }
 
-    /// The compressed bytes that were not used.
+    /// The source, with the unused compressed bytes.
     pub(crate) fn into_source(self) -> BufReader<Take<R>> {
         match self {
             Self::Zlib(decoder) => decoder.into_inner(),
@@ -153,7 +153,7 @@ impl<R: Read> Read for BundleReader<R> {
         match self {
             Self::Zlib(decoder) => decoder.read(buffer),
             Self::Zstd(decoder) => decoder.read(buffer).map_err(|error| {
-                // The crate only gives the name of the failure.
+                // The crate only reports the name of the failure.
                 match error.to_string() == get_error_name(NO_MEMORY) {
                     true => io::ErrorKind::OutOfMemory.into(),
                     false => error,

@@ -1,5 +1,5 @@
-//! The same as `full.rs` without the feature `compression`, for build scripts, which have no time to
-//! compile Zstandard. Compressed data is refused.
+//! Replaces `full.rs` without the feature `compression`, for build scripts, where compiling
+//! Zstandard takes too long. Compressed data is refused.
 
 use std::convert::Infallible;
 use std::io::{self, BufReader, Read, Take, Write};

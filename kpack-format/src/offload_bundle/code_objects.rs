@@ -7,17 +7,17 @@ use crate::TargetId;
 use crate::archive::with_capacity;
 
 impl Bundle {
-    /// The device code of this bundle, entry by entry in order of offset. `source` is at the
-    /// start of the bundle, as it was for [`Bundle::read`]. Holds one code object at a time (or a part
-    /// of one, with [`CodeObjects::next_entry`]), and a decompression window; `wanted` says which
-    /// entries are to be returned.
+    /// Reads the device code of this bundle, entry by entry, in order of offset. `source` must be
+    /// at the start of the bundle, as for [`Bundle::read`]. Holds one code object at a time (or
+    /// part of one, with [`CodeObjects::next_entry`]) and a decompression window. `wanted` selects
+    /// the entries to return.
     ///
-    /// After the last entry of a compressed bundle the rest is decompressed too, so that an error
+    /// After the last entry, the rest of a compressed bundle is decompressed too, so that damage
     /// anywhere in it is found.
     ///
     /// # Errors
-    /// [`BundleError::Io`] where the source cannot be read; the iterator gives what else is wrong,
-    /// and ends behind it.
+    /// [`BundleError::Io`] if the source cannot be read. The iterator returns any other error, and
+    /// ends after it.
     pub fn code_objects<R: Read + Seek>(
         &self,
         mut source: R,
@@ -55,7 +55,7 @@ impl Bundle {
     }
 }
 
-/// A code object taken out of a bundle.
+/// A code object from a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceCode {
     /// What it was compiled for, from the entry's ID (or, of a bare code object, its own header).
@@ -83,17 +83,17 @@ enum Content<R: Read> {
 #[derive(Debug)]
 pub struct CodeObjects<R: Read> {
     entries: std::vec::IntoIter<Range>,
-    /// `None` behind the end or an error.
+    /// `None` after the end or an error.
     content: Option<Content<R>>,
-    /// A code object that was read, and the further targets that it is for.
+    /// A code object just read, and its further targets.
     shared: Option<(std::vec::IntoIter<TargetId>, Vec<u8>)>,
 }
 
 impl<R: Read + Seek> CodeObjects<R> {
-    /// The next code object, to be read in parts or as a whole; what is not read of it is skipped.
+    /// The next code object, to be read in parts or as a whole; unread bytes are skipped.
     ///
     /// # Errors
-    /// [`BundleError`], also for damage behind the last one.
+    /// [`BundleError`], also for damage after the last one.
     pub fn next_entry(&mut self) -> Result<Option<CodeObjectReader<'_, R>>, BundleError> {
         let Some(range) = self.entries.next() else {
             return match self.content.take() {
@@ -155,13 +155,13 @@ impl<R: Read + Seek> Iterator for CodeObjects<R> {
 #[derive(Debug)]
 pub struct CodeObjectReader<'a, R: Read> {
     range: Range,
-    /// Bytes that are not read yet; `None` before the first.
+    /// Number of unread bytes; `None` before the first read.
     left: Option<u64>,
     content: &'a mut Content<R>,
 }
 
 impl<R: Read> CodeObjectReader<'_, R> {
-    /// What it was compiled for, from the entry's ID; several where their entries name the same bytes.
+    /// Its targets, from the entries' IDs; several if several entries refer to the same bytes.
     pub fn targets(&self) -> &[TargetId] {
         &self.range.targets
     }
@@ -176,10 +176,10 @@ impl<R: Read> CodeObjectReader<'_, R> {
         self.range.size
     }
 
-    /// Appends up to `most` bytes; tells how many. There are no more when it is 0.
+    /// Appends up to `most` bytes and returns their number; 0 at the end.
     ///
     /// # Errors
-    /// [`BundleError`], also where the bundle ends before the code object does.
+    /// [`BundleError`], also if the bundle ends before the code object.
     pub fn append(&mut self, out: &mut Vec<u8>, most: u64) -> Result<u64, BundleError> {
         let (offset, size) = (self.range.offset, self.range.size);
         let left = self.left.get_or_insert(size);
@@ -202,7 +202,7 @@ impl<R: Read> CodeObjectReader<'_, R> {
         Ok(wanted)
     }
 
-    /// All of it.
+    /// Reads all of it.
     ///
     /// # Errors
     /// As [`append`](Self::append).

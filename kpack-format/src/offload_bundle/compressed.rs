@@ -1,11 +1,11 @@
-//! Compressed bundles, `CCOB`: a header, and a plain bundle compressed as a whole.
+//! Reads compressed bundles, `CCOB`: a header, and a plain bundle compressed as a whole.
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use super::{Bundle, BundleError, Format, Method, malformed, table};
 use crate::backend::BundleReader;
 
-/// The largest header, version 3's, in bytes.
+/// Size of the largest header, that of version 3, in bytes.
 const MAX_HEADER: u64 = 32;
 
 /// A CCOB header (LLVM, "Clang Offload Bundler", "Compressed Bundle Header").
@@ -14,7 +14,7 @@ struct Header {
     method: Method,
     /// Size of the header in bytes.
     size: u64,
-    /// Size of header and compressed data; version 1 does not tell.
+    /// Size of header and compressed data in bytes; version 1 does not store it.
     total_size: Option<u64>,
     uncompressed_size: u64,
 }
@@ -61,7 +61,7 @@ impl Header {
                 );
             }
         };
-        // The last field, a hash that only the compiler's own cache looks at.
+        // The last field is a hash that only the compiler's own cache uses.
         field(size - 8, 8)?;
         let size = size as u64;
         if let Some(total) = total_size
@@ -109,8 +109,8 @@ pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bun
     })
 }
 
-/// What a failure of a decompressor at decompressed offset `at` means: damaged data, where it was
-/// not the system that failed.
+/// The error for a failed decompressor at decompressed offset `at`: damaged data, unless the system
+/// failed.
 pub(super) fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError> {
     move |error| match error.raw_os_error() {
         Some(_) => Err(BundleError::Io(error)),
@@ -119,15 +119,15 @@ pub(super) fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError>
     }
 }
 
-/// The plain bundle inside, from its start to its end.
+/// The plain bundle inside, decompressed from start to end.
 pub(super) struct Stream<R: Read> {
     decoder: BundleReader<R>,
     /// Decompressed bytes so far.
     at: u64,
     uncompressed_size: u64,
-    /// Compressed bytes that there may be.
+    /// Maximum number of compressed bytes.
     limit: u64,
-    /// Whether these must be all used.
+    /// Whether the compressed data must fill them all.
     exact: bool,
 }
 
@@ -144,7 +144,7 @@ impl<R: Read> Stream<R> {
         })
     }
 
-    /// Goes to `offset`, which is not before what was read last.
+    /// Skips to `offset`, which must not be before the last position.
     pub(super) fn skip_to(&mut self, offset: u64) -> Result<(), BundleError> {
         let Some(skip) = offset.checked_sub(self.at) else {
             return malformed(
@@ -160,7 +160,7 @@ impl<R: Read> Stream<R> {
         Ok(())
     }
 
-    /// Decompresses the rest. Tells how many compressed bytes there were.
+    /// Decompresses the rest and returns the number of compressed bytes.
     pub(super) fn finish(mut self) -> Result<u64, BundleError> {
         io::copy(&mut self, &mut io::sink()).or_else(failed(self.at))?;
         if self.at != self.uncompressed_size {
@@ -185,7 +185,7 @@ impl<R: Read> Stream<R> {
 }
 
 impl<R: Read + Seek> Stream<R> {
-    /// Of `bundle`, which begins at the current position of `source`.
+    /// Opens `bundle`, which starts at the current position of `source`.
     pub(super) fn open(mut source: R, bundle: &Bundle) -> Result<Self, BundleError> {
         let start = source.stream_position()?;
         let header = Header::read(&mut source, bundle.size)?;

@@ -1,4 +1,4 @@
-//! Bundle entry IDs: for whom an entry is.
+//! Bundle entry IDs, which name the target of an entry.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ impl EntryId {
         self.target.as_ref()
     }
 
-    /// The ID as it stands in the bundle.
+    /// The ID as written in the bundle.
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -1,5 +1,5 @@
-//! Clang offload bundles: plain, compressed (CCOB), and the bare code object that can stand where
-//! a bundle could.
+//! Reads clang offload bundles: plain, compressed (CCOB), and bare code objects in place of a
+//! bundle.
 
 mod code_objects;
 mod compressed;
@@ -27,16 +27,16 @@ pub const COMPRESSED_MAGIC: &[u8; 4] = b"CCOB";
 pub struct Bundle {
     /// How it is stored.
     pub format: Format,
-    /// How many bytes of the source it occupies, header included and padding behind it excluded.
+    /// Size in the source in bytes, with the header and without the padding after the bundle.
     pub size: u64,
-    /// Its entries, in the order of the table.
+    /// Its entries, in table order.
     pub entries: Vec<Entry>,
 }
 
 /// How a bundle is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// As it is.
+    /// Uncompressed.
     Plain,
     /// CCOB.
     Compressed {
@@ -63,7 +63,7 @@ pub enum Method {
 /// One entry of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// For whom it is.
+    /// Its entry ID, which names the target.
     pub id: EntryId,
     /// Offset from the start of the (uncompressed) bundle, in bytes.
     pub offset: u64,
@@ -71,13 +71,13 @@ pub struct Entry {
     pub size: u64,
 }
 
-/// Why bytes are no bundle. Offsets are from the start of the bundle.
+/// Why bytes are not a bundle. Offsets are from the start of the bundle.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BundleError {
     /// Reading failed.
     Io(std::io::Error),
-    /// The bytes are not a bundle; says where, what was expected and what was found.
+    /// The bytes are not a bundle, or it is damaged.
     Malformed {
         /// Offset in bytes from the start of the bundle.
         offset: u64,
@@ -100,13 +100,13 @@ impl fmt::Display for BundleError {
 crate::wraps_io!(BundleError);
 
 impl Bundle {
-    /// Reads the table of the bundle at the current position of `source`, of which `available`
-    /// bytes may be used. Of a compressed bundle only as much is decompressed as the table needs;
-    /// of one of version 1, which does not store its own size, everything.
+    /// Reads the table of the bundle at the current position of `source`, using at most `available`
+    /// bytes. Decompresses only as much of a compressed bundle as the table needs; version 1, which
+    /// does not store its own size, has to be decompressed to its end.
     ///
     /// # Errors
-    /// [`BundleError::Malformed`] for what is no bundle, or has sizes that do not fit what is
-    /// there; [`BundleError::Io`].
+    /// [`BundleError::Malformed`] if it is not a bundle, or its sizes exceed the available bytes;
+    /// [`BundleError::Io`].
     pub fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Self, BundleError> {
         let start = source.stream_position()?;
         let mut magic = Vec::new();
@@ -138,10 +138,10 @@ impl Bundle {
     }
 }
 
-/// How much is reserved on a bundle's word alone, in bytes.
+/// Maximum number of bytes allocated before any of them were read.
 const TRUSTED_SIZE: u64 = 16 << 20;
 
-/// Up to `size` bytes; fewer where the source ends.
+/// Reads up to `size` bytes; fewer if the source ends.
 fn read_exactly<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, std::io::Error> {
     let mut bytes = with_capacity(size.min(TRUSTED_SIZE) as usize)?;
     source.take(size).read_to_end(&mut bytes)?;
@@ -155,7 +155,7 @@ pub(crate) fn malformed<T>(offset: u64, reason: impl Into<String>) -> Result<T, 
     })
 }
 
-/// A code object with no bundle around it, as a bundle of one entry.
+/// Describes a code object without a bundle as a bundle of one entry.
 fn bare<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bundle, BundleError> {
     let code_object = match CodeObject::read(source, available) {
         Ok(code_object) => code_object,

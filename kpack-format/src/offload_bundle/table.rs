@@ -1,15 +1,15 @@
-//! The table of a plain bundle: magic, number of entries, entries.
+//! Reads the table of a plain bundle: magic, number of entries, entries.
 
 use std::io::Read;
 
 use super::{BundleError, Entry, EntryId, PLAIN_MAGIC, malformed};
 
-/// More entries than any bundle has.
+/// Maximum number of entries; real bundles have fewer.
 const MOST_ENTRIES: u64 = 4096;
-/// The longest entry ID that is read, in bytes.
+/// Maximum length of an entry ID, in bytes.
 const MAX_ID: u64 = 256;
 
-/// Reads the table at the start of `source`, a bundle of which `size` bytes are there. Also tells
+/// Reads the table at the start of `source`, a bundle with `size` available bytes. Also returns
 /// where its last entry ends.
 pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u64), BundleError> {
     let mut table = Table { source, at: 0 };

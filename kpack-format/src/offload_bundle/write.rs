@@ -1,8 +1,8 @@
-//! Plain bundles, written.
+//! Writes plain bundles.
 
 use super::PLAIN_MAGIC;
 
-/// What clang aligns the code objects in a bundle of HIP to (`--bundle-align`), in bytes.
+/// Alignment of code objects in HIP bundles that clang writes (`--bundle-align`), in bytes.
 const ALIGNMENT: u64 = 4096;
 
 /// Where everything is in a plain bundle.
@@ -45,7 +45,8 @@ impl Layout {
     }
 }
 
-/// A plain bundle of `entries`, entry IDs and what they have.
+/// A plain bundle of `entries` (entry IDs and content), in their order. The host's entry comes
+/// first and is empty (LLVM, "Clang Offload Bundler", "Bundled Code Object Layout").
 pub fn plain<'a>(entries: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
     let entries: Vec<(&str, &[u8])> = entries.into_iter().collect();
     let sizes = entries.iter();

@@ -1,4 +1,4 @@
-//! Opens each archive once.
+//! Opens archives, and keeps some of them open for the next binary.
 
 use std::collections::BTreeMap;
 use std::fs::File;
