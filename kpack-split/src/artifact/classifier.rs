@@ -1,4 +1,4 @@
-//! Where one entry of a tree belongs, by its path and by its content.
+//! Decides where one entry of a tree belongs, by its path and its content.
 
 use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
@@ -24,19 +24,19 @@ use kpack_build::shared::shown;
 /// One entry of the walk.
 pub(super) struct Classifier<'a> {
     pub(super) full: &'a Path,
-    /// In the prefix.
+    /// Its path in the prefix.
     pub(super) path: &'a Path,
-    /// The same as text.
+    /// Its path as text.
     pub(super) name: Cow<'a, str>,
     pub(super) databases: &'a Selection,
-    /// Gets the observations.
+    /// Collects observations.
     pub(super) result: &'a mut Classification,
     /// Gets what the entry has to do with other files.
     pub(super) pairs: &'a mut Pairs,
 }
 
 impl Classifier<'_> {
-    /// What it is and where it belongs.
+    /// Classifies the entry.
     pub(super) fn entry(&mut self, found: &DirEntry) -> Result<(Node, Class), Error> {
         let kind = found.file_type();
         if kind.is_dir() {
@@ -286,7 +286,7 @@ impl Classifier<'_> {
         Headers::read(file, size).map_err(|e| Error::io(self.full, "read", e))
     }
 
-    /// A file in no known place.
+    /// A file outside of the known places.
     fn outside(&self, file: &File, size: u64, kind: Option<FileKind>) -> Result<Class, Error> {
         // A manifest, or the part of one for a group of targets, is for all.
         if kind == Some(FileKind::Manifest) {

@@ -1,4 +1,4 @@
-//! What is in a prefix, as data: for the host, a fat binary, of one target, or unknown.
+//! Classifies the files in a prefix: for the host, a fat binary, for one target, or unknown.
 //!
 //! A file's path says where it belongs, by the known kernel databases, and its content says so too,
 //! where it is a code object, a bundle, an archive or a library file. Nothing is written here.
@@ -18,12 +18,12 @@ use crate::Error;
 use crate::leftover::is_leftover;
 use crate::parallel;
 
-/// What is in a prefix.
+/// The content of a prefix.
 #[derive(Debug, Clone, Default)]
 pub struct Classification {
     /// Everything below the prefix, sorted by path, a directory before what is in it.
     pub entries: Vec<Entry>,
-    /// What is worth saying about some of them.
+    /// Observations about some of them.
     pub observations: Vec<Observation>,
 }
 
@@ -47,7 +47,7 @@ pub struct Entry {
     pub class: Class,
 }
 
-/// What the file system says an entry is.
+/// The type of an entry in the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Node {
     /// A directory.
@@ -84,9 +84,9 @@ pub enum Class {
     Fat,
     /// A host binary whose device code is in kpacks already.
     Split,
-    /// Of one target.
+    /// For one target.
     Target {
-        /// Which.
+        /// The target.
         target: TargetId,
         /// The database that it is of, or `kpack` for an archive.
         database: &'static str,
@@ -103,10 +103,10 @@ pub enum Class {
     },
 }
 
-/// Something worth saying about a file.
+/// An observation about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
-    /// What it is about.
+    /// Its topic.
     pub topic: Topic,
     /// The file.
     pub path: PathBuf,
@@ -114,7 +114,7 @@ pub struct Observation {
     pub text: String,
 }
 
-/// What an observation is about.
+/// The topic of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
     /// The name says one target and the content another. The text shows both.
@@ -128,7 +128,7 @@ pub enum Topic {
     Unreadable,
     /// A kernel cache, which is for all targets. The text names those that it has device code for.
     ForAll,
-    /// Anything else.
+    /// Any other topic.
     Other,
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error>
     classify_found(prefix, &Selection::Auto, &found)
 }
 
-/// How many entries are one piece of work for a thread.
+/// Number of entries that one thread classifies at a time.
 const AT_ONCE: usize = 32;
 
 pub(super) fn classify_found(

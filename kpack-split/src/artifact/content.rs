@@ -1,4 +1,4 @@
-//! What a file says itself about its target: a code object, a bundle, an archive, a library file.
+//! Reads which targets a file's content names: a code object, bundle, archive or library file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,23 +15,23 @@ use crate::Error;
 use crate::input::{self, FileKind};
 use crate::split;
 
-/// What a file says of targets.
+/// The targets that a file's content names.
 pub(super) enum Content {
-    /// It says nothing.
+    /// It names none.
     Silent,
-    /// It is an AMDGPU code object; the target is `None` where its processor is not known here.
+    /// An AMDGPU code object; the target is `None` if its processor is unknown.
     CodeObject(Option<TargetId>),
-    /// It is an offload bundle, or a fat binary, with device code for these targets.
+    /// An offload bundle or fat binary with device code for these targets.
     Bundle(BTreeSet<TargetId>),
-    /// It is a kpack archive for these targets.
+    /// A kpack archive for these targets.
     Archive(BTreeSet<TargetId>),
-    /// It is a library file of Tensile.
+    /// A library file of Tensile.
     Library(Library),
-    /// It should be a library file of Tensile, and is not.
+    /// A damaged library file of Tensile.
     NoLibrary {
         /// Why.
         reason: String,
-        /// Whether it is no file of another format either, as far as its beginning tells.
+        /// Whether its first bytes fit no other format either.
         damaged: bool,
     },
 }
@@ -53,7 +53,7 @@ fn is_of_another_format(bytes: &[u8]) -> bool {
 }
 
 impl Content {
-    /// Reads what a file of the kind `kind` says. `library` is whether it may be a library file.
+    /// Reads a file of this `kind`. `library` tells whether it may be a library file.
     pub(super) fn read(
         path: &Path,
         file: &File,
@@ -99,7 +99,7 @@ impl Content {
         })
     }
 
-    /// The target whose file this is, where it is one target's.
+    /// The file's target, if it has only one.
     pub(super) fn only_target(&self) -> Option<&TargetId> {
         let targets = match self {
             Self::CodeObject(target) => return target.as_ref(),
@@ -111,7 +111,7 @@ impl Content {
         targets.next().filter(|_| targets.next().is_none())
     }
 
-    /// What it says that contradicts `said`, where it does.
+    /// How the content contradicts `said`, if it does.
     pub(super) fn contradiction(&self, said: &TargetId) -> Option<String> {
         let agrees = |own: &TargetId| super::target_name::agrees(said, own);
         match self {
@@ -121,7 +121,7 @@ impl Content {
             Self::Bundle(targets) if !targets.iter().all(agrees) => {
                 Some(format!("it has code for {}", list(targets)))
             }
-            // An archive is looked up by its exact name.
+            // Archives are found by their exact target.
             Self::Archive(targets) if !targets.iter().eq([said]) => {
                 Some(format!("the archive says {}", list(targets)))
             }

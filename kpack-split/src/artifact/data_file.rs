@@ -1,5 +1,5 @@
-//! Data files, which may be of one GPU target by their names alone. Whatever else a host may need is
-//! not: a library, a header or a script for all targets can have a target's name.
+//! Recognises data files. Only these can belong to one GPU target by name alone: a library, header
+//! or script for all targets may have a target's name too.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
 use crate::Error;
 use crate::input::FileKind;
 
-/// What the names of data files end in: code objects, databases and tables.
+/// Extensions of data files: code objects, databases and tables.
 const EXTENSIONS: &[&str] = &[
     "aks2", "bin", "co", "csv", "dat", "db", "db.txt", "fdb", "fdb.txt", "hsaco", "json", "kdb",
     "model", "msgpack", "tsv", "ufdb", "ufdb.txt", "yaml", "yml",
 ];
 
-/// What may follow, where they are compressed.
+/// Extensions of compressed files.
 const COMPRESSED: &[&str] = &["bz2", "gz", "xz", "zlib", "zst"];
 
 /// The name of a file without what its compression puts behind it: `x.dat` for `x.dat.zlib`.
@@ -48,7 +48,7 @@ pub(super) fn not_data(
     })
 }
 
-/// What the names of packages end in, which have files in them.
+/// Extensions of packages that contain files.
 const PACKAGES: &[&str] = &["7z", "deb", "egg", "jar", "rpm", "tar", "tgz", "whl", "zip"];
 
 /// Whether a file is named like a package, compressed or not.
@@ -67,7 +67,7 @@ fn ends_in(path: &Path, extensions: &[&str]) -> bool {
     extensions.iter().any(|end| stem(name, end).is_some())
 }
 
-/// Whether there is the beginning of an offload bundle anywhere in a file.
+/// Whether a file contains the start of an offload bundle anywhere.
 pub(super) fn has_bundle(file: &File) -> io::Result<bool> {
     const STEP: usize = 1 << 20;
     let mut buffer = vec![0; STEP + PLAIN_MAGIC.len()];

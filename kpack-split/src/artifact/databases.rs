@@ -16,9 +16,9 @@ use super::target_name;
 /// A kernel database.
 #[derive(Debug)]
 pub struct Database {
-    /// What it is called in lower case, such as `rocblas`.
+    /// Its name in lower case, such as `rocblas`.
     pub name: &'static str,
-    /// Its directories, which may be anywhere in a prefix; an empty one is all of them.
+    /// Its directories, anywhere in a prefix; an empty one stands for all.
     directories: &'static [&'static [&'static str]],
     /// What the path of a file says, from its parts below the directory; `None` for a file of
     /// something else.
@@ -46,13 +46,13 @@ const DATABASE: Database = Database {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
-    /// It is of a target.
+    /// It belongs to a target.
     Target(TargetId),
-    /// It is of all targets, whatever it has or names itself.
+    /// It is for all targets, whatever targets it contains or names.
     ForAll(ForAll),
-    /// It does not say; the file itself may.
+    /// It names no target; the content may.
     Unnamed,
-    /// It says one target here and another there.
+    /// It names several targets.
     Contradiction(TargetId, TargetId),
 }
 
@@ -61,11 +61,11 @@ pub enum Place {
 pub enum ForAll {
     /// Each has its own targets' entries.
     Merge(Merge),
-    /// They must be equal.
+    /// Copies must be equal.
     MustMatch(MustMatch),
 }
 
-/// What a file for all targets consists of.
+/// The form of a file for all targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merge {
     /// An offload bundle, or a code object alone: an entry for each target.
@@ -214,13 +214,13 @@ pub const DATABASES: &[Database] = &[
     },
 ];
 
-/// Which databases are known places.
+/// Which databases to recognise.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Selection {
     /// All of them that need not be named.
     #[default]
     Auto,
-    /// None.
+    /// No database.
     None,
     /// Those with these names.
     Named(Vec<String>),
@@ -236,7 +236,7 @@ impl fmt::Display for Selection {
 }
 
 impl Selection {
-    /// The names of those that are selected.
+    /// The names of the selected databases.
     pub fn names(&self) -> Vec<String> {
         let selected = DATABASES.iter().filter(|database| self.has(database));
         selected.map(|database| database.name.to_owned()).collect()
@@ -280,7 +280,7 @@ impl Database {
         let name = uncompressed(file);
         let mut for_all = self.for_all.iter();
         let for_all = match for_all.find(|(pattern, _)| matches_pattern(pattern, name)) {
-            // What is compressed is not read.
+            // Compressed files are not read.
             Some((_, ForAll::Merge(_))) if name != *file => ForAll::MustMatch(MustMatch::Fallback),
             Some((_, how)) => *how,
             None => return place,

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::elf::{Dynamic, Image};
 use crate::input::{self, Linked};
 
-/// How many sections are named.
+/// Maximum number of sections to name.
 const MOST_SECTIONS: usize = 6;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
@@ -21,8 +21,8 @@ const CONTEXT: usize = 60;
 pub(crate) struct Difference {
     /// The text.
     pub(crate) text: String,
-    /// Whether it is no more than a build for other targets brings about: the build ID, addresses, and
-    /// IDs of compilation units. All else of the binaries is the same.
+    /// Whether only things differ that a build for other targets changes: the build ID, addresses,
+    /// and IDs of compilation units.
     pub(crate) layout_only: bool,
 }
 
@@ -155,10 +155,10 @@ fn rpaths(one: &Image<File>, other: &Image<File>) -> Option<String> {
     })
 }
 
-/// Where a binary looks for libraries.
+/// The RPATH of a binary.
 struct Rpath {
     paths: Vec<String>,
-    /// The most bytes without a name in the table of names.
+    /// Maximum number of bytes without a name in the table of names.
     room: usize,
 }
 
@@ -188,13 +188,13 @@ fn build_id(note: &[u8]) -> String {
     }
 }
 
-/// Not more of a text than is shown.
+/// Shortens a text for display.
 fn cut(text: &str) -> &str {
     text.get(..2 * CONTEXT).unwrap_or(text)
 }
 
 fn kind_of_text(a: &str, b: &str) -> &'static str {
-    // A hash or an identifier with many digits tells no time; 20261121T074512Z does.
+    // A hash or an identifier with many digits is not a time, but 20261121T074512Z is.
     let is_name = |word: &str| {
         let is = |what: fn(&char) -> bool| word.chars().any(|c| what(&c));
         is(char::is_ascii_digit) && is(|c| c.is_ascii_alphabetic() && !matches!(c, 'T' | 'Z'))

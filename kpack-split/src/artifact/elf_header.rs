@@ -1,4 +1,5 @@
-//! Whether an ELF file can have device code, and whether that could be found.
+//! Tells from an ELF file's header whether it can have device code, and whether kpack could find
+//! it.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +10,7 @@ use std::os::unix::fs::FileExt;
 pub(super) enum Headers {
     /// It is of a class or machine that no host of a GPU is.
     Foreign,
-    /// Its section headers were taken off.
+    /// Its section headers were stripped.
     WithoutSections,
     Readable,
 }

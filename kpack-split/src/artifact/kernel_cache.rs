@@ -1,4 +1,4 @@
-//! The kernel cache that rocFFT is installed with: an SQLite database with a row for each kernel and
+//! Reads and writes rocFFT's kernel cache: an SQLite database with a row for each kernel and
 //! target.
 //!
 //! Files are opened as immutable: SQLite then neither locks them nor writes anything beside them.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::input;
 
-/// As rocFFT writes it.
+/// The schema that rocFFT uses.
 const SCHEMA: &str = "CREATE TABLE cache_v1 (
   kernel_name TEXT NOT NULL,
   arch TEXT NOT NULL,
@@ -31,7 +31,7 @@ pub(super) struct Row {
     kernel_name: String,
     hip_version: i64,
     generator_sum: Vec<u8>,
-    /// When it was last used. The others are the primary key.
+    /// Time of last use. The other fields are the primary key.
     timestamp: i64,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Row {
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(super) reason: String,
-    /// Whether it is not a whole SQLite database either.
+    /// Whether it is not even an intact SQLite database.
     pub(super) damaged: bool,
 }
 
@@ -110,7 +110,7 @@ pub(super) fn to_bytes<'a>(
     Ok(bytes.to_vec())
 }
 
-/// What a query of the file's table returns.
+/// Runs a query on the file's table.
 fn read<T, C: FromIterator<T>>(
     path: &Path,
     query: &str,

@@ -1,4 +1,4 @@
-//! `artifact_manifest.txt`: the prefixes of an artifact directory, one a line.
+//! Reads and writes `artifact_manifest.txt`: the prefixes of an artifact directory, one per line.
 
 use std::fs;
 use std::io;

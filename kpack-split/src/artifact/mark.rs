@@ -17,12 +17,12 @@ pub(crate) const FILE_NAME: &str = ".kpack-artifact";
 #[derive(Serialize, Deserialize)]
 struct Mark {
     format_version: u32,
-    /// The databases whose files are in the artifacts of their targets, by name: a later version of
-    /// kpack may know more of them.
+    /// The databases whose files are in the artifacts of their targets. They are stored by name,
+    /// because a later version of kpack may know more of them.
     databases: Vec<String>,
 }
 
-/// The bytes of the mark of an artifact whose databases of `selection` were split.
+/// The bytes of the mark for an artifact whose databases in `selection` were split.
 pub(crate) fn to_bytes(selection: &Selection) -> Vec<u8> {
     let mark = Mark {
         format_version: 1,
@@ -56,8 +56,8 @@ pub(crate) fn databases(artifact: &Path) -> Result<Selection, Error> {
     }
 }
 
-/// Refuses to replace what is at `path`, unless kpack wrote it, or it is an empty directory, as Ninja
-/// makes for the output of a command.
+/// Refuses to replace `path` unless kpack wrote it, or it is an empty directory, as Ninja creates
+/// for a command's output.
 pub(crate) fn check_replaceable(path: &Path) -> Result<(), Error> {
     let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
     if path.symlink_metadata().is_err() || path.join(FILE_NAME).is_file() || is_empty() {

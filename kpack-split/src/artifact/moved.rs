@@ -1,4 +1,4 @@
-//! Bytes that differ because what they lead to has moved.
+//! Recognises bytes that differ only because they are addresses of moved sections.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::elf::{Dynamic, ElfError, Image, Relocations, Section};
 /// follows it), and from the end of what is addressed.
 const SLACK: u64 = 8;
 
-/// Where the sections of one file are in another.
+/// Maps the sections of one file to those of another.
 pub(super) struct Moves {
     /// Addresses in the one, and by how much they have moved in the other.
     moved: Vec<(u64, u64, u64)>,

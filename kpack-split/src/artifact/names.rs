@@ -2,7 +2,7 @@
 
 use kpack_format::TargetId;
 
-/// The suffix of what is for every GPU.
+/// The suffix of generic artifacts.
 pub const GENERIC: &str = "generic";
 
 /// The component and the target of the artifact directory called `name`. The generic artifact
@@ -37,7 +37,7 @@ pub fn target(text: &str) -> Option<TargetId> {
     (known && target.to_string() == text).then_some(target)
 }
 
-/// Targets, for people.
+/// Lists targets for people.
 pub(super) fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
     let names: Vec<String> = targets.into_iter().map(TargetId::to_string).collect();
     names.join(", ")

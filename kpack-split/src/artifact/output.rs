@@ -1,4 +1,4 @@
-//! An artifact directory that is to be written, as data.
+//! Describes an artifact directory to write.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,46 +11,46 @@ use super::tree::{Item, Tree};
 /// Changed bytes by offset.
 pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
-/// An artifact directory that is to be written.
+/// An artifact directory to write.
 #[derive(Debug)]
 pub(super) struct Output {
-    /// The artifact directory that it is modelled on: its times are those of that one.
+    /// The artifact directory whose times it gets.
     pub(super) model: PathBuf,
     /// The databases that were split.
     pub(super) databases: Selection,
-    /// Its prefixes. Those that nothing is in are not listed.
+    /// Its prefixes. Empty prefixes are not listed.
     pub(super) prefixes: Vec<String>,
     /// By path in the artifact.
     pub(super) entries: BTreeMap<PathBuf, Source>,
     /// Number of files and symbolic links.
     pub(super) files: u64,
-    /// Size of the files in bytes, a file with several names counted once.
+    /// Size of the files in bytes; a file with several names counts once.
     pub(super) size: u64,
-    /// How many bytes are copied. A host binary may be larger than what it is made from.
+    /// Number of bytes copied. A host binary may be larger than its source.
     pub(super) copied: u64,
     /// Number of archives of kernels.
     pub(super) archives: u64,
-    /// The files with several names that were counted.
+    /// The files with several names already counted.
     counted: HashSet<Inode>,
 }
 
 /// Device and inode, of host binaries with their module.
 type Inode = (Option<usize>, (u64, u64));
 
-/// Where an entry of an artifact comes from.
+/// The source of an artifact's entry.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// A directory with the mode and time of this one.
+    /// A directory with this one's mode and time.
     Directory(PathBuf),
-    /// A copy of a file, with changed bytes, or of a symbolic link.
+    /// A copy of a file with changed bytes, or of a symbolic link.
     Copy(PathBuf, Edits),
-    /// New bytes, with the mode and time of another file.
+    /// New bytes, with another file's mode and time.
     Bytes(Vec<u8>, PathBuf),
     /// The host binary of a fat one.
     Host(Host),
 }
 
-/// A host binary that is written when its device code is known.
+/// A host binary to write once its device code is known.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) from: PathBuf,
@@ -85,7 +85,7 @@ impl Output {
         }
     }
 
-    /// Adds the directories of an artifact's prefixes, which may be empty.
+    /// Adds the directories of an artifact's prefixes, even empty ones.
     pub(super) fn add_prefix_directories(&mut self, tree: &Tree) {
         for prefix in &tree.prefixes {
             let from = tree.root.join(prefix);
@@ -94,7 +94,7 @@ impl Output {
         }
     }
 
-    /// Where the file or symbolic link at `path` comes from, if there is one.
+    /// The source of the file or symbolic link at `path`, if any.
     pub(super) fn file_at(&self, path: &Path) -> Option<&Path> {
         match self.entries.get(path)? {
             Source::Directory(_) => None,
@@ -104,8 +104,8 @@ impl Output {
         }
     }
 
-    /// Adds a copy of an entry, with the directories that it is in. A directory with something in it is
-    /// made for that.
+    /// Adds a copy of an entry and its parent directories. Directories that are not empty are only
+    /// added this way.
     pub(super) fn add(&mut self, path: &Path, item: &Item) {
         self.add_edited(path, item, Edits::new());
     }
@@ -139,7 +139,7 @@ impl Output {
         self.insert(path, like, Source::Bytes(bytes, like.to_owned()));
     }
 
-    /// What is installed of it. `artifact` is its directory.
+    /// The entries to install. `artifact` is its directory.
     pub(super) fn installed<'a>(
         &'a self,
         component: &'a str,
@@ -164,7 +164,7 @@ impl Output {
         })
     }
 
-    /// Adds an entry, and the directories that it is in: they are like those of `from`.
+    /// Adds an entry and its parent directories, which are modelled on those of `from`.
     fn insert(&mut self, path: &Path, from: &Path, source: Source) {
         let above = path.ancestors().zip(from.ancestors()).skip(1);
         for (path, from) in above.filter(|(path, _)| *path != Path::new("")) {
@@ -187,7 +187,7 @@ impl Output {
         }
     }
 
-    /// Whether there is anything in it besides directories.
+    /// Whether it contains anything besides directories.
     pub(super) fn has_files(&self) -> bool {
         self.files > 0
     }

@@ -1,4 +1,5 @@
-//! Code objects and the library files that name them, which are of no use without each other.
+//! Finds code objects without their library file and library files without their code objects,
+//! which are useless alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,17 +11,17 @@ use super::classify::{Class, Entry, Node, Observation, Topic};
 use super::content::Content;
 use super::data_file::uncompressed;
 
-/// Which library file names which code object.
+/// Records which library file names which code object.
 #[derive(Default)]
 pub(super) struct Pairs {
     /// Code objects by the directory and the name, without extension, that library files give them.
     named: BTreeSet<(PathBuf, String)>,
-    /// Library files, and what they name.
+    /// Library files, and the code objects that they name.
     libraries: BTreeMap<PathBuf, BTreeSet<String>>,
 }
 
 impl Pairs {
-    /// Adds what was found in another part of the tree.
+    /// Adds the entries of another part of the tree.
     pub(super) fn extend(&mut self, other: Self) {
         self.named.extend(other.named);
         self.libraries.extend(other.libraries);
@@ -39,11 +40,11 @@ impl Pairs {
             .insert(path.to_owned(), library.code_objects.clone());
     }
 
-    /// The entries without their other half. A `.hsaco` may be loaded by other means than a library
-    /// file.
+    /// The entries without their counterpart. A `.hsaco` may be loaded in other ways than through a
+    /// library file.
     pub(super) fn unpaired(&self, entries: &[Entry]) -> Vec<Observation> {
         let there: BTreeSet<&Path> = entries.iter().map(|entry| entry.path.as_path()).collect();
-        // What a compressed library file names is not known.
+        // Compressed library files are not read.
         let compressed: BTreeSet<PathBuf> = there
             .iter()
             .filter_map(|path| of_compressed(path))

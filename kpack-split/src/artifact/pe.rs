@@ -1,5 +1,4 @@
-//! PE/COFF files, which are not split: whether they have device code, so that it is not passed over
-//! in silence.
+//! Detects device code in PE/COFF files, so that kpack can report that it does not split them.
 
 use std::fs::File;
 use std::io;
@@ -7,14 +6,13 @@ use std::io;
 use object::read::{File as Object, FileKind, ReadCache};
 use object::{Object as _, ObjectSection as _};
 
-/// What the sections of device code are called: `.hip_fatbin` in objects and where the linker keeps
-/// long names, `.hip_fat` where it cuts them off at eight bytes.
+/// Names of sections with device code: `.hip_fatbin` in objects and where the linker keeps long
+/// names, `.hip_fat` where it cuts them to eight bytes.
 const SECTION: &str = ".hip_fat";
 
-/// The section of a PE/COFF image or object that holds device code; `None` for another, and for
-/// what is no such file.
+/// The section of a PE/COFF image or object that holds device code, if any; `None` for other files.
 pub(super) fn device_section(file: &File) -> io::Result<Option<String>> {
-    // The cache takes any failure to read for the end of the file.
+    // The cache treats any failed read as the end of the file.
     let size = file.metadata()?.len();
     let cache = ReadCache::new(file);
     let kind = FileKind::parse(&cache);

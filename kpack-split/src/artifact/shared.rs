@@ -47,8 +47,8 @@ impl Entries {
         }
     }
 
-    /// Takes what only `other` has. Gives the keys whose entries are not the same in both, of which
-    /// those of `self` stay.
+    /// Adds the entries that only `other` has. Returns the keys whose entries differ; those of
+    /// `self` stay.
     pub(crate) fn merge(&mut self, other: Self) -> Vec<String> {
         let mut differ = Vec::new();
         for (key, (name, content)) in other.entries {
@@ -85,7 +85,7 @@ impl Entries {
         self.entries.len() == other.entries.len() && self.not_in(other).is_empty()
     }
 
-    /// What an entry is of, for people.
+    /// Describes an entry's key for people.
     pub(crate) fn noun(&self) -> &'static str {
         match self.kind {
             Merge::Bundle | Merge::ByTarget | Merge::KernelCache => "for",
@@ -99,7 +99,7 @@ impl Entries {
         Ok(match self.kind {
             Merge::Bundle => {
                 let own = self.entries.values();
-                // An ID was read as text.
+                // IDs are read as text, so this one is valid.
                 let own = own.filter_map(|(id, code)| Some((str::from_utf8(id).ok()?, &code[..])));
                 offload_bundle::plain([(&self.host[..], &[][..])].into_iter().chain(own))
             }
@@ -129,7 +129,7 @@ fn text(key: &Key) -> String {
     }
 }
 
-/// What clang writes for the host where a bundle has no host code.
+/// The host entry's ID that clang writes in a bundle without host code.
 const HOST: &str = "host-x86_64-unknown-linux-gnu-";
 
 fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {

@@ -1,4 +1,4 @@
-//! The artifacts of a component under hidden names, and how they get their final ones.
+//! Writes the artifacts of a component under hidden names, then gives them their final ones.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -66,12 +66,12 @@ impl Stage {
         &self.path
     }
 
-    /// Where the artifact `name` is written.
+    /// The directory where the artifact `name` is written.
     pub(super) fn artifact(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Where the artifact `name` will be.
+    /// The final path of the artifact `name`.
     pub(super) fn output(&self, name: &str) -> PathBuf {
         self.output.join(name)
     }
@@ -105,7 +105,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What writes files of the artifact `name`.
+    /// Writes files of the artifact `name`.
     pub(super) fn writer(&self, name: &str) -> Result<Writer, Error> {
         Writer::new(self.artifact(name))
     }
@@ -142,7 +142,7 @@ impl Stage {
     /// complete, and all others are. That holds over a power failure, too. On failure, what was there
     /// before gets its names back.
     pub(super) fn publish(self, names: &[&str], generic: Option<&str>) -> Result<(), Error> {
-        // A name must not survive a power failure that its content does not.
+        // After a power failure, no name may refer to content that was lost.
         self.lock.sync_file_system()?;
         let output = Directory::open(&self.output)?;
         let mut renames = Renames::default();
@@ -196,7 +196,7 @@ impl Drop for Stage {
     }
 }
 
-/// What the names of replaced artifacts begin with.
+/// Prefix of the names of replaced artifacts.
 const SET_ASIDE: &str = "old.";
 
 fn is_new(name: &OsStr) -> bool {

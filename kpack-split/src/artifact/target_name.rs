@@ -3,7 +3,7 @@
 use kpack_format::code_object::processors;
 use kpack_format::{FAMILIES, TargetId};
 
-/// The target that a whole name is, such as a directory's: `gfx1100`, `gfx90a-xnack+`,
+/// Parses a whole name as a target, such as a directory's: `gfx1100`, `gfx90a-xnack+`,
 /// `gfx942_20cu`, `amd-gfx11xx`.
 pub fn of_directory(name: &str) -> Option<TargetId> {
     let name = name.strip_prefix("amd-").unwrap_or(name);
@@ -14,8 +14,8 @@ pub fn of_directory(name: &str) -> Option<TargetId> {
     (rest.is_empty() || rest.starts_with('_')).then_some(target)
 }
 
-/// The targets that a file's name has, each once, in order. A target is preceded by something
-/// other than a letter or a digit, and so followed.
+/// The distinct targets in a file name, in order. Before and after a target there is no letter or
+/// digit.
 pub fn in_file_name(name: &str) -> Vec<TargetId> {
     let mut found: Vec<TargetId> = Vec::new();
     for (start, _) in name.match_indices("gfx") {
@@ -68,7 +68,7 @@ pub fn agrees(said: &TargetId, own: &TargetId) -> bool {
         })
 }
 
-/// Whether one of two targets may have code of the other: either may say less.
+/// Whether either target may have code for the other: each may omit features.
 pub(crate) fn either_agrees(one: &TargetId, other: &TargetId) -> bool {
     agrees(one, other) || agrees(other, one)
 }
@@ -101,7 +101,7 @@ pub fn family(pattern: &str) -> Option<TargetId> {
     TargetId::family(family)
 }
 
-/// What the name of a processor's variant ends with.
+/// The suffix of a processor's variant.
 const STRICT: &str = "-strict";
 
 fn at_boundary(name: &str, start: usize) -> Option<&str> {
@@ -129,7 +129,7 @@ fn parse(text: &str) -> Option<(TargetId, &str)> {
         id.push_str(STRICT);
         rest = behind;
     } else if number.len() < 3 {
-        // A generation, such as gfx9, is no processor.
+        // A generation, such as gfx9, is not a processor.
         return None;
     }
     while let Some((name, on, behind)) = feature(rest) {

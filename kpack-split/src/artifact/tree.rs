@@ -28,7 +28,7 @@ pub(crate) enum Role {
     Target(TargetId),
     /// Device code of several targets.
     Group,
-    /// Everything.
+    /// Unsplit: everything.
     Unsplit,
 }
 
@@ -138,7 +138,7 @@ fn manifest_names(artifact: &Path) -> Vec<String> {
         .collect()
 }
 
-/// An artifact directory, read.
+/// An artifact directory and its content.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
     /// The shard that it is from, for messages.
@@ -151,7 +151,7 @@ pub(crate) struct Tree {
     pub(crate) entries: BTreeMap<PathBuf, Item>,
     /// What is in no prefix: files, and directories that are not on the way to one.
     pub(crate) unlisted: Vec<DirEntry>,
-    /// What is worth saying about the files in the prefixes, with full paths.
+    /// Observations about the files in the prefixes, with full paths.
     pub(crate) observations: Vec<Observation>,
     /// Files that cannot be classified, and why. The prefix of such a file is left empty.
     pub(crate) rejected: Vec<(PathBuf, String)>,
@@ -174,7 +174,7 @@ impl Item {
         matches!(self.node, Node::Directory { .. })
     }
 
-    /// Size in bytes; 0 of what is no file.
+    /// Size in bytes; 0 if it is not a file.
     pub(crate) fn size(&self) -> u64 {
         match self.node {
             Node::File { size, .. } => size,

@@ -25,7 +25,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// For the artifact directory `root`, which is created.
+    /// Creates the artifact directory `root`.
     pub(super) fn new(root: PathBuf) -> Result<Self, Error> {
         make_directories(&root)?;
         Ok(Self {
@@ -98,7 +98,7 @@ impl Writer {
         set.map_err(|e| Error::io(&to, "set the mode of", e))
     }
 
-    /// Where an entry is written. Its directory is created.
+    /// The path to write an entry to. Creates its directory.
     fn place(&self, path: &Path) -> Result<PathBuf, Error> {
         let to = self.root.join(path);
         if let Some(directory) = to.parent()
@@ -115,7 +115,7 @@ fn metadata(path: &Path) -> Result<Metadata, Error> {
     metadata.map_err(|e| Error::io(path, "read", e))
 }
 
-/// When a file was changed.
+/// A file's modification time.
 pub(super) fn modified(path: &Path) -> Result<SystemTime, Error> {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     modified.map_err(|e| Error::io(path, "read", e))
@@ -173,7 +173,7 @@ pub(super) fn set_directories(root: &Path, output: &Output) -> Result<(), Error>
                 return set_time(&directory, newest_in(entry.path())?);
             };
             set_time(&directory, metadata.modified()?)?;
-            // The artifact itself has to be renamed, which needs the right to write.
+            // Renaming the artifact itself needs write permission.
             let owner = if entry.depth() == 0 { 0o200 } else { 0 };
             directory.set_permissions(Permissions::from_mode(metadata.mode() & 0o7777 | owner))
         };
@@ -182,7 +182,7 @@ pub(super) fn set_directories(root: &Path, output: &Output) -> Result<(), Error>
     Ok(())
 }
 
-/// When the newest entry of a directory was changed.
+/// Modification time of the newest entry of a directory.
 fn newest_in(directory: &Path) -> io::Result<SystemTime> {
     let mut newest = SystemTime::UNIX_EPOCH;
     for entry in fs::read_dir(directory)? {

@@ -19,13 +19,13 @@ use wire::{Map, Wire, WireGroup, WireGroups};
 /// A packaging configuration.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// The shard whose host files are taken.
+    /// The shard that provides the host files.
     pub primary_shard: String,
     /// The groups of every component that has no override.
     pub groups: Vec<TargetGroup>,
     /// The groups of single components.
     pub overrides: BTreeMap<String, Vec<TargetGroup>>,
-    /// What is an error.
+    /// Findings to treat as errors.
     pub validation: Validation,
     unknown: Vec<String>,
     path: PathBuf,
@@ -37,13 +37,13 @@ pub struct Configuration {
 pub struct TargetGroup {
     /// The name in the artifact's name: `gfx110X` in `blas_lib_gfx110X`.
     pub name: String,
-    /// The name for people; the same as `name` where the configuration has none.
+    /// The name for people; `name` if the configuration has none.
     pub display_name: String,
     /// Its targets.
     pub architectures: Vec<TargetId>,
 }
 
-/// What is an error, and not only worth a warning.
+/// Findings to treat as errors instead of warnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Validation {
@@ -153,7 +153,7 @@ impl Configuration {
         self.overrides.get(component).unwrap_or(&self.groups)
     }
 
-    /// An error about the value that `keys` lead to, with its line and column.
+    /// An error about the value at `keys`, with its line and column.
     pub(super) fn refuse(&self, keys: &[&str], reason: impl fmt::Display) -> Error {
         Error::refused(&self.path, located(place(&self.text, keys), reason))
     }

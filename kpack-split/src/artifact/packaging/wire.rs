@@ -1,4 +1,4 @@
-//! The configuration as it stands in the file: JSON in which each key stands once.
+//! The configuration as written in the file: JSON objects without duplicate keys.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::Validation;
 
-/// The whole of it.
+/// The whole configuration.
 #[derive(Deserialize)]
 pub(super) struct Wire {
     pub(super) primary_shard: String,
@@ -60,7 +60,7 @@ impl<'de> Visitor<'de> for WireGroupsVisitor {
     }
 }
 
-/// An object in its own order, whose keys stand once.
+/// An object that keeps its order and has no duplicate keys.
 pub(super) struct Map<T>(pub(super) Vec<(String, T)>);
 
 impl<T> Default for Map<T> {

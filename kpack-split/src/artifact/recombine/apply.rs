@@ -1,4 +1,4 @@
-//! The plan, carried out.
+//! Carries out a plan.
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ pub(super) struct Manifests {
     pub(super) findings: Vec<(Severity, PathBuf, String)>,
 }
 
-/// A module's kpacks in all groups.
+/// A module's archives in all groups.
 pub(super) struct Module {
     /// Path of the kpack directory in the artifact.
     directory: PathBuf,
@@ -84,7 +84,7 @@ pub(super) fn merge(
     })
 }
 
-/// Manifests in the making, by path in the artifact.
+/// Manifests being made, by path in the artifact.
 #[derive(Default)]
 struct Merge {
     modules: BTreeMap<PathBuf, Module>,

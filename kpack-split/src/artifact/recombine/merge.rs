@@ -11,7 +11,7 @@ use crate::artifact::differences;
 use crate::artifact::shared::Entries;
 use crate::artifact::tree::{Item, Tree};
 
-/// How many entries or files that differ are named.
+/// Maximum number of differing entries or files to name.
 pub(super) const MOST_NAMES: usize = 5;
 
 /// The merged files.

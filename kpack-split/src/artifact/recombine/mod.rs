@@ -39,11 +39,11 @@ pub struct Options {
     pub shards_dir: PathBuf,
     /// Which targets go into which artifacts.
     pub configuration: Configuration,
-    /// Where the artifacts go.
+    /// The output directory.
     pub output_dir: PathBuf,
-    /// The components to recombine; where empty, all.
+    /// The components to recombine; if empty, all.
     pub components: Vec<String>,
-    /// How many threads work at a time.
+    /// Number of threads.
     pub jobs: NonZeroUsize,
 }
 
@@ -86,12 +86,12 @@ pub struct Artifact {
     output: Output,
 }
 
-/// Something worth saying about the shards.
+/// A finding about the shards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// What it is about.
+    /// The file or directory that it is about.
     #[serde(serialize_with = "crate::lossy::path")]
     pub path: PathBuf,
     /// The text.
@@ -111,20 +111,20 @@ impl Finding {
 /// A finding, and the components that it is about.
 type Concerning = (Vec<String>, Finding);
 
-/// How much a finding matters.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Worth knowing.
     Note,
-    /// Probably not what was wanted.
+    /// Probably not intended.
     Warning,
-    /// Nothing of the component is written.
+    /// The component is not written.
     Error,
 }
 
 impl Plan {
-    /// How many errors there are.
+    /// Number of errors.
     pub fn errors(&self) -> usize {
         let errors = self.findings.iter();
         errors.filter(|f| f.severity == Severity::Error).count()

@@ -1,4 +1,4 @@
-//! All artifacts laid over one root, as they are installed.
+//! Checks all artifacts as installed into one root.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ pub(super) fn overlaps(
     Ok(found)
 }
 
-/// Prefixes that are in others. No list of an artifact can have both.
+/// Prefixes within other prefixes. A list of prefixes cannot have both.
 fn nested(prefixes: &[String]) -> impl Iterator<Item = (&String, &String)> {
     prefixes.iter().flat_map(move |outer| {
         let inner = prefixes

@@ -1,4 +1,4 @@
-//! The shards: what each machine uploaded.
+//! Finds the shards and their artifacts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::artifact::classify::Class;
 use crate::artifact::tree::{Role, Siblings, Tree, is_of_group};
 use crate::leftover::{directories, leftovers};
 
-/// What one machine uploaded: split artifacts.
+/// A shard: the split artifacts that one machine built.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) name: String,

@@ -1,4 +1,4 @@
-//! A plan, carried out: files are copied while code objects are compressed.
+//! Carries out a plan: copies files while code objects are compressed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -58,7 +58,7 @@ pub(super) fn apply(
     stage.publish(&targets, generic.as_deref())
 }
 
-/// What is written into the stage.
+/// Writes into the stage.
 struct Work<'a> {
     options: &'a Options,
     plan: &'a Plan,
@@ -361,7 +361,7 @@ impl Progress for OfFiles<'_> {
 }
 
 impl OfFiles<'_> {
-    /// Padding, and what is left out, are read as well.
+    /// Padding and skipped code objects are read as well.
     fn finish(&self) {
         let told = lock(&self.read).1;
         self.progress.advance(self.in_files.saturating_sub(told));

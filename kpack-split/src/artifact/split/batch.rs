@@ -1,4 +1,4 @@
-//! Many artifact directories at once.
+//! Splits many artifact directories at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,23 +26,23 @@ pub struct BatchOptions {
     pub each: Options,
 }
 
-/// What became of a batch.
+/// The results of a batch.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BatchReport {
     /// The artifact directories, by name.
     pub artifacts: Vec<Outcome>,
-    /// What is worth knowing of the batch as a whole.
+    /// Notices about the batch as a whole.
     #[serde(serialize_with = "crate::report_json::list")]
     pub notices: Vec<Notice>,
 }
 
-/// What became of an artifact directory of a batch.
+/// The result for one artifact directory of a batch.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
     /// It was split.
     Split(Report),
-    /// It was not, and nothing of it is in the output directory that was not there before.
+    /// It failed, and the output directory has nothing new of it.
     Failed(Failure),
 }
 
@@ -56,7 +56,7 @@ pub struct Failure {
     pub artifact_dir: PathBuf,
     /// Why, with the file.
     pub error: String,
-    /// Whether reading or writing failed, rather than that the input was refused.
+    /// Whether reading or writing failed, as opposed to rejected input.
     pub io: bool,
 }
 
@@ -114,7 +114,7 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
     });
     refuse_collisions(&mut read);
     judge(options, &read, &mut report)?;
-    // What is in flight of all of them together is bounded.
+    // One budget limits the bytes in flight of all artifacts.
     let budget = Budget::default();
     report.artifacts = parallel::map(read, |(options, read)| {
         let split = read.and_then(|(contents, report)| {
@@ -131,7 +131,7 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
     Ok(report)
 }
 
-/// An artifact, and what was read of it.
+/// An artifact and its content.
 type Read = (Options, Result<(Contents, Report), Error>);
 
 /// Refuses artifacts with archives of the same names as those of one before them: installed, they

@@ -1,4 +1,4 @@
-//! Manifests of what was split before: they list what is kept, and nothing else.
+//! Updates manifests of binaries that were split before: they list only archives that are kept.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub(super) struct Listed {
     manifest: Manifest,
 }
 
-/// What becomes of a manifest that lists something that is left out.
+/// The new form of a manifest that lists a skipped archive.
 pub(super) enum Rewritten {
     /// It has these bytes.
     Bytes(Vec<u8>),
@@ -32,7 +32,7 @@ impl Listed {
         names.filter_map(|name| name.parse().ok())
     }
 
-    /// What becomes of it; `None` where everything in it is kept.
+    /// Its new form; `None` if it stays unchanged.
     pub(super) fn rewritten(&self, targets: &Targets) -> Option<Rewritten> {
         let mut manifest = self.manifest.clone();
         retain(&mut manifest, targets);
@@ -46,13 +46,13 @@ impl Listed {
     }
 }
 
-/// Takes what is not kept out of a manifest.
+/// Removes skipped archives from a manifest.
 pub(super) fn retain(manifest: &mut Manifest, targets: &Targets) {
     let kept = |name: &str| name.parse().is_ok_and(|target| targets.keeps(&target));
     manifest.kpack_files.retain(|name, _| kept(name));
 }
 
-/// The manifests among what was read. One that cannot be read is copied like any other file.
+/// The manifests in the input. An unreadable one is copied like any other file.
 pub(super) fn read(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
     let mut manifests = Vec::new();
     for (owner, _, item) in trees.entries() {

@@ -21,7 +21,7 @@ pub struct Options {
     pub artifact_prefix: String,
     /// The kernel databases whose files are moved to their targets.
     pub databases: Selection,
-    /// The targets that are expected; where empty, every target that is there.
+    /// The expected targets; if empty, all targets found.
     pub targets: Vec<TargetId>,
     /// Whether to refuse an artifact, or a batch, with device code for none of them.
     pub require_targets: bool,
@@ -61,8 +61,8 @@ pub enum Layout {
 }
 
 impl Options {
-    /// For an artifact directory, with the defaults of everything else: all kernel databases, all
-    /// targets, Zstandard at level 3, and as many threads as there are processors.
+    /// Options with defaults for everything else: all kernel databases, all targets, Zstandard at
+    /// level 3, one thread per processor.
     pub fn new(
         artifact_dir: impl Into<PathBuf>,
         output_dir: impl Into<PathBuf>,
@@ -83,7 +83,7 @@ impl Options {
         }
     }
 
-    /// The component: what is behind the last `_` of the prefix.
+    /// The component: the part of the prefix after the last `_`.
     pub(super) fn component(&self) -> Result<&str, Error> {
         match self.artifact_prefix.rsplit_once('_') {
             Some((name, component)) if is_name_part(name) && is_name_part(component) => {

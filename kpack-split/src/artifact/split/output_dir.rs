@@ -1,4 +1,5 @@
-//! Where output may go: not into the input, nor in its place, however the paths are spelled.
+//! Checks the output directory: it must not be in the input or replace it, however the paths are
+//! spelled.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -58,7 +59,7 @@ pub(in crate::artifact) fn resolve(path: &Path) -> Result<PathBuf, Error> {
         match part {
             Component::Prefix(_) | Component::RootDir => real = PathBuf::from("/"),
             Component::CurDir => {}
-            // It would be made on the way to another one.
+            // It would be created as a parent of another directory.
             Component::ParentDir if !is_there => {
                 return Err(Error::usage(format!(
                     "output directory {}: `..` follows {}, which does not exist",
@@ -109,7 +110,7 @@ fn name_in(output: &Path, input: &Path) -> Result<Option<OsString>, Error> {
     Ok(name.map(ToOwned::to_owned))
 }
 
-/// Whether what is called so is replaced or removed when an artifact is split.
+/// Whether splitting an artifact replaces or removes entries with this name.
 fn is_written(name: &OsString, prefix: &str) -> bool {
     let name = name.to_string_lossy();
     name == hidden_name(prefix).as_str()

@@ -1,4 +1,4 @@
-//! What a split did.
+//! Reports of splits.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::install::{ArchiveReport, FileReport, Notice, Severity};
 
-/// What became of one artifact directory.
+/// The result for one artifact directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Name and component, such as `blas_lib`.
@@ -22,9 +22,9 @@ pub struct Report {
     /// How many files with device code stay in the generic artifact: of databases that are not
     /// selected, in no known place, in no prefix.
     pub left_generic: u64,
-    /// The targets that something was left out for, since they are not expected.
+    /// The targets whose files were skipped, because they are not expected.
     pub left_out: Vec<String>,
-    /// The prefixes that are there.
+    /// The prefixes that exist.
     pub prefixes: Vec<String>,
     /// Size of the input's files in bytes, a file with several names counted once.
     pub size_before: u64,
@@ -55,7 +55,7 @@ pub struct ArtifactReport {
     pub files: u64,
     /// Their size in bytes.
     pub size: u64,
-    /// How many of them are archives: new ones, and those of what was split before.
+    /// Number of archives among them, both new ones and those split before.
     pub archives: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The directories that an artifact is read from: one, or the artifacts of an earlier split.
+//! Finds the directories that an artifact is read from: one, or the artifacts of an earlier split.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Which targets are kept.
+//! Chooses the targets to keep.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
