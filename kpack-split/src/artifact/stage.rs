@@ -13,7 +13,7 @@ use super::mark;
 use super::output::{Output, Source};
 use super::writer::{Writer, set_directories};
 use crate::Error;
-use crate::install::Progress;
+use crate::report::Progress;
 use crate::store::{CreatedDirectories, Directory, Renames, StagedFile, make_directories};
 
 /// The name of the directory that the artifacts of a component are written in.

@@ -6,7 +6,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::complain;
-use crate::install::Progress;
+use crate::report::Progress;
 use kpack_build::shared::shown;
 
 /// How much to print.

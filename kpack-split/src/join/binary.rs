@@ -14,7 +14,7 @@ use crate::Error;
 use crate::elf::{self, DeviceCode, Image, JoinPlan, NewCode, SplitWrapper};
 use crate::input::{self, FileKind, Linked, Marked, elf_error};
 use crate::install::locate::Located;
-use crate::install::{Outcome, Progress, Report};
+use crate::report::{Outcome, Progress, Report};
 use crate::split::code_ids;
 use crate::store::{self, Identity, StagedFile};
 use crate::verify;

@@ -16,8 +16,8 @@ use super::binary::Binary;
 use crate::Error;
 use crate::elf::DeviceCode;
 use crate::input::{Archives, Linked, Overlay, check_code_object};
-use crate::install::Progress;
 use crate::parallel::{self, lock};
+use crate::report::Progress;
 use crate::verify::Resolver;
 
 /// The chosen code objects of one binary.

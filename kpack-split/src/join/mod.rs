@@ -16,8 +16,8 @@ use crate::Error;
 use crate::elf::DeviceCode;
 use crate::input::Linked;
 use crate::install::locate::{Located, Prefix};
-use crate::install::{FileReport, Outcome, Progress, Report};
 use crate::parallel::{self, processors};
+use crate::report::{FileReport, Outcome, Progress, Report};
 use binary::{Binary, Input};
 use code::Code;
 

@@ -73,7 +73,7 @@ impl Configuration {
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Refused`] with line and column for text that is no such JSON, a key
-    /// that stands twice, and a value that cannot be.
+    /// that appears twice, and a value that cannot be.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
         let mut text = String::from_utf8(bytes).map_err(|error| {
@@ -415,7 +415,7 @@ mod tests {
             (
                 "\"instinct\": {",
                 "\"gfx110X\": {",
-                "line 5, column 13: key `gfx110X` stands twice",
+                "line 5, column 13: key `gfx110X` appears twice",
             ),
             (
                 "\"gfx110X\": {",

@@ -6,8 +6,8 @@ use super::{Artifact, Options, Plan};
 use crate::Error;
 use crate::artifact::mark;
 use crate::artifact::stage::Stage;
-use crate::install::Progress;
 use crate::parallel;
+use crate::report::Progress;
 use crate::store::{CreatedDirectories, Directory};
 
 impl Plan {

@@ -26,8 +26,8 @@ use crate::artifact::stage::Stage;
 use crate::artifact::writer::{commit_with_time, modified};
 use crate::elf::ElfError;
 use crate::input;
-use crate::install::{ArchiveReport, Progress};
 use crate::parallel::{self, lock};
+use crate::report::{ArchiveReport, Progress};
 use crate::split::{self, Budget, Compression, DeviceCode};
 use crate::store::{self, Directory, make_directories, stage_archive, stage_manifest};
 

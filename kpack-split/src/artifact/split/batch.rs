@@ -13,8 +13,8 @@ use super::report::Report;
 use super::targets::{is_for, refuse_none_expected};
 use crate::Error;
 use crate::artifact::names::list;
-use crate::install::{Notice, Progress, Severity};
 use crate::parallel;
+use crate::report::{Notice, Progress, Severity};
 use crate::split::Budget;
 
 /// Which artifact directories to split, and how.

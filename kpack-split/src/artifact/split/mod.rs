@@ -23,8 +23,8 @@ use std::path::Path;
 
 use super::manifest_txt;
 use crate::Error;
-use crate::install::Progress;
 use crate::parallel;
+use crate::report::Progress;
 use crate::split::Budget;
 
 use contents::Contents;

@@ -9,8 +9,8 @@ use super::sources::Sources;
 use crate::Error;
 use crate::artifact::tree::is_of_group;
 use crate::artifact::{manifest_txt, names};
-use crate::install::{Notice, Severity};
 use crate::leftover::{self, directories};
+use crate::report::{Notice, Severity};
 
 /// An artifact of a batch.
 pub(super) struct Artifact {

@@ -22,7 +22,7 @@ use crate::artifact::output::{Host, Output};
 use crate::artifact::pairs::named_beside;
 use crate::artifact::rules::conflicts;
 use crate::artifact::tree::Item;
-use crate::install::{FileReport, Outcome};
+use crate::report::{FileReport, Outcome};
 
 /// The split artifacts, before they are written.
 pub(super) struct Plan {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::install::{ArchiveReport, FileReport, Notice, Severity};
+use crate::report::{ArchiveReport, FileReport, Notice, Severity};
 
 /// The result for one artifact directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
