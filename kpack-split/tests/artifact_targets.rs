@@ -3,15 +3,20 @@
 
 mod blas;
 mod markers;
+mod verified;
 
 use kpack_format::TargetId;
 use kpack_split::Error;
-use kpack_split::artifact::split::{BatchOptions, BatchReport, Options, Outcome, Report, batch};
+use kpack_split::artifact::split::{
+    BatchOptions, BatchReport, Layout, Options, Outcome, Report, batch,
+};
 use kpack_split::install::Unexpected;
+use kpack_split::verify;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
 use blas::{HIPBLASLT, ROCBLAS, artifact, files, manifest, options, refusal, run, warnings, write};
+use verified::{check, check_with, checks};
 
 fn targets(names: &[&str]) -> Vec<TargetId> {
     names.iter().map(|name| name.parse().unwrap()).collect()
@@ -131,15 +136,29 @@ fn a_processor_stands_for_its_targets_with_features_and_one_with_features_for_it
 /// As for an artifact that another shard builds for the target.
 #[test]
 fn where_none_of_the_expected_targets_is_there_the_generic_artifact_is_all() {
-    let (input, output) = (artifact(), Tree::new());
-    let mut options = options(&input, &output);
-    options.targets = targets(&["gfx1201"]);
-    let report = run(&options);
-    assert_eq!(report.artifacts.len(), 1);
-    assert_eq!(report.left_out, ["gfx1100", "gfx942"]);
-    let nothing = ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned();
-    assert!(warnings(&report).contains(&nothing), "{report:#?}");
-    assert!(files(&output, "blas_lib_gfx1100").is_empty());
+    for layout in [Layout::Module, Layout::Artifact] {
+        let (input, output) = (artifact(), Tree::new());
+        let mut options = options(&input, &output);
+        options.targets = targets(&["gfx1201"]);
+        options.layout = layout;
+        let report = run(&options);
+        assert_eq!(report.artifacts.len(), 1);
+        assert_eq!(report.left_out, ["gfx1100", "gfx942"]);
+        let nothing = ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned();
+        assert!(warnings(&report).contains(&nothing), "{report:#?}");
+        assert!(files(&output, "blas_lib_gfx1100").is_empty());
+        // It is complete, unless the target is asked for.
+        let report = check(&output, "");
+        assert!(report.holds(), "{layout:?}: {report:#?}");
+        let notes = checks(&report, verify::Outcome::Note);
+        let library = "librocblas.so.5: its manifest lists no kpack";
+        assert!(
+            notes.iter().any(|note| note.contains(library)),
+            "{notes:#?}"
+        );
+        let report = check_with(&output, "", None, &["gfx1201"]);
+        assert!(!report.holds(), "{layout:?}: {report:#?}");
+    }
 }
 
 #[test]

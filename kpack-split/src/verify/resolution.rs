@@ -196,7 +196,11 @@ fn required_are_there(
     } else {
         options.targets.iter().map(ToString::to_string).collect()
     };
-    if required.is_empty() {
+    let manifests = &resolver.kpacks.manifests;
+    if required.is_empty() && marker.code_ids.is_empty() && !manifests.is_empty() {
+        let text = "its manifest lists no kpack: splitting left out all of its device code";
+        report.note(Subject::Resolution, path, text);
+    } else if required.is_empty() {
         let text = format!(
             "no kpack found; its search path is `{}`",
             marker.kpack_search_paths.join("`, `")

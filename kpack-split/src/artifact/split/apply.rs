@@ -163,17 +163,16 @@ impl Work<'_> {
             });
             manifest.kpack_files.insert(target.to_string(), file);
         }
-        if !manifest.kpack_files.is_empty() {
-            let directory = self.kpack_dir(module, None)?;
-            let name = module.group.manifest();
-            let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
-            commit_with_time(staged, time)?;
-            written.push(Written {
-                target: None,
-                size: manifest.to_bytes().len() as u64,
-                archive: None,
-            });
-        }
+        // Without archives, it says that none is missing.
+        let directory = self.kpack_dir(module, None)?;
+        let name = module.group.manifest();
+        let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
+        commit_with_time(staged, time)?;
+        written.push(Written {
+            target: None,
+            size: manifest.to_bytes().len() as u64,
+            archive: None,
+        });
         Ok(written)
     }
 
