@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: an install prefix with the helper, the loader, their packages for CMake and
 //! pkg-config, the manual, and the documents.
 
-mod licences;
+pub(crate) mod licences;
 mod manual;
 
 use std::fs::{self, Permissions};
@@ -110,14 +110,20 @@ pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
 pub(crate) fn fill(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     process::step(&format!("Installing kpack into {}", prefix.display()));
     for part in Part::ALL {
-        fill_with(part, prefix, libdir, built)?;
+        fill_with(part, prefix, libdir, &built.package(part)?, built)?;
     }
     Ok(())
 }
 
-/// As [`fill`], with one part.
-pub(crate) fn fill_with(part: Part, prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
-    let documents = prefix.join("share/doc").join(built.package(part)?);
+/// As [`fill`], with one part, whose documents are in the directory of its `package`.
+pub(crate) fn fill_with(
+    part: Part,
+    prefix: &Path,
+    libdir: &Path,
+    package: &str,
+    built: &Built,
+) -> Result<()> {
+    let documents = prefix.join("share/doc").join(package);
     match part {
         Part::Helper => {
             install_helper(prefix, &documents, built)?;

@@ -60,6 +60,7 @@ pub(crate) struct Packaged {
 /// A build or a tool fails, or a check does.
 pub(crate) fn run(check: bool) -> Result<()> {
     let shell = repository::shell()?;
+    dist::licences::of_standard_library()?;
     let output = repository::target_directory().join("package");
     let _ = fs::remove_dir_all(&output);
     let work = output.join("work");
@@ -120,7 +121,12 @@ fn pack(shell: &Shell, system: System, built: &Built, output: &Path) -> Result<P
     let work = output.join("work").join(&extension);
     let parts = work.join("parts");
     for part in Part::ALL {
-        dist::fill_with(part, &parts.join(part.name()), &system.libdir(), built)?;
+        let package = match (system, part) {
+            (System::Rpm, Part::Development) => "librocm-kpack-devel".to_owned(),
+            _ => built.package(part)?,
+        };
+        let directory = parts.join(part.name());
+        dist::fill_with(part, &directory, &system.libdir(), &package, built)?;
     }
     let (source, build) = (repository::root().join("packaging"), work.join("build"));
     let loader = built.package(Part::Loader)?;

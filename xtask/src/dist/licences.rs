@@ -16,11 +16,32 @@ use crate::{process, repository};
 /// How the names of files with licences begin, in lower case.
 const LICENCE_FILES: [&str; 5] = ["licen", "copying", "copyright", "notice", "unlicense"];
 
-/// What Rust's standard library is under.
+/// What Rust's standard library is under, in a toolchain of rustup.
 const STANDARD_LIBRARY: &str = "share/doc/rust/COPYRIGHT-library.html";
 
+/// The licences of Rust's standard library, which a package must have.
+///
+/// # Errors
+/// The toolchain comes without them.
+pub(crate) fn of_standard_library() -> Result<PathBuf> {
+    let shell = repository::shell()?;
+    let sysroot = process::output(cmd!(shell, "rustc --print sysroot"))?;
+    in_toolchain(Path::new(sysroot.trim()))
+}
+
+fn in_toolchain(sysroot: &Path) -> Result<PathBuf> {
+    let file = sysroot.join(STANDARD_LIBRARY);
+    ensure!(
+        file.is_file(),
+        "{}: does not exist, so the licences of Rust's standard library are missing; build with a \
+         current Rust from https://rustup.rs",
+        file.display()
+    );
+    Ok(file)
+}
+
 /// Installs `copyright`, for a package with the binaries of a crate, and the file that Rust's standard
-/// library comes with.
+/// library comes with, if the toolchain has it.
 ///
 /// # Errors
 /// A dependency without a licence, a file that cannot be written.
@@ -28,7 +49,7 @@ pub(super) fn install(directory: &Path, of_crate: &str) -> Result<()> {
     let root = repository::root();
     let mut text = "kpack is licensed under either of these two licences, at your option.\n\
         Below them are the licences of what is linked into it, besides Rust's standard\n\
-        library, whose licences are in COPYRIGHT-rust-library.html.\n"
+        library: see COPYRIGHT-rust-library.html, or the Rust that kpack was built with.\n"
         .to_owned();
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
         let own = fs::read_to_string(root.join(name)).context(name)?;
@@ -39,12 +60,13 @@ pub(super) fn install(directory: &Path, of_crate: &str) -> Result<()> {
         add(&mut text, &crates.join("\n"), &licence)?;
     }
     super::write_file(&directory.join("copyright"), text.as_bytes())?;
-    let shell = repository::shell()?;
-    let rust = process::output(cmd!(shell, "rustc --print sysroot"))?;
-    super::copy_file(
-        &Path::new(rust.trim()).join(STANDARD_LIBRARY),
-        &directory.join("COPYRIGHT-rust-library.html"),
-    )
+    match of_standard_library() {
+        Ok(file) => super::copy_file(&file, &directory.join("COPYRIGHT-rust-library.html")),
+        Err(missing) => {
+            println!("   note: {missing}");
+            Ok(())
+        }
+    }
 }
 
 fn add(text: &mut String, heading: &str, licence: &str) -> Result<()> {
@@ -138,4 +160,25 @@ fn licence_files(package: &Package) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::in_toolchain;
+
+    #[test]
+    fn a_toolchain_of_a_distribution_lacks_the_licences_of_the_standard_library() {
+        let missing = in_toolchain(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap_err();
+        let missing = missing.to_string();
+        assert!(
+            missing.contains("COPYRIGHT-library.html: does not exist"),
+            "{missing}"
+        );
+        assert!(
+            missing.ends_with("build with a current Rust from https://rustup.rs"),
+            "{missing}"
+        );
+    }
 }

@@ -88,6 +88,7 @@ impl Check<'_> {
             System::Rpm => root.rpm("-i", &packages.files)?,
         }
         let files = all_installed(&packages.parts, &root)?;
+        self.rules_of_system(packages, &root)?;
         let dependencies = self.install_dependencies(packages, &root)?;
 
         let directory = root.file("");
@@ -100,6 +101,31 @@ impl Check<'_> {
         Ok(format!(
             "{files} files; all runs with {dependencies} alone; the README's example is built"
         ))
+    }
+
+    /// That each package has its licence under its own name, and that what is built with the loader may
+    /// be installed with each later one.
+    fn rules_of_system(&self, packages: &Packages, root: &PackageRoot) -> Result<()> {
+        let format = "%{NAME}";
+        for package in &packages.files {
+            let name = match packages.system {
+                System::Deb => cmd!(self.shell, "dpkg-deb --field {package} Package"),
+                System::Rpm => cmd!(self.shell, "rpm -qp --queryformat {format} {package}"),
+            };
+            let name = process::output(name)?;
+            let documents = root.file("usr/share/doc").join(name.trim());
+            for licences in ["copyright", "COPYRIGHT-rust-library.html"] {
+                let file = documents.join(licences);
+                ensure!(file.is_file(), "{} is missing", file.display());
+            }
+        }
+        if packages.system == System::Deb {
+            let loader = self.packaged.built.package(Part::Loader)?;
+            let file = root.file(&format!("var/lib/dpkg/info/{loader}.shlibs"));
+            let rule = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            ensure!(rule.contains(">="), "{}: {rule}", file.display());
+        }
+        Ok(())
     }
 
     /// Puts into the root what the packages say that they need, and nothing else.
