@@ -145,6 +145,13 @@ fn archives_that_are_gone_are_missed() {
     );
     assert_eq!(tree.snapshot(), before);
 
+    // Nor are they passed over when all binaries are asked for.
+    let mut all = options(&tree.path("host"));
+    (all.files, all.all) = (Vec::new(), true);
+    let error = install(&all, &()).unwrap_err().in_one_line();
+    assert!(error.contains("its archives are missing"), "{error}");
+    assert_eq!(tree.snapshot(), before);
+
     // Another build of the object, with other device code, has other kernels.
     build_other(&tree.path("objects/other.o"), "changed");
     let output = tree.path("split/other");

@@ -23,8 +23,8 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::names::Group;
 
 use crate::Error;
-use crate::elf::Plan;
-use crate::input::{Archives, Marked};
+use crate::elf::{Image, Plan};
+use crate::input::{self, Archives, Marked};
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
@@ -248,8 +248,9 @@ fn binaries(
     Ok(binaries)
 }
 
-/// Reads the linked files in the prefix and keeps those with device code. Skips files that cannot
-/// be read, are damaged, or are for another machine.
+/// Reads the linked files in the prefix and keeps those with device code. Skips files whose headers
+/// are damaged or for another machine. Of all others, device code that cannot be read is an error:
+/// without it, the binary would not work.
 fn all_binaries(
     prefix: &Prefix,
     archives: &Archives,
@@ -258,16 +259,19 @@ fn all_binaries(
     let root = prefix.root().path();
     let mut binaries = Vec::new();
     for path in prefix.linked_files()? {
-        match Binary::read(prefix.binary(&path)?, &path, archives) {
-            Ok(binary) if binary.has_device_code() => binaries.push(binary),
-            Ok(_) => {}
-            Err(Error::Refused { path, reason }) => {
-                report.warn(path, format!("skipped: {reason}"));
+        if let Err(error) = Image::read(input::open(&path)?) {
+            match input::elf_error(&path, error) {
+                Error::Refused { path, reason } => report.warn(path, format!("skipped: {reason}")),
+                error => return Err(error),
             }
-            Err(error) => return Err(error),
+            continue;
+        }
+        let binary = Binary::read(prefix.binary(&path)?, &path, archives)?;
+        if binary.has_device_code() {
+            binaries.push(binary);
         }
     }
-    if binaries.is_empty() {
+    if binaries.is_empty() && report.notices.is_empty() {
         report.note(root, "contains no unsplit binary with device code");
     }
     Ok(binaries)
