@@ -416,6 +416,22 @@ fn a_read_only_disk() {
     assert_eq!(tree.snapshot_with_times(), before);
 }
 
+#[test]
+fn packed_relocations_of_a_segment_past_the_end() {
+    let mut bytes = built(&library().flag("-Wl,-z,pack-relative-relocs"));
+    let (table, count) = (word(&bytes, 32) as usize, bytes[56] as usize);
+    let past_the_end = (bytes.len() as u64).next_multiple_of(1 << 16);
+    for at in (0..count).map(|index| table + index * 56) {
+        // Each PT_LOAD that is writable.
+        if word(&bytes, at) == 6 << 32 | 1 {
+            let offset = word(&bytes, at + 8) + past_the_end;
+            bytes[at + 8..at + 16].copy_from_slice(&offset.to_le_bytes());
+        }
+    }
+    let error = refused(&bytes);
+    assert!(error.contains("but the file has only"), "{error}");
+}
+
 /// Killed at any moment, the tree works: each binary is whole, and finds its device code.
 #[test]
 fn a_run_that_is_killed() {

@@ -256,7 +256,7 @@ impl<'a, S: ReadAt> Words<'a, S> {
         if let Some(word) = inside(&block) {
             return Ok(word);
         }
-        let size = Self::BLOCK.min(self.image.size - offset);
+        let size = Self::BLOCK.min(self.image.size.saturating_sub(offset));
         *block = (offset, self.image.bytes(offset, size, "relocated data")?);
         match inside(&block) {
             Some(word) => Ok(word),
