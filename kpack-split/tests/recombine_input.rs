@@ -161,3 +161,24 @@ fn how_to_install_archives_is_kept() {
     ];
     assert_said(&plan, Severity::Warning, &parts);
 }
+
+#[test]
+fn a_family_is_called_by_its_pattern() {
+    // Given the code of a family in an artifact that is called by the family's pattern,
+    let tree = three_shards();
+    let file = "aotriton/stage/lib/aotriton.images/amd-gfx11xx/flash/fwd.aks2";
+    let input = tree.path("in/linux-a/aotriton_lib");
+    write(&input.join("artifact_manifest.txt"), b"aotriton/stage\n");
+    write(&input.join(file), b"kernels");
+    let shard = tree.path("shards/linux-a");
+    split(&Options::new(input, &shard, "aotriton_lib"), &()).unwrap();
+    let name = |family| shard.join(format!("aotriton_lib_{family}"));
+    fs::rename(name("gfx11"), name("gfx11xx")).unwrap();
+    // when a group lists the pattern, then its package has the code.
+    let configuration = CONFIGURATION.replace("\"gfx1101\"", "\"gfx1101\", \"gfx11xx\"");
+    planned::recombine(&tree, &configuration);
+    assert!(
+        tree.path(&format!("out/aotriton_lib_gfx110X/{file}"))
+            .is_file()
+    );
+}

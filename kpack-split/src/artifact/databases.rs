@@ -166,11 +166,7 @@ pub const DATABASES: &[Database] = &[
     Database {
         name: "aotriton",
         directories: &[&["aotriton", "kernels"], &["aotriton.images"]],
-        place: |inside| {
-            let directory = inside.first()?;
-            let family = target_name::family(directory).map(Place::Target);
-            family.or_else(|| directory_of_target(directory))
-        },
+        place: |inside| directory_of_target(inside.first()?),
         ..DATABASE
     },
     Database {

@@ -2,6 +2,8 @@
 
 use kpack_format::TargetId;
 
+use super::target_name::family;
+
 /// The suffix of generic artifacts.
 pub const GENERIC: &str = "generic";
 
@@ -28,13 +30,15 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
     }
 }
 
-/// The GPU target `text`, in its usual form. Only processors and SPIR-V are targets: groups have names,
-/// too.
+/// The GPU target `text`, in its usual form, or the family of that name. Only processors and SPIR-V are
+/// targets: groups have names, too.
 pub fn target(text: &str) -> Option<TargetId> {
-    let target = TargetId::family(text).or_else(|| text.parse().ok())?;
-    let processor = target.processor();
-    let known = processor.starts_with("gfx") || processor == "amdgcnspirv";
-    (known && target.to_string() == text).then_some(target)
+    family(text).or_else(|| {
+        let target: TargetId = text.parse().ok()?;
+        let processor = target.processor();
+        let known = processor.starts_with("gfx") || processor == "amdgcnspirv";
+        (known && target.to_string() == text).then_some(target)
+    })
 }
 
 /// Lists targets for people.
@@ -74,6 +78,11 @@ mod tests {
             (
                 "aotriton_lib_gfx12_0",
                 TargetId::family("gfx12_0").map(|family| ("aotriton_lib", Some(family))),
+            ),
+            // As AOTriton calls the directories of families.
+            (
+                "aotriton_lib_gfx11xx",
+                TargetId::family("gfx11").map(|family| ("aotriton_lib", Some(family))),
             ),
             (
                 "rccl_lib_gfx1250-strict",

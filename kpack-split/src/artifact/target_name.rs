@@ -94,10 +94,10 @@ pub fn of_word(word: &str) -> Option<TargetId> {
     rest.is_empty().then(|| id.parse().ok())?
 }
 
-/// The family that a directory's name means, where there is one: `gfx11xx` is gfx11.
-pub fn family(pattern: &str) -> Option<TargetId> {
-    let name = pattern.strip_prefix("amd-").unwrap_or(pattern);
-    let (family, _) = FAMILIES.iter().find(|(_, pattern)| *pattern == name)?;
+/// The family of either name: gfx11 is also `gfx11xx`.
+pub fn family(name: &str) -> Option<TargetId> {
+    let is_named = |(family, pattern): &&(&str, &str)| [*family, *pattern].contains(&name);
+    let (family, _) = FAMILIES.iter().find(is_named)?;
     TargetId::family(family)
 }
 
@@ -139,7 +139,8 @@ fn parse(text: &str) -> Option<(TargetId, &str)> {
     if rest.starts_with(|c: char| c.is_alphanumeric()) {
         return None;
     }
-    Some((id.parse().ok()?, rest))
+    let target = family(&id).or_else(|| id.parse().ok())?;
+    Some((target, rest))
 }
 
 /// `-generic`, or `-4-generic`.
@@ -209,7 +210,7 @@ mod tests {
         let of = |name| of_directory(name).map(|target| target.to_string());
         assert_eq!(of("gfx1100").as_deref(), Some("gfx1100"));
         assert_eq!(of("gfx90a:xnack+").as_deref(), Some("gfx90a:xnack+"));
-        assert_eq!(of("amd-gfx11xx").as_deref(), Some("gfx11xx"));
+        assert_eq!(of("amd-gfx11xx").as_deref(), Some("gfx11"));
         assert_eq!(of("gfx942_mod0").as_deref(), Some("gfx942"));
         assert_eq!(of("flash"), None);
         assert_eq!(of("gfx1100.d"), None);

@@ -110,12 +110,10 @@ impl Work<'_> {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if let Some((prefix, Some(target))) = names::parse(&name)
                 && prefix == self.options.artifact_prefix
-                && !artifacts.contains_key(&Some(target))
+                && (name != self.name(Some(&target)) || !artifacts.contains_key(&Some(target)))
             {
-                report.warn(
-                    &path,
-                    "stale: an earlier run wrote it, and this artifact has no code for its target",
-                );
+                let text = "stale: an earlier run wrote it, and this one does not";
+                report.warn(&path, text);
             }
         }
         Ok(())

@@ -97,7 +97,7 @@ impl Targets {
     }
 }
 
-/// Whether what is for `found`, which may be a family (`gfx11xx`) or leave features open (`gfx90a`), is
+/// Whether what is for `found`, which may be a family (`gfx11`) or leave features open (`gfx90a`), is
 /// for the target `expected`.
 pub(crate) fn is_for(found: &TargetId, expected: &TargetId) -> bool {
     let is_family = found.processor() != expected.processor() && found.covers(expected);
