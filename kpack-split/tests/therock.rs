@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, library_file};
+use kpack_tests::process;
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use walkdir::WalkDir;
@@ -631,6 +632,33 @@ fn each_tool_runs_as_a_file_and_as_a_module() {
 }
 
 #[test]
+fn the_named_command_may_be_on_the_path_and_must_run() {
+    if !tool("python3") {
+        return;
+    }
+    let tree = Tree::new();
+    let tools = adapter(&tree).join("python/rocm_kpack/tools");
+    let run = |named: &str| {
+        let mut command = Command::new("python3");
+        command.arg(tools.join("verify_artifacts.py")).arg("--help");
+        let directory = Path::new(env!("CARGO_BIN_EXE_kpack")).parent().unwrap();
+        let path = format!("{}:{}", directory.display(), env!("PATH"));
+        command
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("PATH", path);
+        process::output(command.env("KPACK_EXECUTABLE", named))
+    };
+    assert!(run("kpack").status.success());
+    let output = run("/nowhere/kpack");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert_eq!(
+        said,
+        "kpack: error: /nowhere/kpack: no such program; set KPACK_EXECUTABLE to the command kpack\n"
+    );
+}
+
+#[test]
 fn a_link_to_the_distribution_has_the_command_and_the_loader() {
     if !["cmake", "python3"].into_iter().all(tool) {
         return;
@@ -648,7 +676,7 @@ fn a_link_to_the_distribution_has_the_command_and_the_loader() {
     }
     symlink("librocm_kpack.so.0", tree.path("dist/lib/librocm_kpack.so")).unwrap();
     fs::create_dir_all(tree.path("dist/bin")).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_kpack"), tree.path("dist/bin/kpack")).unwrap();
+    process::copy(env!("CARGO_BIN_EXE_kpack"), tree.path("dist/bin/kpack"));
     let link = adapter(&tree);
     let installed = tree.path("dist/share/kpack/therock");
     for entry in WalkDir::new(fs::canonicalize(&link).unwrap()).min_depth(1) {

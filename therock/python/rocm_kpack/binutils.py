@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def kpack() -> str:
-    """Its path: KPACK_EXECUTABLE, or beside this file in a distribution, or on the PATH."""
-    named = os.environ.get("KPACK_EXECUTABLE")
+    """Its path: that of KPACK_EXECUTABLE, or beside this file in a distribution, or on the PATH."""
     prefix = Path(__file__).resolve().parent / "../../../../.."
     beside = prefix.resolve() / "bin/kpack"
-    found = named or (str(beside) if beside.is_file() else shutil.which("kpack"))
+    named = os.environ.get("KPACK_EXECUTABLE") or (str(beside) if beside.is_file() else "kpack")
+    found = shutil.which(named)
     if not found:
-        sys.exit(f"kpack: error: {beside} does not exist, and the PATH has no kpack; set KPACK_EXECUTABLE")
+        sys.exit(f"kpack: error: {named}: no such program; set KPACK_EXECUTABLE to the command kpack")
     return found
 
 
