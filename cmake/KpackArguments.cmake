@@ -172,7 +172,7 @@ function(_kpack_check_arguments command)
   set(canonical "")
   foreach(target IN LISTS kpack_ARCHITECTURES)
     # Check only the form of GPU names: new GPUs then need no new kpack, yet typos are noticed.
-    if(NOT target MATCHES "^(gfx[0-9][0-9a-f][0-9a-f]+|gfx[0-9]+(-[0-9]+)*-generic|amdgcnspirv)(:(xnack|sramecc)[+-])*$")
+    if(NOT target MATCHES "^(gfx[0-9][0-9a-f][0-9a-f]+(-strict)?|gfx[0-9]+(-[0-9]+)*-generic|amdgcnspirv)(:(xnack|sramecc)[+-])*$")
       _kpack_fail(${command} "ARCHITECTURES has \"${target}\", which is not a target ID "
         "such as gfx1100, gfx9-4-generic or gfx90a:xnack+.")
     endif()

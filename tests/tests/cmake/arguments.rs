@@ -141,8 +141,7 @@ fn wrong_arguments_are_explained(package: &Package) {
         configure(&project, &call).fails_with(message);
     }
     configure(&project, &format!("{LIBRARY})")).succeeds();
-    let all =
-        "gfx900 gfx90a:sramecc+:xnack- gfx9-4-generic gfx11-generic:xnack+ gfx1250 amdgcnspirv";
+    let all = "gfx900 gfx90a:sramecc+:xnack- gfx9-4-generic gfx11-generic:xnack+ gfx1250 gfx1250-strict amdgcnspirv";
     configure(&project, &format!("{LIBRARY} ARCHITECTURES {all})")).succeeds();
 }
 
