@@ -13,6 +13,22 @@ use crate::digest::{Sha256, hex};
 /// Stands for the target ID in a search path.
 pub const GFXARCH: &str = "@GFXARCH@";
 
+/// A target ID in a package's name, as kpack's CMake package forms it: `gfx90a.xnack-on`. In a target
+/// ID's own form, `apt` reads the colon as an architecture and the last sign as an order.
+pub fn in_package_name(target: &str) -> String {
+    let mut parts = target.split(':');
+    let mut name = parts.next().unwrap_or_default().to_owned();
+    for feature in parts {
+        name.push('.');
+        match (feature.strip_suffix('+'), feature.strip_suffix('-')) {
+            (Some(on), _) => name.extend([on, "-on"]),
+            (_, Some(off)) => name.extend([off, "-off"]),
+            _ => name.push_str(feature),
+        }
+    }
+    name
+}
+
 /// A module and one of its components, `rocblas_lib`, which name its archives and manifests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group(String);
@@ -321,6 +337,18 @@ mod tests {
             ("rocblas_library.kpm", false),
         ] {
             assert_eq!(group.has_manifest(name), own, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_packages_have_neither_colons_nor_signs() {
+        for (target, name) in [
+            ("gfx1100", "gfx1100"),
+            ("gfx9-4-generic", "gfx9-4-generic"),
+            ("gfx90a:xnack+", "gfx90a.xnack-on"),
+            ("gfx942:sramecc+:xnack-", "gfx942.sramecc-on.xnack-off"),
+        ] {
+            assert_eq!(in_package_name(target), name);
         }
     }
 

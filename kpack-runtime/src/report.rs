@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::of_another_build;
-use kpack_format::names::{GFXARCH, Pattern, SearchPath};
+use kpack_format::names::{GFXARCH, Pattern, SearchPath, in_package_name};
 
 use crate::lookup::escaped;
 use crate::{Environment, Request, TargetId, candidates, regular_file};
@@ -164,7 +164,10 @@ impl Report {
                 let path = escaped(&place.directory.join(&file.filename));
                 let target = target.escape_debug().to_string();
                 let how = match hint {
-                    Some(hint) => format!("run `{}`", command(hint)).replace(GFXARCH, &target),
+                    Some(hint) => {
+                        let package = in_package_name(&target);
+                        format!("run `{}`", command(hint)).replace(GFXARCH, &package)
+                    }
                     None => format!("install the package that contains {path}"),
                 };
                 return format!("{how}: code for {target} exists, but is not installed");

@@ -518,14 +518,19 @@ fn anonymous(tree: &Tree, message: &str) -> String {
 fn a_manifest_tells_how_to_install_what_is_missing() {
     let tree = Tree::new();
     let directory = |name: &str| tree.path("lib/.kpack").join(name);
-    let targets = ["gfx1100", "gfx1100:xnack+", "gfx942"];
+    let targets = ["gfx1100", "gfx1100:xnack+", "gfx90a:xnack+", "gfx942"];
     write_manifest(&directory("vec_lib.a.kpm"), &targets, None);
     let hint = "pip install 'vec[device-@GFXARCH@]' \x1b[2J";
     write_manifest(&directory("vec_lib.kpm"), &targets, Some(hint));
-    for (isa, target) in [("gfx942:sramecc+:xnack-", "gfx942"), ("gfx1100", "gfx1100")] {
+    for (isa, target, package) in [
+        ("gfx942:sramecc+:xnack-", "gfx942", "gfx942"),
+        ("gfx1100", "gfx1100", "gfx1100"),
+        // As kpack's CMake package names it.
+        ("gfx90a:sramecc+:xnack+", "gfx90a:xnack+", "gfx90a.xnack-on"),
+    ] {
         let message = message(&tree, &[isa]);
         let what_to_do = format!(
-            "what to do: run `pip install 'vec[device-{target}]' \\u{{1b}}[2J`: code for {target} exists, but \
+            "what to do: run `pip install 'vec[device-{package}]' \\u{{1b}}[2J`: code for {target} exists, but \
              is not installed"
         );
         assert!(message.ends_with(&what_to_do), "{message}");

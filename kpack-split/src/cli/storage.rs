@@ -29,7 +29,8 @@ pub(super) struct Compression {
 #[derive(Debug, Args)]
 pub(super) struct InstallHint {
     /// How users install the archive of a target, such as "apt install vec-@GFXARCH@"; @GFXARCH@ stands for
-    /// the target ID. The manifest keeps it, and the loader prints it if that archive is missing
+    /// the target ID, written gfx90a.xnack-on. The manifest keeps it, and the loader prints it if that
+    /// archive is missing
     #[arg(long, value_name = "TEXT")]
     pub(super) install_hint: Option<String>,
 }
