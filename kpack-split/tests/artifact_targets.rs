@@ -5,6 +5,8 @@ mod blas;
 mod markers;
 mod verified;
 
+use std::fs;
+
 use kpack_format::TargetId;
 use kpack_split::Error;
 use kpack_split::artifact::split::{
@@ -16,7 +18,7 @@ use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
 use blas::{HIPBLASLT, ROCBLAS, artifact, files, manifest, options, refusal, run, warnings, write};
-use verified::{check, check_with, checks};
+use verified::{assert_found, check, check_with, checks, faults};
 
 fn targets(names: &[&str]) -> Vec<TargetId> {
     names.iter().map(|name| name.parse().unwrap()).collect()
@@ -159,6 +161,46 @@ fn where_none_of_the_expected_targets_is_there_the_generic_artifact_is_all() {
         let report = check_with(&output, "", None, &["gfx1201"]);
         assert!(!report.holds(), "{layout:?}: {report:#?}");
     }
+}
+
+/// Only a manifest that lists none tells that no archives are expected.
+#[test]
+fn lost_archives_are_a_fault_whatever_is_lost_with_them() {
+    let (input, output) = (artifact(), Tree::new());
+    let mut options = options(&input, &output);
+    options.targets = targets(&["gfx1100"]);
+    run(&options);
+    fs::remove_dir_all(output.path("blas_lib_gfx1100")).unwrap();
+    let library = format!("blas_lib_generic/{ROCBLAS}/lib/librocblas.so.5");
+    let lost = |reason: &str| assert_found(&check(&output, &library), &["librocblas", reason]);
+    let path = format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm");
+    let mut manifest = manifest(&output, &path);
+    // The manifest lists the archive,
+    lost("the manifest lists a kpack for gfx1100");
+    // does not list it, though the marker expects its code,
+    manifest.kpack_files.clear();
+    fs::write(output.path(&path), manifest.to_bytes()).unwrap();
+    lost("no kpack found");
+
+    // cannot be read, or is lost as well.
+    options.targets = targets(&["gfx1201"]);
+    run(&options);
+    assert_eq!(faults(&check(&output, &library)), [""; 0]);
+    fs::write(output.path(&path), "damaged").unwrap();
+    lost("no kpack found");
+    fs::remove_file(output.path(&path)).unwrap();
+    lost("no kpack found");
+}
+
+#[test]
+fn all_device_code_of_a_split_artifact_may_be_left_out() {
+    let (input, split, output) = (artifact(), Tree::new(), Tree::new());
+    run(&options(&input, &split));
+    let generic = split.path("blas_lib_generic");
+    let mut options = Options::new(generic, output.root(), "blas_lib");
+    options.targets = targets(&["gfx1201"]);
+    run(&options);
+    assert_eq!(faults(&check(&output, "")), [""; 0]);
 }
 
 #[test]

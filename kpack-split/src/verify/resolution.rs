@@ -1,7 +1,7 @@
 //! Verifies that a split binary finds each of its code objects through its marker.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
@@ -10,6 +10,7 @@ use super::archive::counted;
 use super::resolver::{Place, Resolver};
 use super::{Context, Options, Outcome, Report, Subject};
 use crate::Error;
+use crate::input::read_manifest;
 
 /// The code objects that wrappers with one marker need, and where they are.
 struct Resolution<'a> {
@@ -64,7 +65,7 @@ pub(super) fn verify(
             report.fault(Subject::Resolution, path, text);
         }
     }
-    required_are_there(path, marker, &this.resolver, this.options, report);
+    required_are_there(path, marker, &this.resolver, this.options, report)?;
     let mut targets = this.resolver.targets();
     targets.retain(|target| this.options.wants(target));
     for target in &targets {
@@ -177,7 +178,7 @@ fn required_are_there(
     resolver: &Resolver,
     options: &Options,
     report: &mut Report,
-) {
+) -> Result<(), Error> {
     let damaged = |target: &str| {
         let mut files = resolver
             .kpacks
@@ -196,8 +197,9 @@ fn required_are_there(
     } else {
         options.targets.iter().map(ToString::to_string).collect()
     };
-    let manifests = &resolver.kpacks.manifests;
-    if required.is_empty() && marker.code_ids.is_empty() && !manifests.is_empty() {
+    let none_are_expected =
+        || Ok(marker.code_ids.is_empty() && none_are_listed(&resolver.kpacks.manifests)?);
+    if required.is_empty() && none_are_expected()? {
         let text = "its manifest lists no kpack: splitting left out all of its device code";
         report.note(Subject::Resolution, path, text);
     } else if required.is_empty() {
@@ -225,4 +227,18 @@ fn required_are_there(
         };
         report.fault(Subject::Resolution, path, text);
     }
+    Ok(())
+}
+
+/// Whether there are manifests, and all of them can be read and list no archive. Archives that were
+/// lost are still listed.
+fn none_are_listed(manifests: &[PathBuf]) -> Result<bool, Error> {
+    for manifest in manifests {
+        match read_manifest(manifest) {
+            Ok(manifest) if manifest.kpack_files.is_empty() => {}
+            Ok(_) | Err(Error::Refused { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(!manifests.is_empty())
 }

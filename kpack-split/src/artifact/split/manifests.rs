@@ -17,14 +17,6 @@ pub(super) struct Listed {
     manifest: Manifest,
 }
 
-/// The new form of a manifest that lists a skipped archive.
-pub(super) enum Rewritten {
-    /// It has these bytes.
-    Bytes(Vec<u8>),
-    /// It would list nothing.
-    Gone,
-}
-
 impl Listed {
     /// The targets that it lists.
     pub(super) fn targets(&self) -> impl Iterator<Item = TargetId> {
@@ -32,17 +24,13 @@ impl Listed {
         names.filter_map(|name| name.parse().ok())
     }
 
-    /// Its new form; `None` if it stays unchanged.
-    pub(super) fn rewritten(&self, targets: &Targets) -> Option<Rewritten> {
+    /// Its new bytes; `None` if everything in it is kept. An empty list is kept as well: it tells that
+    /// no archives are expected.
+    pub(super) fn rewritten(&self, targets: &Targets) -> Option<Vec<u8>> {
         let mut manifest = self.manifest.clone();
         retain(&mut manifest, targets);
-        if manifest.kpack_files.len() == self.manifest.kpack_files.len() {
-            return None;
-        }
-        Some(match manifest.kpack_files.is_empty() {
-            true => Rewritten::Gone,
-            false => Rewritten::Bytes(manifest.to_bytes()),
-        })
+        let is_changed = manifest.kpack_files.len() != self.manifest.kpack_files.len();
+        is_changed.then(|| manifest.to_bytes())
     }
 }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::contents::Contents;
-use super::manifests::Rewritten;
 use super::modules::{FatBinary, Module};
 use super::report::Report;
 use super::sources::Trees;
@@ -142,7 +141,7 @@ struct Planner<'a> {
     contents: &'a Contents,
     targets: &'a Targets,
     /// Manifests that list something that is left out.
-    rewritten: HashMap<&'a Path, Rewritten>,
+    rewritten: HashMap<&'a Path, Vec<u8>>,
     /// Archives and manifests that are written with the new device code.
     written_anew: HashSet<&'a Path>,
     artifacts: BTreeMap<Option<TargetId>, Output>,
@@ -216,8 +215,7 @@ impl<'a> Planner<'a> {
             return Err(Error::refused(&item.from, reason));
         }
         match (self.rewritten.remove(item.from.as_path()), &item.class) {
-            (Some(Rewritten::Gone), _) => {}
-            (Some(Rewritten::Bytes(bytes)), _) => output.add_bytes(path, bytes, &item.from),
+            (Some(bytes), _) => output.add_bytes(path, bytes, &item.from),
             (None, Class::Split) => {
                 let left_out = &self.targets.left_out;
                 output.add_edited(path, item, code_ids::without(&item.from, left_out)?);
