@@ -103,52 +103,32 @@ impl Kernels {
         }))
     }
 
-    /// Reads the code object of the wrapper at `position`; a text says why it is damaged.
-    fn read(
-        &mut self,
-        position: u32,
-        target: &str,
-    ) -> Result<Option<Result<Vec<u8>, String>>, Error> {
-        let Some((resolver, index)) = self.wrappers.get(&position) else {
-            return Ok(None);
-        };
-        let resolver = &mut self.resolvers[*resolver];
-        let Some(place) = resolver.find(*index, target) else {
-            return Ok(None);
-        };
-        let read = resolver.read(place, *index, target);
-        let path = resolver.path(place);
-        match read.map_err(|error| Error::archive(path, "read", error)) {
-            Ok(bytes) => Ok(Some(Ok(bytes))),
-            Err(Error::Refused { path, reason }) => {
-                Ok(Some(Err(format!("`{}`: {reason}", path.display()))))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Compares a code object with `code`, the original's. Returns the faults.
+    /// Compares a code object with `code`, the original's, in each archive that has it: archives of
+    /// several groups of targets may. Returns the faults.
     fn faults(&mut self, position: u32, code: &DeviceCodeObject) -> Result<Vec<String>, Error> {
         let target = code.target.to_string();
         let mut faults = Vec::new();
-        if let Some((resolver, index)) = self.wrappers.get(&position)
-            && let holders = self.resolvers[*resolver].holders(*index, &target)
-            && holders.len() > 1
-        {
-            let holders = holders.iter().map(|path| path.display().to_string());
-            let holders = Vec::from_iter(holders).join("`, `");
-            faults.push(format!("is in several kpacks: `{holders}`"));
+        let mut places = Vec::new();
+        if let Some((resolver, index)) = self.wrappers.get(&position) {
+            let resolver = &mut self.resolvers[*resolver];
+            places = resolver.places(*index, &target);
+            for &place in &places {
+                let read = resolver.read(place, *index, &target);
+                let path = resolver.path(place);
+                let reason = match read.map_err(|error| Error::archive(path, "read", error)) {
+                    Ok(bytes) if bytes == code.bytes => continue,
+                    Ok(bytes) => difference(&code.bytes, &bytes),
+                    Err(Error::Refused { reason, .. }) => reason.to_string(),
+                    Err(error) => return Err(error),
+                };
+                faults.push(format!("{reason}, in `{}`", path.display()));
+            }
         }
-        faults.extend(match self.read(position, &target)? {
-            Some(Ok(bytes)) if bytes == code.bytes => None,
-            Some(Ok(bytes)) => Some(difference(&code.bytes, &bytes)),
-            Some(Err(reason)) => Some(reason),
-            None => Some(
-                "the original has a code object, the kpacks have none (to leave targets out, \
-                 name those to verify)"
-                    .to_owned(),
-            ),
-        });
+        if places.is_empty() {
+            let text = "the original has a code object, the kpacks have none (to leave targets out, \
+                        name those to verify)";
+            faults.push(text.to_owned());
+        }
         Ok(faults)
     }
 

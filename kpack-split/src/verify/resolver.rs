@@ -86,34 +86,32 @@ impl Resolver {
 
     /// Locates the code object of wrapper `index` for `target`.
     pub(crate) fn find(&self, index: u32, target: &str) -> Option<Place> {
-        let kernel = self.kernel(index);
-        self.archives
-            .iter()
-            .enumerate()
-            .find_map(|(archive, opened)| {
-                let is_right = opened.target == target && !opened.is_of_another_build;
-                let open = lock(&opened.archive);
-                let found = open.toc().kernels.get(&kernel)?.get(target)?;
-                is_right.then_some(Place {
-                    archive,
-                    ordinal: found.ordinal,
-                    size: found.original_size,
-                })
-            })
+        self.places(index, target).into_iter().next()
     }
 
-    /// The archives that have a code object of wrapper `index` for `target`.
-    pub(crate) fn holders(&self, index: u32, target: &str) -> Vec<&Path> {
+    /// The locations of the code object of wrapper `index` for `target`: one in each archive that has it.
+    pub(crate) fn places(&self, index: u32, target: &str) -> Vec<Place> {
         let kernel = self.kernel(index);
-        let has = |opened: &&Opened| {
+        let mut places: Vec<Place> = Vec::new();
+        for (archive, opened) in self.archives.iter().enumerate() {
+            // Two search paths may lead to the same archive.
+            let is_known = places.iter().any(|known| self.path(*known) == opened.path);
+            if is_known || opened.target != target || opened.is_of_another_build {
+                continue;
+            }
             let open = lock(&opened.archive);
             let targets = open.toc().kernels.get(&kernel);
-            targets.is_some_and(|targets| targets.contains_key(target))
-        };
-        let holders = self.archives.iter().filter(has);
-        // Two search paths may lead to the same archive.
-        let places: BTreeSet<&Path> = holders.map(|opened| opened.path.as_path()).collect();
-        places.into_iter().collect()
+            places.extend(
+                targets
+                    .and_then(|targets| targets.get(target))
+                    .map(|found| Place {
+                        archive,
+                        ordinal: found.ordinal,
+                        size: found.original_size,
+                    }),
+            );
+        }
+        places
     }
 
     /// Path of the archive.

@@ -63,6 +63,7 @@ pub(super) fn compare(
                 path.canonicalize()
                     .map_err(|e| Error::io(path, "find", e))?,
             ],
+            has_groups: false,
         };
         return pair.compare(context, report);
     }
@@ -87,11 +88,13 @@ fn artifact(
     report: &mut Report,
 ) -> Result<(), Error> {
     let prefixes = manifest_txt::read(unsplit)?;
+    let has_groups = roots.iter().any(|root| is_of_group(root));
     for prefix in &prefixes {
         if unsplit.join(prefix).is_dir() {
             let pair = Pair {
                 unsplit: unsplit.join(prefix),
                 roots: roots.iter().map(|root| root.join(prefix)).collect(),
+                has_groups,
             };
             pair.compare(context, report)?;
         }
@@ -99,6 +102,7 @@ fn artifact(
     let whole = Pair {
         unsplit: unsplit.to_owned(),
         roots: roots.to_vec(),
+        has_groups,
     };
     whole.compare_outside(&prefixes, context, report)
 }
@@ -107,6 +111,8 @@ fn artifact(
 struct Pair {
     unsplit: PathBuf,
     roots: Vec<PathBuf>,
+    /// Whether the roots are recombined artifacts.
+    has_groups: bool,
 }
 
 impl Pair {
@@ -150,10 +156,12 @@ impl Pair {
             .filter(|place| place.symlink_metadata().is_ok())
             .collect();
         let is_directory = matches!(entry.node, Node::Directory { .. });
+        // Groups may have targets in common.
+        let may_share = self.has_groups && matches!(entry.class, Class::Target { .. });
         match &places[..] {
             [] if matches!(entry.node, Node::Directory { empty: false }) => {}
             [] => report.fault(Subject::Files, &unsplit, "is lost: no output has it"),
-            [place, second, ..] if !is_directory => {
+            [place, second, ..] if !is_directory && !may_share => {
                 let text = format!("is in {} as well", second.display());
                 report.fault(Subject::Files, place, text);
             }
@@ -162,8 +170,10 @@ impl Pair {
                     report.fault(Subject::Files, place, "was a directory");
                 }
             }
-            [place, ..] => {
-                self.same(place, &entry.path, &entry.class, context, &mut report)?;
+            places => {
+                for place in places {
+                    self.same(place, &entry.path, &entry.class, context, &mut report)?;
+                }
                 return Ok((report, true));
             }
         }
@@ -179,7 +189,6 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         let faults = report.count(Outcome::Fault);
-        let recombined = self.roots.iter().any(|root| is_of_group(root));
         let mut expected = BTreeSet::new();
         let mut files = 0;
         for entry in manifest_txt::walk_outside(&self.unsplit, prefixes) {
@@ -190,8 +199,8 @@ impl Pair {
             let is_directory = entry.file_type().is_dir();
             let mut places = self.roots.iter().map(|root| root.join(path));
             match places.find(|place| place.symlink_metadata().is_ok()) {
-                None if recombined && is_directory => {}
-                None if recombined => {
+                None if self.has_groups && is_directory => {}
+                None if self.has_groups => {
                     let text = "is in no prefix; recombined artifacts do not have it";
                     report.note(Subject::Files, unsplit, text);
                 }
