@@ -208,14 +208,20 @@ fn without_a_target() {
 }
 
 #[test]
-fn flags_with_an_open_quote() {
+fn flags_or_a_compiler_with_an_open_quote() {
     let tree = package();
-    let mut hip = build(&tree, &[("HIPFLAGS", "-O2 '-DX=1")]);
-    let error = error(&tree, hip.offload_arch("gfx1100"));
-    assert_eq!(
-        error,
-        "HIPFLAGS is `-O2 '-DX=1`: a quote is not closed; close it"
-    );
+    for (name, value) in [
+        ("HIPFLAGS", "-O2 '-DX=1"),
+        // No comment: the quote counts.
+        ("HIPFLAGS", "-O2 #x '-DX=1"),
+        ("HIPCXX", "clang++-19 '-DX=1"),
+    ] {
+        let mut hip = build(&tree, &[(name, value)]);
+        assert_eq!(
+            error(&tree, hip.offload_arch("gfx1100")),
+            format!("{name} is `{value}`: a quote is not closed; close it")
+        );
+    }
 }
 
 #[test]

@@ -2,12 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::device_code::{self, Wanted};
-use super::environment::Environment;
+use super::environment::{Environment, words};
 use crate::Error;
 
 /// Paths of the compilers in a ROCm installation.
@@ -132,7 +131,7 @@ impl Compiler {
         rocm: Option<PathBuf>,
         wanted: &Wanted<'_>,
     ) -> Result<Self, Error> {
-        let (program, arguments) = words(path, named);
+        let (program, arguments) = program_and_arguments(path, named)?;
         program
             .ok_or_else(|| "no such program".to_owned())
             .and_then(|program| Self::new(program, arguments, rocm).fit(wanted))
@@ -241,16 +240,18 @@ fn candidates(path: &OsStr, rocm: Option<&Path>, usual: &Path) -> Vec<Candidate>
     candidates
 }
 
-/// Splits a program from its arguments, as in `ccache clang++`. The path of a program without
+/// Splits `HIPCXX` into a program and its arguments, as in `ccache clang++`. The path of a program without
 /// arguments may have spaces.
-fn words(path: &OsStr, named: &OsStr) -> (Option<PathBuf>, Vec<OsString>) {
+fn program_and_arguments(
+    path: &OsStr,
+    named: &OsStr,
+) -> Result<(Option<PathBuf>, Vec<OsString>), Error> {
     if let Some(program) = on_path(path, named) {
-        return (Some(program), Vec::new());
+        return Ok((Some(program), Vec::new()));
     }
-    let words = shlex::bytes::split(named.as_bytes()).unwrap_or_default();
-    let mut words = words.into_iter().map(OsString::from_vec);
+    let mut words = words("HIPCXX", named)?.into_iter();
     let program = words.next().and_then(|program| on_path(path, &program));
-    (program, words.collect())
+    Ok((program, words.collect()))
 }
 
 /// Finds a program by its name or path.

@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use crate::Error;
@@ -65,5 +66,35 @@ impl Environment {
     /// The names of the variables read.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.borrow().iter().cloned().collect()
+    }
+}
+
+/// Splits the value of a variable into words. Quotes and `\` work as in a shell; `#` starts no comment.
+pub(crate) fn words(name: &str, value: &OsStr) -> Result<Vec<OsString>, Error> {
+    // No variable has a NUL, and to `shlex` it is a letter.
+    let replaced = |bytes: &[u8], from: u8, to: u8| -> Vec<u8> {
+        let bytes = bytes.iter();
+        bytes
+            .map(|byte| if *byte == from { to } else { *byte })
+            .collect()
+    };
+    let Some(words) = shlex::bytes::split(&replaced(value.as_bytes(), b'#', 0)) else {
+        let value = value.display();
+        return Err(Error::usage(format!(
+            "{name} is `{value}`: a quote is not closed; close it"
+        )));
+    };
+    let words = words.iter().map(|word| replaced(word, 0, b'#'));
+    Ok(words.map(OsString::from_vec).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn words_as_in_a_shell_without_comments() {
+        let words = words("HIPFLAGS", "-O2 #x '-DY=a #b' \\#z c#".as_ref()).unwrap();
+        assert_eq!(words, ["-O2", "#x", "-DY=a #b", "#z", "c#"]);
     }
 }

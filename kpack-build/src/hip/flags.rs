@@ -1,14 +1,13 @@
 //! Flags for the compiler and the linker.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
 use super::Hip;
 use super::compiler::Compiler;
-use super::environment::Environment;
+use super::environment::{Environment, words};
 use crate::Error;
 
 /// Flags for a header directory, which follows joined or as the next argument.
@@ -73,16 +72,8 @@ pub(super) struct BuildDirectories<'a> {
 /// The flags from the package and `HIPFLAGS`.
 pub(super) fn own(hip: &Hip, environment: &Environment) -> Result<Vec<OsString>, Error> {
     let more = environment.get("HIPFLAGS").unwrap_or_default();
-    let Some(more) = shlex::bytes::split(more.as_bytes()) else {
-        let more = more.display();
-        return Err(Error::usage(format!(
-            "HIPFLAGS is `{more}`: a quote is not closed; close it"
-        )));
-    };
-    let given = hip.flags.iter().cloned();
-    Ok(given
-        .chain(more.into_iter().map(OsString::from_vec))
-        .collect())
+    let more = words("HIPFLAGS", &more)?;
+    Ok(hip.flags.iter().cloned().chain(more).collect())
 }
 
 /// The flags of one build.

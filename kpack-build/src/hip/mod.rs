@@ -43,7 +43,7 @@ pub use library::Library;
 /// | --- | --- |
 /// | `HIPCXX` | the compiler; with a launcher in front, as `ccache clang++` |
 /// | `ROCM_PATH` | the ROCm installation: its compiler, headers, and library `amdhip64` |
-/// | `HIPFLAGS` | further flags, separated by spaces; quotes as in a shell |
+/// | `HIPFLAGS` | further flags, separated by spaces; quotes as in a shell, `#` starts no comment |
 /// | `KPACK_OFFLOAD_ARCH` | GPU targets where the script names none, separated by `;`, `,` or spaces |
 #[derive(Debug, Clone, Default)]
 pub struct Hip {
