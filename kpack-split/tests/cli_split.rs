@@ -396,6 +396,7 @@ fn killed_at_any_moment_it_leaves_no_artifact_that_looks_complete_and_is_not() {
             }
             command(&tree, &SPLIT)
         },
+        || tree.snapshot_with_times(),
         |run| {
             if tree.path("out").exists() {
                 let found = artifacts(&tree);

@@ -454,6 +454,7 @@ fn a_run_that_is_killed() {
             ];
             command(&tree.borrow(), &arguments)
         },
+        || tree.borrow().snapshot_with_times(),
         |run| {
             let tree = tree.borrow();
             let library = tree.path("lib/libvec.so");

@@ -74,6 +74,7 @@ fn what_is_there_is_whole_and_a_second_run_completes_it() {
             }
             recombine(&tree)
         },
+        || tree.snapshot_with_times(),
         |run| {
             let (found, _) = artifacts(&tree);
             for (artifact, files) in &found {

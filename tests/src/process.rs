@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
@@ -58,37 +58,53 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) {
         .args([from.as_ref(), to.as_ref()]));
 }
 
-/// How often [`kill_at_any_moment`] starts a command.
-pub const KILLED_RUNS: u32 = 100;
+/// How often [`kill_at_any_moment`] starts a command, and how often at most.
+const KILLED_RUNS: u32 = 100;
+const MOST_RUNS: u32 = 20 * KILLED_RUNS;
 
 /// Runs a command once to its end, and then again and again, killing each run at another moment. The
-/// moments are spread over the time that the first run took, and a little beyond.
+/// moments are spread over the time that a run takes, and a little beyond, and adapt if that changes.
+/// There are more runs until one was killed after it had changed something.
 ///
 /// `command` prepares each run, and `check` looks at what it left; both get its number, which is 0
-/// for the first.
+/// for the first. `state` is what the command changes.
 ///
 /// # Panics
-/// The command cannot be started, or no run was killed before it ended.
-pub fn kill_at_any_moment(mut command: impl FnMut(u32) -> Command, mut check: impl FnMut(u32)) {
+/// The command cannot be started, or no run was killed after it had changed something.
+pub fn kill_at_any_moment<S: PartialEq>(
+    mut command: impl FnMut(u32) -> Command,
+    state: impl Fn() -> S,
+    mut check: impl FnMut(u32),
+) {
     let mut start = |run| {
         let mut command = command(run);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().unwrap()
+        (state(), Instant::now(), command.spawn().unwrap())
     };
-    let started = Instant::now();
-    assert!(start(0).wait().unwrap().success());
-    let whole = started.elapsed();
-    let mut killed = 0;
-    for run in 1..=KILLED_RUNS {
-        let mut child = start(run);
+    let (_, started, mut child) = start(0);
+    assert!(child.wait().unwrap().success());
+    let mut whole = started.elapsed();
+    let mut killed_at_work = 0;
+    let mut run = 0;
+    while run < KILLED_RUNS || killed_at_work == 0 {
+        assert!(
+            run < MOST_RUNS,
+            "no run was killed after it had changed something"
+        );
+        run += 1;
+        let (before, _, mut child) = start(run);
         // In an order that looks random.
         let moment = whole.mul_f64(f64::from((run - 1) * 37 % KILLED_RUNS) / 90.0);
         thread::sleep(moment);
         child.kill().unwrap();
-        killed += u32::from(!child.wait().unwrap().success());
+        let killed = child.wait().unwrap().code().is_none();
+        match killed {
+            true if moment > whole => whole = moment * 2,
+            false => whole = whole.min(moment).max(Duration::from_millis(1)),
+            true => {}
+        }
+        killed_at_work += u32::from(killed && state() != before);
         check(run);
     }
-    println!("{killed} of {KILLED_RUNS} runs were killed within {whole:?}");
-    // How many depends on what else the machine does; the first is killed as soon as it has started.
-    assert!(killed > 0, "no run was killed before it ended");
+    println!("{killed_at_work} of {run} runs were killed at work; a run takes about {whole:?}");
 }
