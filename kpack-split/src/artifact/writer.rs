@@ -94,8 +94,8 @@ impl Writer {
                 .write_all(bytes)
                 .map_err(|e| Error::io(&to, "write", e))?,
         }
-        let set = set_metadata(&output, &metadata(like)?);
-        set.map_err(|e| Error::io(&to, "set the mode of", e))
+        let like = fs::metadata(like).map_err(|e| Error::io(like, "read", e))?;
+        set_metadata(&output, &like).map_err(|e| Error::io(&to, "set the mode of", e))
     }
 
     /// The path to write an entry to. Creates its directory.
@@ -217,5 +217,18 @@ mod tests {
                 && error.contains("cannot be read back: larger than 16 MiB"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn new_bytes_have_the_mode_of_the_file_that_a_link_leads_to() {
+        let tree = tempfile::tempdir().unwrap();
+        let (file, link) = (tree.path().join("file"), tree.path().join("link"));
+        fs::write(&file, "model").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        symlink("file", &link).unwrap();
+        let writer = Writer::new(tree.path().join("artifact")).unwrap();
+        writer.bytes(Path::new("new"), b"bytes", &link).unwrap();
+        let written = fs::metadata(tree.path().join("artifact/new")).unwrap();
+        assert_eq!(written.mode() & 0o7777, 0o640);
     }
 }
