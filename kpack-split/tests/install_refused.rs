@@ -98,6 +98,32 @@ fn a_file_that_is_truncated_anywhere() {
     }
 }
 
+/// What is truncated may be all that the prefix has.
+#[test]
+fn a_truncated_file_with_device_code_among_all_binaries() {
+    let tree = Tree::new();
+    let path = tree.path("lib/libvec.so");
+    library().build(&path).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let mut options = Options::new(tree.root(), "vec", [""; 0]);
+    options.all = true;
+    // Given a library that ends anywhere after the begin of its device code,
+    let end = bytes.len();
+    for cut in [end * 3 / 4, end - 1] {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        let before = tree.snapshot_with_times();
+        // when all binaries are installed, then it is an error, and not passed over.
+        let error = install(&options, &()).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        let text = error.in_one_line();
+        assert!(text.contains("libvec.so: "), "{text}");
+        assert_eq!(tree.snapshot_with_times(), before);
+    }
+    // A text is no binary.
+    fs::write(&path, "no library").unwrap();
+    install(&options, &()).unwrap();
+}
+
 #[test]
 fn other_files_and_other_machines() {
     assert!(refused(b"#!/bin/sh\necho\n").contains("not an executable or shared object"));

@@ -9,7 +9,7 @@ use walkdir::DirEntry;
 
 use super::classify::{Class, Classification, KPACK, Node, Observation, Topic};
 use super::content::Content;
-use super::data_file::{self, is_package, not_data};
+use super::data_file::{is_package, not_data};
 use super::databases::{self, Database, ForAll, Merge, Place, Selection};
 use super::elf_header::Headers;
 use super::kernel_cache::{self, Unreadable};
@@ -78,8 +78,7 @@ impl Classifier<'_> {
             return Ok(true);
         }
         let kind = input::identify(self.full, file)?;
-        let has_bundle =
-            || data_file::has_bundle(file).map_err(|e| Error::io(self.full, "read", e));
+        let has_bundle = || input::has_bundle(file).map_err(|e| Error::io(self.full, "read", e));
         Ok(kind == Some(FileKind::Linked) && has_bundle()?)
     }
 

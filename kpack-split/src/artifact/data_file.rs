@@ -6,8 +6,6 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use kpack_format::offload_bundle::{COMPRESSED_MAGIC, PLAIN_MAGIC};
-
 use crate::Error;
 use crate::input::FileKind;
 
@@ -65,26 +63,6 @@ fn ends_in(path: &Path, extensions: &[&str]) -> bool {
     let name = name.to_ascii_lowercase();
     let name = uncompressed(&name);
     extensions.iter().any(|end| stem(name, end).is_some())
-}
-
-/// Whether a file contains the start of an offload bundle anywhere.
-pub(super) fn has_bundle(file: &File) -> io::Result<bool> {
-    const STEP: usize = 1 << 20;
-    let mut buffer = vec![0; STEP + PLAIN_MAGIC.len()];
-    let mut at = 0;
-    loop {
-        let read = file.read_at(&mut buffer, at)?;
-        let bytes = &buffer[..read];
-        let begins = |magic: &[u8]| bytes.windows(magic.len()).any(|window| window == magic);
-        if begins(PLAIN_MAGIC) || begins(COMPRESSED_MAGIC) {
-            return Ok(true);
-        }
-        if read <= PLAIN_MAGIC.len() {
-            return Ok(false);
-        }
-        // The next piece begins with the end of this one, where a magic may be cut in two.
-        at += (read - PLAIN_MAGIC.len()) as u64;
-    }
 }
 
 fn is_script(file: &File) -> io::Result<bool> {

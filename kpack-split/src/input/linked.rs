@@ -1,11 +1,11 @@
 //! Executables and shared objects.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use kpack_format::marker::{Marker, SECTION_NAME};
-use kpack_format::offload_bundle::Bundle;
+use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
 
 use super::{elf_error, open, open_bundle, wrapper_error};
 use crate::Error;
@@ -81,5 +81,27 @@ impl Linked {
         };
         let zeroes = bytes[size..].iter().take_while(|byte| **byte == 0).count();
         Ok(size + zeroes)
+    }
+}
+
+/// Whether a file contains the start of an offload bundle anywhere.
+pub(crate) fn has_bundle(file: &File) -> io::Result<bool> {
+    use std::os::unix::fs::FileExt;
+
+    const STEP: usize = 1 << 20;
+    let mut buffer = vec![0; STEP + PLAIN_MAGIC.len()];
+    let mut at = 0;
+    loop {
+        let read = file.read_at(&mut buffer, at)?;
+        let bytes = &buffer[..read];
+        let begins = |magic: &[u8]| bytes.windows(magic.len()).any(|window| window == magic);
+        if begins(PLAIN_MAGIC) || begins(COMPRESSED_MAGIC) {
+            return Ok(true);
+        }
+        if read <= PLAIN_MAGIC.len() {
+            return Ok(false);
+        }
+        // The next piece begins with the end of this one, where a magic may be cut in two.
+        at += (read - PLAIN_MAGIC.len()) as u64;
     }
 }

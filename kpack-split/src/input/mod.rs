@@ -14,6 +14,6 @@ pub(crate) use kpack_build::shared::input::{
 };
 pub use kpacks::{Kpack, Kpacks};
 pub(crate) use kpacks::{find_kpacks, prefix_of};
-pub(crate) use linked::Linked;
+pub(crate) use linked::{Linked, has_bundle};
 pub(crate) use markers::Marked;
 pub(crate) use overlay::Overlay;

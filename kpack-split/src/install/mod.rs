@@ -248,8 +248,8 @@ fn binaries(
     Ok(binaries)
 }
 
-/// Reads the linked files in the prefix and keeps those with device code. Skips files whose headers
-/// are damaged or for another machine. Of all others, device code that cannot be read is an error:
+/// Reads the linked files in the prefix and keeps those with device code. Skips files without device
+/// code whose headers are damaged or for another machine. Device code that cannot be read is an error:
 /// without it, the binary would not work.
 fn all_binaries(
     prefix: &Prefix,
@@ -259,9 +259,13 @@ fn all_binaries(
     let root = prefix.root().path();
     let mut binaries = Vec::new();
     for path in prefix.linked_files()? {
-        if let Err(error) = Image::read(input::open(&path)?) {
+        let file = input::open(&path)?;
+        let has_bundle = || input::has_bundle(&file).map_err(|e| Error::io(&path, "read", e));
+        if let Err(error) = Image::read(&file) {
             match input::elf_error(&path, error) {
-                Error::Refused { path, reason } => report.warn(path, format!("skipped: {reason}")),
+                Error::Refused { path, reason } if !has_bundle()? => {
+                    report.warn(path, format!("skipped: {reason}"))
+                }
                 error => return Err(error),
             }
             continue;
