@@ -75,6 +75,33 @@ fn code_of_a_target_in_two_groups_is_compared_in_both() {
     }
 }
 
+#[test]
+fn a_processor_means_its_targets_with_any_features() {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx90a:xnack+", "gfx90a:xnack-"]);
+    let faults = |targets: &[&str]| faults(&check_with(&tree, "shards", None, targets));
+    assert_eq!(faults(&["gfx90a"]), [""; 0]);
+    assert_eq!(faults(&["gfx90a:xnack+"]), [""; 0]);
+    // A missing archive of one of them is missed,
+    let lost = at(
+        "gfx90a:xnack-",
+        "lib/.kpack/rocblas_lib_gfx90a:xnack-.kpack",
+    );
+    fs::remove_file(tree.path(&lost)).unwrap();
+    let found = faults(&["gfx90a"]);
+    let is_missing = |fault: &String| fault.contains("gfx90a:xnack-") && fault.contains("missing");
+    assert!(found.iter().any(is_missing), "{found:#?}");
+    // and a target that none has, whether with features or without.
+    for target in ["gfx90a:sramecc+", "gfx908"] {
+        let text = format!("no kpack for {target}");
+        let found = faults(&[target]);
+        assert!(
+            found.iter().any(|fault| fault.contains(&text)),
+            "{found:#?}"
+        );
+    }
+}
+
 /// A path in an artifact of the shard.
 fn at(artifact: &str, file: &str) -> String {
     format!("shards/linux-a/blas_lib_{artifact}/{PREFIX}/{file}")

@@ -10,7 +10,7 @@ use kpack_format::digest::{Hasher, Sha256};
 
 use super::archive::counted;
 use super::resolver::Resolver;
-use super::{Context, Report, Subject};
+use super::{Context, Report, Subject, means};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
 use crate::input::{Linked, wrapper_error};
@@ -48,7 +48,7 @@ pub(super) fn verify(
         }
     }
     for target in &context.options.targets {
-        if !digests.contains_key(&target.to_string()) {
+        if !digests.keys().any(|found| means(target, found)) {
             let text = format!("joined, but not for {target}");
             report.fault(Subject::CodeObjects, path, text);
         }

@@ -8,7 +8,7 @@ use kpack_format::manifest::Manifest;
 use kpack_format::names::Group;
 
 use super::archive::counted;
-use super::{Context, Report, Subject};
+use super::{Context, Report, Subject, means};
 use crate::Error;
 use crate::artifact::rules::not_as_listed;
 use crate::input::{manifest_parts, read_manifest};
@@ -152,7 +152,7 @@ impl Check<'_> {
     fn lists_all(&mut self, group: &Group) -> Result<(), Error> {
         let files = &self.manifest.kpack_files;
         for wanted in &self.context.options.targets {
-            if !files.contains_key(&wanted.to_string()) {
+            if !files.keys().any(|target| means(wanted, target)) {
                 let there: Vec<&str> = files.keys().map(String::as_str).collect();
                 let there = there.join(", ");
                 self.faults

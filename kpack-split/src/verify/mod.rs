@@ -43,7 +43,8 @@ pub struct Options {
     /// The unsplit original of the only path, a binary or a directory. Code objects and host code
     /// are compared; in directories, also whether files were lost.
     pub against: Option<PathBuf>,
-    /// The targets that must be present; if empty, those that the manifests list.
+    /// The targets that must be present, a processor with any features; if empty, those that the
+    /// manifests list.
     pub targets: Vec<TargetId>,
     /// Number of threads; `None` for the number of processors.
     pub jobs: Option<NonZeroUsize>,
@@ -51,12 +52,13 @@ pub struct Options {
 
 impl Options {
     fn wants(&self, target: &str) -> bool {
-        self.targets.is_empty()
-            || self
-                .targets
-                .iter()
-                .any(|wanted| wanted.to_string() == target)
+        self.targets.is_empty() || self.targets.iter().any(|wanted| means(wanted, target))
     }
+}
+
+/// Whether the caller who names `wanted` means the target ID `target`.
+fn means(wanted: &TargetId, target: &str) -> bool {
+    target.parse().is_ok_and(|target| wanted.selects(&target))
 }
 
 /// Verifies files, install prefixes, artifact directories, and directories of artifact directories.

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use kpack_format::TargetId;
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
 use super::archive::counted;
 use super::resolver::{Place, Resolver};
-use super::{Context, Options, Outcome, Report, Subject};
+use super::{Context, Options, Outcome, Report, Subject, means};
 use crate::Error;
 use crate::input::read_manifest;
 
@@ -97,7 +98,7 @@ impl Resolution<'_> {
                     let value = || (index, target.to_owned());
                     self.places.entry(place).or_insert_with(value);
                 }
-                None => absent.push(index.to_string()),
+                None => absent.push(index),
             }
         }
         let mut other_builds = self.resolver.other_builds.iter();
@@ -106,7 +107,11 @@ impl Resolution<'_> {
         }
         let text = match absent.len() == self.indices.len() {
             true => format!("the kpack for {target} has no code object of this binary"),
-            false => format!("no code object for {target} at index {}", absent.join(", ")),
+            false => {
+                let indices: Vec<String> = absent.iter().map(u32::to_string).collect();
+                let indices = indices.join(", ");
+                format!("no code object for {target} at index {indices}")
+            }
         };
         // Not every part of a binary need be compiled for every target. A target is required if the
         // marker has its code ID, or if the caller names it.
@@ -114,10 +119,21 @@ impl Resolution<'_> {
         let outcome = match expected {
             Some(id) if self.resolver.code_ids(target).contains(id) => Outcome::Note,
             Some(_) => Outcome::Fault,
-            None if self.options.targets.is_empty() => Outcome::Note,
+            None if absent.iter().all(|index| self.may_lack(*index, target)) => Outcome::Note,
             None => Outcome::Fault,
         };
         report.add(outcome, Subject::Resolution, self.path, text);
+    }
+
+    /// Whether the caller does not require a code object for `target`: none is named, or another
+    /// target of the processor that is named has it.
+    fn may_lack(&self, index: u32, target: &str) -> bool {
+        let targets = self.resolver.targets();
+        let wanted = self.options.targets.iter();
+        wanted.filter(|wanted| means(wanted, target)).all(|wanted| {
+            let mut others = targets.iter().filter(|other| means(wanted, other));
+            others.any(|other| self.resolver.find(index, other).is_some())
+        })
     }
 
     /// Reports indices without a code object for any target.
@@ -192,11 +208,14 @@ fn required_are_there(
                 .any(|(damaged, _)| *damaged == kpack.path)
         })
     };
-    let required: Vec<String> = if options.targets.is_empty() {
-        resolver.kpacks.targets().map(str::to_owned).collect()
-    } else {
-        options.targets.iter().map(ToString::to_string).collect()
-    };
+    let found = || resolver.kpacks.targets();
+    let missing = options.targets.iter();
+    let missing = missing.filter(|wanted| !found().any(|target| means(wanted, target)));
+    let required = found().filter(|target| options.wants(target));
+    let required: Vec<String> = required
+        .map(str::to_owned)
+        .chain(missing.map(TargetId::to_string))
+        .collect();
     let none_are_expected =
         || Ok(marker.code_ids.is_empty() && none_are_listed(&resolver.kpacks.manifests)?);
     if required.is_empty() && none_are_expected()? {
