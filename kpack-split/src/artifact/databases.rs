@@ -1,9 +1,9 @@
-//! The kernel databases of the ROCm libraries: files that are device code, or about it, of one target
-//! each or of all.
+//! The kernel databases of the ROCm libraries: files with device code, or about it, for one target or
+//! for all.
 //!
-//! Another database is another row of [`DATABASES`]: where its files are, what their paths say of
-//! targets, and which of them are for all targets. The test below has a line for each kind of file.
-//! What the file itself says is compared by [`classify`](super::classify), the same way for all.
+//! To add a database, add a row to [`DATABASES`]: where its files are, which targets their paths name,
+//! and which files are for all targets. The test below has a line for each kind of file.
+//! [`classify`](super::classify) compares the paths with the contents, in the same way for all.
 
 use std::fmt;
 use std::path::Path;
@@ -20,19 +20,19 @@ pub struct Database {
     pub name: &'static str,
     /// Its directories, anywhere in a prefix; an empty one stands for all.
     directories: &'static [&'static [&'static str]],
-    /// What the path of a file says, from its parts below the directory; `None` for a file of
-    /// something else.
+    /// What the path of a file says, given its components below the directory; `None` if the file does
+    /// not belong to the database.
     place: fn(&[&str]) -> Option<Place>,
-    /// The files that are for all targets, by name, where the path says no target. A `*` stands for
-    /// anything; a compressed file has the name of what is compressed.
+    /// The names of files for all targets, if the path names no target. A `*` stands for anything; a
+    /// compressed file is looked up without the suffix.
     for_all: &'static [(&'static str, ForAll)],
-    /// Whether what its files say themselves is nothing to compare with their paths.
+    /// Whether the targets in its files may differ from those in their paths, so only paths count.
     pub(super) is_opaque: bool,
-    /// Where it is not selected but by name, the database whose name selects it too.
+    /// If the database is only selected by name: another database whose name selects it, too.
     pub with: Option<&'static str>,
 }
 
-/// Most are of this kind.
+/// The defaults of a row.
 const DATABASE: Database = Database {
     name: "",
     directories: &[],
@@ -56,7 +56,7 @@ pub enum Place {
     Contradiction(TargetId, TargetId),
 }
 
-/// How the copies of a file for all targets become one, where several machines built them.
+/// How copies of a file for all targets from several machines become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForAll {
     /// Each has its own targets' entries.
@@ -81,15 +81,15 @@ pub enum Merge {
 /// Why copies must be equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MustMatch {
-    /// The file tells which file has which kernels. A key is the number that a range of kernels begins
-    /// with, and numbers begin with 0 in every build: another build's ranges cut through them.
+    /// The file maps ranges of kernels to files. A key is the first number of a range, and every build
+    /// numbers its kernels from 0, so the ranges of two builds overlap.
     Mapping,
-    /// A library file of kernels for GPUs without their own, which names them. It is the same for all
-    /// targets, unless these name their kernels otherwise.
+    /// A library file that names the kernels for GPUs without their own. It is the same for all targets
+    /// unless they name their kernels differently.
     Fallback,
 }
 
-/// Of all of Tensile's libraries.
+/// For all libraries of Tensile.
 const FALLBACK: (&str, ForAll) = (
     "TensileLibrary*_fallback.dat",
     ForAll::MustMatch(MustMatch::Fallback),
@@ -138,8 +138,8 @@ pub const DATABASES: &[Database] = &[
         ..DATABASE
     },
     Database {
-        // The plugins of MIOpen, one library for each target. Split, each leaves a host file in the
-        // generic artifact, and a build for one target has only its own.
+        // The plugins of MIOpen, one library for each target. If they were split, each would leave a host
+        // file in the generic artifact, and generic artifacts of different shards would differ.
         name: "miopen_ck",
         directories: &[&[]],
         place: |inside| {
@@ -171,7 +171,7 @@ pub const DATABASES: &[Database] = &[
     },
     Database {
         name: "hipkernelprovider",
-        // Then the engine, and whatever it has above its targets.
+        // Below: the engine, and any directories above those of its targets.
         directories: &[
             &["engines", "arch_content"],
             &["engines", "test_arch_content"],
@@ -213,7 +213,7 @@ pub const DATABASES: &[Database] = &[
 /// Which databases to recognise.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Selection {
-    /// All of them that need not be named.
+    /// All except those that must be named.
     #[default]
     Auto,
     /// No database.
@@ -248,15 +248,15 @@ impl Selection {
     }
 }
 
-/// The database that a file with this path in the prefix is of, and what the path says. A path is
-/// of one database at most.
+/// The database that a file with this path in the prefix belongs to, and what the path says. A path
+/// belongs to at most one database.
 pub fn recognise(path: &str) -> Option<(&'static Database, Place)> {
     let parts: Vec<&str> = path.split('/').collect();
     let mut found = DATABASES.iter();
     found.find_map(|database| Some((database, database.recognise(&parts)?)))
 }
 
-/// How copies of the file with this path in the prefix become one, where it is for all targets.
+/// How copies of the file with this path in the prefix become one, if it is for all targets.
 pub(crate) fn for_all(path: &Path) -> Option<ForAll> {
     match recognise(path.to_str()?)? {
         (_, Place::ForAll(how)) => Some(how),
@@ -285,7 +285,7 @@ impl Database {
     }
 }
 
-/// Whether a name is that of a pattern with at most one `*`.
+/// Whether a name matches a pattern with at most one `*`.
 fn matches_pattern(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => name == pattern,
@@ -295,7 +295,7 @@ fn matches_pattern(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The parts of `path` behind the directories that are named, which may be anywhere in it.
+/// The components of `path` after these directories, which may be anywhere in it.
 fn below<'a>(path: &'a [&'a str], directories: &[&str]) -> Option<&'a [&'a str]> {
     let count = directories.len();
     if count == 0 {
@@ -312,8 +312,8 @@ fn directory_of_target(name: &str) -> Option<Place> {
     target_name::of_directory(name).map(Place::Target)
 }
 
-/// The libraries of Tensile. Flat, the files are told apart by their names. Where a directory is
-/// named after a target, everything in it is the target's, whatever its name. Newer builds compress
+/// The libraries of Tensile. In a flat directory, the names of the files tell their targets. Everything
+/// in a directory named after a target belongs to that target, whatever its name. Newer builds compress
 /// their library files (`.dat.zlib`).
 fn tensile(inside: &[&str]) -> Option<Place> {
     let (file, directories) = inside.split_last()?;

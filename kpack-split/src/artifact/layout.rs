@@ -1,5 +1,5 @@
-//! Whether two host binaries differ in no more than what a build for other targets brings about: the
-//! build ID, addresses, because their device code had another size, and IDs of compilation units.
+//! Compares host binaries that were built for different targets. These may differ in their build IDs,
+//! in addresses, since their device code had different sizes, and in IDs of compilation units.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,25 +15,24 @@ use crate::elf::{
 };
 use crate::input::Linked;
 
-/// The least printable bytes in a row that are called text.
+/// The fewest consecutive printable bytes that count as text.
 pub(super) const LEAST_TEXT: usize = 6;
 
 /// What a comparison of two binaries gives.
 pub(super) enum Same {
-    /// They are, but for IDs of device code in their markers: each shard's name the targets that it
-    /// built.
+    /// Equal except for the code IDs in their markers: each shard lists the targets that it built.
     Yes,
-    /// They are, but for what this says of them.
+    /// Equal except for what this says.
     But(String),
-    /// They are not, or cannot be compared.
+    /// Different, or not comparable.
     No,
 }
 
 /// Compares two host binaries.
 ///
-/// They have to have the same sections, symbols, relocations, dynamic entries and markers, and the
-/// same bytes in all other sections. Where sections have moved, an address in one file stands for the
-/// one that it has moved to in the other: code, data and debug information are compared all the same.
+/// They must have the same sections, symbols, relocations, dynamic entries and markers, and the same
+/// bytes in all other sections. If sections have moved, addresses into them are compared by what they
+/// refer to, in code, data and debug information.
 pub(super) fn compare(one: &Linked, other: &Linked) -> Result<Same, Error> {
     let (Some(ours), Some(theirs)) = (markers(one)?, markers(other)?) else {
         return Ok(Same::No);
@@ -42,7 +41,7 @@ pub(super) fn compare(one: &Linked, other: &Linked) -> Result<Same, Error> {
     let same = ours == theirs
         && shape(one) == shape(other)
         && texts(one) == texts(other)
-        // What cannot be read cannot be compared.
+        // Unreadable files are not comparable.
         && tables(one).is_ok_and(|ours| tables(other).is_ok_and(|theirs| ours == theirs))
         && same_contents(one, other).unwrap_or(false);
     if !same {
@@ -90,14 +89,14 @@ fn ids(image: &Image<File>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What they are called for people.
+/// Their names in messages.
 pub(super) const UNIT_IDS: &str = "IDs of compilation units (`__hip_cuid_…`), which clang derives \
                                    from its options, --offload-arch among them";
 
-/// Whether a symbol is there for its name only, which has the ID of a compilation unit: a hash of the
-/// compiler's options and the source's path, without leading zeros (clang, `-fuse-cuid=hash`, the
-/// default for HIP). Names that the ID is only part of are no such symbols: with `-fgpu-rdc`, those of
-/// variables and kernels have to be the same in host and device code.
+/// Whether a symbol exists only for its name, which contains the ID of a compilation unit: a hash of
+/// the compiler's options and the source's path, without leading zeros (clang, `-fuse-cuid=hash`, the
+/// default for HIP). Longer names with an ID do not count: with `-fgpu-rdc`, variables and kernels must
+/// have the same names in host and device code.
 fn is_unit_id(name: &[u8]) -> bool {
     let id = name.strip_prefix(b"__hip_cuid_").unwrap_or_default();
     let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
@@ -118,17 +117,16 @@ pub(super) fn unit_ids(image: &Image<File>) -> Vec<String> {
     ids
 }
 
-/// What lld fills the page with after what is read-only after relocation: of another size at another
-/// address.
+/// The section with which lld fills the page after the RELRO data. Its size depends on its address.
 const PADDING: &str = ".relro_padding";
 /// What identifies a build, and the file with its debug information.
 const IDS: [&str; 2] = [".note.gnu.build-id", ".gnu_debuglink"];
 
-/// The sections that have to be the same, sorted by name: where device code leaves or moves, others
-/// may change places.
+/// The sections that must be equal, sorted by name: when device code is removed or moved, others may
+/// change places.
 fn sections(image: &Image<File>) -> Vec<&Section> {
     let is_of_linking = |s: &Section| {
-        // Names of temporary files are among those of symbols.
+        // Symbol names include those of temporary files.
         !s.is_alloc() && matches!(s.kind, elf::SHT_NULL | elf::SHT_SYMTAB | elf::SHT_STRTAB)
     };
     let all = image.sections.iter();
@@ -140,12 +138,12 @@ fn sections(image: &Image<File>) -> Vec<&Section> {
     found
 }
 
-/// Whether a section has device code, or what stands in its place.
+/// Whether a section has device code, or what replaces it.
 fn is_device(name: &str) -> bool {
     name == FAT_SECTION || name == marker::SECTION_NAME
 }
 
-/// Names, kinds and sizes of sections, but for what IDs of compilation units take.
+/// Names, types and sizes of sections, without the bytes that IDs of compilation units take.
 fn shape(image: &Image<File>) -> Vec<(&str, u32, u64)> {
     let with_ids = !unit_ids(image).is_empty();
     let size = |section: &Section| match section.kind {
@@ -168,12 +166,12 @@ fn addresses(image: &Image<File>) -> Vec<u64> {
     sections(image).into_iter().map(|s| s.addr).collect()
 }
 
-/// Whether all other sections have the same bytes, but for addresses.
+/// Whether all other sections have the same bytes, except for addresses.
 fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfError> {
     let (ours, theirs) = (sections(one), sections(other));
     let moves = Moves::new(one, ours.iter().zip(&theirs).map(|(a, b)| (*a, *b)))?;
     for (a, b) in ours.into_iter().zip(theirs) {
-        // Compared entry by entry, or made from such.
+        // Compared entry by entry, or derived from such sections.
         let is_table = matches!(
             a.kind,
             elf::SHT_DYNSYM
@@ -187,7 +185,7 @@ fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfErro
                 | elf::SHT_RELR
                 | elf::SHT_DYNAMIC
         );
-        // Wrappers point to what stands in device code's place.
+        // Wrappers point to what replaces device code.
         if is_table || a.name == WRAPPER_SECTION || !a.has_bytes() {
             continue;
         }
@@ -199,17 +197,17 @@ fn same_contents(one: &Image<File>, other: &Image<File>) -> Result<bool, ElfErro
     Ok(true)
 }
 
-/// An address, by the section that it is in: wherever that is.
+/// An address, relative to its section.
 type SectionOffset<'a> = (&'a str, u64);
 
-/// The tables whose order is the hash table's, or the linker's, sorted.
+/// Tables whose order depends on the hash table or the linker, sorted.
 #[derive(PartialEq, Eq)]
 struct Tables<'a> {
     /// Without those of device code.
     symbols: Vec<Symbol<'a>>,
-    /// Place, kind, symbol and addend.
+    /// Address, type, symbol and addend.
     relocations: Vec<(SectionOffset<'a>, u32, Vec<u8>, SectionOffset<'a>)>,
-    /// Tags, and values that are no sizes of tables; texts for those that name one.
+    /// Tags with their values, except for sizes of tables; the text if the value is a string.
     dynamic: Vec<(i64, Vec<u8>, SectionOffset<'a>)>,
 }
 
@@ -240,7 +238,7 @@ fn tables(image: &Image<File>) -> Result<Tables<'_>, ElfError> {
     })
 }
 
-/// Name, kind, version, size, and place.
+/// Name, type, version, size and address.
 type Symbol<'a> = (Vec<u8>, u8, u16, u64, SectionOffset<'a>);
 
 /// The symbols without those of device code, and the names of all dynamic ones, by index.
@@ -260,7 +258,7 @@ fn symbols(image: &Image<File>) -> Result<(Vec<Symbol<'_>>, Vec<Vec<u8>>), ElfEr
         let versions = pods::<object::U16<LE>>(&versions);
         for (index, symbol) in pods::<elf::Sym64<LE>>(&bytes).iter().enumerate() {
             let name = match text_in(&strings, symbol.st_name.get(LE).into()) {
-                // Of an object file, which may be a temporary one.
+                // The name of an object file, which may be a temporary one.
                 _ if symbol.st_type() == elf::STT_FILE => &b""[..],
                 name if is_unit_id(name) => b"__hip_cuid_",
                 name => name,
@@ -298,7 +296,7 @@ fn dynamic_entries<'a>(
             elf::DT_NEEDED | elf::DT_SONAME | elf::DT_RPATH | elf::DT_RUNPATH => {
                 (tag.0, text_in(&strings, *value).to_vec(), ("", 0))
             }
-            // Of names, among which are IDs of compilation units.
+            // Names, which include IDs of compilation units.
             elf::DT_STRSZ => (tag.0, Vec::new(), ("", 0)),
             tag if is_address(tag) => (tag.0, Vec::new(), place(image, *value)),
             tag => (tag.0, Vec::new(), ("", *value)),
@@ -307,7 +305,7 @@ fn dynamic_entries<'a>(
 }
 
 fn place(image: &Image<File>, address: u64) -> SectionOffset<'_> {
-    // Thread-local data that is zero takes no addresses.
+    // Zero-initialised thread-local data occupies no addresses.
     let takes = |s: &&Section| s.is_alloc() && (s.has_bytes() || s.flags.0 & elf::SHF_TLS.0 == 0);
     let find = |is_in: &dyn Fn(&Section) -> bool| {
         let mut sections = image.sections.iter().filter(takes);
@@ -327,7 +325,7 @@ fn symbol_tables(image: &Image<File>) -> impl Iterator<Item = &Section> {
     sections.filter(|section| matches!(section.kind, elf::SHT_DYNSYM | elf::SHT_SYMTAB))
 }
 
-/// The names of a symbol table.
+/// The symbol names of a table.
 fn strings_of(image: &Image<File>, table: &Section) -> Vec<u8> {
     let strings = image.sections.get(table.link as usize);
     let bytes = strings.and_then(|section| image.section_bytes(section).ok());
@@ -342,8 +340,8 @@ pub(super) fn text_in(strings: &[u8], offset: u64) -> &[u8] {
     let mut texts = rest.unwrap_or_default().split(|byte| *byte == 0);
     texts.next().unwrap_or_default()
 }
-/// The texts in what is loaded and no code, but for IDs of compilation units. They stay what they are
-/// wherever they are. Names of symbols are sorted: their order is the hash table's.
+/// The texts in loaded sections without code, except for IDs of compilation units. They do not depend
+/// on addresses. Symbol names are sorted, since their order is that of the hash table.
 pub(super) fn texts(image: &Image<File>) -> Vec<String> {
     let mut texts = Vec::new();
     for name in [".interp", ".dynstr", ".rodata", ".data"] {

@@ -7,21 +7,21 @@ use object::elf;
 
 use crate::elf::{Dynamic, ElfError, Image, Relocations, Section};
 
-/// The farthest from the end of a displacement to the end of its instruction (x86-64: an immediate
-/// follows it), and from the end of what is addressed.
+/// The greatest distance from the end of a displacement to the end of its instruction (on x86-64 an
+/// immediate may follow), and from the end of what it addresses.
 const SLACK: u64 = 8;
 
 /// Maps the sections of one file to those of another.
 pub(super) struct Moves {
-    /// Addresses in the one, and by how much they have moved in the other.
+    /// Addresses in the first file, and how far they have moved in the second.
     moved: Vec<(u64, u64, u64)>,
-    /// What the dynamic linker relocates in the one. `None` where the linker has fixed all addresses:
-    /// then any number may be one.
+    /// What the dynamic linker relocates in the first file. `None` if all addresses are fixed: then any
+    /// number may be an address.
     relocated: Option<BTreeSet<u64>>,
 }
 
 impl Moves {
-    /// Sections of the file `one` with those of the other.
+    /// Maps the sections of the file `one` to those of the other.
     pub(super) fn new<'a>(
         one: &Image<File>,
         pairs: impl Iterator<Item = (&'a Section, &'a Section)>,
@@ -45,13 +45,13 @@ impl Moves {
         })
     }
 
-    /// Whether the bytes `ours` of `section` in the one file and `theirs` in the other are the same,
-    /// but for addresses, relative or absolute, of sections that have moved.
+    /// Whether the bytes of `section`, `ours` and `theirs`, are the same except for relative or absolute
+    /// addresses of sections that have moved.
     pub(super) fn explain(&self, section: &Section, ours: &[u8], theirs: &[u8]) -> bool {
         if ours.len() != theirs.len() {
             return false;
         }
-        // Where an address may begin: after the last one.
+        // The next address begins after the last one at the earliest.
         let mut from = 0;
         let mut at = 0;
         while let Some(next) = first_difference(&ours[at..], &theirs[at..]) {
@@ -93,8 +93,8 @@ impl Moves {
         })
     }
 
-    /// Whether a displacement at `start` leads to what has moved so, seen from its section: from the
-    /// instruction's end in code, and in data, such as tables of jumps, from anywhere in it.
+    /// Whether a displacement at `start` refers to something that has moved accordingly. In code it
+    /// counts from the end of its instruction; in data, such as jump tables, from anywhere in the section.
     fn is_relative(&self, section: &Section, start: usize, ours: i32, theirs: i32) -> bool {
         let own = self.moved.iter().find(|(start, ..)| *start == section.addr);
         let (Some((_, _, own)), true) = (own, section.is_alloc()) else {
@@ -113,8 +113,8 @@ impl Moves {
         self.leads_to(first, last, by.wrapping_add(*own))
     }
 
-    /// Whether there may be a whole address at `start`. In what is loaded at any address, those are
-    /// relocated, but for that of the dynamic section in the global offset table.
+    /// Whether there may be an absolute address at `start`. In position-independent files these are
+    /// relocated, except for the address of the dynamic section in the global offset table.
     fn may_have_address(&self, section: &Section, start: usize) -> bool {
         let Some(relocated) = &self.relocated else {
             return true;
@@ -129,7 +129,7 @@ impl Moves {
         self.leads_to(ours.into(), ours.into(), by)
     }
 
-    /// Whether something between `first` and `last` has moved `by` so much.
+    /// Whether something between `first` and `last` has moved by `by`.
     fn leads_to(&self, first: u64, last: u64, by: u64) -> bool {
         let mut moved = self.moved.iter();
         moved.any(|(start, end, moved)| {

@@ -1,4 +1,4 @@
-//! What has to hold in a tree of artifacts, whoever asks: split, recombine or verify.
+//! The rules for a tree of artifacts, which split, recombine and verify share.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ use crate::parallel::lock;
 pub(crate) enum Misplaced {
     /// It must not be there.
     Wrong(String),
-    /// It may be there, but nobody knows what for.
+    /// It may be there, but its purpose is unknown.
     Unexplained(String),
 }
 
@@ -106,11 +106,11 @@ pub(crate) enum Content<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Two entries that are installed as one path, which must not be.
+/// Two entries that would be installed at one path.
 pub(crate) struct Conflict<'a> {
     pub(crate) entry: Installed<'a>,
     pub(crate) other: Installed<'a>,
-    /// Whether it does no harm: both are the same file, of two components.
+    /// Whether it is harmless: two components install the same file.
     pub(crate) is_harmless: bool,
     /// What to say of the entry.
     pub(crate) text: String,
@@ -196,7 +196,7 @@ impl Content<'_> {
     }
 }
 
-/// What stands where the host file of kernels should be.
+/// What is found instead of the host file that kernels belong to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Host {
     /// Nothing.
@@ -205,8 +205,7 @@ pub(crate) enum Host {
     NotSplit(PathBuf),
 }
 
-/// The binaries that the archive at `path` in an artifact has kernels of, and that are no split
-/// binaries. `prefixes` are those of the artifact; `entry` finds what is at a path, in any of the
+/// The binaries that the archive at `path` in an artifact has kernels for, but that are missing or not split. `prefixes` are those of the artifact; `entry` finds what is at a path, in any of the
 /// artifacts.
 pub(crate) fn kernels_without_host<'t>(
     path: &Path,
@@ -257,8 +256,7 @@ impl Digests {
     }
 }
 
-/// In what the archive at `path` is not the one of `group` that a manifest lists as `file`; empty
-/// where it is.
+/// The differences between the archive at `path` and what the manifest of `group` says of it in `file`.
 pub(crate) fn not_as_listed(
     path: &Path,
     group: &str,
@@ -300,7 +298,7 @@ pub(crate) fn not_as_listed(
     Ok(reasons)
 }
 
-/// Why a code object of the archive at `path` cannot be read; `None` where all can.
+/// Why a code object of the archive at `path` cannot be read; `None` if all can be read.
 pub(crate) fn unreadable(path: &Path) -> Result<Option<String>, Error> {
     let mut archive = open_archive(path)?;
     let toc = archive.toc().clone();

@@ -1,8 +1,8 @@
-//! Files of kernel databases that have something for every target, in one file with one name: of
-//! what several machines built, each has its own targets' part.
+//! Files of kernel databases with entries for every target. If several machines built them, each copy
+//! has the entries of that machine's targets.
 //!
-//! They are no device code of one target, so they are in generic artifacts. Copies of them are merged
-//! entry by entry; [`databases`](super::databases) says which files these are.
+//! They do not belong to one target, so they are in generic artifacts. Their copies are merged entry by
+//! entry; [`databases`](super::databases) says which files these are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,7 +31,7 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// Reads the file at `path`; `Err` with the reason, where it is not made up so.
+    /// Reads the file at `path`; `Err` with the reason if it does not have this form.
     pub(crate) fn read(path: &Path, kind: Merge) -> Result<Result<Self, String>, Error> {
         match kind {
             Merge::Bundle => bundle(path),
@@ -63,7 +63,7 @@ impl Entries {
         differ
     }
 
-    /// The keys that `other` has not, or with another content.
+    /// The keys that `other` lacks, or has with another content.
     pub(crate) fn not_in(&self, other: &Self) -> Vec<String> {
         let is_there = |key: &Key, content: &[u8]| {
             let there = other.entries.get(key);
@@ -74,7 +74,7 @@ impl Entries {
         missing.map(|(key, _)| text(key)).collect()
     }
 
-    /// The targets that it has something for, which are what the keys begin with.
+    /// The targets that it has entries for. Keys begin with them.
     pub(crate) fn targets(&self) -> BTreeSet<TargetId> {
         let target = |key: &Key| names::target(text(key).split(' ').next()?);
         self.entries.keys().filter_map(target).collect()

@@ -39,7 +39,7 @@ impl Stage {
         let path = output.join(hidden_name(component));
         let mut made = CreatedDirectories::default();
         let lock = loop {
-            // Its content is removed.
+            // The contents will be removed, so do not follow a link.
             if path.is_symlink() {
                 let reason = "it is in the way: a symbolic link, where artifacts are to be written";
                 return Err(Error::refused(&path, reason));

@@ -1,4 +1,4 @@
-//! An artifact directory as data: its role, by its name, and its entries, read once.
+//! An artifact directory as data: its role, which its name tells, and its entries, read once.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -141,15 +141,15 @@ fn manifest_names(artifact: &Path) -> Vec<String> {
 /// An artifact directory and its content.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
-    /// The shard that it is from, for messages.
+    /// Its shard, for messages.
     pub(crate) shard: Arc<str>,
     pub(crate) root: PathBuf,
     pub(crate) prefixes: Vec<String>,
     /// Listed prefixes that do not exist.
     pub(crate) missing: Vec<String>,
-    /// By path in the artifact directory. Parents of the prefixes are in it, too.
+    /// By path in the artifact directory. Parents of the prefixes are included.
     pub(crate) entries: BTreeMap<PathBuf, Item>,
-    /// What is in no prefix: files, and directories that are not on the way to one.
+    /// What is in no prefix: files, and directories that do not lead to one.
     pub(crate) unlisted: Vec<DirEntry>,
     /// Observations about the files in the prefixes, with full paths.
     pub(crate) observations: Vec<Observation>,
@@ -182,12 +182,12 @@ impl Item {
         }
     }
 
-    /// The path as installed, of that in the artifact; `None` for what is around a prefix.
+    /// The installed path for a path in the artifact; `None` for what is outside the prefix.
     pub(crate) fn installed<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         path.strip_prefix(&*self.prefix).ok()
     }
 
-    /// How copies of it are merged, if it is a file for all targets of which each shard has a part.
+    /// How copies of it are merged, if it is a file for all targets and each shard has a part of it.
     /// `path` is its path in the artifact.
     pub(crate) fn shared(&self, path: &Path) -> Option<Merge> {
         match for_all(self.installed(path)?)? {
@@ -320,7 +320,7 @@ impl Tree {
             }));
     }
 
-    /// What is in the prefixes, as it is installed.
+    /// The entries of the prefixes, by installed path.
     pub(crate) fn installed<'a>(
         &'a self,
         component: &'a str,
@@ -343,7 +343,7 @@ impl Tree {
         installed.filter(|entry| entry.at != Path::new(""))
     }
 
-    /// Adds an entry of another tree, with the directories that it is in.
+    /// Adds an entry of another tree, with its parent directories.
     pub(crate) fn add_from(&mut self, other: &Self, path: &Path) {
         let Some(item) = other.entries.get(path) else {
             return;

@@ -337,7 +337,7 @@ fn has_more_than_list(artifact: &Path) -> bool {
     })
 }
 
-/// Tells of code objects as of what they take in the input, which may be compressed.
+/// Reports progress in bytes of the input, which may be compressed.
 struct OfFiles<'a> {
     progress: &'a dyn Progress,
     in_files: u64,
