@@ -220,7 +220,7 @@ fn artifacts_of_two_builds_are_no_split_artifact() {
     let report = batch_of(&parent, &output, &[]).unwrap();
     let error = failure(&report);
     assert!(
-        error.contains("it is for the host, in an artifact for gfx1100, which is one of several"),
+        error.contains("it is for the host, but in an artifact for gfx1100, and there are several"),
         "{error}"
     );
     assert!(output.files().is_empty());

@@ -63,7 +63,7 @@ fn a_link_in_the_place_of_the_hidden_directory() {
     let before = input.snapshot();
     let error = refusal(&options(&input, &output));
     assert!(
-        error.contains(".blas_lib.tmp: it is in the way: a symbolic link"),
+        error.contains(".blas_lib.tmp: it is a symbolic link, but kpack"),
         "{error}"
     );
     assert_eq!(input.snapshot(), before);

@@ -55,8 +55,8 @@ fn only_expected_targets_are_kept() {
         [
             ": has nothing for gfx1201, only for gfx1100, gfx942".to_owned(),
             format!(
-                "{ROCBLAS}/lib/librocblas.so.5: skipping gfx942, which --gpu-targets does not \
-                 list, here and everywhere else"
+                "{ROCBLAS}/lib/librocblas.so.5: skipping code for gfx942, which --gpu-targets \
+                 does not list (first found here)"
             ),
         ]
     );

@@ -602,17 +602,17 @@ fn files_in_the_wrong_artifact_are_refused() {
         [
             "gfx1101",
             "share/elsewhere.bin",
-            "it is of gfx942, in an artifact for gfx1101",
+            "it is for gfx942, but in an artifact for gfx1101",
         ],
         [
             "gfx1100",
             "host.txt",
-            "it is for the host, in an artifact for gfx1100",
+            "it is for the host, but in an artifact for gfx1100",
         ],
         [
             "gfx1101",
             "TensileLibrary_Type_SS_gfx942.co",
-            "it is of gfx942, in an artifact for gfx1101",
+            "it is for gfx942, but in an artifact for gfx1101",
         ],
     ] {
         assert_said(&plan, Severity::Error, &parts);
@@ -622,7 +622,7 @@ fn files_in_the_wrong_artifact_are_refused() {
         Severity::Error,
         &[
             "Kernels_gfx1100.hsaco",
-            "is of gfx1100 (rocblas), in a generic artifact",
+            "is only for gfx1100 (rocblas), but in a generic artifact",
         ],
     );
     assert_said(

@@ -244,7 +244,11 @@ fn an_unsplit_file_of_another_shard_is_not_a_host_file() {
         let plan = planned(&tree, configuration);
         let parts = ["linux-b", "librocblas.so.5", "is a fat binary"];
         assert_said(&plan, Severity::Error, &parts);
-        let parts = ["linux-c", "Kernels_gfx942.hsaco", "is of gfx942 (rocblas)"];
+        let parts = [
+            "linux-c",
+            "Kernels_gfx942.hsaco",
+            "is only for gfx942 (rocblas)",
+        ];
         assert_said(&plan, Severity::Error, &parts);
     }
     let parts = [

@@ -59,7 +59,7 @@ fn an_archive_with_another_byte_is_refused() {
     change_manifest(&tree, |manifest| {
         manifest.kpack_files.get_mut("gfx942").unwrap().checksum = None;
     });
-    assert_refused(&tree, &[name, "it has no whole `lib/librocblas.so.5#"]);
+    assert_refused(&tree, &[name, "it has no readable `lib/librocblas.so.5#"]);
 }
 
 #[test]

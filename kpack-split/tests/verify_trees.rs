@@ -202,7 +202,7 @@ fn files_of_a_target_in_the_generic_artifact() {
         &[
             "blas_lib_generic",
             "Kernels_gfx942.hsaco",
-            "nothing of one target",
+            "is only for gfx942",
         ],
     );
     let fat = format!("in/linux-a/blas_lib/{PREFIX}/lib/librocblas.so.5");
@@ -232,13 +232,13 @@ fn files_of_another_target_and_of_the_host_in_a_target_artifact() {
         &report,
         &[
             "Kernels_gfx1100.hsaco",
-            "is of gfx1100, in an artifact for gfx942",
+            "is for gfx1100, but in an artifact for gfx942",
         ],
     );
     assert_found(&report, &["Other_gfx942.hsaco", "says gfx942", "gfx1100"]);
     assert_found(
         &report,
-        &["host.so", "is for the host, in an artifact for gfx942"],
+        &["host.so", "is for the host, but in an artifact for gfx942"],
     );
 }
 
@@ -302,7 +302,10 @@ fn a_group_that_is_called_after_its_processor() {
     // If there is an artifact for that target alone, the file is in the wrong one.
     write(&path(one).join("artifact_manifest.txt"), b"");
     let report = check(&tree, &format!("shards/linux-a/{group}"));
-    assert_found(&report, &["is of gfx90a:xnack+, in an artifact for gfx90a"]);
+    assert_found(
+        &report,
+        &["is for gfx90a:xnack+, but in an artifact for gfx90a"],
+    );
 }
 
 #[test]
@@ -558,7 +561,7 @@ fn device_code_in_no_known_place() {
         &report,
         &[
             "share/gfx1100.bin",
-            "is of gfx942, in an artifact for gfx1100: it is an AMDGPU code object",
+            "is for gfx942, but in an artifact for gfx1100: it is an AMDGPU code object",
         ],
     );
     fs::remove_file(tree.path(&at("gfx1100", "share/gfx1100.bin"))).unwrap();

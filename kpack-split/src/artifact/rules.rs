@@ -40,7 +40,7 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
         // Split leaves an empty one where it is.
         (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
         (Role::Generic, Class::Target { target, database }) => Some(Misplaced::Wrong(format!(
-            "is of {target} ({database}), in a generic artifact, which holds nothing of one target"
+            "is only for {target} ({database}), but in a generic artifact"
         ))),
         (Role::Generic, Class::Fat) => Some(Misplaced::Wrong(
             "is a fat binary in a generic artifact".to_owned(),
@@ -49,9 +49,9 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
             "outside of the known places: {reason}"
         ))),
         (Role::Generic, Class::Host | Class::Split) => None,
-        (Role::Target(own), Class::Target { target, .. }) if own != target => {
-            Some(Misplaced::Wrong(format!("is of {target}, in {artifact}")))
-        }
+        (Role::Target(own), Class::Target { target, .. }) if own != target => Some(
+            Misplaced::Wrong(format!("is for {target}, but in {artifact}")),
+        ),
         (
             Role::Target(own),
             Class::Unknown {
@@ -60,7 +60,7 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
                 ..
             },
         ) if !either_agrees(own, target) => Some(Misplaced::Wrong(format!(
-            "is of {target}, in {artifact}: {reason}"
+            "is for {target}, but in {artifact}: {reason}"
         ))),
         (
             _,
@@ -78,7 +78,9 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
             Some(Misplaced::Unexplained("is an empty directory".to_owned()))
         }
         _ if item.is_directory() => None,
-        _ => Some(Misplaced::Wrong(format!("is for the host, in {artifact}"))),
+        _ => Some(Misplaced::Wrong(format!(
+            "is for the host, but in {artifact}"
+        ))),
     }
 }
 
@@ -306,7 +308,7 @@ pub(crate) fn unreadable(path: &Path) -> Result<Option<String>, Error> {
         for target in targets.keys() {
             if let Err(error) = archive.read(kernel, target) {
                 return Ok(Some(format!(
-                    "has no whole `{kernel}` for {target}: {error}"
+                    "has no readable `{kernel}` for {target}: {error}"
                 )));
             }
         }

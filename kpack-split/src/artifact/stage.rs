@@ -41,7 +41,7 @@ impl Stage {
         let lock = loop {
             // The contents will be removed, so do not follow a link.
             if path.is_symlink() {
-                let reason = "it is in the way: a symbolic link, where artifacts are to be written";
+                let reason = "it is a symbolic link, but kpack writes artifacts here; remove it";
                 return Err(Error::refused(&path, reason));
             }
             let lock = Directory::make(&path, &mut made)?;

@@ -140,7 +140,7 @@ fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
                 .map(|w| PlannedWrapper::fat(w.address, w.bundle_address))
                 .collect()
         }
-        _ => refuse!("it is neither recognised as a split binary nor as one with all its code"),
+        _ => refuse!("it is recognised neither as a split nor as a fat binary"),
     };
     let as_planned = |(found, planned): (&PlannedWrapper, &PlannedWrapper)| {
         let pointer = planned.pointer.or(found.pointer);
@@ -152,7 +152,7 @@ fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
     };
     let pairs = found.iter().zip(&plan.wrappers);
     if found.len() != plan.wrappers.len() || !pairs.into_iter().all(as_planned) {
-        refuse!("its wrappers do not all point where they should");
+        refuse!("one of its wrappers points to a wrong address");
     }
     Ok(())
 }

@@ -124,7 +124,7 @@ impl Presplit {
             return Err(Error::refused(
                 path,
                 format!(
-                    "no archive has kernel `{kernel}`; its marker refers to `{}`. The object was recompiled after the link, or never: link again. {COMPILE_AGAIN}",
+                    "no archive has kernel `{kernel}`; its marker refers to `{}`. Its object was recompiled after the link: link again. {COMPILE_AGAIN}",
                     marker.kpack_search_paths.join("`, `")
                 ),
             ));

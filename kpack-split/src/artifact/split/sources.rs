@@ -66,9 +66,9 @@ impl Sources {
                     let tree = read(path, &mark::databases(path)?)?;
                     if let Some((file, reason)) = misplaced(&tree, target) {
                         let text = format!(
-                            "it {reason}, which is one of several of one name (expected only what \
-                             was split off for {target}); split artifacts of different builds into \
-                             output directories of their own"
+                            "it {reason}, and there are several artifacts with this name (expected only \
+                             what was split off for {target}); split artifacts of different builds into \
+                             separate output directories"
                         );
                         return Err(Error::refused(&file.from, text));
                     }

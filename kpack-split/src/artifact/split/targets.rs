@@ -74,8 +74,8 @@ impl Targets {
                     report.warn(
                         path,
                         format!(
-                            "skipping {target}, which --gpu-targets does not list, here and \
-                             everywhere else"
+                            "skipping code for {target}, which --gpu-targets does not list (first found \
+                             here)"
                         ),
                     );
                     report.left_out.push(target.to_string());
