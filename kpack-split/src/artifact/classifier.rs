@@ -78,8 +78,7 @@ impl Classifier<'_> {
             return Ok(true);
         }
         let kind = input::identify(self.full, file)?;
-        let has_bundle = || input::has_bundle(file).map_err(|e| Error::io(self.full, "read", e));
-        Ok(kind == Some(FileKind::Linked) && has_bundle()?)
+        Ok(kind == Some(FileKind::Linked) && input::has_bundle(self.full, file)?)
     }
 
     fn directory(&self) -> Class {

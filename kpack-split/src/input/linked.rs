@@ -1,7 +1,7 @@
 //! Executables and shared objects.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use kpack_format::marker::{Marker, SECTION_NAME};
@@ -84,15 +84,16 @@ impl Linked {
     }
 }
 
-/// Whether a file contains the start of an offload bundle anywhere.
-pub(crate) fn has_bundle(file: &File) -> io::Result<bool> {
+/// Whether `file`, which is at `path`, contains the start of an offload bundle anywhere.
+pub(crate) fn has_bundle(path: &Path, file: &File) -> Result<bool, Error> {
     use std::os::unix::fs::FileExt;
 
     const STEP: usize = 1 << 20;
     let mut buffer = vec![0; STEP + PLAIN_MAGIC.len()];
     let mut at = 0;
     loop {
-        let read = file.read_at(&mut buffer, at)?;
+        let read = file.read_at(&mut buffer, at);
+        let read = read.map_err(|e| Error::io(path, "read", e))?;
         let bytes = &buffer[..read];
         let begins = |magic: &[u8]| bytes.windows(magic.len()).any(|window| window == magic);
         if begins(PLAIN_MAGIC) || begins(COMPRESSED_MAGIC) {

@@ -1,10 +1,11 @@
 //! Resolves paths of binaries and archives in a prefix, and the relative paths between them.
 
+use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
-use walkdir::WalkDir;
+use walkdir::{DirEntry, WalkDir};
 
 use crate::Error;
 use crate::input::{self, FileKind};
@@ -65,25 +66,20 @@ impl Prefix {
         Ok(Located { path, name })
     }
 
-    /// The linked files in the prefix, in order of path. Symbolic links are not followed.
-    pub(crate) fn linked_files(&self) -> Result<Vec<PathBuf>, Error> {
+    /// The linked files in the prefix, in order of path, each opened when it is asked for. Symbolic
+    /// links are not followed.
+    pub(crate) fn linked_files(&self) -> impl Iterator<Item = Result<(PathBuf, File), Error>> {
         let walk = WalkDir::new(&self.path).sort_by_file_name().into_iter();
-        let mut found = Vec::new();
-        for entry in walk.filter_entry(|entry| !is_leftover(entry.file_name())) {
-            let entry = entry.map_err(|e| {
-                let path = e.path().unwrap_or(&self.path).to_owned();
-                Error::io(&path, "list", e.into())
-            })?;
-            if !entry.file_type().is_file() {
-                continue;
-            }
-            let path = entry.into_path();
-            let file = input::open(&path)?;
-            if input::identify(&path, &file)? == Some(FileKind::Linked) {
-                found.push(path);
-            }
-        }
-        Ok(found)
+        let walk = walk.filter_entry(|entry| !is_leftover(entry.file_name()));
+        walk.filter_map(|entry| {
+            let linked = entry
+                .map_err(|e| {
+                    let path = e.path().unwrap_or(&self.path).to_owned();
+                    Error::io(&path, "list", e.into())
+                })
+                .and_then(open_linked);
+            linked.transpose()
+        })
     }
 
     /// Like `binary`, for a binary that need not exist.
@@ -148,6 +144,17 @@ impl Prefix {
         plain(relative)
             .ok_or_else(|| "expected a path in UTF-8, below the install prefix".to_owned())
     }
+}
+
+/// Opens an entry of a directory if it is a linked file.
+fn open_linked(entry: DirEntry) -> Result<Option<(PathBuf, File)>, Error> {
+    if !entry.file_type().is_file() {
+        return Ok(None);
+    }
+    let path = entry.into_path();
+    let file = input::open(&path)?;
+    let kind = input::identify(&path, &file)?;
+    Ok((kind == Some(FileKind::Linked)).then_some((path, file)))
 }
 
 /// The directory of the archives.

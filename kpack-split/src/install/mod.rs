@@ -16,7 +16,7 @@ mod targets;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
@@ -24,7 +24,7 @@ use kpack_format::names::Group;
 
 use crate::Error;
 use crate::elf::{Image, Plan};
-use crate::input::{self, Archives, Marked};
+use crate::input::{self, Archives, Linked, Marked};
 use crate::parallel;
 use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
 use apply::Run;
@@ -175,9 +175,9 @@ enum BinaryContent {
 }
 
 impl Binary {
-    /// Reads it, or `from` instead, which has its device code.
-    fn read(located: Located, from: &Path, archives: &Archives) -> Result<Self, Error> {
-        let (content, presplit) = match split::read(from)? {
+    /// `input` is the binary, or another file with its device code.
+    fn new(located: Located, input: Input, archives: &Archives) -> Result<Self, Error> {
+        let (content, presplit) = match input {
             Input::Fat(file, linked) => {
                 let presplit = Presplit::read(linked, false, archives)?;
                 (BinaryContent::Fat(file), presplit.ok())
@@ -242,8 +242,8 @@ fn binaries(
         if binaries.iter().any(|known| known.located == located) {
             continue;
         }
-        let from = source.unwrap_or(&located.path).clone();
-        binaries.push(Binary::read(located, &from, archives)?);
+        let input = split::read(source.unwrap_or(&located.path))?;
+        binaries.push(Binary::new(located, input, archives)?);
     }
     Ok(binaries)
 }
@@ -258,19 +258,20 @@ fn all_binaries(
 ) -> Result<Vec<Binary>, Error> {
     let root = prefix.root().path();
     let mut binaries = Vec::new();
-    for path in prefix.linked_files()? {
-        let file = input::open(&path)?;
-        let has_bundle = || input::has_bundle(&file).map_err(|e| Error::io(&path, "read", e));
-        if let Err(error) = Image::read(&file) {
-            match input::elf_error(&path, error) {
-                Error::Refused { path, reason } if !has_bundle()? => {
-                    report.warn(path, format!("skipped: {reason}"))
-                }
-                error => return Err(error),
+    for found in prefix.linked_files() {
+        let (path, file) = found?;
+        let image = match Image::read(file).map_err(|e| input::elf_error(&path, e)) {
+            Ok(image) => image,
+            Err(Error::Refused { path, reason })
+                if !input::has_bundle(&path, &input::open(&path)?)? =>
+            {
+                report.warn(path, format!("skipped: {reason}"));
+                continue;
             }
-            continue;
-        }
-        let binary = Binary::read(prefix.binary(&path)?, &path, archives)?;
+            Err(error) => return Err(error),
+        };
+        let input = split::of(Linked::of(&path, image)?)?;
+        let binary = Binary::new(prefix.binary(&path)?, input, archives)?;
         if binary.has_device_code() {
             binaries.push(binary);
         }

@@ -23,8 +23,8 @@ use crate::verify;
 pub(super) enum Input {
     /// A split binary, or one that was joined before.
     Binary(Box<Binary>),
-    /// It is left alone; says its name in the prefix, and why.
-    LeftAlone { name: String, reason: String },
+    /// It is left alone; says why.
+    LeftAlone(String),
 }
 
 /// A binary with a marker.
@@ -58,29 +58,37 @@ impl Binary {
             let text = "not an executable or shared object (ELF)";
             return Err(Error::refused(&path, text));
         }
-        let linked = Linked::read(&path, file)?;
+        Self::of(located, &Linked::read(&path, file)?)
+    }
+
+    /// Reads the binary, which was opened.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is damaged, or has markers that name no archives or those of several
+    /// binaries.
+    pub(super) fn of(located: Located, linked: &Linked) -> Result<Input, Error> {
+        let path = &located.path;
         let reason = match &linked.code {
             DeviceCode::Split(wrappers) => {
-                let marker = only_marker(&path, linked.markers()?)?;
-                let at = main_marker(&linked, wrappers)?;
+                let marker = only_marker(path, linked.markers()?)?;
+                let at = main_marker(linked, wrappers)?;
                 let wrappers = wrappers.iter().map(|w| (w.address, w.co_index));
-                let new = Self::new(&linked, located, (marker, at), wrappers)?;
+                let new = Self::new(linked, located, (marker, at), wrappers)?;
                 return Ok(Input::Binary(Box::new(new)));
             }
             DeviceCode::Fat(fat) => match (&fat.joined, linked.kept_marker()?) {
                 (Some(kept), Some(marker)) => {
                     let wrappers = fat.wrappers.iter().map(|w| (w.address, w.co_index));
                     let marker = (marker, kept.address);
-                    let mut new = Self::new(&linked, located, marker, wrappers)?;
-                    new.joined = targets(&linked, fat)?;
+                    let mut new = Self::new(linked, located, marker, wrappers)?;
+                    new.joined = targets(linked, fat)?;
                     return Ok(Input::Binary(Box::new(new)));
                 }
                 _ => "a fat binary, which has its device code".to_owned(),
             },
             DeviceCode::None(reason) => reason.to_string(),
         };
-        let name = located.name;
-        Ok(Input::LeftAlone { name, reason })
+        Ok(Input::LeftAlone(reason))
     }
 
     fn new(
@@ -115,8 +123,11 @@ impl Binary {
         })
     }
 
-    /// Whether its marker refers to archives of `module`.
-    pub(super) fn is_of(&self, module: &str) -> bool {
+    /// Whether its marker refers to archives of `module`, if that is named.
+    pub(super) fn is_of(&self, module: Option<&str>) -> bool {
+        let Some(module) = module else {
+            return true;
+        };
         let mut paths = self.marker.kpack_search_paths.iter();
         paths.any(|path| {
             let group = SearchPath::new(path).split().and_then(|p| p.group());

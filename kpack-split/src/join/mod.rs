@@ -8,12 +8,11 @@ mod binary;
 mod code;
 
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kpack_format::TargetId;
 
 use crate::Error;
-use crate::elf::DeviceCode;
 use crate::input::Linked;
 use crate::install::locate::{Located, Prefix};
 use crate::parallel::{self, processors};
@@ -96,69 +95,18 @@ pub fn join(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
 fn join_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     let prefix = Prefix::new(&options.prefix)?;
     let mut report = Report::default();
-    let mut planned = Vec::new();
-    let mut without = Vec::new();
-    for located in binaries(&prefix, options)? {
-        let path = located.path.clone();
-        let binary = match Binary::read(located)? {
-            Input::Binary(binary) => binary,
-            Input::LeftAlone { name, reason } => {
-                if !options.files.is_empty() {
-                    left_alone(path, name, reason, &mut report);
-                }
-                continue;
-            }
-        };
-        if let Some(module) = &options.module
-            && !binary.is_of(module)
-        {
-            if options.files.is_empty() {
-                continue;
-            }
-            let text = format!(
-                "its marker refers to `{}`, not to module `{module}`",
-                binary.marker.kpack_search_paths.join("`, `")
-            );
-            return Err(Error::refused(&path, text));
-        }
-        let code = Code::choose(&binary, &options.architectures)?;
-        match code.lacking(&options.architectures) {
-            lacking if lacking.is_empty() => {}
-            lacking => {
-                let there = code.known();
-                let text = format!("has no device code for {lacking}, only for {there}");
-                report.warn(&path, text);
-            }
-        }
-        match code.targets().is_empty() {
-            true => without.push((binary, code)),
-            false => planned.push((binary, code)),
-        }
-    }
-    if let (true, Some((first, code))) = (planned.is_empty(), without.first()) {
-        let text = format!(
-            "it has no device code for {}; there is device code for {}",
-            code.lacking(&options.architectures),
-            code.known()
-        );
-        return Err(Error::refused(&first.located.path, text));
-    }
-    if planned.is_empty() && report.files.is_empty() {
+    let binaries = match options.files.is_empty() {
+        true => all_binaries(&prefix, options)?,
+        false => named_binaries(&prefix, options, &mut report)?,
+    };
+    if binaries.is_empty() && report.files.is_empty() {
         let text = match &options.module {
             Some(module) => format!("no split binary of module `{module}` is in it"),
             None => "no split binary is in it".to_owned(),
         };
         return Err(Error::refused(&options.prefix, text));
     }
-    for (binary, _) in without {
-        let name = binary.located.name;
-        let reason = "no device code for the chosen targets".to_owned();
-        let outcome = Outcome::LeftAlone { reason };
-        report.files.push(FileReport {
-            path: name,
-            outcome,
-        });
-    }
+    let planned = choose(binaries, options, &mut report)?;
     // What does not fit is refused before anything changes.
     let plans = planned.iter().map(|(binary, code)| binary.plan(code));
     let plans = plans.collect::<Result<Vec<_>, Error>>()?;
@@ -172,42 +120,102 @@ fn join_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     Ok(report)
 }
 
-fn left_alone(path: PathBuf, name: String, reason: String, report: &mut Report) {
-    report.note(path, format!("stays unchanged: {reason}"));
-    let outcome = Outcome::LeftAlone { reason };
-    report.files.push(FileReport {
-        path: name,
-        outcome,
-    });
-}
-
-/// The binaries that are named, or every linked file in the prefix.
-fn binaries(prefix: &Prefix, options: &Options) -> Result<Vec<Located>, Error> {
+/// The binaries that are named.
+fn named_binaries(
+    prefix: &Prefix,
+    options: &Options,
+    report: &mut Report,
+) -> Result<Vec<Binary>, Error> {
     let mut found: Vec<Located> = Vec::new();
-    if !options.files.is_empty() {
-        for file in &options.files {
-            let located = prefix.binary(file)?;
-            if !found.contains(&located) {
-                found.push(located);
+    let mut binaries = Vec::new();
+    for file in &options.files {
+        let located = prefix.binary(file)?;
+        if found.contains(&located) {
+            continue;
+        }
+        found.push(located.clone());
+        match Binary::read(located.clone())? {
+            Input::Binary(binary) if binary.is_of(options.module.as_deref()) => {
+                binaries.push(*binary);
+            }
+            Input::Binary(binary) => {
+                let text = format!(
+                    "its marker refers to `{}`, not to module `{}`",
+                    binary.marker.kpack_search_paths.join("`, `"),
+                    options.module.as_deref().unwrap_or_default()
+                );
+                return Err(Error::refused(&located.path, text));
+            }
+            Input::LeftAlone(reason) => {
+                report.note(&located.path, format!("stays unchanged: {reason}"));
+                left_alone(located.name, &reason, report);
             }
         }
-        return Ok(found);
     }
-    for path in prefix.linked_files()? {
-        if has_marker(&path)? {
-            found.push(prefix.binary(&path)?);
-        }
-    }
-    Ok(found)
+    Ok(binaries)
 }
 
-/// Whether the file is a binary with a marker. Most files have nothing to do with device code, and those
-/// that kpack does not read are not split.
-fn has_marker(path: &Path) -> Result<bool, Error> {
-    match Linked::open(path).map(|linked| linked.code) {
-        Ok(DeviceCode::Split(_)) => Ok(true),
-        Ok(DeviceCode::Fat(fat)) => Ok(fat.joined.is_some()),
-        Ok(DeviceCode::None(_)) | Err(Error::Refused { .. }) => Ok(false),
-        Err(error) => Err(error),
+/// Every split binary of the module in the prefix. Most files have nothing to do with device code, and
+/// those that kpack does not read are not split.
+fn all_binaries(prefix: &Prefix, options: &Options) -> Result<Vec<Binary>, Error> {
+    let mut binaries = Vec::new();
+    for found in prefix.linked_files() {
+        let (path, file) = found?;
+        let linked = match Linked::read(&path, file) {
+            Ok(linked) => linked,
+            Err(Error::Refused { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        if let Input::Binary(binary) = Binary::of(prefix.binary(&path)?, &linked)?
+            && binary.is_of(options.module.as_deref())
+        {
+            binaries.push(*binary);
+        }
     }
+    Ok(binaries)
+}
+
+/// The binaries that have code for chosen targets, with that code.
+///
+/// # Errors
+/// [`Error::Refused`] if there are binaries, and none has any.
+fn choose(
+    binaries: Vec<Binary>,
+    options: &Options,
+    report: &mut Report,
+) -> Result<Vec<(Binary, Code)>, Error> {
+    let mut chosen = Vec::new();
+    for binary in binaries {
+        let code = Code::choose(&binary, &options.architectures)?;
+        let lacking = code.lacking(&options.architectures);
+        if !lacking.is_empty() {
+            let text = format!(
+                "has no device code for {lacking}, only for {}",
+                code.known()
+            );
+            report.warn(&binary.located.path, text);
+        }
+        chosen.push((binary, code));
+    }
+    let has_code = |(_, code): &(Binary, Code)| !code.targets().is_empty();
+    let (planned, without): (Vec<_>, Vec<_>) = chosen.into_iter().partition(has_code);
+    if let (true, Some((first, code))) = (planned.is_empty(), without.first()) {
+        let text = format!(
+            "it has no device code for {}; there is device code for {}",
+            code.lacking(&options.architectures),
+            code.known()
+        );
+        return Err(Error::refused(&first.located.path, text));
+    }
+    for (binary, _) in without {
+        let reason = "no device code for the chosen targets";
+        left_alone(binary.located.name, reason, report);
+    }
+    Ok(planned)
+}
+
+fn left_alone(path: String, reason: &str, report: &mut Report) {
+    let reason = reason.to_owned();
+    let outcome = Outcome::LeftAlone { reason };
+    report.files.push(FileReport { path, outcome });
 }

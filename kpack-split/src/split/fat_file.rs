@@ -50,7 +50,11 @@ pub(crate) fn read(path: &Path) -> Result<Input, Error> {
         let advice = "split it before the link, with `kpack object`";
         return Ok(Input::LeftAlone(format!("{what}; {advice}")));
     }
-    let linked = Linked::read(path, file)?;
+    of(Linked::read(path, file)?)
+}
+
+/// Tells whether to split a linked file.
+pub(crate) fn of(linked: Linked) -> Result<Input, Error> {
     Ok(match &linked.code {
         elf::DeviceCode::Fat(fat) => Input::Fat(FatFile::read(&linked, fat)?, linked),
         elf::DeviceCode::Split(_) => Input::Split(linked),

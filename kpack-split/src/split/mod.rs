@@ -2,7 +2,7 @@
 
 mod fat_file;
 
-pub(crate) use fat_file::{FatFile, Input, read};
+pub(crate) use fat_file::{FatFile, Input, of, read};
 pub(crate) use kpack_build::shared::split::{
     Budget, Compression, DeviceCode, code_ids, compress, padding,
 };
