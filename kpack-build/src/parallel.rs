@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Builder, Scope};
 
-/// How many more threads may be started. Briefly negative while a thread that waited goes on before
-/// another has ended.
+/// How many more threads may be started. Negative while threads that waited go on before others
+/// have ended: waiting for those, too, could block a thread that holds a lock.
 type Free = Arc<AtomicIsize>;
 
 /// The limit for work outside of any run.
@@ -172,20 +172,33 @@ mod tests {
     }
 
     #[test]
-    fn results_keep_their_order_and_nested_work_shares_its_threads() {
+    fn results_keep_their_order_and_no_more_threads_work_than_allowed() {
         for jobs in [1, 2, 5] {
             let meter = Meter::default();
             let results = with_jobs(NonZeroUsize::new(jobs).unwrap(), || {
-                map(0..10, |outer| {
-                    map(0..10, |inner| {
-                        meter.work();
-                        10 * outer + inner
-                    })
+                map(0..100, |item| {
+                    meter.work();
+                    item
                 })
             });
-            assert_eq!(results.concat(), (0..100).collect::<Vec<_>>());
-            assert!(meter.most.into_inner() <= jobs + 1);
+            assert_eq!(results, (0..100).collect::<Vec<_>>());
+            assert!(meter.most.into_inner() <= jobs);
         }
+    }
+
+    #[test]
+    fn nested_work_shares_the_threads_of_the_outer_work() {
+        let meter = Meter::default();
+        let results = with_jobs(NonZeroUsize::MIN, || {
+            map(0..5, |outer| {
+                map(0..5, |inner| {
+                    meter.work();
+                    5 * outer + inner
+                })
+            })
+        });
+        assert_eq!(results.concat(), (0..25).collect::<Vec<_>>());
+        assert_eq!(meter.most.into_inner(), 1);
     }
 
     #[test]
