@@ -50,3 +50,9 @@ pub mod tensile;
 pub use code_id::{CodeId, code_id};
 pub use digest::Sha256;
 pub use target_id::{FAMILIES, TargetId};
+
+/// A little-endian number of at most eight bytes.
+pub(crate) fn little_endian(bytes: &[u8]) -> u64 {
+    let bytes = bytes.iter().rev();
+    bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
+}

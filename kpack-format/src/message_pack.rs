@@ -119,15 +119,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn integer<T: TryFrom<i128>>(&mut self) -> Result<T> {
         self.value("an integer of its range", |rest| {
-            let mut again = *rest;
-            let number = match decode::read_int::<u64, _>(rest) {
-                Ok(number) => i128::from(number),
-                Err(_) => {
-                    let number = decode::read_int::<i64, _>(&mut again).ok()?;
-                    *rest = again;
-                    i128::from(number)
-                }
-            };
+            let number = decode::read_int::<i128, _>(rest).ok()?;
             T::try_from(number).ok()
         })
     }

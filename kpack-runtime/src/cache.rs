@@ -59,12 +59,12 @@ impl Cache {
         }
         // Most of the candidate paths lead nowhere, and this is the fastest way to see that.
         let io = |error| Error::io(path, error);
-        let metadata = fs::metadata(path).map_err(io)?;
+        let id = FileId::at(path).map_err(io)?;
         let canonical = fs::canonicalize(path).map_err(io)?;
         let archive = match get(&self.by_path, &canonical) {
             Some(archive) => archive,
             None => {
-                let archive = self.opened(FileId::of(&metadata), &canonical)?;
+                let archive = self.opened(id, &canonical)?;
                 insert(&self.by_path, canonical, archive)
             }
         };
@@ -77,7 +77,7 @@ impl Cache {
     /// The archive that `path` leads to now, if the file was replaced since `archive` was opened, for
     /// example by an upgrade.
     pub(crate) fn replacement(&self, path: &Path, archive: &Archive) -> Option<Arc<Archive>> {
-        let id = FileId::of(&fs::metadata(path).ok()?);
+        let id = FileId::at(path).ok()?;
         if id == archive.id() {
             return None;
         }

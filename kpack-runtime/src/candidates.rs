@@ -74,7 +74,8 @@ pub(crate) fn directories(binary: &Path) -> Vec<PathBuf> {
     }
     for path in iter::once(binary.to_owned()).chain(links(binary)) {
         let directory = parent(&path);
-        let same = fs::canonicalize(&directory).is_ok_and(|real| directories.contains(&real));
+        let same = directories.contains(&directory)
+            || fs::canonicalize(&directory).is_ok_and(|real| directories.contains(&real));
         if !same {
             directories.push(directory);
         }
@@ -86,20 +87,12 @@ pub(crate) fn directories(binary: &Path) -> Vec<PathBuf> {
 /// some package managers link files of a store into environments, and the archives may be in another part
 /// of the store.
 fn links(binary: &Path) -> impl Iterator<Item = PathBuf> {
-    let id = |path: &Path| {
-        fs::metadata(path)
-            .ok()
-            .map(|metadata| FileId::of(&metadata))
-    };
-    let binary = id(binary);
-    let objects = match binary {
-        Some(_) => process::loaded_objects(),
-        None => Vec::new(),
-    };
+    let id = FileId::at(binary).ok();
+    let objects = id.map_or_else(Vec::new, |_| process::loaded_objects());
     let paths = objects
         .into_iter()
         .filter_map(|path| path::absolute(path).ok());
-    paths.filter(move |path| id(path) == binary)
+    paths.filter(move |path| FileId::at(path).ok() == id)
 }
 
 /// The archives that search paths lead to: for each path in order, each target in order.

@@ -157,7 +157,8 @@ impl<'a> Search<'a> {
         let attempts = self.tried.iter().map(attempt).collect();
         let installed = candidates::of_marker(self.request, directories);
         let environment = self.cache.environment();
-        let report = Report::new(environment, self.request, installed, attempts);
+        let kernels = self.kernels.clone();
+        let report = Report::new(environment, self.request, kernels, installed, attempts);
         if environment.debug {
             match self.cache.is_news(self.request.binary, &self.targets) {
                 true => say(&report.to_string()),
@@ -226,7 +227,7 @@ fn success<M>(
         Err(error) => format!("{found} cannot be loaded: {error}"),
     };
     for archive in other_builds {
-        let outcome = Outcome::OtherBuild(binary_of(std::slice::from_ref(*kernel)));
+        let outcome = Outcome::OtherBuild(KernelName::parse(kernel).binary.to_owned());
         let _ = write!(text, "\n  skipped {}: {outcome}", escaped(archive.path()));
     }
     for (path, opened) in tried {

@@ -10,7 +10,7 @@ use kpack_format::marker::of_another_build;
 use kpack_format::names::{GFXARCH, Pattern, SearchPath, in_package_name};
 
 use crate::lookup::escaped;
-use crate::{Environment, Request, TargetId, candidates, regular_file};
+use crate::{Environment, Request, TargetId, regular_file};
 
 /// The number of names in a list; more help nobody.
 const MOST_NAMES: usize = 20;
@@ -79,11 +79,12 @@ impl Report {
     pub(crate) fn new(
         environment: &Environment,
         request: &Request<'_>,
+        kernels: Vec<String>,
         installed: Vec<PathBuf>,
         attempts: Vec<Attempt>,
     ) -> Self {
         Self {
-            kernels: candidates::kernels(request),
+            kernels,
             isas: request.isas.to_vec(),
             binary: request.binary.to_owned(),
             search_paths: request.marker.kpack_search_paths.clone(),

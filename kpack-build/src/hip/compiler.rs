@@ -95,25 +95,21 @@ impl Compiler {
             name,
             program,
             rocm,
-        } in candidates.into_iter().chain([Candidate::default()])
+        } in candidates
         {
-            let unfit = match program {
-                Some(program) => match Self::new(program, Vec::new(), rocm).fit(wanted) {
-                    Ok(compiler) => return Ok(compiler),
-                    Err(reason) => Some(format!("{name}: {reason}")),
-                },
-                None if name.is_empty() => None,
-                None => {
-                    missing.push(name);
-                    continue;
-                }
+            let Some(program) = program else {
+                missing.push(name);
+                continue;
             };
-            if !missing.is_empty() {
-                looked_at.push(format!("not found: {}", missing.join(", ")));
-                missing.clear();
+            match Self::new(program, Vec::new(), rocm).fit(wanted) {
+                Ok(compiler) => return Ok(compiler),
+                Err(reason) => {
+                    looked_at.extend(not_found(&mut missing));
+                    looked_at.push(format!("{name}: {reason}"));
+                }
             }
-            looked_at.extend(unfit);
         }
+        looked_at.extend(not_found(&mut missing));
         Err(Error::Compiler(format!(
             "no HIP compiler for {} was found. Tried, in this order:\n  {}\nInstall ROCm's \
              compiler (package `rocm-llvm` or `hipcc`), or a clang with the AMDGPU target and \
@@ -202,8 +198,13 @@ impl fmt::Display for Compiler {
     }
 }
 
+/// The line for candidates that do not exist, if any; empties the list.
+fn not_found(missing: &mut Vec<String>) -> Option<String> {
+    let names = std::mem::take(missing);
+    (!names.is_empty()).then(|| format!("not found: {}", names.join(", ")))
+}
+
 /// A place where a compiler may be.
-#[derive(Default)]
 struct Candidate {
     /// For messages.
     name: String,

@@ -71,7 +71,7 @@ impl Environment {
 
 /// Splits the value of a variable into words. Quotes and `\` work as in a shell; `#` starts no comment.
 pub(crate) fn words(name: &str, value: &OsStr) -> Result<Vec<OsString>, Error> {
-    // No variable has a NUL, and to `shlex` it is a letter.
+    // `shlex` would read `#` as the start of a comment. NUL replaces it meanwhile: no variable has one.
     let replaced = |bytes: &[u8], from: u8, to: u8| -> Vec<u8> {
         let bytes = bytes.iter();
         bytes

@@ -88,8 +88,7 @@ impl Plan {
         self.check(Window::new(output, base, self.size))
     }
 
-    /// Reads the written object back: it must be split, with every wrapper, and one marker for each
-    /// section of bundles.
+    /// Reads the written object back: its wrappers must be split, and a section must have the marker.
     fn check<S: ReadAt>(&self, written: S) -> Result<(), ElfError> {
         let object = Relocatable::read(written)?;
         let split = matches!(object.device_code()?, DeviceContent::Split);

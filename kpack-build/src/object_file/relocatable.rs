@@ -79,9 +79,7 @@ impl<S: ReadAt> Relocatable<S> {
 
     /// The name of a section; empty for one that has none.
     pub(super) fn name(&self, section: &SectionHeader) -> &[u8] {
-        let start = section.sh_name.get(LE) as usize;
-        let rest = self.names.get(start..).unwrap_or_default();
-        rest.split(|byte| *byte == 0).next().unwrap_or_default()
+        text_at(&self.names, section.sh_name.get(LE))
     }
 
     /// Refuses sections that end past the end of the file.
@@ -185,4 +183,10 @@ fn bytes<S: ReadAt>(
     let mut bytes = vec![0; size as usize];
     source.read_exact_at(offset, &mut bytes)?;
     Ok(bytes)
+}
+
+/// The text at `start` of a string table, without the NUL; empty past the table's end.
+pub(super) fn text_at(table: &[u8], start: u32) -> &[u8] {
+    let rest = table.get(start as usize..).unwrap_or_default();
+    rest.split(|byte| *byte == 0).next().unwrap_or_default()
 }

@@ -240,7 +240,7 @@ pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), El
         symbols,
     };
     tables.write(&members, output, |index, to| {
-        copy(&&objects[index].1, &(0..members[index].1), output, to)
+        copy(&objects[index].1, &(0..members[index].1), output, to)
     })
 }
 

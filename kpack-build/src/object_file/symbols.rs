@@ -3,7 +3,7 @@
 use object::LittleEndian as LE;
 use object::elf;
 
-use super::relocatable::Relocatable;
+use super::relocatable::{Relocatable, text_at};
 use crate::elf::{ElfError, ReadAt, pods, refuse};
 
 /// What a relocation points to.
@@ -80,10 +80,8 @@ impl Symbols {
 
     pub(super) fn name(&self, index: u32) -> String {
         let start = self.all().get(index as usize);
-        let start = start.map_or(0, |symbol| symbol.st_name.get(LE) as usize);
-        let rest = self.names.get(start..).unwrap_or_default();
-        let name = rest.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(name).into_owned()
+        let start = start.map_or(0, |symbol| symbol.st_name.get(LE));
+        String::from_utf8_lossy(text_at(&self.names, start)).into_owned()
     }
 
     /// File offsets of the entries of symbols defined in `sections`, except section symbols.
@@ -113,9 +111,7 @@ pub(super) fn defined_symbols<S: ReadAt>(
             elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE
         );
         if visible && section != elf::SHN_UNDEF {
-            let rest = symbols.names.get(symbol.st_name.get(LE) as usize..);
-            let name = rest.unwrap_or_default().split(|byte| *byte == 0).next();
-            names.push(name.unwrap_or_default().to_vec());
+            names.push(text_at(&symbols.names, symbol.st_name.get(LE)).to_vec());
         }
     }
     Ok(names)

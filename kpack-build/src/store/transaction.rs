@@ -165,7 +165,7 @@ fn rename(hosts: Vec<StagedFile>, locks: Locks) -> Result<(), Error> {
         if changed.insert(directory.path().to_owned()) {
             directories.push(directory.clone());
         }
-        // With the same bytes, too: a build system compares its time with that of its input.
+        // Even if the bytes are the same: build systems compare the file's time with its input's.
         host.replace()?;
     }
     drop(locks);

@@ -1,5 +1,7 @@
 //! Reads the size of a Zstandard frame's content before anything is allocated for it (RFC 8878).
 
+use crate::little_endian;
+
 /// First bytes of a frame (RFC 8878, 3.1.1).
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Maximum content of one block, in bytes (RFC 8878, 3.1.1.2.4).
@@ -115,10 +117,7 @@ impl Header {
         let field = frame
             .get(at..size)
             .ok_or_else(|| "its frame is truncated in the header".to_owned())?;
-        let value = field
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let value = little_endian(field);
         let content_size = match content {
             0 => None,
             2 => Some(value + 256),

@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use super::index::malformed;
 use super::toc::FORMAT_VERSION;
 use super::{ArchiveError, HEADER_SIZE, MAGIC};
+use crate::little_endian;
 
 /// The range of the TOC, which ends at the end of the file.
 pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError> {
@@ -18,7 +19,7 @@ pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), Ar
     source.seek(SeekFrom::Start(0))?;
     let mut header = [0; HEADER_SIZE as usize];
     source.read_exact(&mut header)?;
-    let version = word(&header[4..8]);
+    let version = little_endian(&header[4..8]);
     if header[..4] != MAGIC {
         return malformed(
             0,
@@ -28,7 +29,7 @@ pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), Ar
     if version != u64::from(FORMAT_VERSION) {
         return Err(ArchiveError::UnsupportedVersion { found: version });
     }
-    let toc_offset = word(&header[8..16]);
+    let toc_offset = little_endian(&header[8..16]);
     if toc_offset < HEADER_SIZE || toc_offset >= size {
         return malformed(
             8,
@@ -39,11 +40,4 @@ pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), Ar
         );
     }
     Ok((toc_offset, size))
-}
-
-fn word(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |word, byte| word << 8 | u64::from(*byte))
 }

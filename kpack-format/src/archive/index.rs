@@ -8,7 +8,7 @@ use super::frame::{MAX_FRAME_HEADER, content_size};
 use super::header::toc_range;
 use super::limits::{MAX_CODE_OBJECT, MAX_FRAMES, MAX_TOC};
 use super::toc::Storage;
-use super::{ArchiveError, HEADER_SIZE, Targets, Toc, TocEntry};
+use super::{ArchiveError, HEADER_SIZE, Targets, Toc, TocEntry, with_capacity};
 
 /// The TOC of an archive, checked against the size of the file. Code objects are not read, so the
 /// cost depends on the TOC alone.
@@ -118,11 +118,11 @@ impl Index {
         walked: &mut Vec<(u64, u64)>,
         ordinal: u32,
     ) -> Result<(u64, u64), ArchiveError> {
-        let none = || format!("there is no code object with ordinal {ordinal}");
         let (Storage::Frames { offset, size, .. }, true) =
             (&self.storage, (ordinal as usize) < self.count)
         else {
-            return malformed(self.toc_offset, none());
+            let reason = format!("there is no code object with ordinal {ordinal}");
+            return malformed(self.toc_offset, reason);
         };
         let mut at = walked.last().map_or(offset + 4, |(at, size)| at + size);
         if walked.len() <= ordinal as usize {
@@ -134,10 +134,7 @@ impl Index {
             at = place.0 + place.1;
             walked.push(place);
         }
-        match walked.get(ordinal as usize) {
-            Some(place) => Ok(*place),
-            None => malformed(self.toc_offset, none()),
-        }
+        Ok(walked[ordinal as usize])
     }
 
     fn frame_offset(&self, ordinal: u32) -> Option<u64> {
@@ -348,11 +345,7 @@ fn check_range(offset: u64, size: u64, end: u64, what: &str) -> Result<(), Archi
 
 /// Reads `size` bytes; fails if there is not enough memory.
 fn read_bytes<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, ArchiveError> {
-    let mut bytes = Vec::new();
-    let reserved = usize::try_from(size).map(|size| bytes.try_reserve_exact(size));
-    if !matches!(reserved, Ok(Ok(()))) {
-        return Err(io::Error::from(io::ErrorKind::OutOfMemory).into());
-    }
+    let mut bytes = with_capacity(size as usize)?;
     source.take(size).read_to_end(&mut bytes)?;
     match bytes.len() as u64 == size {
         true => Ok(bytes),

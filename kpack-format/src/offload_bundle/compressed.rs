@@ -4,6 +4,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use super::{Bundle, BundleError, Format, Method, malformed, table};
 use crate::backend::BundleReader;
+use crate::little_endian;
 
 /// Size of the largest header, that of version 3, in bytes.
 const MAX_HEADER: u64 = 32;
@@ -21,13 +22,10 @@ struct Header {
 
 impl Header {
     fn read<R: Read>(source: &mut R, available: u64) -> Result<Self, BundleError> {
-        let bytes = super::read_exactly(source, available.min(MAX_HEADER))?;
+        let bytes = super::read_up_to(source, available.min(MAX_HEADER))?;
         let field = |offset: usize, size: usize| -> Result<u64, BundleError> {
             match bytes.get(offset..offset + size) {
-                Some(field) => Ok(field
-                    .iter()
-                    .rev()
-                    .fold(0, |word, byte| word << 8 | u64::from(*byte))),
+                Some(field) => Ok(little_endian(field)),
                 None => malformed(
                     offset as u64,
                     "truncated: the header of the compressed bundle is incomplete",
@@ -91,8 +89,7 @@ pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bun
     source.seek(SeekFrom::Start(start + header.size))?;
     let limit = header.total_size.unwrap_or(available);
     let mut stream = Stream::new(&mut *source, &header, limit)?;
-    let (entries, end) = table::read(&mut stream, header.uncompressed_size)?;
-    let _ = end;
+    let (entries, _) = table::read(&mut stream, header.uncompressed_size)?;
     let size = match header.total_size {
         Some(total) => total,
         None => header.size + stream.finish()?,

@@ -142,7 +142,7 @@ impl Bundle {
 const TRUSTED_SIZE: u64 = 16 << 20;
 
 /// Reads up to `size` bytes; fewer if the source ends.
-fn read_exactly<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, std::io::Error> {
+fn read_up_to<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, std::io::Error> {
     let mut bytes = with_capacity(size.min(TRUSTED_SIZE) as usize)?;
     source.take(size).read_to_end(&mut bytes)?;
     Ok(bytes)

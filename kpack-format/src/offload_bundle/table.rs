@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use super::{BundleError, Entry, EntryId, PLAIN_MAGIC, malformed};
+use crate::little_endian;
 
 /// Maximum number of entries; real bundles have fewer.
 const MOST_ENTRIES: u64 = 4096;
@@ -57,7 +58,7 @@ struct Table<'a, R> {
 impl<R: Read> Table<'_, R> {
     fn bytes(&mut self, size: u64, what: &str) -> Result<Vec<u8>, BundleError> {
         let bytes =
-            super::read_exactly(self.source, size).or_else(super::compressed::failed(self.at))?;
+            super::read_up_to(self.source, size).or_else(super::compressed::failed(self.at))?;
         if bytes.len() as u64 != size {
             return malformed(self.at, format!("truncated: {what} is missing"));
         }
@@ -105,10 +106,6 @@ impl<R: Read> Table<'_, R> {
     }
 
     fn word(&mut self, what: &str) -> Result<u64, BundleError> {
-        let bytes = self.bytes(8, what)?;
-        Ok(bytes
-            .iter()
-            .rev()
-            .fold(0, |word, byte| word << 8 | u64::from(*byte)))
+        Ok(little_endian(&self.bytes(8, what)?))
     }
 }

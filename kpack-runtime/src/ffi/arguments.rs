@@ -39,7 +39,7 @@ pub(super) unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a [u8], kpack_
     }
 }
 
-/// The ISAs of a list: those that say anything, at least one.
+/// The ISAs of a list, without null, empty and prefix-only entries. Fails if none is left.
 ///
 /// # Safety
 /// `list` is null or has `count` elements, each of which is null or a string that lives for `'a`.

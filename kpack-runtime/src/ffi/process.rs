@@ -1,4 +1,4 @@
-//! Questions of a process about itself.
+//! Facts about this process, as the system knows them.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::io;
@@ -56,8 +56,8 @@ pub(crate) fn read_memory(address: usize, bytes: &mut [u8]) -> io::Result<usize>
     }
 }
 
-/// The paths by which the dynamic linker loaded what is loaded now, as far as it has any; the program itself
-/// has none.
+/// The paths by which the dynamic linker loaded the libraries of this process. It has none for the program
+/// itself.
 pub(crate) fn loaded_objects() -> Vec<PathBuf> {
     unsafe extern "C" fn add(
         object: *mut libc::dl_phdr_info,
