@@ -38,6 +38,7 @@ mod backend;
 mod code_id;
 pub mod code_object;
 pub mod digest;
+pub mod kfd;
 pub mod manifest;
 pub mod marker;
 mod message_pack;

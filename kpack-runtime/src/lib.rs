@@ -28,6 +28,7 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod agents;
 mod archive;
 mod cache;
 mod candidates;
@@ -40,6 +41,7 @@ mod process_map;
 mod regular_file;
 mod report;
 
+pub use agents::{agents, agents_at};
 pub use archive::Archive;
 pub use cache::Cache;
 pub use environment::Environment;

@@ -1,0 +1,103 @@
+//! What the Linux kernel's driver for GPU computing (KFD) says about GPUs, and the variables that
+//! override it.
+
+use crate::TargetId;
+
+/// Has a directory for each node, named with its number, with a file `properties`.
+pub const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
+/// Replaces the version of every GPU: `10.3.0`. With `_` and a node's number at its end, of that
+/// node's alone.
+pub const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
+
+/// A node of KFD's topology.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Node {
+    /// A processor of the host.
+    Host,
+    /// A GPU, without the signs of its features.
+    Gpu(TargetId),
+    /// A GPU whose driver does not tell its version. Old drivers do not.
+    UnknownGpu,
+}
+
+impl Node {
+    /// Reads a node's `properties`: a name and a decimal number in each line.
+    pub fn read(properties: &str) -> Self {
+        let number = |name| {
+            let mut lines = properties.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.and_then(|value| value.trim().parse::<u32>().ok())
+        };
+        match (number("simd_count"), number("gfx_target_version")) {
+            (None | Some(0), None | Some(0)) | (Some(0), _) => Self::Host,
+            (_, None | Some(0)) => Self::UnknownGpu,
+            (_, Some(version)) => {
+                let parts = [version / 10000, version / 100 % 100, version % 100];
+                Self::Gpu(processor(parts))
+            }
+        }
+    }
+}
+
+/// The processor that an [`OVERRIDE`] sets; `None` if it is not a version.
+pub fn overriding(version: &str) -> Option<TargetId> {
+    let parts: Vec<u32> = version
+        .split('.')
+        .map(|part| part.parse().ok())
+        .collect::<Option<_>>()?;
+    let parts: [u32; 3] = parts.try_into().ok()?;
+    let fits = parts[0] <= 63 && parts[1..].iter().all(|part| *part <= 255);
+    fits.then(|| processor(parts))
+}
+
+/// Major version, minor version and stepping: the last two are hexadecimal digits of the name.
+fn processor([major, minor, stepping]: [u32; 3]) -> TargetId {
+    TargetId::new(&format!("gfx{major}{minor:x}{stepping:x}"), &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(name: &str) -> Node {
+        Node::Gpu(name.parse().unwrap())
+    }
+
+    #[test]
+    fn a_gpu_tells_its_version() {
+        for (version, name) in [
+            (90006, "gfx906"),
+            (90010, "gfx90a"),
+            (90012, "gfx90c"),
+            (90402, "gfx942"),
+            (100300, "gfx1030"),
+            (110501, "gfx1151"),
+            (120500, "gfx1250"),
+        ] {
+            let text = format!("simd_count 80\nlds_size_in_kb 64\ngfx_target_version {version}\n");
+            assert_eq!(Node::read(&text), gpu(name));
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_version() {
+        let host = "cpu_cores_count 16\nsimd_count 0\ngfx_target_version 0\n";
+        assert_eq!(Node::read(host), Node::Host);
+        assert_eq!(Node::read(""), Node::Host);
+        assert_eq!(Node::read("simd_count 80\n"), Node::UnknownGpu);
+        assert_eq!(
+            Node::read("simd_count 80\nold_gfx_target_version 90006\n"),
+            Node::UnknownGpu
+        );
+    }
+
+    #[test]
+    fn a_version_is_overridden_by_three_decimal_numbers() {
+        let name = |version| overriding(version).map(|target| target.to_string());
+        assert_eq!(name("10.3.0").as_deref(), Some("gfx1030"));
+        assert_eq!(name("9.0.10").as_deref(), Some("gfx90a"));
+        for wrong in ["", "10.3", "10.3.0.1", "gfx1030", "10.3.a", "64.0.0"] {
+            assert_eq!(name(wrong), None, "{wrong}");
+        }
+    }
+}
