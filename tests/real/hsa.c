@@ -1,8 +1,8 @@
-/* A stub of libhsa-runtime64 with one GPU, so that a real libamdhip64 runs where there is none.
+/* A stub of libhsa-runtime64, so that a real libamdhip64 runs where there is no GPU.
  *
- * STUB_HSA_ISA    the ISA of the GPU, as amdgcn-amd-amdhsa--gfx1030
- * STUB_HSA_REPORT the file for the report: a line for each loaded code object (size and SHA-256), and
- *                 for each symbol that is looked up in one
+ * STUB_HSA_GPUS   the ISA of each GPU, separated by commas: gfx1030,gfx90a:sramecc+:xnack-
+ * STUB_HSA_REPORT the file for the report: a line for each code object that is loaded (number of the GPU,
+ *                 size and SHA-256), and for each symbol that is looked up in one
  *
  * GPU memory is the host's. Kernels do not run.
  */
@@ -17,12 +17,17 @@
 
 #define OK HSA_STATUS_SUCCESS
 
-static const hsa_agent_t cpu = {1}, gpu = {2};
-enum { CPU_POOL = 1, CPU_KERNARG_POOL, GPU_POOL, GPU_GROUP_POOL };
+/* Agent 1 is the CPU, and 2, 3... are GPUs. The pools of agent N are 2 N and 2 N + 1. */
+static const hsa_agent_t cpu = {1};
+enum { FIRST_GPU = 2 };
+enum { CPU_POOL = 2, CPU_KERNARG_POOL };
 
-static const char *isa(void) {
-    const char *name = getenv("STUB_HSA_ISA");
-    return name ? name : "amdgcn-amd-amdhsa--gfx1030";
+/* Writes the processor and features of a GPU, and returns their length. */
+static size_t gpu_isa(uint64_t agent, char isa[64]) {
+    const char *name = getenv("STUB_HSA_GPUS");
+    for (; agent > FIRST_GPU; agent--)
+        name = strchr(name, ',') + 1;
+    return (size_t)snprintf(isa, 64, "%.*s", (int)strcspn(name, ","), name);
 }
 
 static void report(const char *what, const char *text) {
@@ -83,17 +88,26 @@ hsa_status_t hsa_agent_extension_supported(uint16_t extension, hsa_agent_t agent
 
 hsa_status_t hsa_iterate_agents(hsa_status_t (*callback)(hsa_agent_t, void *), void *data) {
     hsa_status_t status = callback(cpu, data);
-    return status == OK ? callback(gpu, data) : status;
+    hsa_agent_t gpu = {FIRST_GPU};
+    for (const char *rest = getenv("STUB_HSA_GPUS"); rest && status == OK; gpu.handle++) {
+        status = callback(gpu, data);
+        rest = strchr(rest, ',');
+        rest = rest ? rest + 1 : NULL;
+    }
+    return status;
 }
 
 hsa_status_t hsa_agent_get_info(hsa_agent_t agent, hsa_agent_info_t attribute, void *value) {
-    int is_gpu = agent.handle == gpu.handle;
+    int is_gpu = agent.handle != cpu.handle;
     switch ((int)attribute) {
     case HSA_AGENT_INFO_NAME:
     case HSA_AMD_AGENT_INFO_PRODUCT_NAME: {
+        char name[64] = "CPU";
+        if (is_gpu)
+            gpu_isa(agent.handle, name);
+        name[strcspn(name, ":")] = 0;
         memset(value, 0, 64);
-        const char *name = strrchr(isa(), '-') + 1;
-        memcpy(value, is_gpu ? name : "CPU", is_gpu ? strcspn(name, ":") : 3);
+        strcpy(value, name);
         return OK;
     }
     case HSA_AGENT_INFO_VENDOR_NAME:
@@ -117,9 +131,9 @@ hsa_status_t hsa_agent_get_info(hsa_agent_t agent, hsa_agent_info_t attribute, v
         memset(value, 0, 16);
         return OK;
     case HSA_AGENT_INFO_ISA:
-        return number(value, 1, 8);
+        return number(value, agent.handle, 8);
     case HSA_AMD_AGENT_INFO_UUID:
-        memcpy(value, "GPU-0000000000000001", 21);
+        sprintf(value, "GPU-%016x", (unsigned)agent.handle);
         return OK;
     case HSA_AMD_AGENT_INFO_HDP_FLUSH:
         memset(value, 0, 16);
@@ -143,22 +157,23 @@ hsa_status_t hsa_agent_get_info(hsa_agent_t agent, hsa_agent_info_t attribute, v
 
 hsa_status_t hsa_agent_iterate_isas(hsa_agent_t agent, hsa_status_t (*callback)(hsa_isa_t, void *),
                                     void *data) {
-    (void)agent;
-    return callback((hsa_isa_t){1}, data);
+    return callback((hsa_isa_t){agent.handle}, data);
 }
 
-hsa_status_t hsa_isa_get_info_alt(hsa_isa_t unused, hsa_isa_info_t attribute, void *value) {
-    (void)unused;
+hsa_status_t hsa_isa_get_info_alt(hsa_isa_t isa, hsa_isa_info_t attribute, void *value) {
+    static const char prefix[] = "amdgcn-amd-amdhsa--";
+    char name[64];
+    size_t length = gpu_isa(isa.handle, name);
     if (attribute == HSA_ISA_INFO_NAME_LENGTH)
-        return number(value, strlen(isa()) + 1, 4);
+        return number(value, sizeof prefix + length, 4);
     if (attribute == HSA_ISA_INFO_NAME)
-        strcpy(value, isa());
+        strcat(strcpy(value, prefix), name);
     return OK;
 }
 
 hsa_status_t hsa_amd_agent_iterate_memory_pools(
     hsa_agent_t agent, hsa_status_t (*callback)(hsa_amd_memory_pool_t, void *), void *data) {
-    uint64_t first = agent.handle == gpu.handle ? GPU_POOL : CPU_POOL;
+    uint64_t first = 2 * agent.handle;
     hsa_status_t status = callback((hsa_amd_memory_pool_t){first}, data);
     return status == OK ? callback((hsa_amd_memory_pool_t){first + 1}, data) : status;
 }
@@ -168,7 +183,7 @@ hsa_status_t hsa_amd_memory_pool_get_info(hsa_amd_memory_pool_t pool,
     switch (attribute) {
     case HSA_AMD_MEMORY_POOL_INFO_SEGMENT:
         return number(value,
-                      pool.handle == GPU_GROUP_POOL ? HSA_AMD_SEGMENT_GROUP : HSA_AMD_SEGMENT_GLOBAL, 4);
+                      pool.handle > CPU_KERNARG_POOL && pool.handle % 2 ? HSA_AMD_SEGMENT_GROUP : HSA_AMD_SEGMENT_GLOBAL, 4);
     case HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS: {
         int fine = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
         int flags = pool.handle == CPU_KERNARG_POOL
@@ -238,18 +253,18 @@ void hsa_signal_silent_store_relaxed(hsa_signal_t signal, hsa_signal_value_t val
     (void)signal, (void)value;
 }
 
+/* A reader is the size and the digest of its code object. */
 hsa_status_t hsa_code_object_reader_create_from_memory(const void *code, size_t size,
                                                        hsa_code_object_reader_t *reader) {
-    char digest[65], text[100];
+    char digest[65], *text = malloc(100);
     sha256(code, size, digest);
-    snprintf(text, sizeof text, "%zu\t%s", size, digest);
-    report("code object", text);
-    reader->handle = 1;
+    snprintf(text, 100, "%zu\t%s", size, digest);
+    reader->handle = (uint64_t)(uintptr_t)text;
     return OK;
 }
 
 hsa_status_t hsa_code_object_reader_destroy(hsa_code_object_reader_t reader) {
-    (void)reader;
+    free((void *)(uintptr_t)reader.handle);
     return OK;
 }
 
@@ -270,7 +285,11 @@ hsa_status_t hsa_executable_load_agent_code_object(hsa_executable_t executable, 
                                                    hsa_code_object_reader_t reader,
                                                    const char *options,
                                                    hsa_loaded_code_object_t *loaded) {
-    (void)executable, (void)agent, (void)reader, (void)options;
+    (void)executable, (void)options;
+    char text[130];
+    snprintf(text, sizeof text, "%d\t%s", (int)agent.handle - FIRST_GPU,
+             (const char *)(uintptr_t)reader.handle);
+    report("code object", text);
     if (loaded)
         loaded->handle = 1;
     return OK;

@@ -188,7 +188,8 @@ impl Case<'_> {
     }
 }
 
-fn build_loader(shell: &Shell, output: &Path) -> Result<()> {
+/// Builds a program that loads the libraries that it is given.
+pub(super) fn build_loader(shell: &Shell, output: &Path) -> Result<()> {
     let source = crate::repository::root().join("tests/e2e/load.c");
     process::output(cmd!(shell, "cc -O2 -o {output} {source} -ldl"))?;
     Ok(())

@@ -19,7 +19,7 @@ pub(super) type Wrapper = (PathBuf, u32);
 pub(super) type CodeObjects = BTreeMap<String, CodeObject>;
 
 /// Stands for the bytes of a code object, so that those of a large library need no memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CodeObject {
     size: usize,
     sha256: [u8; 32],
@@ -45,6 +45,12 @@ impl CodeObject {
             size: size.parse()?,
             sha256: digest.with_context(|| format!("{sha256} is not a SHA-256"))?,
         })
+    }
+}
+
+impl fmt::Debug for CodeObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

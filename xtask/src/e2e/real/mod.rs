@@ -3,9 +3,14 @@
 //!
 //! The project is `tests/real`: hipcc compiles the device functions of rocRAND, and rocm-cmake installs
 //! and packages them. No GPU is needed: the real `libamdhip64` runs over a stub of the HSA runtime, which reports
-//! each code object that it is given. Debian's `libamdhip64` (5.2) does not support markers, so it loads
-//! the unsplit library. kpack's loader loads the split one, through the stub HIP runtime, and must give
-//! the same code objects.
+//! each code object that it is given.
+//!
+//! Debian's `libamdhip64` (5.2) does not read markers. It loads the unsplit library, whose code objects
+//! are the reference. It must load the same ones from joined libraries, in all kinds of
+//! processes. kpack's loader must find them for the split library; the stub HIP runtime calls it.
+
+mod rig;
+mod situations;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +23,12 @@ use xshell::{Shell, cmd};
 
 use super::reference::CodeObject;
 use super::runtime::{Kind, Program};
-use super::stub_libraries;
 use super::table::Table;
+use super::treatment::copy_tree;
+use super::{real_libraries, stub_libraries};
 use crate::{bootstrap, dist, process, repository};
+use rig::Rig;
+use situations::{ALL_GPUS, Variant};
 
 /// Options of `cargo xtask real`.
 #[derive(Debug, Args)]
@@ -44,6 +52,16 @@ const NEEDED: [(&str, &str); 6] = [
 const TARGETS: [(&str, &str); 2] = [
     ("gfx1030", "gfx1030"),
     ("gfx90a:xnack+", "gfx90a:sramecc+:xnack+"),
+];
+/// The same, for rocRAND as Debian built it.
+const ROCRAND: [(&str, &str); 7] = [
+    ("gfx803", "gfx803"),
+    ("gfx900:xnack-", "gfx900:xnack-"),
+    ("gfx906:xnack-", "gfx906:sramecc+:xnack-"),
+    ("gfx908:xnack-", "gfx908:sramecc+:xnack-"),
+    ("gfx90a:xnack-", "gfx90a:sramecc+:xnack-"),
+    ("gfx90a:xnack+", "gfx90a:sramecc+:xnack+"),
+    ("gfx1030", "gfx1030"),
 ];
 /// The library that the project builds, as a path in a prefix.
 const LIBRARY: &str = "lib/librandom.so.1.2.3";
@@ -75,16 +93,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
     let kpack = work.join("kpack");
     dist::fill(&kpack, Path::new("lib"), &dist::Built::new(&shell)?)?;
+    let mut table = Table::default();
     let real = Real {
         shell: &shell,
         kpack: &kpack,
         work: &work,
+        rig: Rig::build(&shell, &work.join("rig"))?,
     };
-    let mut table = Table::default();
-    real.build_hsa()?;
     real.build()?;
     table.add("tests/real, built by hipcc", real.installed());
-    table.add("the real runtime and the split library", real.markers());
+    process::step("Loading each form of the library with the real runtime");
+    situations::check(
+        &real.rig,
+        &work.join("fat").join(LIBRARY),
+        real.variants(),
+        &mut table,
+    );
     for generator in ["DEB", "RPM"] {
         let what = format!("{generator} packages of rocm-cmake");
         match is_root() {
@@ -101,29 +125,10 @@ struct Real<'a> {
     /// The prefix with the helper and the CMake package.
     kpack: &'a Path,
     work: &'a Path,
+    rig: Rig<'a>,
 }
 
 impl Real<'_> {
-    /// The stub of the HSA runtime, and a program that loads libraries.
-    fn build_hsa(&self) -> Result<()> {
-        process::step("Building a stub HSA runtime for the real HIP runtime");
-        let source = repository::root().join("tests/real");
-        let directory = self.work.join("hsa");
-        fs::create_dir_all(&directory)?;
-        let (code, map) = (source.join("hsa.c"), source.join("hsa.map"));
-        let library = directory.join("libhsa-runtime64.so.1");
-        process::output(cmd!(
-            self.shell,
-            "cc -std=gnu11 -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-soname,libhsa-runtime64.so.1 -Wl,--version-script={map} -o {library} {code}"
-        ))?;
-        let (code, program) = (source.join("load.c"), directory.join("load"));
-        process::output(cmd!(
-            self.shell,
-            "cc -Wall -Wextra -Werror -O2 -o {program} {code} -ldl"
-        ))?;
-        Ok(())
-    }
-
     /// Builds the project once, and installs it without kpack and then with it.
     fn build(&self) -> Result<()> {
         process::step("Building tests/real with hipcc, and installing it without and with kpack");
@@ -162,12 +167,35 @@ impl Real<'_> {
         ))
     }
 
-    /// A runtime without support for markers loads the library, and finds no code in it.
-    fn markers(&self) -> Result<String> {
-        let library = self.work.join("split").join(LIBRARY);
-        let loaded = self.by_real_runtime(&library, TARGETS[0].1, false)?;
-        ensure!(loaded.is_empty(), "it loaded {loaded:?}");
-        Ok("loaded; its kernels need a runtime that supports markers".to_owned())
+    /// The forms of the library.
+    fn variants(&self) -> [Variant; 3] {
+        let (fat, split) = (self.work.join("fat"), self.work.join("split"));
+        let one = self.joined(&split, "joined", &[TARGETS[0].0]);
+        let variant = |name, prefix: Result<PathBuf>, gpus, readable| Variant {
+            name,
+            library: prefix.map(|prefix| prefix.join(LIBRARY)),
+            gpus,
+            readable,
+        };
+        [
+            variant("unsplit", Ok(fat), &ALL_GPUS, true),
+            variant("split", Ok(split), &ALL_GPUS, false),
+            variant("joined for one target", one, &ALL_GPUS[..1], true),
+        ]
+    }
+
+    /// A copy of a prefix that is joined, and has no archives.
+    fn joined(&self, split: &Path, name: &str, targets: &[&str]) -> Result<PathBuf> {
+        let prefix = self.work.join(name);
+        copy_tree(self.shell, split, &prefix)?;
+        let helper = self.kpack.join("bin/kpack");
+        let targets = targets.iter().flat_map(|target| ["--arch", target]);
+        process::output(cmd!(
+            self.shell,
+            "{helper} join --quiet --prefix {prefix} {targets...}"
+        ))?;
+        fs::remove_dir_all(prefix.join("lib/.kpack"))?;
+        Ok(prefix)
     }
 
     /// Installs all packages in a root of their own, and removes that of one GPU.
@@ -225,9 +253,21 @@ impl Real<'_> {
             self.shell,
             "{helper} install --prefix {split} --module rocrand {file}"
         ))?;
-        let agents = [("gfx1030", "gfx1030"), ("gfx90a", "gfx90a:sramecc+:xnack-")];
-        let same = self.same_code(&installed, &split, &file, &agents)?;
-        Ok(format!("{same} code objects, the same from both"))
+        let found = self.same_code(&installed, &split, &file, &ROCRAND)?;
+        for (target, gpu) in ROCRAND {
+            let joined = self.joined(&split, "rocrand-joined", &[target])?;
+            let (same, expected) = (
+                self.rig.all(&joined.join(&file), gpu)?,
+                self.rig.all(&installed, gpu)?,
+            );
+            ensure!(
+                same == expected,
+                "for {gpu} the real runtime loads {same:?} from the joined library, and {expected:?} from the unsplit one"
+            );
+        }
+        Ok(format!(
+            "{found} code objects, the same from the unsplit, split and joined library"
+        ))
     }
 
     /// Compares what the real runtime takes from a fat library with what the loader takes from the
@@ -241,12 +281,7 @@ impl Real<'_> {
     ) -> Result<usize> {
         let mut count = 0;
         for (_, agent) in targets {
-            let expected = self.by_real_runtime(fat, agent, true)?;
-            ensure!(
-                !expected.is_empty(),
-                "the real runtime loaded nothing for {agent} from {}",
-                fat.display()
-            );
+            let expected = self.rig.all(fat, agent)?;
             let found = self.by_loader(split, file, agent)?;
             ensure!(
                 expected == found,
@@ -257,45 +292,15 @@ impl Real<'_> {
         Ok(count)
     }
 
-    /// The code objects that the real runtime loads from a library: with `all`, everything for that GPU;
-    /// otherwise only what it loads before anybody asks for a kernel.
-    fn by_real_runtime(&self, library: &Path, agent: &str, all: bool) -> Result<Vec<String>> {
-        let directory = self.work.join("hsa");
-        let report = directory.join("report.txt");
-        fs::write(&report, "")?;
-        let program = directory.join("load");
-        let (initialise, deferred) = match all {
-            true => (Some("initialise"), "0"),
-            false => (None, "1"),
-        };
-        process::output(
-            cmd!(self.shell, "{program} {library} {initialise...}")
-                .env("LD_LIBRARY_PATH", &directory)
-                .env("HIP_ENABLE_DEFERRED_LOADING", deferred)
-                .env("STUB_HSA_ISA", format!("amdgcn-amd-amdhsa--{agent}"))
-                .env("STUB_HSA_REPORT", &report),
-        )?;
-        let mut loaded = Vec::new();
-        for line in fs::read_to_string(&report)?.lines() {
-            match line.split('\t').collect::<Vec<_>>().as_slice() {
-                ["code object", size, digest] => {
-                    loaded.push(format!("{:?}", CodeObject::reported(size, digest)?));
-                }
-                ["symbol", _] => {}
-                _ => bail!("the stub HSA runtime reported an unknown line: {line}"),
-            }
-        }
-        loaded.sort();
-        Ok(loaded)
-    }
-
     /// The code objects that the loader finds for a split library, with the stub HIP runtime.
-    fn by_loader(&self, prefix: &Path, file: &str, agent: &str) -> Result<Vec<String>> {
+    fn by_loader(&self, prefix: &Path, file: &str, agent: &str) -> Result<Vec<CodeObject>> {
         let stubs = self.work.join("stubs");
         let library = prefix.join(file);
+        let executable = stubs.join("load");
         let runtime = stub_libraries::build(self.shell, &library, &stubs, self.kpack)?;
+        real_libraries::build_loader(self.shell, &executable)?;
         let program = Program {
-            executable: self.work.join("hsa/load"),
+            executable,
             libraries: vec![file.into()],
         };
         let scratch = self.work.join("scratch");
@@ -303,7 +308,7 @@ impl Real<'_> {
         let mut loaded = Vec::new();
         for event in &seen.events {
             match &event.kind {
-                Kind::Loaded(code_object) => loaded.push(format!("{code_object:?}")),
+                Kind::Loaded(code_object) => loaded.push(code_object.clone()),
                 Kind::Fat { .. } => bail!("{} has a fat wrapper", library.display()),
                 Kind::Missing(error) => bail!("the loader's error is {error}"),
                 _ => {}
