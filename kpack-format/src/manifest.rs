@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::Sha256;
 use crate::message_pack::{MessagePackError, Reader, Writer};
+use crate::names::{GFXARCH, in_package_name};
 
 /// The version of the format.
 const FORMAT_VERSION: u32 = 1;
@@ -85,6 +86,12 @@ impl KpackFile {
 }
 
 impl Manifest {
+    /// The command that installs the archive of a target, if the manifest has a hint.
+    pub fn install_command(&self, target: &str) -> Option<String> {
+        let hint = self.install_hint.as_ref()?;
+        Some(hint.replace(GFXARCH, &in_package_name(target)))
+    }
+
     /// The MessagePack form.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::default();

@@ -50,6 +50,37 @@ impl TargetId {
                 .all(|feature| agent.features.contains(feature))
     }
 
+    /// Whether a code object for this target may run on a GPU of which only `known` is known: the
+    /// processors are equal, and no feature has another sign. Features without a sign are unknown.
+    pub fn may_run_on(&self, known: &TargetId) -> bool {
+        self.processor == known.processor
+            && self.features.iter().all(|(name, on)| {
+                let mut features = known.features.iter();
+                features.all(|(other, sign)| other != name || sign == on)
+            })
+    }
+
+    /// Whether this is a generic target (`gfx10-3-generic`) of the family that `processor` (`gfx1030`)
+    /// is in. A newer processor of that family may be unable to run its code objects.
+    pub fn is_generic_for(&self, processor: &TargetId) -> bool {
+        let Some(generic) = self.processor.strip_suffix("-generic") else {
+            return false;
+        };
+        // Minor version and stepping are one digit each.
+        let name = &processor.processor;
+        let Some((major, minor)) = name
+            .len()
+            .checked_sub(2)
+            .and_then(|at| name.split_at_checked(at))
+        else {
+            return false;
+        };
+        match generic.split_once('-') {
+            Some((of, minors)) => of == major && minor.starts_with(minors),
+            None => generic == major,
+        }
+    }
+
     /// Whether a user who names this target means `other` too. Without features, it stands for
     /// every variant of its processor; with features, only for itself.
     pub fn selects(&self, other: &TargetId) -> bool {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::of_another_build;
-use kpack_format::names::{GFXARCH, Pattern, SearchPath, in_package_name};
+use kpack_format::names::{GFXARCH, Pattern, SearchPath};
 
 use crate::lookup::escaped;
 use crate::{Environment, Request, TargetId, regular_file};
@@ -165,10 +165,7 @@ impl Report {
                 let path = escaped(&place.directory.join(&file.filename));
                 let target = target.escape_debug().to_string();
                 let how = match hint {
-                    Some(hint) => {
-                        let package = in_package_name(&target);
-                        format!("run `{}`", command(hint)).replace(GFXARCH, &package)
-                    }
+                    Some(hint) => format!("run `{}`", command(&hint)),
                     None => format!("install the package that contains {path}"),
                 };
                 return format!("{how}: code for {target} exists, but is not installed");
@@ -209,14 +206,14 @@ impl Place {
     fn missing(
         &self,
         fits: &dyn Fn(&str) -> bool,
-    ) -> Option<(&String, &KpackFile, Option<&String>)> {
+    ) -> Option<(&String, &KpackFile, Option<String>)> {
         let manifests = self
             .manifests
             .iter()
             .filter_map(|(_, read)| read.as_ref().ok());
         let missing = manifests.flat_map(|manifest| {
             let files = manifest.kpack_files.iter();
-            files.map(|(target, file)| (target, file, manifest.install_hint.as_ref()))
+            files.map(|(target, file)| (target, file, manifest.install_command(target)))
         });
         missing
             .filter(|(target, ..)| fits(target) && !self.targets.contains(target))

@@ -1,5 +1,6 @@
 //! Executables and shared objects.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
 
 use super::{elf_error, open, open_bundle, wrapper_error};
 use crate::Error;
-use crate::elf::{DeviceCode, ElfError, Image, ReadAt, Wrapper};
+use crate::elf::{DeviceCode, ElfError, FatBinary, Image, ReadAt, Wrapper};
 
 /// An executable or shared object, opened and parsed once.
 #[derive(Debug)]
@@ -56,6 +57,17 @@ impl Linked {
                 wrapper_error(&self.path, wrapper.co_index, wrapper.bundle_offset, error)
             })
         })
+    }
+
+    /// The targets of the code in a fat binary.
+    pub(crate) fn targets(&self, fat: &FatBinary) -> Result<BTreeSet<String>, Error> {
+        let mut targets = BTreeSet::new();
+        for bundle in self.bundles(&fat.wrappers) {
+            let bundle = bundle?;
+            let own = bundle.entries.iter().filter_map(|entry| entry.id.target());
+            targets.extend(own.map(ToString::to_string));
+        }
+        Ok(targets)
     }
 
     /// Room for the marker at a file offset, in bytes: up to the next marker or the end of the

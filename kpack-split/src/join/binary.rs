@@ -81,7 +81,7 @@ impl Binary {
                     let wrappers = fat.wrappers.iter().map(|w| (w.address, w.co_index));
                     let marker = (marker, kept.address);
                     let mut new = Self::new(linked, located, marker, wrappers)?;
-                    new.joined = targets(linked, fat)?;
+                    new.joined = linked.targets(fat)?;
                     return Ok(Input::Binary(Box::new(new)));
                 }
                 _ => "a fat binary, which has its device code".to_owned(),
@@ -237,17 +237,6 @@ fn main_marker(linked: &Linked, wrappers: &[SplitWrapper]) -> Result<u64, Error>
     let before = markers.filter(|address| *address <= place).max();
     before
         .ok_or_else(|| Error::refused(&linked.path, "no marker is in the place of its device code"))
-}
-
-/// The targets of a fat binary's code.
-fn targets(linked: &Linked, fat: &elf::FatBinary) -> Result<BTreeSet<String>, Error> {
-    let mut targets = BTreeSet::new();
-    for bundle in linked.bundles(&fat.wrappers) {
-        let bundle = bundle?;
-        let own = bundle.entries.iter().filter_map(|entry| entry.id.target());
-        targets.extend(own.map(ToString::to_string));
-    }
-    Ok(targets)
 }
 
 /// Refuses a joined binary that differs from the unsplit original in more than the targets.

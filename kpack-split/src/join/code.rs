@@ -18,7 +18,7 @@ use crate::elf::DeviceCode;
 use crate::input::{Archives, Linked, Overlay, check_code_object};
 use crate::parallel::{self, lock};
 use crate::report::Progress;
-use crate::verify::Resolver;
+use crate::verify::{Obstacle, Resolver};
 
 /// The chosen code objects of one binary.
 pub(super) struct Code {
@@ -30,19 +30,12 @@ pub(super) struct Code {
     wrappers: Vec<Vec<(String, u64)>>,
 }
 
-/// Whether a code object for `target` may run on a GPU that somebody calls `chosen`. One without
-/// features can be any variant; the runtime chooses.
-fn fits(chosen: &TargetId, target: &TargetId) -> bool {
-    chosen.processor() == target.processor()
-        && target.features().all(|(name, on)| {
-            let mut features = chosen.features();
-            features.all(|(other, wanted)| other != name || on == wanted)
-        })
-}
-
-/// As [`fits`], for the name of a target.
+/// Whether a code object for the target of this name may run on a GPU that somebody calls `chosen`. The
+/// runtime chooses among the variants of a target.
 fn is_for(chosen: &TargetId, target: &str) -> bool {
-    target.parse().is_ok_and(|target| fits(chosen, &target))
+    target
+        .parse()
+        .is_ok_and(|target: TargetId| target.may_run_on(chosen))
 }
 
 impl Code {
@@ -221,25 +214,15 @@ fn of_other_build(binary: &Binary, target: &str) -> Error {
 
 /// Refuses a target whose archive is missing, damaged, or of another build.
 fn check_archive(binary: &Binary, resolver: &Resolver, target: &str) -> Result<(), Error> {
-    let path = &binary.located.path;
-    let mut files = resolver.kpacks.files.iter();
-    let of_target = files.find(|kpack| kpack.target == target);
-    let damaged = |(damaged, _): &&(_, _)| of_target.is_some_and(|kpack| kpack.path == *damaged);
-    if let Some((archive, reason)) = resolver.damaged.iter().find(damaged) {
-        return Err(Error::refused(archive, reason.clone()));
-    }
-    if resolver.other_builds.iter().any(|(of, _)| of == target) {
-        return Err(of_other_build(binary, target));
-    }
-    if resolver.has_archive(target) {
-        return Ok(());
-    }
-    let place = match of_target {
-        Some(kpack) => kpack.path.display().to_string(),
-        None => binary.marker.kpack_search_paths.join("`, `"),
+    let place = match resolver.obstacle(target) {
+        None => return Ok(()),
+        Some(Obstacle::Damaged(archive, reason)) => return Err(Error::refused(archive, reason)),
+        Some(Obstacle::OtherBuild(_)) => return Err(of_other_build(binary, target)),
+        Some(Obstacle::Missing(Some(archive))) => archive.display().to_string(),
+        Some(Obstacle::Missing(None)) => binary.marker.kpack_search_paths.join("`, `"),
     };
     let text = format!("the kpack for {target} is missing: `{place}`; install its package");
-    Err(Error::refused(path, text))
+    Err(Error::refused(&binary.located.path, text))
 }
 
 /// Refuses a binary that lacks wrappers for some of its code. Its marker tells which code it was built

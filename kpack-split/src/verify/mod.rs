@@ -33,7 +33,7 @@ use crate::parallel::{self, lock, processors};
 
 use artifacts::Artifacts;
 pub(crate) use joined::differences as joined_differences;
-pub(crate) use resolver::Resolver;
+pub(crate) use resolver::{Obstacle, Resolver};
 
 pub use report::{Check, Outcome, Report, Subject};
 

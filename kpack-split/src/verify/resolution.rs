@@ -8,7 +8,7 @@ use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
 use super::archive::counted;
-use super::resolver::{Place, Resolver};
+use super::resolver::{Obstacle, Place, Resolver};
 use super::{Context, Options, Outcome, Report, Subject, means};
 use crate::Error;
 use crate::input::read_manifest;
@@ -195,19 +195,6 @@ fn required_are_there(
     options: &Options,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let damaged = |target: &str| {
-        let mut files = resolver
-            .kpacks
-            .files
-            .iter()
-            .filter(|kpack| kpack.target == target);
-        files.any(|kpack| {
-            resolver
-                .damaged
-                .iter()
-                .any(|(damaged, _)| *damaged == kpack.path)
-        })
-    };
     let found = || resolver.kpacks.targets();
     let missing = options.targets.iter();
     let missing = missing.filter(|wanted| !found().any(|target| means(wanted, target)));
@@ -229,20 +216,13 @@ fn required_are_there(
         report.fault(Subject::Resolution, path, text);
     }
     for target in required {
-        if resolver.has_archive(&target) || damaged(&target) {
-            continue;
-        }
-        let promised = resolver
-            .kpacks
-            .files
-            .iter()
-            .find(|kpack| kpack.target == target);
-        let text = match promised {
-            Some(kpack) => format!(
+        let text = match resolver.obstacle(&target) {
+            Some(Obstacle::Missing(Some(place))) => format!(
                 "the manifest lists a kpack for {target}, but `{}` is missing",
-                kpack.path.display()
+                place.display()
             ),
-            None => format!("no kpack for {target}"),
+            Some(Obstacle::Missing(None)) => format!("no kpack for {target}"),
+            _ => continue,
         };
         report.fault(Subject::Resolution, path, text);
     }

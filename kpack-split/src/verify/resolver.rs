@@ -33,6 +33,17 @@ struct Opened {
     is_of_another_build: bool,
 }
 
+/// Why there is no archive for a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle<'a> {
+    /// An archive is damaged, for this reason.
+    Damaged(&'a Path, &'a str),
+    /// An archive is of another build.
+    OtherBuild(&'a Path),
+    /// There is none. Where it should be, if a manifest lists it.
+    Missing(Option<&'a Path>),
+}
+
 /// The location of a code object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -161,9 +172,21 @@ impl Resolver {
         archive::damage(path, &mut lock(archive), &kernel, target)
     }
 
-    /// Whether an archive for `target` is open.
-    pub(crate) fn has_archive(&self, target: &str) -> bool {
-        self.archives.iter().any(|opened| opened.target == target)
+    /// Why there is no archive of this build for `target`; `None` if there is one.
+    pub(crate) fn obstacle(&self, target: &str) -> Option<Obstacle<'_>> {
+        let files = self.kpacks.files.iter();
+        let files = files.filter(|kpack| kpack.target == target);
+        let files: Vec<&Path> = files.map(|kpack| kpack.path.as_path()).collect();
+        let mut damaged = self.damaged.iter();
+        if let Some((path, reason)) = damaged.find(|(path, _)| files.contains(&path.as_path())) {
+            return Some(Obstacle::Damaged(path, reason));
+        }
+        let mut other_builds = self.other_builds.iter();
+        if let Some((_, path)) = other_builds.find(|(of, _)| of == target) {
+            return Some(Obstacle::OtherBuild(path));
+        }
+        let is_open = self.archives.iter().any(|opened| opened.target == target);
+        (!is_open).then(|| Obstacle::Missing(files.first().copied()))
     }
 
     /// The distinct targets of the open archives, sorted.
