@@ -13,6 +13,7 @@
 
 pub mod artifact;
 pub mod cli;
+pub mod doctor;
 pub mod elf;
 mod input;
 pub mod inspect;

@@ -9,6 +9,14 @@ pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S
     path.to_string_lossy().serialize(serializer)
 }
 
+pub(crate) fn optional<S: Serializer>(
+    path: &Option<PathBuf>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let path = path.as_ref().map(|path| path.to_string_lossy());
+    path.serialize(serializer)
+}
+
 pub(crate) fn list<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }

@@ -71,6 +71,7 @@ fn help() {
         "recombine",
         "report",
         "verify",
+        "doctor",
     ];
     let texts = commands.map(|command| said(&tree, &[command, "--help"]));
     let all = said(&tree, &["--help"]) + "\n" + &texts.join("\n");

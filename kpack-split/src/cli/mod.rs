@@ -22,6 +22,7 @@ macro_rules! exit_codes {
     };
 }
 
+mod doctor;
 mod extract;
 mod install;
 mod join;
@@ -47,10 +48,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Error;
 
-/// All exit codes, including that of `kpack verify`.
+/// All exit codes, including that of `kpack verify` and `kpack doctor`.
 const EXIT_CODES: &str = exit_codes!(
     "",
-    "  1  verification failed\n",
+    "  1  `kpack verify` or `kpack doctor` found a fault\n",
     "an input was rejected (damaged or unsupported)"
 );
 
@@ -80,6 +81,7 @@ enum Command {
     Recombine(recombine::Arguments),
     Report(report::Arguments),
     Verify(verify::Arguments),
+    Doctor(doctor::Arguments),
 }
 
 /// The description of the command's arguments, for manual pages and completions.
@@ -104,7 +106,11 @@ pub fn main() -> ExitCode {
     allow_open_files();
     let reads_only = matches!(
         cli.command,
-        Command::Show(_) | Command::List(_) | Command::Report(_) | Command::Verify(_)
+        Command::Show(_)
+            | Command::List(_)
+            | Command::Report(_)
+            | Command::Verify(_)
+            | Command::Doctor(_)
     );
     // These leave nothing to clean up, so signals may end them at any moment.
     if !reads_only && let Err(error) = signals::watch() {
@@ -128,6 +134,7 @@ pub fn main() -> ExitCode {
         Command::Recombine(arguments) => recombine::run(arguments),
         Command::Report(arguments) => report::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
     };
     match result {
         Ok(code) => code,

@@ -63,6 +63,28 @@ impl Dynamic {
             .map(|(_, value)| *value)
     }
 
+    /// The strings of all entries with this tag, such as the names of needed libraries.
+    pub(crate) fn strings<S: ReadAt>(
+        &self,
+        image: &Image<S>,
+        tag: elf::DynamicTag,
+    ) -> Result<Vec<String>, ElfError> {
+        let Some(table) = self.table(elf::DT_STRTAB, elf::DT_STRSZ)? else {
+            return Ok(Vec::new());
+        };
+        let table = image.memory(table, "the dynamic string table")?;
+        let of_tag = self.entries.iter().filter(|(of, _)| *of == tag);
+        let string = |(_, at): &(_, u64)| {
+            let bytes = usize::try_from(*at).ok().and_then(|at| table.get(at..));
+            let bytes = bytes.and_then(|rest| rest.split(|byte| *byte == 0).next());
+            match bytes {
+                Some(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+                None => refuse!("{tag:?} refers past the end of the dynamic string table"),
+            }
+        };
+        of_tag.map(string).collect()
+    }
+
     /// The address range of a table, from its address and size entries.
     fn table(
         &self,

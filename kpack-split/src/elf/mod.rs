@@ -28,6 +28,7 @@ pub use self::{
 pub(crate) use check::loaded as check_loaded;
 pub(crate) use dynamic::{Dynamic, Relocations, is_address};
 pub(crate) use headers::Section;
+pub(crate) use image::Machine;
 use kpack_build::shared::elf as records;
 pub use kpack_build::shared::elf::{ElfError, ReadAt, Wrapper};
 pub(crate) use kpack_build::shared::elf::{FAT_SECTION, WRAPPER_SECTION, pods, refuse};

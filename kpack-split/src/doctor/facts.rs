@@ -1,0 +1,381 @@
+//! What the doctor looks at, before it judges.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use object::elf::DT_NEEDED;
+
+use super::dynamic_linker::{self, Library, Loading};
+use crate::Error;
+use crate::elf::{DeviceCode, Dynamic, Image};
+use crate::input::{
+    self, Archives, FileKind, Linked, Marked, Overlay, elf_error, prefix_of, read_manifest,
+};
+use crate::install::locate::Prefix;
+use crate::verify::{Obstacle, Resolver};
+
+/// A process that loads binaries with device code: a program, or one with a library of a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Process {
+    /// The file that the dynamic linker was asked about.
+    pub(super) file: PathBuf,
+    /// Its HIP runtime.
+    pub(super) runtime: Runtime,
+    /// The file and, if the caller named it, its libraries, without those that have no device code.
+    pub(super) binaries: Vec<Binary>,
+}
+
+/// The HIP runtime of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Runtime {
+    /// Unknown, for this reason.
+    Unknown(String),
+    /// The file cannot be loaded, for this reason.
+    Fails(String),
+    /// The file needs none.
+    None,
+    /// It needs this one, which was not found.
+    Missing(String),
+    /// This one.
+    Found(PathBuf, Support),
+}
+
+/// How a HIP runtime finds the code of split binaries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Support {
+    /// Not at all.
+    None,
+    /// It calls the loader of this name; `None` if that was not found.
+    Loader(String, Option<PathBuf>),
+}
+
+/// A binary with device code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Binary {
+    /// Its path, with symbolic links resolved.
+    pub(super) path: PathBuf,
+    /// Its install prefix; the directory of a binary that was moved.
+    pub(super) prefix: PathBuf,
+    /// What it is.
+    pub(super) form: Form,
+}
+
+/// What a binary with device code is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Its device code, for these targets, is in it.
+    Fat(BTreeSet<String>),
+    /// The device code for these targets was put back.
+    Joined(BTreeSet<String>),
+    /// Its device code is in archives.
+    Split {
+        /// Whether `kpack join` takes it.
+        joinable: bool,
+        /// Whether there is code for each GPU.
+        code: Vec<(TargetId, Code)>,
+    },
+    /// Its marker names no archives.
+    EarlyMarker,
+    /// It is damaged, in this way.
+    Damaged(String),
+}
+
+/// Whether a split binary has code for a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Code {
+    /// For these targets.
+    Here(BTreeSet<String>),
+    /// The archive for a target is missing.
+    Missing {
+        /// The target.
+        target: String,
+        /// Where it should be.
+        place: String,
+        /// The command that installs it, if a manifest tells.
+        install: Option<String>,
+    },
+    /// The archive is made for another build of the binary.
+    OtherBuild {
+        /// The archive.
+        archive: PathBuf,
+        /// The command that installs the matching one, if a manifest tells.
+        install: Option<String>,
+    },
+    /// The archive is damaged.
+    Damaged {
+        /// The archive.
+        archive: PathBuf,
+        /// In this way.
+        reason: String,
+    },
+    /// Nowhere; there is code for these targets only.
+    Nowhere(BTreeSet<String>),
+}
+
+impl Process {
+    /// The processes that `path` stands for: a file with its libraries, or every binary with device code
+    /// in a prefix.
+    pub(super) fn at(path: &Path, gpus: &[TargetId]) -> Result<Vec<Self>, Error> {
+        let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+        if metadata.is_dir() {
+            return in_prefix(path, gpus);
+        }
+        let file = input::open(path)?;
+        if input::identify(path, &file)? != Some(FileKind::Linked) {
+            let text = "not an executable or shared object (ELF); for archives and manifests, run `kpack verify`";
+            return Err(Error::refused(path, text));
+        }
+        let linked = Linked::read(path, file)?;
+        let loading = dynamic_linker::ask(path, &linked.image)?;
+        let mut binaries = Vec::from_iter(Binary::of(&linked, gpus)?);
+        if let Loading::Listed(libraries) = &loading {
+            for library in libraries.iter().filter_map(|library| library.path.as_ref()) {
+                match Linked::open(library) {
+                    Ok(linked) => binaries.extend(Binary::of(&linked, gpus)?),
+                    // Most libraries have nothing to do with device code.
+                    Err(Error::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(vec![Self {
+            file: path.to_owned(),
+            runtime: Runtime::of(loading)?,
+            binaries,
+        }])
+    }
+}
+
+fn in_prefix(path: &Path, gpus: &[TargetId]) -> Result<Vec<Process>, Error> {
+    let mut processes = Vec::new();
+    for found in Prefix::new(path)?.linked_files() {
+        let (path, file) = found?;
+        let linked = match Linked::read(&path, file) {
+            Ok(linked) => linked,
+            Err(Error::Refused { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        if let Some(binary) = Binary::of(&linked, gpus)? {
+            processes.push(Process {
+                runtime: Runtime::of(dynamic_linker::ask(&path, &linked.image)?)?,
+                file: path,
+                binaries: vec![binary],
+            });
+        }
+    }
+    Ok(processes)
+}
+
+impl Runtime {
+    fn of(loading: Loading) -> Result<Self, Error> {
+        let libraries = match loading {
+            Loading::Listed(libraries) => libraries,
+            Loading::Fails(why) => return Ok(Self::Fails(why)),
+            Loading::NotAsked(why) => return Ok(Self::Unknown(why)),
+        };
+        let Some(runtime) = libraries
+            .iter()
+            .find(|library| is_named(library, "libamdhip64"))
+        else {
+            return Ok(Self::None);
+        };
+        let Some(path) = &runtime.path else {
+            return Ok(Self::Missing(runtime.name.to_string_lossy().into_owned()));
+        };
+        let failed = |error| elf_error(path, error);
+        let image = Image::read(input::open(path)?).map_err(failed)?;
+        let dynamic = Dynamic::read(&image).map_err(failed)?;
+        let needed = dynamic.strings(&image, DT_NEEDED).map_err(failed)?;
+        let loader = needed.into_iter().find(|name| name.starts_with(LOADER));
+        let support = match loader {
+            None => Support::None,
+            Some(name) => {
+                let found = libraries.iter().find(|library| is_named(library, LOADER));
+                Support::Loader(name, found.and_then(|library| library.path.clone()))
+            }
+        };
+        Ok(Self::Found(path.clone(), support))
+    }
+}
+
+/// How the names of the loader begin.
+const LOADER: &str = "librocm_kpack.so";
+
+/// Whether a library's file name begins like this.
+fn is_named(library: &Library, start: &str) -> bool {
+    let name = Path::new(&library.name).file_name();
+    name.is_some_and(|name| name.to_string_lossy().starts_with(start))
+}
+
+impl Binary {
+    /// The binary, if it has device code.
+    fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<Self>, Error> {
+        let path = linked.path.canonicalize();
+        let path = path.map_err(|e| Error::io(&linked.path, "find", e))?;
+        let form = match Form::of(linked, gpus) {
+            Ok(Some(form)) => form,
+            Ok(None) => return Ok(None),
+            Err(Error::Refused { path, reason }) if path == linked.path => {
+                (Form::Damaged(reason), None)
+            }
+            Err(error) => return Err(error),
+        };
+        let (form, name) = form;
+        let prefix = name.and_then(|name| prefix_of(&path, &name));
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        Ok(Some(Self {
+            prefix: prefix.unwrap_or_else(|| directory.to_owned()),
+            path,
+            form,
+        }))
+    }
+}
+
+impl Form {
+    /// What the binary is, and its path in the install prefix.
+    fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<(Self, Option<String>)>, Error> {
+        let fat = match &linked.code {
+            DeviceCode::None(_) => return Ok(None),
+            DeviceCode::Split(_) => return split(linked, gpus).map(Some),
+            DeviceCode::Fat(fat) => fat,
+        };
+        let targets = linked.targets(fat)?;
+        Ok(Some(match linked.kept_marker()? {
+            Some(marker) => (Self::Joined(targets), marker.kernel_name),
+            None => (Self::Fat(targets), None),
+        }))
+    }
+}
+
+fn split(linked: &Linked, gpus: &[TargetId]) -> Result<(Form, Option<String>), Error> {
+    let groups = linked.markers()?;
+    let archives = Archives::default();
+    let mut code: Vec<(TargetId, Code)> = Vec::new();
+    for group in &groups {
+        let Some(name) = &group.marker.kernel_name else {
+            return Ok((Form::EarlyMarker, None));
+        };
+        let (path, overlay) = (&linked.path, Overlay::default());
+        let resolver = Resolver::open(&archives, &overlay, path, &group.marker, name)?;
+        for gpu in gpus {
+            let found = Code::of(group, &resolver, gpu)?;
+            match code.iter_mut().find(|(of, _)| of == gpu) {
+                Some((_, known)) => {
+                    *known = std::mem::replace(known, Code::Nowhere(BTreeSet::new())).and(found)
+                }
+                None => code.push((gpu.clone(), found)),
+            }
+        }
+    }
+    let name = groups
+        .first()
+        .and_then(|group| group.marker.kernel_name.clone());
+    let is_path = |name: &&String| !crate::object_file::is_object(name);
+    let name = name.as_ref().filter(is_path).cloned();
+    let joinable = groups.len() == 1 && name.is_some();
+    Ok((Form::Split { joinable, code }, name))
+}
+
+impl Code {
+    fn of(group: &Marked, resolver: &Resolver, gpu: &TargetId) -> Result<Self, Error> {
+        let promised = resolver.kpacks.targets().map(str::to_owned);
+        let promised = promised.chain(group.marker.code_ids.keys().cloned());
+        let known: BTreeSet<String> = promised.collect();
+        let fits = |target: &&String| {
+            target
+                .parse()
+                .is_ok_and(|target: TargetId| target.may_run_on(gpu))
+        };
+        let fitting: Vec<&String> = known.iter().filter(fits).collect();
+        let has_code = |target: &str| {
+            let mut wrappers = group.wrappers.iter();
+            wrappers.any(|wrapper| resolver.find(wrapper.co_index, target).is_some())
+        };
+        let here = fitting.iter().filter(|target| has_code(target));
+        let here: BTreeSet<String> = here.map(|target| (*target).clone()).collect();
+        if !here.is_empty() {
+            return Ok(Self::Here(here));
+        }
+        let obstacle = |target: &&String| Some(((*target).clone(), resolver.obstacle(target)?));
+        let Some((target, obstacle)) = fitting.iter().find_map(obstacle) else {
+            return Ok(Self::without(group, resolver, &fitting, &known));
+        };
+        Ok(match obstacle {
+            Obstacle::Damaged(archive, reason) => Self::Damaged {
+                archive: archive.to_owned(),
+                reason: reason.to_owned(),
+            },
+            Obstacle::OtherBuild(archive) => Self::OtherBuild {
+                archive: archive.to_owned(),
+                install: install_command(resolver, &target)?,
+            },
+            Obstacle::Missing(place) => Self::Missing {
+                place: match place {
+                    Some(place) => place.display().to_string(),
+                    None => group.marker.kpack_search_paths.join("`, `"),
+                },
+                install: install_command(resolver, &target)?,
+                target,
+            },
+        })
+    }
+
+    /// The code of a binary that no archive has code of for the `fitting` targets.
+    fn without(
+        group: &Marked,
+        resolver: &Resolver,
+        fitting: &[&String],
+        known: &BTreeSet<String>,
+    ) -> Self {
+        let files = resolver.kpacks.files.iter();
+        let mut own = files.filter(|kpack| {
+            fitting.contains(&&kpack.target) && group.marker.code_ids.contains_key(&kpack.target)
+        });
+        match own.next() {
+            Some(kpack) => Self::Damaged {
+                archive: kpack.path.clone(),
+                reason: "it has no code object of this binary".to_owned(),
+            },
+            // Not every binary of a module has code for each target.
+            None => {
+                let others = known.iter().filter(|target| !fitting.contains(target));
+                Self::Nowhere(others.cloned().collect())
+            }
+        }
+    }
+
+    /// The code of two parts of one binary. Not every part is compiled for every GPU.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Nowhere(mut known), Self::Nowhere(more)) => {
+                known.extend(more);
+                Self::Nowhere(known)
+            }
+            (Self::Here(mut targets), Self::Here(more)) => {
+                targets.extend(more);
+                Self::Here(targets)
+            }
+            (Self::Here(_) | Self::Nowhere(_), other) if !matches!(other, Self::Nowhere(_)) => {
+                other
+            }
+            (known, _) => known,
+        }
+    }
+}
+
+/// The command that installs the archive for a target, if a manifest tells.
+fn install_command(resolver: &Resolver, target: &str) -> Result<Option<String>, Error> {
+    for path in &resolver.kpacks.manifests {
+        match read_manifest(path) {
+            Ok(manifest) if manifest.kpack_files.contains_key(target) => {
+                if let Some(command) = manifest.install_command(target) {
+                    return Ok(Some(command));
+                }
+            }
+            Ok(_) | Err(Error::Refused { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}

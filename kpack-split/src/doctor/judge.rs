@@ -1,0 +1,316 @@
+//! Judges what was found. Reads nothing.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use kpack_format::TargetId;
+
+use super::facts::{Binary, Code, Form, Process, Runtime, Support};
+use super::{Finding, Machine};
+use crate::verify::Outcome;
+
+/// Names in one message; more help nobody.
+const MOST_NAMES: usize = 5;
+
+/// All findings: about the machine, then the code of each binary, then the HIP runtimes.
+pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Finding> {
+    let mut findings = of_machine(machine);
+    for binary in processes.iter().flat_map(|process| &process.binaries) {
+        of_binary(binary, machine, &mut findings);
+    }
+    findings.extend(
+        Group::all(processes)
+            .iter()
+            .map(|group| group.judge(machine)),
+    );
+    // Two programs may load the same library.
+    let mut distinct: Vec<Finding> = Vec::new();
+    for finding in findings {
+        if !distinct.contains(&finding) {
+            distinct.push(finding);
+        }
+    }
+    distinct
+}
+
+fn of_machine(machine: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let name_one = "name its GPU with --arch";
+    match &machine.gpus {
+        _ if machine.asked => {}
+        None => {
+            let text = "which GPUs this machine has is unknown: it has no KFD, or an old one";
+            findings.push(Finding::new(Outcome::Note, None, text).advise(name_one));
+        }
+        Some(gpus) if gpus.is_empty() => {
+            let text = "this machine has no GPU";
+            findings.push(Finding::new(Outcome::Note, None, text).advise(name_one));
+        }
+        Some(gpus) => {
+            let text = format!("this machine has {}", list(gpus));
+            findings.push(Finding::new(Outcome::Ok, None, text));
+        }
+    }
+    if machine.environment.disable {
+        let text = "ROCM_KPACK_DISABLE is set: the loader finds nothing";
+        findings.push(Finding::new(Outcome::Fault, None, text).advise("unset ROCM_KPACK_DISABLE"));
+    }
+    if !machine.environment.path.is_empty() {
+        let text = "ROCM_KPACK_PATH is set: the loader looks there, not where markers lead";
+        findings.push(Finding::new(Outcome::Note, None, text));
+    }
+    findings
+}
+
+/// What there is for a GPU.
+enum Verdict<'a> {
+    /// Code.
+    Has,
+    /// No code, only for these targets.
+    Lacks(&'a BTreeSet<String>),
+    /// No code here, for this reason; and what to do.
+    Fault(String, String),
+}
+
+fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
+    let path = Some(binary.path.as_path());
+    let form = match &binary.form {
+        Form::Damaged(reason) => {
+            let damaged = Finding::new(Outcome::Fault, path, reason);
+            return findings.push(damaged.advise("install it again"));
+        }
+        Form::EarlyMarker => {
+            let text = "its marker is in the early plain-text form, which names no kernels; whether it \
+                        has code is unknown";
+            return findings.push(Finding::new(Outcome::Note, path, text));
+        }
+        Form::Fat(_) => "not split",
+        Form::Joined(_) => "joined",
+        Form::Split { .. } => "split",
+    };
+    let gpus = machine.gpus.iter().flatten();
+    let verdicts: Vec<_> = gpus.map(|gpu| (gpu, verdict(binary, gpu))).collect();
+    let has = |(gpu, verdict): &(&TargetId, Verdict<'_>)| {
+        matches!(verdict, Verdict::Has).then(|| gpu.to_string())
+    };
+    let supported: Vec<String> = verdicts.iter().filter_map(has).collect();
+    if !supported.is_empty() {
+        let text = format!("{form}, with code for {}", list(&supported));
+        findings.push(Finding::new(Outcome::Ok, path, text));
+    }
+    for (gpu, verdict) in verdicts {
+        match verdict {
+            Verdict::Has => {}
+            Verdict::Fault(text, advice) => {
+                findings.push(Finding::new(Outcome::Fault, path, text).advise(advice));
+            }
+            Verdict::Lacks(known) => {
+                let is_generic = |target: &&String| {
+                    target
+                        .parse()
+                        .is_ok_and(|target: TargetId| target.is_generic_for(gpu))
+                };
+                let text = match known.iter().find(is_generic) {
+                    Some(generic) => {
+                        let text = format!(
+                            "{form}, without code for {gpu}; new HIP runtimes may run its code for {generic}"
+                        );
+                        findings.push(Finding::new(Outcome::Note, path, text));
+                        continue;
+                    }
+                    None if known.is_empty() => format!("{form}, without any device code"),
+                    None => format!("{form}, without code for {gpu}: only for {}", list(known)),
+                };
+                // Many machines have a second GPU that nobody computes with.
+                let outcome = match supported.is_empty() || machine.asked {
+                    true => Outcome::Fault,
+                    false => Outcome::Note,
+                };
+                let advice = match &binary.form {
+                    Form::Joined(_) => join(&binary.prefix, &[binary], &[gpu]),
+                    _ => format!("install a build with code for {gpu}"),
+                };
+                findings.push(Finding::new(outcome, path, text).advise(advice));
+            }
+        }
+    }
+}
+
+fn verdict<'a>(binary: &'a Binary, gpu: &TargetId) -> Verdict<'a> {
+    let code = match &binary.form {
+        Form::Fat(targets) | Form::Joined(targets) => {
+            let runs = |target: &String| {
+                target
+                    .parse()
+                    .is_ok_and(|target: TargetId| target.may_run_on(gpu))
+            };
+            return match targets.iter().any(runs) {
+                true => Verdict::Has,
+                false => Verdict::Lacks(targets),
+            };
+        }
+        Form::Split { code, .. } => code.iter().find(|(of, _)| of == gpu),
+        Form::EarlyMarker | Form::Damaged(_) => None,
+    };
+    let run = |command: &Option<String>, otherwise: &str| match command {
+        Some(command) => format!("run `{command}`"),
+        None => otherwise.to_owned(),
+    };
+    match code.map(|(_, code)| code) {
+        None | Some(Code::Here(_)) => Verdict::Has,
+        Some(Code::Nowhere(known)) => Verdict::Lacks(known),
+        Some(Code::Missing {
+            target,
+            place,
+            install,
+        }) => Verdict::Fault(
+            format!("split, but the kpack for {target} is missing: `{place}`"),
+            run(install, "install the package that contains it"),
+        ),
+        Some(Code::OtherBuild { archive, install }) => Verdict::Fault(
+            format!(
+                "split, but {} is made for another build of it",
+                archive.display()
+            ),
+            run(install, "install host and device packages of one version"),
+        ),
+        Some(Code::Damaged { archive, reason }) => Verdict::Fault(
+            format!("split, but {} is damaged: {reason}", archive.display()),
+            "install that archive again".to_owned(),
+        ),
+    }
+}
+
+/// Processes of one prefix with the same HIP runtime.
+struct Group<'a> {
+    runtime: &'a Runtime,
+    prefix: &'a Path,
+    files: Vec<&'a Path>,
+    split: Vec<&'a Binary>,
+}
+
+impl<'a> Group<'a> {
+    fn all(processes: &'a [Process]) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for process in processes {
+            let is_split =
+                |binary: &&Binary| matches!(binary.form, Form::Split { .. } | Form::EarlyMarker);
+            let split = process.binaries.iter().filter(is_split);
+            let split: Vec<&Binary> = split.collect();
+            let prefix = split.first().map_or(Path::new(""), |binary| &binary.prefix);
+            let of_group =
+                |group: &&mut Self| *group.runtime == process.runtime && group.prefix == prefix;
+            match groups.iter_mut().find(of_group) {
+                Some(group) => {
+                    group.files.push(&process.file);
+                    group.split.extend(split);
+                }
+                None => groups.push(Self {
+                    runtime: &process.runtime,
+                    prefix,
+                    files: vec![&process.file],
+                    split,
+                }),
+            }
+        }
+        groups
+    }
+
+    fn judge(&self, machine: &Machine) -> Finding {
+        let files = names(&self.files);
+        let finding = |outcome, text: String| Finding::new(outcome, None, text);
+        match self.runtime {
+            Runtime::Unknown(why) => {
+                let text = format!("the HIP runtime of {files} is unknown: {why}");
+                finding(Outcome::Note, text)
+            }
+            Runtime::Fails(why) => {
+                finding(Outcome::Fault, format!("{files} cannot be loaded: {why}"))
+            }
+            Runtime::None => finding(
+                Outcome::Note,
+                format!("{files} needs no HIP runtime itself"),
+            )
+            .advise("run `kpack doctor` for the program that loads it"),
+            Runtime::Missing(name) => finding(
+                Outcome::Fault,
+                format!("{files} needs {name}, which was not found"),
+            )
+            .advise("install ROCm's HIP runtime, or add its directory to LD_LIBRARY_PATH"),
+            Runtime::Found(path, Support::Loader(name, None)) => {
+                let text = format!("the HIP runtime of {files} needs {name}, which was not found");
+                Finding::new(Outcome::Fault, Some(path), text).advise(
+                    "install the loader (`librocm-kpack0`), or add its directory to LD_LIBRARY_PATH",
+                )
+            }
+            Runtime::Found(path, Support::Loader(_, Some(loader))) => {
+                let loader = loader.display();
+                let text = format!("HIP runtime of {files}; it reads markers, with {loader}");
+                Finding::new(Outcome::Ok, Some(path), text)
+            }
+            Runtime::Found(path, Support::None) if self.split.is_empty() => {
+                let text = format!(
+                    "HIP runtime of {files}; it does not read markers, and no binary here needs that"
+                );
+                Finding::new(Outcome::Ok, Some(path), text)
+            }
+            Runtime::Found(path, Support::None) => {
+                let split = self.split.iter().map(|binary| binary.path.as_path());
+                let split = names(&Vec::from_iter(split));
+                let mut text =
+                    format!("this HIP runtime does not read markers: it finds no code for {split}");
+                if split != files {
+                    text.push_str(&format!(", which {files} loads"));
+                }
+                Finding::new(Outcome::Fault, Some(path), text).advise(self.mend(machine))
+            }
+        }
+    }
+
+    /// What to do about a HIP runtime that does not read markers.
+    fn mend(&self, machine: &Machine) -> String {
+        let joinable = |binary: &&Binary| matches!(binary.form, Form::Split { joinable: true, .. });
+        if !self.split.iter().all(joinable) {
+            return "use the HIP runtime of ROCm 7.13 or newer".to_owned();
+        }
+        let gpus: Vec<&TargetId> = machine.gpus.iter().flatten().collect();
+        join(self.prefix, &self.split, &gpus)
+    }
+}
+
+/// The command that joins binaries of a prefix.
+fn join(prefix: &Path, binaries: &[&Binary], gpus: &[&TargetId]) -> String {
+    let mut words = vec!["kpack".to_owned(), "join".to_owned(), "--prefix".to_owned()];
+    words.push(prefix.display().to_string());
+    for gpu in gpus {
+        words.extend(["--arch".to_owned(), gpu.to_string()]);
+    }
+    if gpus.is_empty() {
+        words.extend(["--arch", "TARGET"].map(str::to_owned));
+    }
+    // Without a name, it joins all of the prefix.
+    if let [binary] = binaries {
+        let name = binary.path.strip_prefix(prefix).unwrap_or(&binary.path);
+        words.push(name.display().to_string());
+    }
+    let words = words.iter().map(String::as_str);
+    match shlex::try_join(words) {
+        Ok(command) => format!("run `{command}`"),
+        Err(_) => "join them with `kpack join`".to_owned(),
+    }
+}
+
+/// Names with commas between them.
+fn list<T: ToString>(names: impl IntoIterator<Item = T>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+    names.join(", ")
+}
+
+/// Paths, not too many.
+fn names(paths: &[&Path]) -> String {
+    let some = list(paths.iter().take(MOST_NAMES).map(|path| path.display()));
+    match paths.len().saturating_sub(MOST_NAMES) {
+        0 => some,
+        more => format!("{some} and {more} more"),
+    }
+}
