@@ -331,14 +331,61 @@ fn wrappers_that_ask_for_each_others_code() {
     assert!(text.contains("wrapper 0 has code object index 1"), "{text}");
 }
 
+/// The addresses that the split freed hold code for few targets, and none of what was compressed.
 #[test]
-fn code_that_does_not_fit_is_refused_with_the_sizes() {
-    let tree = split(&library(1));
-    let all = options(&tree, &["gfx1100", "gfx942", "gfx90a"]);
-    let text = refused(&tree, &all);
-    for part in ["the device code needs", "have", "join fewer targets"] {
-        assert!(text.contains(part), "{text}");
+fn code_that_does_not_fit_where_it_was_goes_after_everything_else() {
+    let compressed = |seed: u8| {
+        let targets = ["gfx1100", "gfx942"];
+        let code = targets.map(|target| {
+            let payload = vec![seed; 300 << 10];
+            (target, code_object(target, &payload).unwrap())
+        });
+        FatLibrary::new().wrapper(Storage::Zstd(2), code)
+    };
+    let one = |payload| {
+        let code = code_object("gfx1100", &vec![3; payload]).unwrap();
+        FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)])
+    };
+    let all = ["gfx1100", "gfx942", "gfx90a:xnack+"];
+    for (library, targets) in [
+        (compressed(1), &all[..1]),
+        (library(1), &all),
+        (one(100 << 10), &all[..1]),
+    ] {
+        for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+            let tree = split(&library.clone().kind(kind));
+            let split = tree.snapshot();
+            joined(&tree, targets);
+            let binary = tree.path("prefix").join(FILE);
+            assert_eq!(BTreeSet::from_iter(targets_of(&binary)), {
+                BTreeSet::from_iter(targets.iter().map(ToString::to_string))
+            });
+            assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+            if kind != Kind::Shared {
+                let run = |path: &Path| Command::new(path).output().unwrap();
+                assert_eq!(run(&binary), run(&tree.path("fat")));
+            }
+            split_again(&tree);
+            assert_eq!(tree.snapshot(), split, "{kind:?}");
+        }
     }
+}
+
+/// Where it was, then after everything else, and back.
+#[test]
+fn it_can_be_joined_for_more_targets_and_for_fewer() {
+    let tree = split(&library(1));
+    let split = tree.snapshot();
+    joined(&tree, &["gfx1100"]);
+    let of_one = tree.snapshot();
+    joined(&tree, &["gfx1100", "gfx942", "gfx90a"]);
+    let of_all = tree.snapshot();
+    joined(&tree, &["gfx1100"]);
+    assert_eq!(tree.snapshot(), of_one);
+    joined(&tree, &["gfx1100", "gfx942", "gfx90a"]);
+    assert_eq!(tree.snapshot(), of_all);
+    split_again(&tree);
+    assert_eq!(tree.snapshot(), split);
 }
 
 #[test]

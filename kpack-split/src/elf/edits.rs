@@ -11,7 +11,7 @@ use super::dynamic::{
 };
 use super::image::Image;
 use super::layout::Geometry;
-use super::plan::{Gap, PlannedWrapper};
+use super::plan::{Gaps, PlannedWrapper};
 use super::records::{FAT_SECTION, POINTER, WRAPPER_SIZE, pods, pods_mut};
 use super::refuse;
 use super::section_table::SectionTable;
@@ -48,8 +48,8 @@ impl Edits {
     }
 
     /// The changes by output offset.
-    pub(crate) fn into_output(self, gap: &Gap) -> Vec<(u64, Vec<u8>)> {
-        let place = |(offset, bytes)| (gap.output_offset(offset), bytes);
+    pub(crate) fn into_output(self, gaps: &Gaps) -> Vec<(u64, Vec<u8>)> {
+        let place = |(offset, bytes)| (gaps.output_offset(offset), bytes);
         self.writes.into_iter().map(place).collect()
     }
 }
@@ -307,11 +307,14 @@ pub(crate) fn move_block<S: ReadAt>(
     let Some(moved) = &geometry.moved else {
         return Ok(());
     };
-    let size = moved.from.end - moved.from.start;
-    let from = moved.from_offset..moved.from_offset + size;
-    let mut block = image.bytes(from.start, size, "the sections after the program headers")?;
+    let from = moved.from_offset..moved.from_offset + moved.size();
+    let mut block = image.bytes(
+        from.start,
+        moved.size(),
+        "the sections after the program headers",
+    )?;
     edits.take_into(&from, &mut block);
-    edits.zero(from.start, size);
+    edits.zero(from.start, moved.size());
     edits.write(geometry.kept_offset(moved.to), block);
     Ok(())
 }
@@ -323,23 +326,15 @@ pub(crate) fn device_code(geometry: &Geometry, marker: &[u8], edits: &mut Edits)
     let marker_end = geometry.kept_offset(geometry.marker.end);
     edits.write(geometry.kept_offset(geometry.marker.start), marker.to_vec());
     match &geometry.moved {
-        None if geometry.joined.is_some() => {
-            // What moved is between the marker and the device code.
-            let own_end = geometry.marker_section.end.min(geometry.fat.start);
-            edits.zero(marker_end, own_end - geometry.marker.end);
-            let stays = kept_end.saturating_sub(geometry.fat_offset);
-            edits.zero(geometry.fat_offset, stays);
-        }
         None => edits.zero(marker_end, kept_end - marker_end),
         Some(moved) => {
             let block = geometry.kept_offset(moved.to);
-            let block_end = block + (moved.from.end - moved.from.start);
+            let block_end = block + moved.size();
             edits.zero(marker_end, block - marker_end);
             edits.zero(block_end, kept_end - block_end);
         }
     }
     if let Some(cut) = &geometry.cut {
-        // There may be padding after device code that was put back; it is cut out, too.
-        edits.zero(cut.end, fat_end.saturating_sub(cut.end));
+        edits.zero(cut.end, fat_end - cut.end);
     }
 }

@@ -3,6 +3,8 @@
 //! The gABI's tables are unaligned little-endian records. Plain numbers let a plan be computed,
 //! compared and printed.
 
+use std::ops::Range;
+
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
@@ -126,6 +128,16 @@ impl Section {
             sh_entsize: object::U64::new(LE, self.entsize),
         };
         out.extend_from_slice(pod::bytes_of(&header));
+    }
+
+    /// Makes it a section without contents at these addresses.
+    pub(crate) fn empty(&mut self, addresses: Range<u64>) {
+        self.kind = elf::SHT_NOBITS;
+        self.addr = addresses.start;
+        self.size = addresses.end - addresses.start;
+        if self.align > 1 && !self.addr.is_multiple_of(self.align) {
+            self.align = 1;
+        }
     }
 
     /// Whether it occupies memory at run time.

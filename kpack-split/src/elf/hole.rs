@@ -1,8 +1,10 @@
-//! The addresses that splitting freed: where device code can be put back.
+//! Where device code can be put back into a split binary.
 //!
-//! They come after the marker, in the segment that held the device code or right after it. Tools that
-//! run on a split binary may move sections and trim the segment, so the addresses are not recomputed
-//! from the split: they are the largest range after the marker that nothing occupies.
+//! First choice are the addresses that splitting freed. They come after the marker, in the segment that
+//! held the device code or right after it. Tools that run on a split binary may move sections and trim
+//! the segment, so the addresses are not recomputed from the split: they are the largest range after the
+//! marker that nothing occupies. Code that does not fit there goes after everything else: the last
+//! segment grows over its zeroed memory (`.bss`) and the code.
 
 use std::ops::Range;
 
@@ -10,8 +12,8 @@ use kpack_format::marker;
 use object::elf;
 
 use super::headers::{Section, Segment};
-use super::image::Image;
-use super::layout::page_size;
+use super::image::{Image, LIMIT};
+use super::layout::{check_overlaps, page_size};
 use super::plan::Gap;
 use super::records::FAT_SECTION;
 use super::refuse;
@@ -20,32 +22,43 @@ use super::{ElfError, ReadAt};
 /// What clang aligns bundles and code objects to, and the runtime maps, in bytes.
 pub(crate) const BUNDLE_ALIGN: u64 = 4096;
 
-/// The freed addresses of a split binary, or of one whose device code was put back.
+/// A place for device code, at the end of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hole {
-    /// Index of the PT_LOAD that holds the marker.
+pub(crate) struct Place {
+    /// Index of the PT_LOAD.
     pub(crate) load: usize,
-    /// Index of `.hip_fatbin`.
-    pub(crate) fat: usize,
-    /// Index of the `.rocm_kpack_ref` with the marker.
-    pub(crate) marker: usize,
     /// The free addresses. The start is aligned.
     pub(crate) free: Range<u64>,
-    /// The end of what is kept in the file before the free addresses.
+    /// The end of what is kept of the segment in the file.
     pub(crate) kept: u64,
+    /// The end of what is kept of it in memory.
+    pub(crate) memory: u64,
     /// File offsets of device code that was put back, if any, as far as they can be cut out; empty at
     /// the place for new device code otherwise.
     pub(crate) cut: Range<u64>,
 }
 
+/// The places for device code in a split binary, or in one whose device code was put back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hole {
+    /// Index of `.hip_fatbin`.
+    pub(crate) fat: usize,
+    /// Index of the `.rocm_kpack_ref` with the marker.
+    pub(crate) marker: usize,
+    /// The addresses that splitting freed, then those after everything else, where that is possible.
+    pub(crate) places: Vec<Place>,
+    /// The index of the place with device code.
+    pub(crate) used: Option<usize>,
+}
+
 impl Hole {
-    /// Finds the free addresses after `marker`, the marker's addresses with the room that it needs.
+    /// Finds the places in `image`. `marker` is the marker's addresses with the room that it needs.
     /// `None` if the file never had device code: its objects were split before the link.
     pub(crate) fn find<S: ReadAt>(
         image: &Image<S>,
         marker: &Range<u64>,
     ) -> Result<Option<Self>, ElfError> {
-        let Some((fat, fat_section)) = image.section(FAT_SECTION)? else {
+        let Some((fat, code)) = image.section(FAT_SECTION)? else {
             return Ok(None);
         };
         let Some((load, segment)) = image.load_of(&(marker.start..marker.start + 1)) else {
@@ -59,24 +72,68 @@ impl Hole {
             );
         };
         let limit = limit(image, load, segment);
-        let Range { start, end } =
-            largest_gap(&occupied(image, fat, own, marker), marker.end, limit);
-        let free = start.next_multiple_of(BUNDLE_ALIGN)..end;
-        let in_file = segment.file_backed_end();
-        let mut hole = Self {
-            load,
+        let gap = largest_gap(&occupied(image, fat, own, marker), marker.end, limit);
+        let content_end = gap.start;
+        let mut places = vec![Place::new(segment, load, gap)];
+        places.extend(Place::last(image, load, fat));
+        let mut used = None;
+        if code.has_bytes() {
+            let Range { start, end } = code.addr..code.addr_end();
+            let holds = |place: &Place| place.free.start <= start && end <= place.free.end;
+            let Some(index) = places.iter().position(holds) else {
+                refuse!(
+                    "its device code, at {start:#x}..{end:#x}, is not where `kpack join` puts it; install the unsplit binary"
+                );
+            };
+            let place = &mut places[index];
+            check_overlaps(image, &(code.offset..code.file_end()), place.load)?;
+            let kept = match index {
+                0 => content_end.next_multiple_of(page_size(image)),
+                _ => own_end(image, place.load, fat).0,
+            };
+            place.cut_out(image, kept);
+            used = Some(index);
+        }
+        if used != Some(0) {
+            check_padding(image, &places[0].free, segment)?;
+        }
+        Ok(Some(Self {
             fat,
             marker: own,
-            free,
-            kept: in_file,
+            places,
+            used,
+        }))
+    }
+}
+
+impl Place {
+    /// The free addresses after a segment's content, or within it.
+    fn new(segment: &Segment, load: usize, gap: Range<u64>) -> Self {
+        Self {
+            load,
+            free: gap.start.next_multiple_of(BUNDLE_ALIGN)..gap.end,
+            kept: segment.file_backed_end(),
+            memory: segment.vaddr + segment.memsz,
             cut: segment.file_end()..segment.file_end(),
-        };
-        if fat_section.has_bytes() {
-            hole.find_cut(image, segment, start);
-        } else {
-            hole.check_padding(image, segment)?;
         }
-        Ok(Some(hole))
+    }
+
+    /// The place after everything else in memory. There is none if the last segment is that of the
+    /// marker, `of_marker`, or if growing it would tear something else in the file. Where several
+    /// sections have markers, nothing would tell which one belongs to the code.
+    fn last<S>(image: &Image<S>, of_marker: usize, fat: usize) -> Option<Self> {
+        let load = image.segments.iter().rposition(Segment::is_load)?;
+        let (kept, memory) = own_end(image, load, fat);
+        let segment = &image.segments[load];
+        let at = segment.offset + (kept - segment.vaddr);
+        let mut others = image.sections.iter().enumerate().filter(|s| s.0 != fat);
+        let is_torn = others.any(|(_, s)| s.has_bytes() && s.offset < at && at < s.file_end());
+        let is_marker = |s: &&Section| s.name == marker::SECTION_NAME;
+        let markers = image.sections.iter().filter(is_marker).count();
+        (load != of_marker && segment.filesz > 0 && markers == 1 && !is_torn).then(|| Self {
+            memory,
+            ..Self::new(segment, load, memory..LIMIT)
+        })
     }
 
     /// Whether the free addresses are in the file, and have content of the segment after them.
@@ -84,20 +141,18 @@ impl Hole {
         self.free.end <= segment.file_backed_end()
     }
 
-    /// The gap in the file for device code that ends at address `end`.
-    pub(crate) fn gap<S>(&self, image: &Image<S>, end: u64) -> Gap {
-        let room = end.saturating_sub(self.kept);
+    /// The gap in the file for device code that ends at address `end`, or for none.
+    pub(crate) fn gap<S>(&self, image: &Image<S>, end: Option<u64>) -> Gap {
+        let room = end.map_or(0, |end| end.saturating_sub(self.kept));
         Gap {
             cut: self.cut.clone(),
             room: room.next_multiple_of(page_size(image)),
         }
     }
 
-    /// Finds what can be cut out of a file with device code. `content_end` is the address where the
-    /// content before it ends.
-    fn find_cut<S: ReadAt>(&mut self, image: &Image<S>, segment: &Segment, content_end: u64) {
-        let page = page_size(image);
-        let kept = content_end.next_multiple_of(page);
+    /// Finds what can be cut out of a file with device code here. What is before address `kept` stays.
+    fn cut_out<S: ReadAt>(&mut self, image: &Image<S>, kept: u64) {
+        let segment = &image.segments[self.load];
         let in_file = segment.file_backed_end();
         if self.free.end < in_file || kept >= in_file {
             return;
@@ -108,35 +163,58 @@ impl Hole {
         let later = sections
             .map(|s| s.offset)
             .chain(segments.map(|s| s.offset))
-            .chain([image.table_offset(), image.size])
+            .chain([image.table().start, image.size])
             .filter(|offset| *offset >= segment.file_end());
         let next = later.min().unwrap_or(image.size);
-        let size = (next - start) - (next - start) % page;
+        let size = (next - start) - (next - start) % page_size(image);
         if size > 0 {
+            if self.memory == in_file {
+                self.memory = kept;
+            }
             self.kept = kept;
             self.cut = start..start + size;
         }
     }
+}
 
-    /// Refuses to overwrite anything but zeroes. Padding before the hole is in the file.
-    fn check_padding<S: ReadAt>(
-        &self,
-        image: &Image<S>,
-        segment: &Segment,
-    ) -> Result<(), ElfError> {
-        let end = self.free.end.min(segment.file_backed_end());
-        if self.free.start >= end {
-            return Ok(());
-        }
-        let bytes = image.memory(self.free.start..end, "the place of the device code")?;
-        if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
-            refuse!(
-                "address {:#x}, where its device code was, is not zero",
-                self.free.start + at as u64
-            );
-        }
-        Ok(())
+/// The ends of a segment in the file and in memory, without device code.
+fn own_end<S>(image: &Image<S>, load: usize, fat: usize) -> (u64, u64) {
+    let segment = &image.segments[load];
+    let code = &image.sections[fat];
+    let memory_end = segment.vaddr + segment.memsz;
+    if !code.has_bytes() || !(segment.vaddr..memory_end).contains(&code.addr) {
+        return (segment.file_backed_end(), memory_end);
     }
+    let of_segment = |addr: u64| (segment.vaddr..code.addr).contains(&addr);
+    let sections = image.sections.iter();
+    let sections = sections.filter(|s| occupies_memory(s) && of_segment(s.addr));
+    let segments = image.segments.iter();
+    let segments = segments.filter(|s| is_content(s) && of_segment(s.vaddr));
+    let in_file = sections.clone().filter(|s| s.has_bytes());
+    let in_file = in_file.map(Section::addr_end);
+    let in_file = in_file.chain(segments.map(Segment::file_backed_end));
+    let kept = in_file.fold(segment.vaddr, u64::max);
+    (kept, sections.map(Section::addr_end).fold(kept, u64::max))
+}
+
+/// Refuses to overwrite anything but zeroes. Padding before the free addresses is in the file.
+fn check_padding<S: ReadAt>(
+    image: &Image<S>,
+    free: &Range<u64>,
+    segment: &Segment,
+) -> Result<(), ElfError> {
+    let end = free.end.min(segment.file_backed_end());
+    if free.start >= end {
+        return Ok(());
+    }
+    let bytes = image.memory(free.start..end, "the place of the device code")?;
+    if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
+        refuse!(
+            "address {:#x}, where its device code was, is not zero",
+            free.start + at as u64
+        );
+    }
+    Ok(())
 }
 
 /// Whether it is the section that the marker begins in.
@@ -161,22 +239,28 @@ fn limit<S>(image: &Image<S>, load: usize, segment: &Segment) -> u64 {
     })
 }
 
+/// Whether a section has addresses of its own. Thread-local memory without content has none.
+fn occupies_memory(section: &Section) -> bool {
+    let is_tls = section.flags.0 & elf::SHF_TLS.0 != 0 && section.kind == elf::SHT_NOBITS;
+    section.is_alloc() && section.size > 0 && !is_tls
+}
+
+/// Whether a program header names content of its own.
+fn is_content(segment: &Segment) -> bool {
+    let is_range = matches!(segment.kind, elf::PT_LOAD | elf::PT_GNU_RELRO | elf::PT_TLS);
+    segment.filesz > 0 && !is_range
+}
+
 /// The address ranges that are in use, in order, without device code.
 fn occupied<S>(image: &Image<S>, fat: usize, own: usize, marker: &Range<u64>) -> Vec<Range<u64>> {
-    let sections = image.sections.iter().enumerate().filter(|(index, s)| {
-        // Thread-local memory without content has no addresses of its own.
-        let is_tls = s.flags.0 & elf::SHF_TLS.0 != 0 && s.kind == elf::SHT_NOBITS;
-        *index != fat && s.is_alloc() && s.size > 0 && !is_tls
-    });
+    let sections = image.sections.iter().enumerate();
+    let sections = sections.filter(|(index, s)| *index != fat && occupies_memory(s));
     let sections = sections.map(|(index, s)| match index == own {
         // The rest of its section is padding.
         true => s.addr..marker.end.min(s.addr_end()),
         false => s.addr..s.addr_end(),
     });
-    let is_content = |s: &&Segment| {
-        s.filesz > 0 && !s.is_load() && s.kind != elf::PT_GNU_RELRO && s.kind != elf::PT_TLS
-    };
-    let segments = image.segments.iter().filter(is_content);
+    let segments = image.segments.iter().filter(|s| is_content(s));
     let segments = segments.map(|s| s.vaddr..s.file_backed_end());
     let mut ranges: Vec<Range<u64>> = sections.chain(segments).collect();
     ranges.sort_by_key(|range| (range.start, range.end));

@@ -69,6 +69,12 @@ impl<S> Image<S> {
             names_index: self.names_index,
         }
     }
+
+    /// The section header table in the file.
+    pub(crate) fn table(&self) -> Range<u64> {
+        let start = self.header.e_shoff.get(LE);
+        start..start.saturating_add(SECTION_ENTRY * self.sections.len() as u64)
+    }
 }
 
 impl<S: ReadAt> Image<S> {
@@ -137,11 +143,6 @@ impl<S: ReadAt> Image<S> {
             Machine::X86_64 => "x86_64-unknown-linux",
             Machine::AArch64 => "aarch64-unknown-linux",
         }
-    }
-
-    /// Offset of the section headers.
-    pub(crate) fn table_offset(&self) -> u64 {
-        self.header.e_shoff.get(LE)
     }
 
     /// Whether it runs at its linked addresses, without relocation at run time.
@@ -263,7 +264,7 @@ impl<S: ReadAt> Image<S> {
 
 /// Upper limit for addresses and offsets, so that arithmetic on them cannot overflow. The address
 /// space of every host is far smaller.
-const LIMIT: u64 = 1 << 62;
+pub(crate) const LIMIT: u64 = 1 << 62;
 /// The largest accepted alignment, far above the largest page.
 const MAX_ALIGN: u64 = 1 << 32;
 

@@ -1,9 +1,9 @@
-//! Puts device code back into a split binary: the reverse of `layout`.
+//! Puts device code back into a split binary, or takes it out again: the reverse of `layout`.
 //!
-//! The bundles go into the addresses that the split freed, and the segment before them grows over
-//! them. No program header is added and no address changes. Later file offsets grow by a multiple of
-//! the page size. `.hip_fatbin` holds the bundles again; the marker stays, so that the result can be
-//! split again and says where the rest of its code is.
+//! The bundles go into a [`Place`] of the [`Hole`], and the segment before them grows over them. No
+//! program header is added and no address changes. Later file offsets grow by a multiple of the page
+//! size. `.hip_fatbin` holds the bundles again; the marker stays, so that the result can be split again
+//! and says where the rest of its code is.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,12 +13,14 @@ use object::elf;
 
 use super::dynamic::Dynamic;
 use super::edits::{self, Edits, Relocated};
-use super::headers::Segment;
-use super::hole::{BUNDLE_ALIGN, Hole};
+use super::headers::{Section, Segment};
+use super::hole::{BUNDLE_ALIGN, Hole, Place};
 use super::image::Image;
-use super::plan::{Gap, Parts, Plan, PlannedWrapper};
+use super::plan::{Gap, Gaps, Parts, Plan, PlannedWrapper};
+use super::records::FAT_SECTION;
 use super::refuse;
 use super::section_table::SectionTable;
+use super::wrappers::{FatBinary, KeptMarker};
 use super::{ElfError, ReadAt, check};
 
 /// How to make a joined binary from a split one.
@@ -44,45 +46,21 @@ impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
         image.validate()?;
-        let dynamic = Dynamic::read(image)?;
         let Some(hole) = Hole::find(image, &code.marker)? else {
             refuse!(
                 "it has no addresses for device code, because its objects were split before the link; link unsplit objects instead"
             );
         };
-        let (bundles, end) = place(&hole.free, code.sizes)?;
-        let geometry = Geometry::new(image, hole, end);
-
-        let table = geometry.section_table(image)?;
-        let segments = geometry.segments(image)?;
+        let (place, bundles, end) = choose(&hole.places, code.sizes)?;
+        let geometry = Geometry::with_code(image, hole, place, end);
         let pairs = code.wrappers.iter().zip(&bundles);
-        let wrappers: Vec<PlannedWrapper> = pairs
+        let wrappers = pairs
             .map(|(address, bundle)| PlannedWrapper::fat(*address, *bundle))
             .collect();
-        let mut edits = Edits::default();
-        geometry.clear(image, &mut edits);
-        edits::redirect(image, &dynamic, &wrappers, &mut edits, &mut |other, _| {
-            geometry.check_relocation(&other)
-        })?;
-        edits::renumber(image, &table, &mut edits, &|symbol, index| {
-            if index == geometry.hole.fat {
-                symbol.st_value.set(LE, geometry.code.start);
-            }
-            table.renumber(index)
-        })?;
-        let parts = Parts {
-            wrappers,
-            marker_offset: geometry.offset_of(code.marker.start),
-            marker: code.marker.clone(),
-            gap: geometry.gap.clone(),
-            segments,
-            table,
-            edits,
-        };
         let offset_of = |address: &u64| geometry.offset_of(*address);
         Ok(Self {
             bundles: bundles.iter().map(offset_of).collect(),
-            plan: Plan::assemble(image, parts),
+            plan: geometry.plan(wrappers, code.marker.clone(), Edits::default())?,
         })
     }
 
@@ -108,72 +86,178 @@ impl JoinPlan {
     }
 }
 
-/// The address of each bundle, and where the last one ends.
-fn place(free: &Range<u64>, sizes: &[u64]) -> Result<(Vec<u64>, u64), ElfError> {
-    let mut bundles = Vec::with_capacity(sizes.len());
-    let mut end = free.start;
-    for size in sizes {
-        let start = end
-            .checked_next_multiple_of(BUNDLE_ALIGN)
-            .unwrap_or(u64::MAX);
-        bundles.push(start);
-        end = start.saturating_add(*size);
-    }
-    if end > free.end {
+/// Plans the split binary of a joined one: its marker, and what moved, stay where they are.
+pub(crate) fn take_out<S: ReadAt>(
+    image: &Image<S>,
+    fat: &FatBinary,
+    kept: &KeptMarker,
+    marker: &[u8],
+) -> Result<Plan, ElfError> {
+    let size = marker.len() as u64;
+    if size > kept.available {
         refuse!(
-            "the device code needs {} bytes, and the addresses that the split freed have {}; join fewer targets, or install the unsplit binary",
-            end - free.start,
-            free.end.saturating_sub(free.start)
+            "its marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
+            kept.available
         );
     }
-    Ok((bundles, end))
+    let addresses = kept.address..kept.address + size;
+    let Some(hole) = Hole::find(image, &addresses)? else {
+        refuse!("it has no section `{FAT_SECTION}`");
+    };
+    let geometry = Geometry::without_code(image, hole);
+    let mut edits = Edits::default();
+    edits.write(kept.offset, marker.to_vec());
+    let padding_end = geometry.marker_end.min(fat.addresses.start);
+    edits.zero(kept.offset + size, padding_end - addresses.end);
+    let wrappers = fat.wrappers.iter();
+    let wrappers =
+        wrappers.map(|w| PlannedWrapper::split(w.address, Some(addresses.start), w.co_index));
+    geometry.plan(wrappers.collect(), addresses.clone(), edits)
 }
 
-/// Positions in the joined binary: addresses, unless marked as offsets.
-struct Geometry {
+/// The first place that bundles fit into: its index, the address of each bundle, and where the last one
+/// ends.
+fn choose(places: &[Place], sizes: &[u64]) -> Result<(usize, Vec<u64>, u64), ElfError> {
+    for (index, place) in places.iter().enumerate() {
+        let mut end = place.free.start;
+        let bundles = sizes.iter().map(|size| {
+            let start = end.checked_next_multiple_of(BUNDLE_ALIGN);
+            let start = start.unwrap_or(u64::MAX);
+            end = start.saturating_add(*size);
+            start
+        });
+        let bundles = bundles.collect();
+        if end <= place.free.end {
+            return Ok((index, bundles, end));
+        }
+    }
+    let needed = sizes.iter().fold(0, |sum: u64, size| {
+        let size = size.checked_next_multiple_of(BUNDLE_ALIGN);
+        sum.saturating_add(size.unwrap_or(u64::MAX))
+    });
+    let free = &places[0].free;
+    refuse!(
+        "the device code needs {needed} bytes, and the addresses that the split freed have {}; join fewer targets, or install the unsplit binary",
+        free.end.saturating_sub(free.start)
+    );
+}
+
+/// Positions in the result: addresses, unless marked as offsets.
+struct Geometry<'a, S> {
+    image: &'a Image<S>,
     hole: Hole,
+    /// The index of the place that the device code goes to.
+    place: Option<usize>,
     /// `.hip_fatbin`.
     code: Range<u64>,
-    /// File offset of `.hip_fatbin` in the output, which is before or at the gap.
-    code_offset: u64,
-    /// End of what the segment loads from the file.
-    loaded: u64,
-    gap: Gap,
+    /// End of the marker's section.
+    marker_end: u64,
+    gaps: Gaps,
 }
 
-impl Geometry {
-    fn new<S>(image: &Image<S>, hole: Hole, end: u64) -> Self {
-        let segment = &image.segments[hole.load];
+impl<'a, S: ReadAt> Geometry<'a, S> {
+    /// With device code in a place, up to address `end`.
+    fn with_code(image: &'a Image<S>, hole: Hole, index: usize, end: u64) -> Self {
+        let place = &hole.places[index];
         // Every mapped byte stays in a section.
-        let end = match hole.is_in_file(segment) && hole.cut.is_empty() {
-            true => hole.free.end,
-            false => end.next_multiple_of(BUNDLE_ALIGN).min(hole.free.end),
+        let in_file = place.is_in_file(&image.segments[place.load]);
+        let end = match in_file && place.cut.is_empty() {
+            true => place.free.end,
+            false => end.next_multiple_of(BUNDLE_ALIGN).min(place.free.end),
         };
+        let code = place.free.start..end;
+        let marker_end = match index {
+            0 => image.sections[hole.marker].addr_end().min(code.start),
+            _ => marker_end(image, &hole),
+        };
+        let gap = |(at, place): (usize, &Place)| place.gap(image, (at == index).then_some(end));
         Self {
-            code: hole.free.start..end,
-            code_offset: segment.offset + (hole.free.start - segment.vaddr),
-            loaded: end.max(hole.kept),
-            gap: hole.gap(image, end),
+            gaps: Gaps::new(hole.places.iter().enumerate().map(gap)),
+            image,
             hole,
+            place: Some(index),
+            code,
+            marker_end,
         }
     }
 
-    /// Output offset of an address in the segment of the marker.
+    fn without_code(image: &'a Image<S>, hole: Hole) -> Self {
+        let marker_end = marker_end(image, &hole);
+        let freed = &hole.places[0];
+        let is_zeroed = hole.used == Some(0) && freed.cut.is_empty();
+        let code = match freed.memory > freed.kept && !is_zeroed {
+            true => freed.kept..freed.free.end.max(freed.kept),
+            false => marker_end..marker_end,
+        };
+        Self {
+            gaps: Gaps::new(hole.places.iter().map(|place| place.gap(image, None))),
+            image,
+            hole,
+            place: None,
+            code,
+            marker_end,
+        }
+    }
+
+    fn plan(
+        &self,
+        wrappers: Vec<PlannedWrapper>,
+        marker: Range<u64>,
+        mut edits: Edits,
+    ) -> Result<Plan, ElfError> {
+        let image = self.image;
+        let dynamic = Dynamic::read(image)?;
+        let table = self.section_table()?;
+        self.clear(&mut edits);
+        edits::redirect(image, &dynamic, &wrappers, &mut edits, &mut |other, _| {
+            self.check_relocation(&other)
+        })?;
+        edits::renumber(image, &table, &mut edits, &|symbol, index| {
+            if index == self.hole.fat {
+                symbol.st_value.set(LE, self.code.start);
+            }
+            table.renumber(index)
+        })?;
+        let of_marker = &image.segments[self.hole.places[0].load];
+        let parts = Parts {
+            wrappers,
+            marker_offset: of_marker.offset + (marker.start - of_marker.vaddr),
+            marker,
+            gaps: self.gaps.clone(),
+            segments: self.segments()?,
+            table,
+            edits,
+        };
+        Ok(Plan::assemble(image, parts))
+    }
+
+    /// Output offset of an address in the segment of `.hip_fatbin`.
     fn offset_of(&self, address: u64) -> u64 {
-        self.code_offset + address - self.code.start
+        let place = &self.hole.places[self.place.unwrap_or(0)];
+        let segment = &self.image.segments[place.load];
+        self.gaps.output_offset(segment.offset) + (address - segment.vaddr)
     }
 
     /// Zeroes device code of an earlier join that stays in the file.
-    fn clear<S>(&self, image: &Image<S>, edits: &mut Edits) {
-        let old = &image.sections[self.hole.fat];
-        if old.has_bytes() {
-            let end = old.addr_end().min(self.hole.kept);
-            edits.zero(old.offset, end.saturating_sub(old.addr));
+    fn clear(&self, edits: &mut Edits) {
+        let Some(used) = self.hole.used else {
+            return;
+        };
+        let old = &self.image.sections[self.hole.fat];
+        let cut = &self.hole.places[used].cut;
+        let stays = match cut.is_empty() {
+            true => [old.offset..old.file_end(), 0..0],
+            false => [old.offset..cut.start, cut.end..old.file_end()],
+        };
+        for range in stays {
+            edits.zero(range.start, range.end.saturating_sub(range.start));
         }
     }
 
     fn check_relocation(&self, other: &Relocated) -> Result<(), ElfError> {
-        let is_inside = |address: &u64| self.code.contains(address);
+        let old = &self.image.sections[self.hole.fat];
+        let old = old.addr..old.addr_end();
+        let is_inside = |address: &u64| self.code.contains(address) || old.contains(address);
         let named = [Some(other.relocation.address), other.target];
         match named.into_iter().flatten().find(is_inside) {
             Some(address) if !other.of_wrapper => refuse!(
@@ -185,53 +269,85 @@ impl Geometry {
     }
 
     /// The sections, `.hip_fatbin` in its place by address.
-    fn section_table<S: ReadAt>(&self, image: &Image<S>) -> Result<SectionTable, ElfError> {
+    fn section_table(&self) -> Result<SectionTable, ElfError> {
+        let sections = &self.image.sections;
         let fat = self.hole.fat;
-        let mut order: Vec<usize> = (0..image.sections.len()).filter(|i| *i != fat).collect();
-        let before = |index: &usize| {
-            let section = &image.sections[*index];
-            section.is_alloc() && section.addr < self.code.start
-        };
+        let mut order: Vec<usize> = (0..sections.len()).filter(|i| *i != fat).collect();
+        let before =
+            |index: &usize| sections[*index].is_alloc() && sections[*index].addr < self.code.start;
         let place = order.iter().rposition(before).map_or(0, |last| last + 1);
         order.insert(place, fat);
-        SectionTable::reordered(image, &order, self.hole.marker, &|index, section| {
-            if index == fat {
-                section.kind = elf::SHT_PROGBITS;
-                section.addr = self.code.start;
-                section.offset = self.code_offset;
-                section.size = self.code.end - self.code.start;
-                section.align = BUNDLE_ALIGN;
-                return;
-            }
-            if index == self.hole.marker {
-                section.size = section.addr_end().min(self.code.start) - section.addr;
-            }
-            section.offset = self.gap.output_offset(section.offset);
-        })
+        let rows = order.into_iter().map(|index| (index, self.section(index)));
+        SectionTable::reordered(self.image, rows.collect())
     }
 
-    fn segments<S>(&self, image: &Image<S>) -> Result<Vec<Segment>, ElfError> {
-        let Gap { cut, .. } = &self.gap;
-        let mut segments = image.segments.clone();
-        for (index, segment) in segments.iter_mut().enumerate() {
-            if index == self.hole.load {
-                let reserved = segment.memsz > segment.filesz;
-                segment.filesz = self.loaded - segment.vaddr;
-                segment.memsz = match reserved {
-                    true => segment.memsz.max(segment.filesz),
-                    false => segment.filesz,
-                };
-                continue;
+    /// The new header of a section, with the old section numbers.
+    fn section(&self, index: usize) -> Section {
+        let mut section = self.image.sections[index].clone();
+        if index == self.hole.fat {
+            section.empty(self.code.clone());
+            section.offset = self.offset_of(self.code.start);
+            if self.place.is_some() {
+                section.kind = elf::SHT_PROGBITS;
+                section.align = BUNDLE_ALIGN;
             }
-            if segment.offset < cut.start && cut.start < segment.file_end() {
+            return section;
+        }
+        if index == self.hole.marker {
+            section.size = self.marker_end - section.addr;
+        }
+        let place = self.place.map(|place| &self.hole.places[place]);
+        let is_covered = place.is_some_and(|place| {
+            let start = self.image.segments[place.load].vaddr;
+            section.offset >= place.cut.start && (start..self.code.start).contains(&section.addr)
+        });
+        // Checkers look there for a section of zeroes that its segment now reads from the file.
+        section.offset = match is_covered && section.is_alloc() {
+            true => self.offset_of(section.addr),
+            false => self.gaps.output_offset(section.offset),
+        };
+        section
+    }
+
+    fn segments(&self) -> Result<Vec<Segment>, ElfError> {
+        let mut segments = self.image.segments.clone();
+        for (index, segment) in segments.iter_mut().enumerate() {
+            let mut places = self.hole.places.iter().enumerate();
+            let own = places.find(|(_, place)| place.load == index);
+            let is_within =
+                |gap: &&Gap| segment.offset < gap.cut.start && gap.cut.start < segment.file_end();
+            if let Some((at, place)) = own {
+                let loaded = match self.place == Some(at) {
+                    true => self.code.end.max(place.kept),
+                    false => place.kept,
+                };
+                segment.filesz = loaded - segment.vaddr;
+                segment.memsz = loaded.max(place.memory) - segment.vaddr;
+            } else if let Some(gap) = self.gaps.iter().find(is_within) {
                 refuse!(
                     "program header {index} ({:?}) covers file offset {:#x}, where device code goes",
                     segment.kind,
-                    cut.start
+                    gap.cut.start
                 );
             }
-            segment.offset = self.gap.output_offset(segment.offset);
+            segment.offset = self.gaps.output_offset(segment.offset);
         }
         Ok(segments)
+    }
+}
+
+/// End of the marker's section where no device code comes after it in the same place. What moved may be
+/// there; if not, padding is.
+fn marker_end<S>(image: &Image<S>, hole: &Hole) -> u64 {
+    let own_end = image.sections[hole.marker].addr_end();
+    let code = &image.sections[hole.fat];
+    let is_between =
+        |s: &Section| s.is_alloc() && s.size > 0 && (own_end..code.addr).contains(&s.addr);
+    if hole.used != Some(0) || image.sections.iter().any(is_between) {
+        return own_end;
+    }
+    match &hole.places[0] {
+        place if place.cut.is_empty() => code.addr_end(),
+        place => place.kept,
     }
 }

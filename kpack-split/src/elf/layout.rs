@@ -13,15 +13,15 @@ use object::elf;
 
 use super::dynamic::Dynamic;
 use super::edits::{self, Edits};
-use super::headers::{SECTION_ENTRY, SEGMENT_ENTRY, Section, Segment};
-use super::hole::Hole;
+use super::headers::{SEGMENT_ENTRY, Segment};
 use super::image::Image;
-use super::plan::{Gap, Parts, Plan, PlannedWrapper};
+use super::join;
+use super::plan::{Gap, Gaps, Parts, Plan, PlannedWrapper};
 use super::records::FAT_SECTION;
 use super::refuse;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
-use super::wrappers::{FatBinary, KeptMarker};
+use super::wrappers::FatBinary;
 use super::{ElfError, ReadAt};
 
 /// Smallest supported page size, in bytes.
@@ -39,8 +39,6 @@ pub(crate) struct Geometry {
     pub(crate) marker: Range<u64>,
     /// Section `.rocm_kpack_ref`: marker and padding.
     pub(crate) marker_section: Range<u64>,
-    /// Index of the section that a joined binary has for its marker already.
-    pub(crate) joined: Option<usize>,
     /// The sections that make room for a program header.
     pub(crate) moved: Option<Moved>,
     /// Index of the PT_PHDR whose program header table entry is reused.
@@ -69,17 +67,13 @@ impl Geometry {
     }
 
     /// What the host binary's file leaves out.
-    pub(crate) fn gap(&self) -> Gap {
-        let nothing = self.fat_offset..self.fat_offset;
-        Gap {
-            cut: self.cut.clone().unwrap_or(nothing),
-            room: 0,
-        }
+    pub(crate) fn gaps(&self) -> Gaps {
+        Gaps::new(self.cut.iter().cloned().map(|cut| Gap { cut, room: 0 }))
     }
 
     /// Output offset of an input offset.
     pub(crate) fn output_offset(&self, offset: u64) -> u64 {
-        self.gap().output_offset(offset)
+        self.gaps().output_offset(offset)
     }
 }
 
@@ -92,12 +86,13 @@ impl Plan {
         marker: &[u8],
     ) -> Result<Self, ElfError> {
         image.validate()?;
+        if let Some(kept) = &fat.joined {
+            return join::take_out(image, fat, kept, marker);
+        }
         let dynamic = Dynamic::read(image)?;
-        let geometry = match &fat.joined {
-            Some(kept) => Geometry::of_joined(image, fat, kept, marker)?,
-            None => Geometry::new(image, &dynamic, fat, marker)?,
-        };
-        check_overlaps(image, &geometry)?;
+        let geometry = Geometry::new(image, &dynamic, fat, marker)?;
+        check_overlaps(image, &fat.section(), geometry.load)?;
+        check_relro(image, &geometry)?;
 
         let table = SectionTable::new(image, &geometry)?;
         let segments = new_segments(image, &geometry)?;
@@ -114,7 +109,7 @@ impl Plan {
             wrappers,
             marker_offset: geometry.kept_offset(geometry.marker.start),
             marker: geometry.marker.clone(),
-            gap: geometry.gap(),
+            gaps: geometry.gaps(),
             segments,
             table,
             edits,
@@ -143,64 +138,25 @@ impl Geometry {
         fat: &FatBinary,
         marker: &[u8],
     ) -> Result<Self, ElfError> {
-        let Range { start, end } = fat.addresses;
-        let marker_end = start + marker.len() as u64;
-        if marker_end > end {
-            refuse!(
-                "`{FAT_SECTION}` has {} bytes; the marker that replaces it needs {}",
-                end - start,
-                marker.len()
-            );
-        }
-        let Some((load, segment)) = image.load_of(&fat.addresses) else {
-            refuse!("`{FAT_SECTION}` is in no PT_LOAD");
-        };
+        let in_place = Self::in_place(image, fat, marker)?;
+        let segment = &image.segments[in_place.load];
+        let end = fat.addresses.end;
         let page = page_size(image);
         let follows = segment.file_backed_end() > end;
-        let this = Self {
-            load,
-            fat: start..end,
-            fat_offset: fat.offset,
-            marker: start..marker_end,
-            marker_section: start..end,
-            joined: None,
-            moved: None,
-            given_up: None,
-            grown: 0..0,
-            kept: end,
-            nobits: end..end,
-            resume: None,
-            cut: None,
-        };
-
-        // If no page can be freed, write the marker, zero the rest, and move nothing.
-        if freed(marker_end, end, page, follows).is_none() {
-            return Ok(this);
+        let mut content_end = in_place.marker.end;
+        if freed(content_end, end, page, follows).is_none() {
+            return Ok(in_place);
         }
-        let mut split = this.clone();
-        let mut content_end = marker_end;
+        let mut split = in_place.clone();
         if follows {
-            match room::make(image, dynamic, marker_end)? {
-                Room::Moved(moved) => {
-                    content_end = moved.to + moved.size();
-                    split.marker_section.end = moved.to;
-                    split.grown = room::growth(image);
-                    split.moved = Some(moved);
-                }
-                Room::Instead(index) => {
-                    // The rest of `.hip_fatbin` comes after the marker, within the segment.
-                    content_end += 1;
-                    split.marker_section.end = marker_end;
-                    split.given_up = Some(index);
-                }
-            }
+            content_end = split.make_room(image, dynamic)?;
         }
-        let Some((kept, cut_size)) = freed(content_end, end, page, follows) else {
-            return Ok(this);
+        let Some((kept, size)) = freed(content_end, end, page, follows) else {
+            return Ok(in_place);
         };
+        let cut = split.kept_offset(kept);
         split.kept = kept;
-        let cut_start = fat.offset + (kept - start);
-        split.cut = Some(cut_start..cut_start + cut_size);
+        split.cut = Some(cut..cut + size);
         if follows {
             let next = image.sections.iter().filter(|s| {
                 s.is_alloc() && s.size > 0 && s.addr >= end && s.addr < segment.file_backed_end()
@@ -214,59 +170,62 @@ impl Geometry {
         Ok(split)
     }
 
-    /// Takes device code out that was put back: its marker, and what moved, stay where they are.
-    fn of_joined<S: ReadAt>(
+    /// If no page can be freed: the marker is written, the rest zeroed, and nothing moves.
+    fn in_place<S: ReadAt>(
         image: &Image<S>,
         fat: &FatBinary,
-        kept: &KeptMarker,
         marker: &[u8],
     ) -> Result<Self, ElfError> {
-        let size = marker.len() as u64;
-        if size > kept.available {
-            refuse!(
-                "its marker has room for {} bytes, but the new one needs {size}; install the unsplit binary",
-                kept.available
-            );
-        }
-        let marker = kept.address..kept.address + size;
-        let Some(hole) = Hole::find(image, &marker)? else {
-            refuse!("it has no section `{FAT_SECTION}`");
-        };
-        let segment = &image.segments[hole.load];
         let Range { start, end } = fat.addresses;
-        if start < hole.free.start || hole.free.end < end {
+        let marker_end = start + marker.len() as u64;
+        if marker_end > end {
             refuse!(
-                "its device code, at {start:#x}..{end:#x}, is not where `kpack join` puts it; install the unsplit binary"
+                "`{FAT_SECTION}` has {} bytes; the marker that replaces it needs {}",
+                end - start,
+                marker.len()
             );
         }
-        let cut = Some(hole.cut.clone()).filter(|cut| !cut.is_empty());
-        let kept_end = cut.as_ref().map_or(end, |_| hole.kept);
-        let own_end = kept.address + kept.available;
-        let between =
-            |s: &Section| s.is_alloc() && s.addr >= own_end && s.addr < start && s.size > 0;
-        let marker_end = match image.sections.iter().any(between) {
-            true => own_end,
-            false => kept_end,
+        let Some((load, _)) = image.load_of(&fat.addresses) else {
+            refuse!("`{FAT_SECTION}` is in no PT_LOAD");
         };
-        let reserved = segment.memsz > segment.filesz && cut.is_some();
         Ok(Self {
-            load: hole.load,
+            load,
             fat: start..end,
             fat_offset: fat.offset,
-            marker,
-            marker_section: kept.address..marker_end,
-            joined: Some(hole.marker),
+            marker: start..marker_end,
+            marker_section: start..end,
             moved: None,
             given_up: None,
             grown: 0..0,
-            kept: kept_end,
-            nobits: match reserved {
-                true => kept_end..hole.free.end.max(kept_end),
-                false => marker_end..marker_end,
-            },
+            kept: end,
+            nobits: end..end,
             resume: None,
-            cut,
+            cut: None,
         })
+    }
+
+    /// Makes room for one more program header; gives the end of what is kept.
+    fn make_room<S: ReadAt>(
+        &mut self,
+        image: &Image<S>,
+        dynamic: &Dynamic,
+    ) -> Result<u64, ElfError> {
+        let marker_end = self.marker.end;
+        match room::make(image, dynamic, marker_end)? {
+            Room::Moved(moved) => {
+                let end = moved.to + moved.size();
+                self.marker_section.end = moved.to;
+                self.grown = room::growth(image);
+                self.moved = Some(moved);
+                Ok(end)
+            }
+            Room::Instead(index) => {
+                self.marker_section.end = marker_end;
+                self.given_up = Some(index);
+                // The rest of `.hip_fatbin` comes after the marker, within the segment.
+                Ok(marker_end + 1)
+            }
+        }
     }
 
     /// The addresses that are no longer mapped, if any.
@@ -298,11 +257,14 @@ pub(super) fn page_size<S>(image: &Image<S>) -> u64 {
         .fold(MIN_PAGE, u64::max)
 }
 
-/// Refuses files in which the cut would overlap the bytes of another section or segment.
-fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfError> {
-    let fat_size = geometry.fat.end - geometry.fat.start;
-    let fat_bytes = geometry.fat_offset..geometry.fat_offset + fat_size;
-    let overlaps = |offset: u64, end: u64| offset < fat_bytes.end && fat_bytes.start < end;
+/// Refuses files in which device code, at the file offsets `fat` of segment `load`, shares bytes with
+/// another section or segment.
+pub(super) fn check_overlaps<S>(
+    image: &Image<S>,
+    fat: &Range<u64>,
+    load: usize,
+) -> Result<(), ElfError> {
+    let overlaps = |offset: u64, end: u64| offset < fat.end && fat.start < end;
     for section in &image.sections {
         if section.has_bytes()
             && section.name != FAT_SECTION
@@ -315,7 +277,7 @@ fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfErr
         }
     }
     for (index, segment) in image.segments.iter().enumerate() {
-        let harmless = index == geometry.load || segment.kind == elf::PT_GNU_RELRO;
+        let harmless = index == load || segment.kind == elf::PT_GNU_RELRO;
         if !harmless && segment.filesz > 0 && overlaps(segment.offset, segment.file_end()) {
             refuse!(
                 "program header {index} ({:?}) shares bytes of the file with `{FAT_SECTION}`",
@@ -323,9 +285,8 @@ fn check_overlaps<S>(image: &Image<S>, geometry: &Geometry) -> Result<(), ElfErr
             );
         }
     }
-    check_relro(image, geometry)?;
-    let table = image.header.e_shoff.get(LE);
-    if overlaps(table, table + SECTION_ENTRY * image.sections.len() as u64) {
+    let table = image.table();
+    if overlaps(table.start, table.end) {
         refuse!("the section header table shares bytes of the file with `{FAT_SECTION}`");
     }
     Ok(())
@@ -413,9 +374,6 @@ fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec
     let mut first = *old;
     first.filesz = geometry.kept - old.vaddr;
     let Some(resume) = geometry.resume else {
-        if geometry.joined.is_some() && old.memsz == old.filesz {
-            first.memsz = first.filesz;
-        }
         return vec![first];
     };
     let mut second = *old;

@@ -11,7 +11,7 @@ use object::LittleEndian as LE;
 use object::elf;
 
 use super::edits::Edits;
-use super::headers::{SECTION_ENTRY, Section, Segment};
+use super::headers::{Section, Segment};
 use super::image::Image;
 use super::records::{MAGIC_FAT, MAGIC_SPLIT};
 use super::refuse;
@@ -30,7 +30,7 @@ pub struct Plan {
     marker_offset: u64,
     /// Size of the input in bytes.
     input_size: u64,
-    pub(crate) gap: Gap,
+    gaps: Gaps,
     /// End of the input's kept bytes; the tail replaces everything after it.
     kept_end: u64,
     /// The new program headers.
@@ -77,8 +77,8 @@ impl PlannedWrapper {
     }
 }
 
-/// Where bytes are cut out of a file, and where room is made. Both lengths are multiples of every
-/// segment's alignment.
+/// Where bytes are cut out of a file, or inserted. Both lengths are multiples of every segment's
+/// alignment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gap {
     /// Input offsets to cut out.
@@ -87,15 +87,31 @@ pub(crate) struct Gap {
     pub(crate) room: u64,
 }
 
-impl Gap {
+/// All gaps of a file, in order of their offsets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gaps(Vec<Gap>);
+
+impl Gaps {
+    pub(crate) fn new(gaps: impl IntoIterator<Item = Gap>) -> Self {
+        let gaps = gaps.into_iter();
+        let mut gaps: Vec<Gap> = gaps.filter(|g| !g.cut.is_empty() || g.room > 0).collect();
+        gaps.sort_by_key(|gap| gap.cut.start);
+        Self(gaps)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Gap> {
+        self.0.iter()
+    }
+
     /// Output offset of an input offset. If nothing is cut, an input byte at the cut comes after
     /// the inserted bytes.
     pub(crate) fn output_offset(&self, offset: u64) -> u64 {
-        if offset >= self.cut.end {
-            offset - (self.cut.end - self.cut.start) + self.room
-        } else {
-            offset.min(self.cut.start)
+        let mut output = offset;
+        for Gap { cut, room } in self.iter().take_while(|gap| gap.cut.start <= offset) {
+            output -= offset.min(cut.end) - cut.start;
+            output += if offset >= cut.end { *room } else { 0 };
         }
+        output
     }
 }
 
@@ -105,7 +121,7 @@ pub(crate) struct Parts {
     pub(crate) marker: Range<u64>,
     /// Offset of the marker in the input.
     pub(crate) marker_offset: u64,
-    pub(crate) gap: Gap,
+    pub(crate) gaps: Gaps,
     pub(crate) segments: Vec<Segment>,
     pub(crate) table: SectionTable,
     pub(crate) edits: Edits,
@@ -115,19 +131,19 @@ impl Plan {
     /// Completes a plan for `image`: headers, and the tables at the end of the file.
     pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Self {
         let Parts {
-            gap,
+            gaps,
             segments,
             table,
             mut edits,
             ..
         } = parts;
-        let kept_end = section_table::kept_end(image, &gap);
+        let kept_end = section_table::kept_end(image, &gaps);
         if kept_end == image.size {
             // The old tables stay in the middle of the file; overwrite the stale copy.
-            let size = SECTION_ENTRY * image.sections.len() as u64;
-            edits.zero(image.header.e_shoff.get(LE), size);
+            let table = image.table();
+            edits.zero(table.start, table.end - table.start);
         }
-        let names_offset = gap.output_offset(kept_end);
+        let names_offset = gaps.output_offset(kept_end);
         let (sections, tail, headers_at) = table.finish(names_offset);
 
         let mut header = image.header;
@@ -146,16 +162,16 @@ impl Plan {
 
         Self {
             wrappers: parts.wrappers,
-            marker_offset: gap.output_offset(parts.marker_offset),
+            marker_offset: gaps.output_offset(parts.marker_offset),
             marker: parts.marker,
             input_size: image.size,
             kept_end,
             segments,
             sections,
-            edits: edits.into_output(&gap),
+            edits: edits.into_output(&gaps),
             tail_offset: names_offset,
             tail,
-            gap,
+            gaps,
         }
     }
 
@@ -173,7 +189,7 @@ impl Plan {
     /// the link. These are in data and in sections that do not move.
     pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
         for (offset, bytes) in edits {
-            let offset = self.gap.output_offset(offset);
+            let offset = self.gaps.output_offset(offset);
             self.edits.push((offset, bytes));
         }
     }
@@ -192,15 +208,14 @@ impl Plan {
 
     /// Copies the kept bytes, then writes the changed ones over them.
     pub(crate) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        let Gap { cut, room } = &self.gap;
-        let start = cut.start.min(self.kept_end);
-        copy_range(input, output, 0..start, 0)?;
-        copy_range(
-            input,
-            output,
-            cut.end.min(self.kept_end)..self.kept_end,
-            start + room,
-        )?;
+        let mut start = 0;
+        for cut in self.gaps.iter().map(|gap| &gap.cut) {
+            let to = self.gaps.output_offset(start);
+            copy_range(input, output, start..cut.start, to)?;
+            start = cut.end;
+        }
+        let to = self.gaps.output_offset(start);
+        copy_range(input, output, start..self.kept_end, to)?;
         for (offset, bytes) in &self.edits {
             output.write_all_at(bytes, *offset)?;
         }
@@ -216,18 +231,12 @@ impl fmt::Display for Plan {
         writeln!(f, "{} bytes -> {} bytes", sizes.0, sizes.1)?;
         writeln!(f, "{} wrappers", self.wrappers.len())?;
         writeln!(f, "marker at {}", range(&self.marker))?;
-        match &self.gap.cut {
-            cut if cut.is_empty() => {
-                writeln!(f, "nothing is cut: no device code that would free a page")?;
-            }
-            cut => writeln!(f, "file offsets {} are cut", range(cut))?,
+        if self.gaps.iter().all(|gap| gap.cut.is_empty()) {
+            writeln!(f, "nothing is cut: no device code that would free a page")?;
         }
-        if self.gap.room > 0 {
-            writeln!(
-                f,
-                "{:#x} bytes of room at {:#x}",
-                self.gap.room, self.gap.cut.start
-            )?;
+        for Gap { cut, room } in self.gaps.iter() {
+            let cut = range(cut);
+            writeln!(f, "file offsets {cut} are cut, {room:#x} bytes inserted")?;
         }
         writeln!(f, "program headers:")?;
         for s in &self.segments {

@@ -56,13 +56,13 @@ pub(crate) enum Room {
     Instead(usize),
 }
 
-/// Makes room for one more program header; moved sections go after the address `behind`.
+/// Makes room for one more program header; moved sections go after the address `after`.
 pub(crate) fn make<S: ReadAt>(
     image: &Image<S>,
     dynamic: &Dynamic,
-    behind: u64,
+    after: u64,
 ) -> Result<Room, ElfError> {
-    let refused = match moved(image, dynamic, behind) {
+    let refused = match moved(image, dynamic, after) {
         Ok(moved) => return Ok(Room::Moved(moved)),
         Err(error) => error,
     };
@@ -77,7 +77,7 @@ pub(crate) fn make<S: ReadAt>(
 }
 
 /// Finds what must move so that the table can grow by one entry.
-fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, behind: u64) -> Result<Moved, ElfError> {
+fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, after: u64) -> Result<Moved, ElfError> {
     let movable = |leaving: &Displaced<'_>| {
         let mut sections = leaving.sections.iter();
         sections.try_for_each(|index| check_movable(image, dynamic, &image.sections[*index]))
@@ -99,7 +99,7 @@ fn moved<S: ReadAt>(image: &Image<S>, dynamic: &Dynamic, behind: u64) -> Result<
             );
         }
     }
-    let moved = leaving.block(image, behind);
+    let moved = leaving.block(image, after);
     check_gap(dynamic, &moved, &growth(image))?;
     Ok(moved)
 }
@@ -141,7 +141,7 @@ impl<'a> Displaced<'a> {
     }
 
     /// Places it as one block after an address.
-    fn block<S>(self, image: &Image<S>, behind: u64) -> Moved {
+    fn block<S>(self, image: &Image<S>, after: u64) -> Moved {
         // Address, offset, size, alignment.
         let sections = self.sections.iter().map(|index| {
             let s = &image.sections[*index];
@@ -151,7 +151,7 @@ impl<'a> Displaced<'a> {
         let segments = segments.map(|s| (s.vaddr, s.offset, s.filesz, s.align));
         let parts: Vec<_> = sections.chain(segments).collect();
         let first = parts.iter().map(|(at, offset, ..)| (*at, *offset)).min();
-        let (start, from_offset) = first.unwrap_or((behind, 0));
+        let (start, from_offset) = first.unwrap_or((after, 0));
         let ends = parts.iter().map(|(at, _, size, _)| at + size);
         let end = ends.fold(start, u64::max);
         let align = parts.iter().map(|(.., align)| *align).fold(8, u64::max);
@@ -159,7 +159,7 @@ impl<'a> Displaced<'a> {
             sections: self.sections,
             from: start..end,
             from_offset,
-            to: behind + start.wrapping_sub(behind) % align,
+            to: after + start.wrapping_sub(after) % align,
         }
     }
 }

@@ -1,14 +1,13 @@
 //! The section header table of the host binary.
 
-use object::LittleEndian as LE;
 use object::elf;
 
 use kpack_format::marker;
 
-use super::headers::{SECTION_ENTRY, Section};
+use super::headers::Section;
 use super::image::Image;
 use super::layout::Geometry;
-use super::plan::Gap;
+use super::plan::Gaps;
 use super::records::FAT_SECTION;
 use super::refuse;
 use super::{ElfError, ReadAt};
@@ -29,9 +28,6 @@ pub(crate) struct SectionTable {
 
 impl SectionTable {
     pub(crate) fn new<S: ReadAt>(image: &Image<S>, geometry: &Geometry) -> Result<Self, ElfError> {
-        if let Some(own) = geometry.joined {
-            return Self::split_again(image, geometry, own);
-        }
         let count = image.sections.len() + 1;
         if count >= INDEX_LIMIT {
             refuse!(
@@ -41,13 +37,9 @@ impl SectionTable {
             );
         }
         let mut names = names(image)?;
-        let marker_name = names.len() as u32;
-        names.extend_from_slice(marker::SECTION_NAME.as_bytes());
-        names.push(0);
-
         let marker_section = Section {
             name: marker::SECTION_NAME.to_owned(),
-            name_offset: marker_name,
+            name_offset: names.len() as u32,
             kind: elf::SHT_PROGBITS,
             flags: elf::SHF_ALLOC,
             addr: geometry.marker_section.start,
@@ -58,102 +50,62 @@ impl SectionTable {
             align: 1,
             entsize: 0,
         };
+        names.extend_from_slice(marker::SECTION_NAME.as_bytes());
+        names.push(0);
 
         // Sections stay in order of address.
+        let row = |index: usize| (Some(index), relocated(&image.sections[index], geometry));
         let moved: &[usize] = geometry.moved.as_ref().map_or(&[], |moved| &moved.sections);
-        let mut order: Vec<Option<usize>> = Vec::with_capacity(count);
+        let mut rows = Vec::with_capacity(count);
         for index in (0..image.sections.len()).filter(|index| !moved.contains(index)) {
             let fat = image.sections[index].name == FAT_SECTION;
             if fat {
-                order.push(None);
+                rows.push((None, marker_section.clone()));
                 // The rest of the device code is empty, or comes last.
                 if geometry.unmapped().is_some() {
-                    order.push(Some(index));
+                    rows.push(row(index));
                 }
-                order.extend(moved.iter().copied().map(Some));
+                rows.extend(moved.iter().copied().map(row));
             }
             if !fat || geometry.unmapped().is_none() {
-                order.push(Some(index));
+                rows.push(row(index));
             }
         }
-        Ok(Self::ordered(image, names, &order, &|old| match old {
-            Some(index) => relocated(&image.sections[index], geometry),
-            None => marker_section.clone(),
-        }))
+        let marker_index = rows.iter().position(|(old, _)| old.is_none());
+        Ok(Self::of(image, names, rows, marker_index.unwrap_or(0)))
     }
 
-    /// The table of a joined binary that is split again: the section of its marker, with index `own`,
-    /// is there already.
-    fn split_again<S: ReadAt>(
-        image: &Image<S>,
-        geometry: &Geometry,
-        own: usize,
-    ) -> Result<Self, ElfError> {
-        let is_fat = |index: &usize| image.sections[*index].name == FAT_SECTION;
-        let mut order: Vec<usize> = (0..image.sections.len()).filter(|i| !is_fat(i)).collect();
-        let fat = (0..image.sections.len()).filter(is_fat);
-        let after = order
-            .iter()
-            .position(|index| match geometry.nobits.is_empty() {
-                true => *index == own,
-                false => image.sections[*index].addr >= geometry.nobits.start,
-            });
-        let place = match (after, geometry.nobits.is_empty()) {
-            (Some(place), true) => place + 1,
-            (Some(place), false) => place,
-            (None, _) => order.len(),
-        };
-        order.splice(place..place, fat);
-        Self::reordered(image, &order, own, &|index, section| {
-            *section = relocated(section, geometry);
-            if index == own {
-                section.size = geometry.marker_section.end - section.addr;
-            }
-        })
-    }
-
-    /// The same sections in another order, which `change` changes. `marker` is the index of the
-    /// marker's section.
+    /// The same sections in another order, with new headers.
     pub(crate) fn reordered<S: ReadAt>(
         image: &Image<S>,
-        order: &[usize],
-        marker: usize,
-        change: &dyn Fn(usize, &mut Section),
+        rows: Vec<(usize, Section)>,
     ) -> Result<Self, ElfError> {
-        let order: Vec<Option<usize>> = order.iter().copied().map(Some).collect();
-        let mut table = Self::ordered(image, names(image)?, &order, &|old| {
-            let index = old.unwrap_or(0);
-            let mut section = image.sections[index].clone();
-            change(index, &mut section);
-            section
-        });
-        table.marker_index = table.renumber(marker);
-        Ok(table)
+        let rows = rows.into_iter().map(|(old, section)| (Some(old), section));
+        Ok(Self::of(image, names(image)?, rows.collect(), 0))
     }
 
-    /// Sections in this order, by their old indices; `None` is the marker's new section. `section` gives
-    /// their headers, with the old section numbers.
-    fn ordered<S>(
+    /// The table with these sections, each with its old index and its new header. The headers have the old
+    /// section numbers.
+    fn of<S>(
         image: &Image<S>,
         names: Vec<u8>,
-        order: &[Option<usize>],
-        section: &dyn Fn(Option<usize>) -> Section,
+        rows: Vec<(Option<usize>, Section)>,
+        marker_index: usize,
     ) -> Self {
         let mut renumbered = vec![0; image.sections.len()];
-        for (new, old) in order.iter().enumerate() {
+        for (new, (old, _)) in rows.iter().enumerate() {
             if let Some(old) = old {
                 renumbered[*old] = new;
             }
         }
         let mut this = Self {
-            sections: Vec::with_capacity(order.len()),
+            sections: Vec::with_capacity(rows.len()),
             names,
             names_index: renumbered[image.names_index],
-            marker_index: order.iter().position(Option::is_none).unwrap_or(0),
+            marker_index,
             renumbered,
         };
-        for old in order {
-            let mut section = section(*old);
+        for (_, mut section) in rows {
             section.link = this.renumber(section.link as usize) as u32;
             let info_is_section = section.flags.0 & elf::SHF_INFO_LINK.0 != 0
                 || matches!(section.kind, elf::SHT_REL | elf::SHT_RELA);
@@ -194,9 +146,8 @@ impl SectionTable {
 
 /// End of the input's kept bytes. Section names and headers are rewritten; if they come last in the
 /// file, as linkers place them, the old ones are dropped.
-pub(crate) fn kept_end<S>(image: &Image<S>, gap: &Gap) -> u64 {
-    let headers = image.header.e_shoff.get(LE);
-    let headers_end = headers + SECTION_ENTRY * image.sections.len() as u64;
+pub(crate) fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
+    let table = image.table();
     let names = &image.sections[image.names_index];
     let sections = image
         .sections
@@ -206,12 +157,12 @@ pub(crate) fn kept_end<S>(image: &Image<S>, gap: &Gap) -> u64 {
     let content = sections
         .map(|(_, s)| s.file_end())
         .chain(image.segments.iter().map(|s| s.file_end()))
-        .chain([gap.cut.end])
+        .chain(gaps.iter().map(|gap| gap.cut.end))
         .fold(0, u64::max);
-    let last = headers_end.max(names.file_end());
+    let last = table.end.max(names.file_end());
     // Keep anything after them, such as a signature or an appended archive.
-    let nothing_behind = image.size.saturating_sub(last) < 16;
-    if nothing_behind && headers >= content && names.offset >= content {
+    let nothing_after = image.size.saturating_sub(last) < 16;
+    if nothing_after && table.start >= content && names.offset >= content {
         content
     } else {
         image.size
@@ -222,13 +173,8 @@ pub(crate) fn kept_end<S>(image: &Image<S>, gap: &Gap) -> u64 {
 fn relocated(old: &Section, geometry: &Geometry) -> Section {
     let mut section = old.clone();
     if section.name == FAT_SECTION {
-        section.kind = elf::SHT_NOBITS;
-        section.addr = geometry.nobits.start;
-        section.size = geometry.nobits.end - geometry.nobits.start;
+        section.empty(geometry.nobits.clone());
         section.offset = geometry.output_offset(geometry.kept_offset(geometry.nobits.start));
-        if section.align > 1 && !section.addr.is_multiple_of(section.align) {
-            section.align = 1;
-        }
     } else if let Some(to) = geometry.map(section.addr).filter(|_| section.is_alloc()) {
         section.addr = to;
         section.offset = geometry.kept_offset(to);

@@ -296,12 +296,10 @@ impl<S: ReadAt> Image<S> {
     /// The marker before device code that was put back. The objects of other fat binaries have none, or
     /// wrappers that point to it.
     fn kept_marker(&self, fat: &FatBinary) -> Option<Box<KeptMarker>> {
-        let (_, load) = self.load_of(&fat.addresses)?;
         let before = |s: &&Section| {
             s.name == marker::SECTION_NAME
                 && s.is_alloc()
                 && s.has_bytes()
-                && load.vaddr <= s.addr
                 && s.addr_end() <= fat.addresses.start
         };
         let section = self.sections.iter().rfind(before)?;

@@ -138,7 +138,9 @@ impl FatFile {
         let image = self.headers.over(self.code.open()?);
         let mut bytes = code_ids::with_room(marker);
         // A few kernels for one target may take less space than that.
-        bytes.truncate((self.fat.size() as usize).max(marker.to_bytes().len()));
+        let joined = self.fat.joined.as_ref();
+        let available = joined.map_or(self.fat.size(), |kept| kept.available);
+        bytes.truncate((available as usize).max(marker.to_bytes().len()));
         let plan = Plan::new(&image, &self.fat, &bytes);
         let mut plan = plan.map_err(|error| input::elf_error(&self.code.path, error))?;
         plan.add(edits);

@@ -11,12 +11,29 @@ use kpack_tests::fixture::{Kind, code_object};
 
 use super::{Bench, MARKER, apply, elflint};
 
+/// So much device code for each wrapper fits into the addresses that the split freed, in bytes.
+const LITTLE: usize = 9_000;
+/// So much does not.
+const MUCH: usize = 300_000;
+
 /// Joins `host`, the host binary of `fat`, checks it as it is and after each tool, joins what each tool
-/// makes of the host binary, and splits it again.
+/// makes of the host binary, and splits it again. If its device code is in the segment of `.bss`, there
+/// is no other place for it.
 pub(super) fn check(bench: &Bench, kind: Kind, fat: &Path, host: &Path) -> Result<()> {
+    check_size(bench, kind, fat, host, LITTLE).context("little device code")?;
+    if bench.is_with_bss {
+        let refused = join(host, &bench.path("joined"), MUCH);
+        let error = format!("{:#}", refused.expect_err("there is no room"));
+        ensure!(error.contains("join fewer targets"), "{error}");
+        return Ok(());
+    }
+    check_size(bench, kind, fat, host, MUCH).context("much device code")
+}
+
+fn check_size(bench: &Bench, kind: Kind, fat: &Path, host: &Path, size: usize) -> Result<()> {
     let expected = bench.report(kind, fat)?;
     let joined = bench.path("joined");
-    join(host, &joined)?;
+    join(host, &joined, size)?;
     bench.check_host(kind, fat, &joined, &expected)?;
     let image = |path: &Path| -> Result<_> { Ok(Image::read(File::open(path)?)?) };
     let differences = elf::compare(&image(fat)?, &image(&joined)?)?;
@@ -54,7 +71,7 @@ pub(super) fn check(bench: &Bench, kind: Kind, fat: &Path, host: &Path) -> Resul
         check("after")?;
         fs::copy(host, &treated)?;
         apply(tool, arguments, &treated)?;
-        join(&treated, &of_treated).with_context(|| format!("of the output of {tool}"))?;
+        join(&treated, &of_treated, size).with_context(|| format!("of the output of {tool}"))?;
         fs::copy(fat, &treated)?;
         apply(tool, arguments, &treated)?;
         check("before")?;
@@ -63,7 +80,7 @@ pub(super) fn check(bench: &Bench, kind: Kind, fat: &Path, host: &Path) -> Resul
 }
 
 /// Puts a code object for each wrapper of `host` back.
-fn join(host: &Path, output: &Path) -> Result<()> {
+fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
     let input = File::open(host)?;
     let image = Image::read(&input)?;
     let DeviceCode::Split(wrappers) = image.device_code()? else {
@@ -71,7 +88,7 @@ fn join(host: &Path, output: &Path) -> Result<()> {
     };
     let mut bundles = Vec::new();
     for index in 0..wrappers.len() {
-        let code = code_object("gfx1100", &vec![index as u8; 9000])?;
+        let code = code_object("gfx1100", &vec![index as u8; size])?;
         let entries: [(&str, &[u8]); 2] = [
             ("host-x86_64-unknown-linux--", &[]),
             ("hipv4-amdgcn-amd-amdhsa--gfx1100", &code),

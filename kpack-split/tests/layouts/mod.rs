@@ -106,6 +106,8 @@ pub(crate) struct Bench {
     machine: Host,
     directory: tempfile::TempDir,
     loader: PathBuf,
+    /// Whether the device code is in the same segment as `.bss`.
+    pub(crate) is_with_bss: bool,
 }
 
 impl Bench {
@@ -134,6 +136,7 @@ impl Bench {
             machine,
             directory,
             loader,
+            is_with_bss: false,
         })
     }
 

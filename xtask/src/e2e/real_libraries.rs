@@ -85,13 +85,7 @@ pub(super) fn check(
     let is_split = split.is_ok();
     table.add(name.clone(), split);
     if is_split {
-        match case.check_joined(helper) {
-            Err(error) if format!("{error:#}").contains(NO_ROOM) => {
-                let what = format!("{name}, joined");
-                table.not_checked(what, "compressed code leaves no room".to_owned());
-            }
-            result => table.add(format!("{name}, joined"), result),
-        }
+        table.add(format!("{name}, joined"), case.check_joined(helper));
         for treatment in Treatment::ALL {
             let what = format!("{name}, then {}", treatment.name());
             match treatment.missing_program() {
@@ -103,9 +97,6 @@ pub(super) fn check(
     fs::remove_dir_all(work)?;
     Ok(())
 }
-
-/// What `kpack join` says where device code does not fit.
-const NO_ROOM: &str = "join fewer targets, or install the unsplit binary";
 
 impl Case<'_> {
     /// Joins the library for one GPU. Without archives, it must give the runtime what the unsplit one
