@@ -26,6 +26,7 @@ pub mod sizes;
 mod split;
 pub mod stage;
 pub mod verify;
+pub mod wheel;
 
 use kpack_build::shared::{parallel, store};
 pub use kpack_build::{Error, Storage, object_file, report};

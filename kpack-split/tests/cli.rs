@@ -72,8 +72,12 @@ fn help() {
         "report",
         "verify",
         "doctor",
+        "wheel split",
     ];
-    let texts = commands.map(|command| said(&tree, &[command, "--help"]));
+    let texts = commands.map(|command| {
+        let words = command.split(' ').chain(["--help"]);
+        said(&tree, &Vec::from_iter(words))
+    });
     let all = said(&tree, &["--help"]) + "\n" + &texts.join("\n");
     assert_snapshot!(all);
 }

@@ -21,6 +21,7 @@
 mod bundle;
 mod code_object;
 mod tensile;
+mod wheel;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -33,6 +34,7 @@ use anyhow::{Context, Result};
 pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
 pub use tensile::library_file;
+pub use wheel::Wheel;
 
 use crate::process::try_run;
 

@@ -27,7 +27,7 @@ pub mod recombine;
 pub(crate) mod rules;
 pub(crate) mod shared;
 pub mod split;
-mod stage;
+pub(crate) mod stage;
 pub mod target_name;
 pub(crate) mod tree;
 mod writer;

@@ -21,10 +21,10 @@ pub(super) fn hidden_name(component: &str) -> String {
     format!(".{component}.tmp")
 }
 
-/// A hidden directory beside the final places of a component's artifacts, in which they are written. It
-/// is locked as long as this lives. Dropped before it is published, it is removed.
+/// A hidden directory beside the final places of a component's artifacts, or of a project's wheels, in
+/// which they are written. It is locked as long as this lives. Dropped before it is published, it is removed.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(crate) struct Stage {
     path: PathBuf,
     output: PathBuf,
     lock: Directory,
@@ -35,7 +35,7 @@ pub(super) struct Stage {
 impl Stage {
     /// Waits for the lock. What an interrupted run wrote is removed. The artifacts that it set aside
     /// stay until this run succeeds: they may be the only complete ones.
-    pub(super) fn lock(output: &Path, component: &str) -> Result<Self, Error> {
+    pub(crate) fn lock(output: &Path, component: &str) -> Result<Self, Error> {
         let path = output.join(hidden_name(component));
         let mut made = CreatedDirectories::default();
         let lock = loop {
@@ -62,17 +62,17 @@ impl Stage {
     }
 
     /// The hidden directory, for temporary files.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The directory where the artifact `name` is written.
-    pub(super) fn artifact(&self, name: &str) -> PathBuf {
+    pub(crate) fn artifact(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
     /// The final path of the artifact `name`.
-    pub(super) fn output(&self, name: &str) -> PathBuf {
+    pub(crate) fn output(&self, name: &str) -> PathBuf {
         self.output.join(name)
     }
 
@@ -141,7 +141,7 @@ impl Stage {
     /// What was there before goes first the same way: as long as there is a generic artifact, it is
     /// complete, and all others are. That holds over a power failure, too. On failure, what was there
     /// before gets its names back.
-    pub(super) fn publish(self, names: &[&str], generic: Option<&str>) -> Result<(), Error> {
+    pub(crate) fn publish(self, names: &[&str], generic: Option<&str>) -> Result<(), Error> {
         // After a power failure, no name may refer to content that was lost.
         self.lock.sync_file_system()?;
         let output = Directory::open(&self.output)?;

@@ -127,7 +127,7 @@ impl Output {
     }
 }
 
-fn print_notice(notice: &Notice, quiet: bool) {
+pub(super) fn print_notice(notice: &Notice, quiet: bool) {
     let kind = match notice.severity {
         Severity::Warning => "warning",
         Severity::Note if quiet => return,

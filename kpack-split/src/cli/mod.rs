@@ -39,6 +39,7 @@ mod split;
 mod stage;
 mod storage;
 mod verify;
+mod wheel;
 
 use std::io;
 use std::process::ExitCode;
@@ -82,6 +83,7 @@ enum Command {
     Report(report::Arguments),
     Verify(verify::Arguments),
     Doctor(doctor::Arguments),
+    Wheel(wheel::Arguments),
 }
 
 /// The description of the command's arguments, for manual pages and completions.
@@ -135,6 +137,7 @@ pub fn main() -> ExitCode {
         Command::Report(arguments) => report::run(arguments),
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Wheel(arguments) => wheel::run(arguments),
     };
     match result {
         Ok(code) => code,

@@ -1,0 +1,20 @@
+//! Python wheels: a host wheel without device code, and a small device wheel for each GPU processor.
+//!
+//! A wheel is unpacked into a hidden directory, where [`install`](crate::install::install) splits its
+//! binaries and [`classify`](crate::artifact::classify::classify) finds the files of kernel databases.
+//! [`split()`] then writes the host wheel, whose extras (`device-gfx942`, `device-all`) ask for the device
+//! wheels. Each wheel pins the version of the others.
+
+mod archive;
+mod device;
+mod metadata;
+mod name;
+mod options;
+mod plan;
+mod record;
+mod split;
+mod writer;
+
+pub(crate) use options::DEVICE_NAME;
+pub use options::{DeviceGroup, Options};
+pub use split::{Report, Written, split};

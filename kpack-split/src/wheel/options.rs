@@ -1,0 +1,72 @@
+//! What to split, and how.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::{Error, Storage};
+
+/// What to split, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The wheels. Those of one version for several Pythons share device wheels where these are equal.
+    pub wheels: Vec<PathBuf>,
+    /// Where the host wheels and the device wheels go.
+    pub output_dir: PathBuf,
+    /// The name of a device wheel's project: `{dist}` stands for the host's name, `{target}` for the
+    /// processor or group.
+    pub device_name: String,
+    /// The processors that share a device wheel; all others have one each.
+    pub groups: Vec<DeviceGroup>,
+    /// How code objects are stored.
+    pub storage: Storage,
+}
+
+impl Options {
+    /// Options with defaults for everything else: a device wheel for each processor, called
+    /// `{dist}-device-{target}`, Zstandard at level 3, one thread per processor.
+    pub fn new(
+        wheels: impl IntoIterator<Item = impl Into<PathBuf>>,
+        output_dir: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            wheels: wheels.into_iter().map(Into::into).collect(),
+            output_dir: output_dir.into(),
+            device_name: DEVICE_NAME.to_owned(),
+            groups: Vec::new(),
+            storage: Storage::default(),
+        }
+    }
+}
+
+/// The default name of a device wheel's project.
+pub(crate) const DEVICE_NAME: &str = "{dist}-device-{target}";
+
+/// Processors that share a device wheel: `gfx11=gfx1100,gfx1101`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceGroup {
+    /// What stands for the target in the wheel's name.
+    pub name: String,
+    /// The processors.
+    pub processors: Vec<String>,
+}
+
+impl FromStr for DeviceGroup {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let is_name = |name: &str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            !name.is_empty() && name.chars().all(plain)
+        };
+        let expected = || Error::usage(format!("`{text}`: expected NAME=PROCESSOR,PROCESSOR…"));
+        let (name, processors) = text.split_once('=').ok_or_else(expected)?;
+        let processors: Vec<String> = processors.split(',').map(str::to_owned).collect();
+        if !is_name(name) || !processors.iter().all(|processor| is_name(processor)) {
+            return Err(expected());
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            processors,
+        })
+    }
+}

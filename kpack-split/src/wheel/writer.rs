@@ -1,0 +1,155 @@
+//! Writes a wheel. The same members give the same bytes, whatever the number of threads.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use time::{OffsetDateTime, PrimitiveDateTime};
+use zip::result::ZipError;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
+
+use super::archive::{Member, Wheel, zip_error};
+use super::record::{self, Digest};
+use crate::Error;
+use crate::input;
+use crate::parallel;
+use crate::store::scratch_file;
+
+/// A member to write.
+pub(super) struct Item<'a> {
+    pub(super) name: String,
+    /// The permission bits.
+    pub(super) mode: u32,
+    pub(super) content: Content<'a>,
+}
+
+/// Where the bytes of a member come from.
+pub(super) enum Content<'a> {
+    /// From another wheel, compressed as they are there.
+    Copied(&'a Wheel, &'a Member, Digest),
+    /// From a file, to be compressed.
+    File(PathBuf),
+    /// From an archive of kernels, which is compressed already.
+    Archive(PathBuf),
+    Bytes(Vec<u8>),
+}
+
+/// The variable with the time of all members.
+const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
+
+/// The size from which a member needs ZIP64.
+const LARGE: u64 = u32::MAX as u64;
+
+/// The time of all members: that of `SOURCE_DATE_EPOCH`, or the earliest that ZIP archives can tell.
+pub(super) fn time() -> Result<DateTime, Error> {
+    let Some(value) = env::var_os(SOURCE_DATE_EPOCH) else {
+        return Ok(DateTime::DEFAULT);
+    };
+    let seconds = value.to_str().and_then(|value| value.parse().ok());
+    let time = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    let Some(time) = time else {
+        return Err(Error::usage(format!(
+            "{SOURCE_DATE_EPOCH}: expected seconds since 1970, found `{}`",
+            value.display()
+        )));
+    };
+    let time = PrimitiveDateTime::new(time.date(), time.time());
+    Ok(DateTime::try_from(time).unwrap_or(DateTime::DEFAULT))
+}
+
+/// Writes the wheel `path` with these members and the RECORD at `record`. Files between are written to
+/// the directory of `path`.
+pub(super) fn write(
+    path: &Path,
+    items: &[Item<'_>],
+    record: &str,
+    time: DateTime,
+) -> Result<(), Error> {
+    let failed = |e: io::Error| Error::io(path, "write", e);
+    let scratch = path.parent().unwrap_or(Path::new(""));
+    let options = SimpleFileOptions::default().last_modified_time(time);
+    let prepared = parallel::try_map(items, |item| {
+        let options = options.unix_permissions(item.mode);
+        match &item.content {
+            Content::Copied(..) | Content::Archive(_) => Ok(None),
+            Content::File(from) => {
+                let file = input::open(from)?;
+                let size = file.metadata().map_err(|e| Error::io(from, "read", e))?;
+                deflated(&item.name, file, size.len(), options, scratch).map(Some)
+            }
+            Content::Bytes(bytes) => {
+                let size = bytes.len() as u64;
+                deflated(&item.name, bytes.as_slice(), size, options, scratch).map(Some)
+            }
+        }
+    })?;
+
+    let file = File::create_new(path).map_err(failed)?;
+    let mut zip = ZipWriter::new(io::BufWriter::new(file));
+    let broken = |error: ZipError| match error {
+        ZipError::Io(error) => failed(error),
+        error => zip_error(path, None, error),
+    };
+    let mut members = Vec::new();
+    for (item, prepared) in items.iter().zip(prepared) {
+        let digest = match (&item.content, prepared) {
+            (Content::Copied(wheel, member, digest), _) => {
+                let mode = Some(item.mode);
+                wheel.raw(member, |raw| zip.raw_copy_file_touch(raw, time, mode))?;
+                *digest
+            }
+            (Content::Archive(from), _) => {
+                let archive = input::open(from)?;
+                let size = archive.metadata().map_err(|e| Error::io(from, "read", e))?;
+                let options = options
+                    .unix_permissions(item.mode)
+                    .compression_method(CompressionMethod::Stored)
+                    .large_file(size.len() >= LARGE);
+                zip.start_file(&item.name, options).map_err(broken)?;
+                record::copy(archive, &mut zip, &|e| Error::io(from, "read", e), &failed)?
+            }
+            (_, Some((mut spool, digest))) => {
+                let raw = spool.by_index_raw(0).map_err(broken)?;
+                zip.raw_copy_file(raw).map_err(broken)?;
+                digest
+            }
+            (Content::File(_) | Content::Bytes(_), None) => continue,
+        };
+        members.push((item.name.clone(), digest));
+    }
+    let bytes = record::to_bytes(&members, record);
+    let (mut spool, _) = deflated(
+        record,
+        bytes.as_slice(),
+        bytes.len() as u64,
+        options,
+        scratch,
+    )?;
+    let raw = spool.by_index_raw(0).map_err(broken)?;
+    zip.raw_copy_file(raw).map_err(broken)?;
+    zip.finish().map_err(broken)?.flush().map_err(failed)
+}
+
+/// Compresses a member into an archive of its own, from which it can be copied.
+fn deflated(
+    name: &str,
+    from: impl Read,
+    size: u64,
+    options: SimpleFileOptions,
+    scratch: &Path,
+) -> Result<(ZipArchive<File>, Digest), Error> {
+    let mut zip = ZipWriter::new(scratch_file(scratch)?);
+    let failed = |error: ZipError| match error {
+        ZipError::Io(error) => Error::io(scratch, "write to", error),
+        error => zip_error(scratch, Some(name), error),
+    };
+    let options = options.compression_method(CompressionMethod::Deflated);
+    let started = zip.start_file(name, options.large_file(size >= LARGE));
+    started.map_err(failed)?;
+    let digest = record::copy(from, &mut zip, &|e| Error::io(scratch, "read", e), &|e| {
+        failed(e.into())
+    })?;
+    Ok((zip.finish_into_readable().map_err(failed)?, digest))
+}
