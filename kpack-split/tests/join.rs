@@ -294,10 +294,15 @@ fn what_there_is_no_code_for_is_refused_with_what_there_is() {
 fn an_archive_that_is_missing_damaged_or_of_another_build() {
     let archive = "prefix/lib/.kpack/vec_lib_gfx1100.kpack";
     let tree = split(&library(1));
+    let mut install_options = Install::new(tree.path("prefix"), "vec", [FILE]);
+    install_options.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
+    library(1).build(&tree.path("prefix").join(FILE)).unwrap();
+    install(&install_options, &()).unwrap();
     let bytes = fs::read(tree.path(archive)).unwrap();
     fs::remove_file(tree.path(archive)).unwrap();
     let text = refused(&tree, &options(&tree, &["gfx1100"]));
     assert!(text.contains("the kpack for gfx1100 is missing"), "{text}");
+    assert!(text.contains("run `apt install vec-gfx1100`"), "{text}");
     fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib.kpm")).unwrap();
     let text = refused(&tree, &options(&tree, &["gfx1100"]));
     assert!(text.contains("the kpack for gfx1100 is missing"), "{text}");

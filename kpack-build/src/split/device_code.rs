@@ -84,11 +84,7 @@ impl DeviceCode {
     /// # Errors
     /// [`Error::Changed`] if the file was replaced or modified.
     pub fn open(&self) -> Result<File, Error> {
-        let file = input::open(&self.path)?;
-        match Identity::of(&self.path, &file)? == self.identity {
-            true => Ok(file),
-            false => Err(Error::changed(&self.path)),
-        }
+        self.identity.open(&self.path)
     }
 
     /// Size of the file in bytes.

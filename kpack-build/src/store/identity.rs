@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::Error;
+use crate::input;
 
 /// Tells whether a path still leads to the same file with the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +26,18 @@ impl Identity {
             size: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
         })
+    }
+
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if it was replaced or modified.
+    pub fn open(&self, path: &Path) -> Result<File, Error> {
+        let file = input::open(path)?;
+        match Self::of(path, &file)? == *self {
+            true => Ok(file),
+            false => Err(Error::changed(path)),
+        }
     }
 
     /// Size of the file in bytes.

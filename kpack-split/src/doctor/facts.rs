@@ -9,9 +9,7 @@ use object::elf::DT_NEEDED;
 use super::dynamic_linker::{self, Library, Loading};
 use crate::Error;
 use crate::elf::{DeviceCode, Dynamic, Image};
-use crate::input::{
-    self, Archives, FileKind, Linked, Marked, Overlay, elf_error, prefix_of, read_manifest,
-};
+use crate::input::{self, Archives, FileKind, Linked, Marked, Overlay, elf_error, prefix_of};
 use crate::install::locate::Prefix;
 use crate::verify::{Obstacle, Resolver};
 
@@ -308,14 +306,14 @@ impl Code {
             },
             Obstacle::OtherBuild(archive) => Self::OtherBuild {
                 archive: archive.to_owned(),
-                install: install_command(resolver, &target)?,
+                install: resolver.install_command(&target)?,
             },
             Obstacle::Missing(place) => Self::Missing {
                 place: match place {
                     Some(place) => place.display().to_string(),
                     None => group.marker.kpack_search_paths.join("`, `"),
                 },
-                install: install_command(resolver, &target)?,
+                install: resolver.install_command(&target)?,
                 target,
             },
         })
@@ -362,20 +360,4 @@ impl Code {
             (known, _) => known,
         }
     }
-}
-
-/// The command that installs the archive for a target, if a manifest tells.
-fn install_command(resolver: &Resolver, target: &str) -> Result<Option<String>, Error> {
-    for path in &resolver.kpacks.manifests {
-        match read_manifest(path) {
-            Ok(manifest) if manifest.kpack_files.contains_key(target) => {
-                if let Some(command) = manifest.install_command(target) {
-                    return Ok(Some(command));
-                }
-            }
-            Ok(_) | Err(Error::Refused { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
 }

@@ -33,8 +33,8 @@ pub(crate) struct Place {
     pub(crate) kept: u64,
     /// The end of what is kept of it in memory.
     pub(crate) memory: u64,
-    /// File offsets of device code that was put back, if any, as far as they can be cut out; empty at
-    /// the place for new device code otherwise.
+    /// The file offsets to cut out: device code that was put back. Without any, the range is empty, and
+    /// new device code goes there.
     pub(crate) cut: Range<u64>,
 }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use kpack_format::marker::{Marker, SECTION_NAME};
+use kpack_format::marker::{MAX_SIZE, Marker, SECTION_NAME};
 use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
 
 use super::{elf_error, open, open_bundle, wrapper_error};
@@ -85,7 +85,7 @@ impl Linked {
             .map(|other| other.marker_offset)
             .filter(|at| *at > offset);
         let end = next.fold(ends.unwrap_or(offset), u64::min);
-        let mut bytes = vec![0; (end - offset).min(64 << 10) as usize];
+        let mut bytes = vec![0; (end - offset).min(MAX_SIZE as u64) as usize];
         let read = self.image.source().read_exact_at(offset, &mut bytes);
         read.map_err(|e| Error::io(&self.path, "read", e))?;
         let Ok((_, size)) = Marker::read(&bytes) else {

@@ -196,16 +196,8 @@ impl Binary {
     }
 
     /// Reopens the file.
-    ///
-    /// # Errors
-    /// [`Error::Changed`] if it was replaced or modified.
     fn open(&self) -> Result<File, Error> {
-        let path = &self.located.path;
-        let file = input::open(path)?;
-        match Identity::of(path, &file)? == self.identity {
-            true => Ok(file),
-            false => Err(Error::changed(path)),
-        }
+        self.identity.open(&self.located.path)
     }
 }
 

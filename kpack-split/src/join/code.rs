@@ -53,17 +53,14 @@ impl Code {
             .filter(|target| chosen.iter().any(|arch| is_for(arch, target)))
             .cloned()
             .collect();
-        let mut code = Self {
-            known: BTreeSet::new(),
-            targets: BTreeSet::new(),
-            wrappers: vec![Vec::new(); binary.indices.len()],
-        };
+        let mut targets = BTreeSet::new();
+        let mut wrappers = vec![Vec::new(); binary.indices.len()];
         let entries = resolver.entries();
         for target in wanted {
             check_archive(binary, &resolver, &target)?;
             all_are_asked_for(binary, &entries, &target)?;
             let mut found = false;
-            for (wrapper, index) in code.wrappers.iter_mut().zip(&binary.indices) {
+            for (wrapper, index) in wrappers.iter_mut().zip(&binary.indices) {
                 if let Some(place) = resolver.find(*index, &target) {
                     wrapper.push((target.clone(), place.size));
                     found = true;
@@ -71,7 +68,7 @@ impl Code {
             }
             // Not every binary of a module has code for each target.
             match found {
-                true => _ = code.targets.insert(target),
+                true => _ = targets.insert(target),
                 false if binary.marker.code_ids.contains_key(&target) => {
                     let text = format!("the kpack for {target} has no code object of it");
                     return Err(Error::refused(&binary.located.path, text));
@@ -79,8 +76,11 @@ impl Code {
                 false => _ = known.remove(&target),
             }
         }
-        code.known = known;
-        Ok(code)
+        Ok(Self {
+            known,
+            targets,
+            wrappers,
+        })
     }
 
     pub(super) fn targets(&self) -> &BTreeSet<String> {
@@ -97,8 +97,8 @@ impl Code {
 
     /// Those of `chosen` that there is no code for, as a list.
     pub(super) fn lacking(&self, chosen: &[TargetId]) -> String {
-        let has = |arch: &&TargetId| !self.targets.iter().any(|target| is_for(arch, target));
-        let lacking = chosen.iter().filter(has).map(ToString::to_string);
+        let is_lacking = |arch: &&TargetId| !self.targets.iter().any(|target| is_for(arch, target));
+        let lacking = chosen.iter().filter(is_lacking).map(ToString::to_string);
         Vec::from_iter(lacking).join(", ")
     }
 
@@ -221,7 +221,11 @@ fn check_archive(binary: &Binary, resolver: &Resolver, target: &str) -> Result<(
         Some(Obstacle::Missing(Some(archive))) => archive.display().to_string(),
         Some(Obstacle::Missing(None)) => binary.marker.kpack_search_paths.join("`, `"),
     };
-    let text = format!("the kpack for {target} is missing: `{place}`; install its package");
+    let advice = match resolver.install_command(target)? {
+        Some(command) => format!("run `{command}`"),
+        None => "install its package".to_owned(),
+    };
+    let text = format!("the kpack for {target} is missing: `{place}`; {advice}");
     Err(Error::refused(&binary.located.path, text))
 }
 

@@ -75,8 +75,8 @@ pub(super) fn compare(binary: &Linked, original: &Path, report: &mut Report) -> 
     Ok(())
 }
 
-/// In what a joined binary differs from the unsplit original: host code, and code objects for the
-/// targets that it has.
+/// The differences between a joined binary and the unsplit original: in host code, and in code objects for
+/// the joined targets.
 ///
 /// # Errors
 /// [`Error::Refused`] if one of them cannot be read, or the original is no fat binary.

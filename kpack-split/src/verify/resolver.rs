@@ -10,7 +10,7 @@ use kpack_format::names::KernelName;
 
 use super::archive;
 use crate::Error;
-use crate::input::{Archives, Kpacks, OpenArchive, Overlay, find_kpacks};
+use crate::input::{Archives, Kpacks, OpenArchive, Overlay, find_kpacks, read_manifest};
 use crate::parallel::lock;
 
 /// The opened archives of a split binary.
@@ -216,6 +216,22 @@ impl Resolver {
             }
         }
         found
+    }
+
+    /// The command that installs the archive for a target, if a manifest tells.
+    pub(crate) fn install_command(&self, target: &str) -> Result<Option<String>, Error> {
+        for path in &self.kpacks.manifests {
+            match read_manifest(path) {
+                Ok(manifest) if manifest.kpack_files.contains_key(target) => {
+                    if let Some(command) = manifest.install_command(target) {
+                        return Ok(Some(command));
+                    }
+                }
+                Ok(_) | Err(Error::Refused { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     fn kernel(&self, index: u32) -> String {
