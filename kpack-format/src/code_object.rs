@@ -174,18 +174,13 @@ fn extent<R: Read + Seek>(
         source.read_exact(&mut table)?;
         end = end.max(table_end);
         for (index, record) in table.chunks_exact(usize::from(entry)).enumerate() {
-            let (offset, size) = if expected == 64 {
-                section_extent(record)
-            } else {
-                segment_extent(record)
+            let (offset, size) = match expected {
+                64 => section_extent(record),
+                _ => segment_extent(record),
             };
             if size > 0 {
-                end = end.max(within(
-                    available,
-                    offset,
-                    size,
-                    &format!("content of {what} {index}"),
-                )?);
+                let what = format!("content of {what} {index}");
+                end = end.max(within(available, offset, size, &what)?);
             }
         }
     }
@@ -204,15 +199,11 @@ fn within(available: u64, offset: u64, size: u64, what: &str) -> Result<u64, Cod
 /// Offset and size in the file.
 fn section_extent(record: &[u8]) -> (u64, u64) {
     pod::from_bytes::<elf::SectionHeader64<LE>>(record).map_or((0, 0), |(section, _)| {
-        let has_bytes = !matches!(section.sh_type.get(LE), elf::SHT_NOBITS | elf::SHT_NULL);
-        (
-            section.sh_offset.get(LE),
-            if has_bytes {
-                section.sh_size.get(LE)
-            } else {
-                0
-            },
-        )
+        let size = match section.sh_type.get(LE) {
+            elf::SHT_NOBITS | elf::SHT_NULL => 0,
+            _ => section.sh_size.get(LE),
+        };
+        (section.sh_offset.get(LE), size)
     })
 }
 

@@ -31,6 +31,11 @@ macro_rules! wraps_io {
 }
 use wraps_io;
 
+/// Calls the module's function `malformed` with a formatted text.
+macro_rules! malformed {
+    ($offset:expr, $($text:tt)*) => { malformed($offset, format!($($text)*)) };
+}
+
 pub mod archive;
 #[cfg_attr(feature = "compression", path = "backend/full.rs")]
 #[cfg_attr(not(feature = "compression"), path = "backend/minimal.rs")]

@@ -107,8 +107,8 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn text(&mut self) -> Result<&'a str> {
         self.value("a string", |rest| {
-            let (text, behind) = decode::read_str_from_slice(*rest).ok()?;
-            *rest = behind;
+            let (text, after) = decode::read_str_from_slice(*rest).ok()?;
+            *rest = after;
             Some(text)
         })
     }
@@ -249,12 +249,8 @@ impl<'a> Reader<'a> {
 fn skip_one(rest: &mut &[u8]) -> Option<u64> {
     let marker = decode::read_marker(rest).ok()?;
     let mut length = |size: usize| {
-        let bytes = rest.split_off(..size)?;
-        Some(
-            bytes
-                .iter()
-                .fold(0, |length, byte| length << 8 | u64::from(*byte)),
-        )
+        let bytes = rest.split_off(..size)?.iter();
+        Some(bytes.fold(0, |length, byte| length << 8 | u64::from(*byte)))
     };
     let (bytes, values) = match marker {
         Marker::Null | Marker::True | Marker::False => (0, 0),

@@ -257,15 +257,15 @@ impl<'a> SearchPath<'a> {
             .iter()
             .rposition(slash)
             .map_or(0, |at| at + 1);
-        let behind = &bytes[place + GFXARCH.len()..];
-        let end = behind.iter().position(slash).unwrap_or(behind.len());
+        let after = &bytes[place + GFXARCH.len()..];
+        let end = after.iter().position(slash).unwrap_or(after.len());
         Some(Pattern {
             // Without the trailing `/`, except for the root.
             directory: path(&bytes[..start - usize::from(start > 1)]),
             tail: Self(path(&bytes[start..])),
             start: OsStr::from_bytes(&bytes[start..place]),
-            end: OsStr::from_bytes(&behind[..end]),
-            is_file: end == behind.len(),
+            end: OsStr::from_bytes(&after[..end]),
+            is_file: end == after.len(),
         })
     }
 

@@ -11,9 +11,9 @@ use crate::little_endian;
 pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), ArchiveError> {
     let size = source.seek(SeekFrom::End(0))?;
     if size < HEADER_SIZE {
-        return malformed(
+        return malformed!(
             0,
-            format!("the file has {size} bytes; an archive's header has {HEADER_SIZE}"),
+            "the file has {size} bytes; an archive's header has {HEADER_SIZE}"
         );
     }
     source.seek(SeekFrom::Start(0))?;
@@ -21,22 +21,17 @@ pub(super) fn toc_range<R: Read + Seek>(source: &mut R) -> Result<(u64, u64), Ar
     source.read_exact(&mut header)?;
     let version = little_endian(&header[4..8]);
     if header[..4] != MAGIC {
-        return malformed(
-            0,
-            format!("expected the magic `KPAK`, found {:02x?}", &header[..4]),
-        );
+        return malformed!(0, "expected the magic `KPAK`, found {:02x?}", &header[..4]);
     }
     if version != u64::from(FORMAT_VERSION) {
         return Err(ArchiveError::UnsupportedVersion { found: version });
     }
     let toc_offset = little_endian(&header[8..16]);
     if toc_offset < HEADER_SIZE || toc_offset >= size {
-        return malformed(
+        return malformed!(
             8,
-            format!(
-                "truncated or damaged: the TOC's offset is {toc_offset:#x} (expected it within \
+            "truncated or damaged: the TOC's offset is {toc_offset:#x} (expected it within \
                  {HEADER_SIZE:#x}..{size:#x})"
-            ),
         );
     }
     Ok((toc_offset, size))

@@ -31,9 +31,9 @@ impl Index {
         let (toc_offset, size) = toc_range(source)?;
         let toc_size = size - toc_offset;
         if toc_size > MAX_TOC {
-            return malformed(
+            return malformed!(
                 toc_offset,
-                format!("the TOC has {toc_size} bytes (expected at most {MAX_TOC})"),
+                "the TOC has {toc_size} bytes (expected at most {MAX_TOC})"
             );
         }
         source.seek(SeekFrom::Start(toc_offset))?;
@@ -75,7 +75,10 @@ impl Index {
         match &self.storage {
             Storage::Blobs(blobs) => Ok(blobs.get(ordinal as usize).copied()),
             Storage::Frames { offset, size, .. } => match self.frame_offset(ordinal) {
-                Some(at) => frame(source, ordinal, at, offset + size).map(Some),
+                Some(at) => {
+                    source.seek(SeekFrom::Start(at))?;
+                    frame_here(source, ordinal, at, offset + size).map(Some)
+                }
                 None => Ok(None),
             },
         }
@@ -90,8 +93,7 @@ impl Index {
         &self,
         source: &mut R,
     ) -> Result<BTreeMap<u32, (u64, u64)>, ArchiveError> {
-        let entries = self.toc.kernels.values().flat_map(Targets::values);
-        let named: BTreeSet<u32> = entries.map(|entry| entry.ordinal).collect();
+        let named: BTreeSet<u32> = self.toc.entries().map(|entry| entry.ordinal).collect();
         let mut walked = Vec::new();
         let mut places = BTreeMap::new();
         for ordinal in named {
@@ -150,13 +152,7 @@ impl Index {
     /// Fills in a missing `original_size` from the stored code object.
     fn complete_sizes<R: Read + Seek>(&mut self, source: &mut R) -> Result<(), ArchiveError> {
         let is_unknown = |entry: &TocEntry| entry.original_size == UNKNOWN_SIZE;
-        if !self
-            .toc
-            .kernels
-            .values()
-            .flat_map(Targets::values)
-            .any(is_unknown)
-        {
+        if !self.toc.entries().any(is_unknown) {
             return Ok(());
         }
         let places = self.places(source)?;
@@ -182,47 +178,32 @@ impl Index {
     fn check_entries(&self) -> Result<(), ArchiveError> {
         let (toc, count) = (&self.toc, self.count);
         if let Some(checksums) = toc.checksums.as_ref().filter(|all| all.len() != count) {
-            return malformed(
+            return malformed!(
                 self.toc_offset,
-                format!(
-                    "`checksums` has {} entries for {count} code objects",
-                    checksums.len()
-                ),
+                "`checksums` has {} entries for {count} code objects",
+                checksums.len()
             );
         }
         for (name, targets) in &toc.kernels {
             for (target, entry) in targets {
-                if entry.ordinal as usize >= count {
-                    return malformed(
-                        self.toc_offset,
-                        format!(
-                            "kernel `{name}` for {target} has ordinal {}, but {count} code objects are stored",
-                            entry.ordinal
-                        ),
-                    );
-                }
-                if entry.original_size > MAX_CODE_OBJECT {
-                    return malformed(
-                        self.toc_offset,
-                        format!(
-                            "kernel `{name}` for {target} has {} bytes (expected at most {MAX_CODE_OBJECT})",
-                            entry.original_size
-                        ),
-                    );
-                }
-                if let Storage::Blobs(blobs) = &self.storage
-                    && let Some((_, size)) = blobs.get(entry.ordinal as usize)
-                    && *size != entry.original_size
-                {
-                    return malformed(
-                        self.toc_offset,
-                        format!(
-                            "kernel `{name}` for {target} has {} bytes in its entry, but {size} \
-                             are stored",
-                            entry.original_size
-                        ),
-                    );
-                }
+                let TocEntry {
+                    ordinal,
+                    original_size: size,
+                } = *entry;
+                let what = match &self.storage {
+                    _ if ordinal as usize >= count => {
+                        format!("ordinal {ordinal}, but {count} code objects are stored")
+                    }
+                    _ if size > MAX_CODE_OBJECT => {
+                        format!("{size} bytes (expected at most {MAX_CODE_OBJECT})")
+                    }
+                    Storage::Blobs(blobs) if blobs[ordinal as usize].1 != size => {
+                        let stored = blobs[ordinal as usize].1;
+                        format!("{size} bytes in its entry, but {stored} are stored")
+                    }
+                    _ => continue,
+                };
+                return malformed!(self.toc_offset, "kernel `{name}` for {target} has {what}");
             }
         }
         Ok(())
@@ -255,44 +236,37 @@ fn check_storage<R: Read + Seek>(
             check_range(*offset, *size, end, "the area of zstd frames")?;
             let (offset, area_end) = (*offset, offset + size);
             if *size < 4 {
-                return malformed(
+                return malformed!(
                     offset,
-                    format!(
-                        "the area of zstd frames has {size} bytes (expected at least 4, for \
+                    "the area of zstd frames has {size} bytes (expected at least 4, for \
                          their number)"
-                    ),
                 );
             }
             source.seek(SeekFrom::Start(offset))?;
             let count = read_u32(source)? as usize;
             // Each is preceded by its size.
             if count as u64 > size / 4 {
-                return malformed(
-                    offset,
-                    format!("{count} zstd frames do not fit into {size} bytes"),
-                );
+                return malformed!(offset, "{count} zstd frames do not fit into {size} bytes");
             }
             if count > MAX_FRAMES {
-                return malformed(
+                return malformed!(
                     offset,
-                    format!("{count} zstd frames (expected at most {MAX_FRAMES})"),
+                    "{count} zstd frames (expected at most {MAX_FRAMES})"
                 );
             }
             if let Some(offsets) = frame_offsets {
                 if offsets.len() != count {
-                    return malformed(
+                    return malformed!(
                         offset,
-                        format!(
-                            "`frame_offsets` has {} entries for {count} zstd frames",
-                            offsets.len()
-                        ),
+                        "`frame_offsets` has {} entries for {count} zstd frames",
+                        offsets.len()
                     );
                 }
                 let in_area = |frame: &u64| *frame >= offset + 8 && *frame <= area_end;
                 if let Some(wrong) = offsets.iter().position(|frame| !in_area(frame)) {
-                    return malformed(
+                    return malformed!(
                         offset,
-                        format!("`frame_offsets` has a wrong entry for zstd frame {wrong}"),
+                        "`frame_offsets` has a wrong entry for zstd frame {wrong}"
                     );
                 }
             }
@@ -301,18 +275,8 @@ fn check_storage<R: Read + Seek>(
     }
 }
 
-/// Offset and size of the frame whose size is stored at `at`, in an area that ends at `end`.
-fn frame<R: Read + Seek>(
-    source: &mut R,
-    ordinal: u32,
-    at: u64,
-    end: u64,
-) -> Result<(u64, u64), ArchiveError> {
-    source.seek(SeekFrom::Start(at))?;
-    frame_here(source, ordinal, at, end)
-}
-
-/// Like [`frame`], with `source` at `at`; leaves it at the start of the frame.
+/// Offset and size of the frame whose size is stored at `at`, where `source` is, in an area that ends
+/// at `end`. Leaves `source` at the start of the frame.
 fn frame_here<R: Read>(
     source: &mut R,
     ordinal: u32,
@@ -320,7 +284,7 @@ fn frame_here<R: Read>(
     end: u64,
 ) -> Result<(u64, u64), ArchiveError> {
     if at + 4 > end {
-        return malformed(at, format!("zstd frame {ordinal} is missing"));
+        return malformed!(at, "zstd frame {ordinal} is missing");
     }
     let size = u64::from(read_u32(source)?);
     check_range(at + 4, size, end, &format!("zstd frame {ordinal}"))?;
@@ -328,18 +292,13 @@ fn frame_here<R: Read>(
 }
 
 fn check_range(offset: u64, size: u64, end: u64, what: &str) -> Result<(), ArchiveError> {
-    if offset >= HEADER_SIZE
-        && offset
-            .checked_add(size)
-            .is_some_and(|own_end| own_end <= end)
-    {
+    let own_end = offset.checked_add(size);
+    if offset >= HEADER_SIZE && own_end.is_some_and(|own_end| own_end <= end) {
         return Ok(());
     }
-    malformed(
+    malformed!(
         offset,
-        format!(
-            "{what} has {size:#x} bytes at offset {offset:#x}; expected it within {HEADER_SIZE:#x}..{end:#x}"
-        ),
+        "{what} has {size:#x} bytes at offset {offset:#x}; expected it within {HEADER_SIZE:#x}..{end:#x}"
     )
 }
 

@@ -58,7 +58,7 @@ impl<R: Read + Seek> Archive<R> {
     pub fn stored(&mut self, ordinal: u32) -> Result<(u64, u64), ArchiveError> {
         match self.stored.get(&ordinal) {
             Some(place) => Ok(*place),
-            None => malformed(0, format!("no kernel has ordinal {ordinal}")),
+            None => malformed!(0, "no kernel has ordinal {ordinal}"),
         }
     }
 

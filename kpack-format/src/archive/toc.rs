@@ -159,6 +159,11 @@ fn blob(reader: &mut Reader<'_>) -> Result<(u64, u64), MessagePackError> {
 }
 
 impl Toc {
+    /// The entries of all kernels.
+    pub fn entries(&self) -> impl Iterator<Item = &TocEntry> {
+        self.kernels.values().flat_map(Targets::values)
+    }
+
     /// The entry of `kernel` for `target`.
     ///
     /// # Errors

@@ -124,9 +124,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     pub fn add_stored(&mut self, kernel: &str, checksum: &Sha256) -> Result<(), ArchiveError> {
         match self.by_checksum.get(checksum).copied() {
             Some(index) => self.enter(kernel, index),
-            None => malformed(
+            None => malformed!(
                 0,
-                format!("kernel `{kernel}` cannot share a code object: none is stored"),
+                "kernel `{kernel}` cannot share a code object: none is stored"
             ),
         }
     }
@@ -138,14 +138,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// [`ArchiveError::TooLarge`], [`ArchiveError::Io`].
     pub fn add(&mut self, kernel: &str, code_object: &Encoded) -> Result<(), ArchiveError> {
         let (size, checksum) = (code_object.original_size, code_object.checksum);
-        let stored = &mut &code_object.bytes[..];
-        self.add_from(
-            kernel,
-            stored,
-            code_object.bytes.len() as u64,
-            size,
-            checksum,
-        )
+        let stored = &code_object.bytes[..];
+        self.add_from(kernel, &mut &*stored, stored.len() as u64, size, checksum)
     }
 
     /// Like [`add`](Self::add), for a code object of `original_size` bytes whose stored form is in
@@ -207,12 +201,10 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             }
             for (target, entry) in targets {
                 if *target != self.target {
-                    return malformed(
+                    return malformed!(
                         0,
-                        format!(
-                            "it holds kernel `{kernel}` for {target}; expected only {}",
-                            self.target
-                        ),
+                        "it holds kernel `{kernel}` for {target}; expected only {}",
+                        self.target
                     );
                 }
                 let index = match known.get(&entry.ordinal) {

@@ -194,10 +194,7 @@ impl<R: Read> CodeObjectReader<'_, R> {
         *left -= read as u64;
         if (read as u64) < wanted {
             let after = size - *left;
-            return malformed(
-                offset,
-                format!("an entry of {size} bytes ends after {after}"),
-            );
+            return malformed!(offset, "an entry of {size} bytes ends after {after}");
         }
         Ok(wanted)
     }

@@ -37,12 +37,10 @@ impl Header {
             0 => Method::Zlib,
             1 => Method::Zstd,
             other => {
-                return malformed(
+                return malformed!(
                     6,
-                    format!(
-                        "unsupported compression method {other} (expected 0 for zlib or 1 \
+                    "unsupported compression method {other} (expected 0 for zlib or 1 \
                              for zstd)"
-                    ),
                 );
             }
         };
@@ -51,11 +49,9 @@ impl Header {
             2 => (24, Some(field(8, 4)?), field(12, 4)?),
             3 => (32, Some(field(8, 8)?), field(16, 8)?),
             other => {
-                return malformed(
+                return malformed!(
                     4,
-                    format!(
-                        "unsupported version {other} of the compressed bundle (expected 1 to 3)"
-                    ),
+                    "unsupported version {other} of the compressed bundle (expected 1 to 3)"
                 );
             }
         };
@@ -65,11 +61,9 @@ impl Header {
         if let Some(total) = total_size
             && !(size..=available).contains(&total)
         {
-            return malformed(
+            return malformed!(
                 8,
-                format!(
-                    "truncated: the bundle's header says {total:#x} bytes, found {available:#x}"
-                ),
+                "truncated: the bundle's header says {total:#x} bytes, found {available:#x}"
             );
         }
         Ok(Self {
@@ -112,7 +106,7 @@ pub(super) fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError>
     move |error| match error.raw_os_error() {
         Some(_) => Err(BundleError::Io(error)),
         None if error.kind() == io::ErrorKind::OutOfMemory => Err(BundleError::Io(error)),
-        None => malformed(at, format!("it cannot be decompressed: {error}")),
+        None => malformed!(at, "it cannot be decompressed: {error}"),
     }
 }
 
@@ -144,12 +138,10 @@ impl<R: Read> Stream<R> {
     /// Skips to `offset`, which must not be before the last position.
     pub(super) fn skip_to(&mut self, offset: u64) -> Result<(), BundleError> {
         let Some(skip) = offset.checked_sub(self.at) else {
-            return malformed(
+            return malformed!(
                 offset,
-                format!(
-                    "an entry overlaps the one before it, which ends at {:#x}",
-                    self.at
-                ),
+                "an entry overlaps the one before it, which ends at {:#x}",
+                self.at
             );
         };
         let at = self.at;
@@ -161,20 +153,19 @@ impl<R: Read> Stream<R> {
     pub(super) fn finish(mut self) -> Result<u64, BundleError> {
         io::copy(&mut self, &mut io::sink()).or_else(failed(self.at))?;
         if self.at != self.uncompressed_size {
-            return malformed(
+            return malformed!(
                 self.at,
-                format!(
-                    "it decompresses to {} bytes; its header says {}",
-                    self.at, self.uncompressed_size
-                ),
+                "it decompresses to {} bytes; its header says {}",
+                self.at,
+                self.uncompressed_size
             );
         }
         let source = self.decoder.into_source();
         let unused = source.get_ref().limit() + source.buffer().len() as u64;
         if self.exact && unused > 0 {
-            return malformed(
+            return malformed!(
                 self.limit - unused,
-                format!("{unused} unused bytes follow its compressed data"),
+                "{unused} unused bytes follow its compressed data"
             );
         }
         Ok(self.limit - unused)

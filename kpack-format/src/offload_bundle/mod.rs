@@ -128,12 +128,10 @@ impl Bundle {
         if magic.starts_with(&object::elf::ELFMAG) {
             return bare(source, available);
         }
-        malformed(
+        malformed!(
             0,
-            format!(
-                "expected the magic of an offload bundle (`__CLANG_OFFLOAD_BUNDLE__` or `CCOB`) or of an ELF file, found {:02x?}",
-                &magic[..magic.len().min(8)]
-            ),
+            "expected the magic of an offload bundle (`__CLANG_OFFLOAD_BUNDLE__` or `CCOB`) or of an ELF file, found {:02x?}",
+            &magic[..magic.len().min(8)]
         )
     }
 }
@@ -163,12 +161,10 @@ fn bare<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bundle, Bundle
         Err(error) => return malformed(0, error.to_string()),
     };
     let Some(target) = code_object.target else {
-        return malformed(
+        return malformed!(
             0x30,
-            format!(
-                "a code object whose e_flags, {:#x}, name no processor that this program knows",
-                code_object.flags
-            ),
+            "a code object whose e_flags, {:#x}, name no processor that this program knows",
+            code_object.flags
         );
     };
     let size = code_object.size;

@@ -16,17 +16,17 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
     let mut table = Table { source, at: 0 };
     let magic = table.bytes(PLAIN_MAGIC.len() as u64, "the magic")?;
     if magic != PLAIN_MAGIC {
-        return malformed(
+        return malformed!(
             0,
-            format!("expected the magic `__CLANG_OFFLOAD_BUNDLE__`, found {magic:02x?}"),
+            "expected the magic `__CLANG_OFFLOAD_BUNDLE__`, found {magic:02x?}"
         );
     }
     let count_at = table.at;
     let count = table.word("the number of entries")?;
     if count > MOST_ENTRIES {
-        return malformed(
+        return malformed!(
             count_at,
-            format!("{count} entries (expected at most {MOST_ENTRIES})"),
+            "{count} entries (expected at most {MOST_ENTRIES})"
         );
     }
     let mut entries = Vec::new();
@@ -39,12 +39,10 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
     let table_end = table.at;
     let inside = |entry: &&Entry| entry.size > 0 && entry.offset < table_end;
     if let Some(entry) = entries.iter().find(inside) {
-        return malformed(
+        return malformed!(
             entry.offset,
-            format!(
-                "entry {} begins within the table, which ends at {table_end:#x}",
-                entry.id
-            ),
+            "entry {} begins within the table, which ends at {table_end:#x}",
+            entry.id
         );
     }
     Ok((entries, end.max(table_end)))
@@ -60,7 +58,7 @@ impl<R: Read> Table<'_, R> {
         let bytes =
             super::read_up_to(self.source, size).or_else(super::compressed::failed(self.at))?;
         if bytes.len() as u64 != size {
-            return malformed(self.at, format!("truncated: {what} is missing"));
+            return malformed!(self.at, "truncated: {what} is missing");
         }
         self.at += size;
         Ok(bytes)
@@ -73,29 +71,21 @@ impl<R: Read> Table<'_, R> {
         let length = self.word("an entry's size")?;
         let id_length = self.word("the length of an entry ID")?;
         if id_length > MAX_ID {
-            return malformed(
+            return malformed!(
                 at + 16,
-                format!(
-                    "the ID of entry {index} has {id_length} bytes (expected at most {MAX_ID})"
-                ),
+                "the ID of entry {index} has {id_length} bytes (expected at most {MAX_ID})"
             );
         }
         let id_at = self.at;
         let id = self.bytes(id_length, "an entry ID")?;
         let text = String::from_utf8_lossy(&id);
-        let id = EntryId::read(&text).or_else(|reason| {
-            malformed(
-                id_at,
-                format!("entry ID {text:?} of entry {index}: {reason}"),
-            )
-        })?;
+        let id = EntryId::read(&text)
+            .or_else(|reason| malformed!(id_at, "entry ID {text:?} of entry {index}: {reason}"))?;
         if offset.checked_add(length).is_none_or(|end| end > size) {
-            return malformed(
+            return malformed!(
                 at,
-                format!(
-                    "truncated: entry {index}, {id} ({length:#x} bytes at offset {offset:#x}), \
+                "truncated: entry {index}, {id} ({length:#x} bytes at offset {offset:#x}), \
                      ends past the end of the bundle ({size:#x})"
-                ),
             );
         }
         Ok(Entry {
