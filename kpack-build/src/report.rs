@@ -120,19 +120,19 @@ pub enum Severity {
 impl Report {
     /// Adds a [`Severity::Note`].
     pub fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notices.push(Notice {
-            severity: Severity::Note,
-            path: path.into(),
-            text: text.into(),
-        });
+        self.add(Severity::Note, path.into(), text.into());
     }
 
     /// Adds a [`Severity::Warning`].
     pub fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
+        self.add(Severity::Warning, path.into(), text.into());
+    }
+
+    fn add(&mut self, severity: Severity, path: PathBuf, text: String) {
         self.notices.push(Notice {
-            severity: Severity::Warning,
-            path: path.into(),
-            text: text.into(),
+            severity,
+            path,
+            text,
         });
     }
 }

@@ -3,9 +3,9 @@
 //! [`install`] splits the binaries of an install prefix, [`inspect`] describes a file, and
 //! [`verify`] checks binaries, archives and manifests. [`artifact`] serves packagers: it splits
 //! directory trees and merges the results of several build machines. [`sizes`] reports where the
-//! bytes are. [`mod@stage`] makes a release of Rust programs from Cargo's messages about a build.
-//! [`elf`] reads, plans and rewrites one linked binary. The command `kpack` is in [`cli`].
-//! linked binary: read, planned, rewritten.
+//! bytes are. [`join`] puts device code back. [`mod@stage`] makes a release of Rust programs from Cargo's
+//! messages about a build. [`elf`] reads, plans and rewrites one linked binary. The command `kpack` is in
+//! [`cli`].
 //!
 //! `kpack-build`, which this crate builds on, splits objects before they are linked.
 

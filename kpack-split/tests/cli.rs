@@ -61,6 +61,7 @@ fn help() {
     let tree = Tree::new();
     let commands = [
         "install",
+        "join",
         "split",
         "object",
         "launch",

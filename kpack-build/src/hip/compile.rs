@@ -20,9 +20,6 @@ pub(super) struct Job {
     pub(super) arguments: Vec<OsString>,
 }
 
-/// The files that a source includes.
-type Included = Result<Vec<PathBuf>, Error>;
-
 /// Runs all jobs and returns the files that the sources include.
 ///
 /// # Errors
@@ -44,7 +41,7 @@ pub(super) fn run(
 
 impl Job {
     /// Compiles the source and returns the files that it includes.
-    fn run(&self, compiler: &Compiler, directory: &Path) -> Included {
+    fn run(&self, compiler: &Compiler, directory: &Path) -> Result<Vec<PathBuf>, Error> {
         let rules = self.object.with_extension("d");
         let what = format!("`{}` does not compile", self.source.display());
         let mut arguments: Vec<OsString> = ["-MD", "-MT", make_rule::TARGET, "-MF"]

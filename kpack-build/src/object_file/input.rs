@@ -18,7 +18,7 @@ use super::examine;
 use super::plan::Plan;
 use super::relocatable::Relocatable;
 use super::static_library::{Member, StaticLibrary};
-use super::window::{self, Window};
+use super::window::Window;
 use super::wrappers::{DeviceContent, FatObject};
 use crate::Error;
 use crate::elf::{ElfError, Wrapper};
@@ -259,7 +259,7 @@ impl Input {
                 library.rewrite(&self.file, &plans, output)
             }
             (None, [unit]) => unit.plan.apply(&whole, output, 0),
-            (None, _) => window::copy(&whole, &(0..self.size), output, 0),
+            (None, _) => whole.copy(&(0..self.size), output, 0).map_err(Into::into),
         }
         .map_err(failed)?;
         staged.keep_mode(&self.file)?;

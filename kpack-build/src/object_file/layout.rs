@@ -9,12 +9,10 @@ use object::elf;
 
 use super::relocatable::{Header, Relocatable, SectionHeader};
 use super::wrappers::FatObject;
-use crate::elf::{ElfError, ReadAt, refuse};
+use crate::elf::{ElfError, ReadAt, find_content, refuse};
 
 /// Alignment of a marker in its section, in bytes.
 const MARKER_ALIGN: u64 = 8;
-/// Bytes read at a time.
-const CHUNK: u64 = 1 << 20;
 
 /// A piece of the output.
 #[derive(Debug)]
@@ -250,12 +248,12 @@ fn place_empty_sections<S>(layout: &mut Layout<'_, S>, parts: &[Part]) {
             Some(What::Section(before)) => {
                 let align = sections[index].sh_addralign.get(LE).max(1);
                 let bytes = &sections[before];
-                let behind = bytes.sh_offset.get(LE) + bytes.sh_size.get(LE);
+                let after = bytes.sh_offset.get(LE) + bytes.sh_size.get(LE);
                 match bytes.sh_offset.get(LE) == object.sections[before].sh_offset.get(LE)
                     && bytes.sh_size.get(LE) == object.sections[before].sh_size.get(LE)
                 {
                     true => old,
-                    false => behind.checked_next_multiple_of(align).unwrap_or(behind),
+                    false => after.checked_next_multiple_of(align).unwrap_or(after),
                 }
             }
             _ => old,
@@ -283,16 +281,10 @@ fn names_with_marker<S: ReadAt>(object: &Relocatable<S>) -> Result<(Vec<u8>, u32
 
 /// Moving parts drops bytes outside of any section, so they must be padding.
 fn refuse_content<S: ReadAt>(object: &Relocatable<S>, gap: &Range<u64>) -> Result<(), ElfError> {
-    let mut at = gap.start;
-    while at < gap.end {
-        let bytes = object.bytes(at, CHUNK.min(gap.end - at))?;
-        if let Some(position) = bytes.iter().position(|byte| *byte != 0) {
-            refuse!(
-                "file offset {:#x} is neither padding nor in a section, so splitting would lose it",
-                at + position as u64
-            );
-        }
-        at += bytes.len() as u64;
+    if let Some(at) = find_content(&object.source, gap.clone())? {
+        refuse!(
+            "file offset {at:#x} is neither padding nor in a section, so splitting would lose it"
+        );
     }
     Ok(())
 }

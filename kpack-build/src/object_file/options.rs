@@ -83,15 +83,10 @@ impl Options {
         if !self.search_paths.is_empty() {
             return self.search_paths.clone();
         }
-        default_search_paths(group)
+        let archive = group.archive_pattern();
+        let directories = [".kpack", "../lib/.kpack"];
+        directories
+            .map(|directory| format!("{directory}/{archive}"))
+            .to_vec()
     }
-}
-
-/// Next to the binary, and in the library directory next to the binary's directory.
-pub(crate) fn default_search_paths(group: &Group) -> Vec<String> {
-    let archive = group.archive_pattern();
-    vec![
-        format!(".kpack/{archive}"),
-        format!("../lib/.kpack/{archive}"),
-    ]
 }

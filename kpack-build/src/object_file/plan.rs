@@ -10,7 +10,7 @@ use object::pod;
 
 use super::layout::{Content, Layout, Piece};
 use super::relocatable::Relocatable;
-use super::window::{Window, copy};
+use super::window::Window;
 use super::wrappers::{DeviceContent, FatObject};
 use crate::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
 
@@ -69,9 +69,9 @@ impl Plan {
 
     /// Writes the object to `output` at offset `base`, where nothing has been written yet, and
     /// checks the result.
-    pub(super) fn apply<S: ReadAt>(
+    pub(super) fn apply(
         &self,
-        source: &S,
+        source: &Window<'_>,
         output: &File,
         base: u64,
     ) -> Result<(), ElfError> {
@@ -79,7 +79,7 @@ impl Plan {
             let at = base + piece.offset;
             match &piece.content {
                 Content::New(bytes) => output.write_all_at(bytes, at)?,
-                Content::Copy(range) => copy(source, range, output, at)?,
+                Content::Copy(range) => source.copy(range, output, at)?,
             }
         }
         for (offset, bytes) in &self.edits {

@@ -16,8 +16,9 @@ use object::read::{ReadCache, ReadRef};
 use super::plan::Plan;
 use super::relocatable::Relocatable;
 use super::symbols::defined_symbols;
-use super::window::{Window, copy};
+use super::window::Window;
 use crate::elf::{ElfError, ReadAt, refuse};
+use crate::store::copy_range;
 
 const HEADER_SIZE: u64 = size_of::<Header>() as u64;
 /// Where the symbol table starts, if there is one: it is the first member.
@@ -137,7 +138,7 @@ impl StaticLibrary {
                 let window = Window::new(file, member.range.start, member.size());
                 match plans[index] {
                     Some(plan) => plan.apply(&window, output, to),
-                    None => copy(&window, &(0..member.size()), output, to),
+                    None => Ok(window.copy(&(0..member.size()), output, to)?),
                 }
             })
     }
@@ -240,7 +241,12 @@ pub(crate) fn create(objects: &[(String, File)], output: &File) -> Result<(), El
         symbols,
     };
     tables.write(&members, output, |index, to| {
-        copy(&objects[index].1, &(0..members[index].1), output, to)
+        Ok(copy_range(
+            &objects[index].1,
+            output,
+            0..members[index].1,
+            to,
+        )?)
     })
 }
 

@@ -1,14 +1,11 @@
-//! Reading and copying part of a file, such as a static library member.
+//! Reads and copies part of a file, such as a static library member.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
-use crate::elf::{ElfError, ReadAt};
-
-/// Bytes copied at a time.
-const CHUNK: u64 = 1 << 20;
+use crate::elf::ReadAt;
+use crate::store::copy_range;
 
 /// Part of a file, such as a static library member.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +23,12 @@ impl<'a> Window<'a> {
     pub(super) fn start(&self) -> u64 {
         self.start
     }
+
+    /// Copies a range to offset `to` of `output`.
+    pub(super) fn copy(&self, range: &Range<u64>, output: &File, to: u64) -> io::Result<()> {
+        let range = self.start + range.start..self.start + range.end;
+        copy_range(self.file, output, range, to)
+    }
 }
 
 impl ReadAt for Window<'_> {
@@ -40,23 +43,4 @@ impl ReadAt for Window<'_> {
         }
         ReadAt::read_exact_at(self.file, self.start + offset, buffer)
     }
-}
-
-/// Copies a range of `source` to `output`.
-pub(super) fn copy<S: ReadAt>(
-    source: &S,
-    range: &Range<u64>,
-    output: &File,
-    mut to: u64,
-) -> Result<(), ElfError> {
-    let mut at = range.start;
-    let mut buffer = vec![0; CHUNK.min(range.end - range.start) as usize];
-    while at < range.end {
-        let some = (range.end - at).min(CHUNK) as usize;
-        source.read_exact_at(at, &mut buffer[..some])?;
-        output.write_all_at(&buffer[..some], to)?;
-        at += some as u64;
-        to += some as u64;
-    }
-    Ok(())
 }

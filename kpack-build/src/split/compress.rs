@@ -17,7 +17,6 @@ use crate::Error;
 use crate::interrupt;
 use crate::parallel::{self, lock};
 use crate::report::Progress;
-use crate::store::scratch_file;
 
 /// Limit for uncompressed code objects in flight, in bytes. A larger one goes alone.
 const IN_FLIGHT: u64 = 96 << 20;
@@ -153,17 +152,11 @@ impl Run<'_> {
             scratch,
             ..
         } = *self.compression;
-        let mut archives = lock(&self.archives);
-        if !archives.contains_key(&job.target) {
-            let spool = scratch_file(scratch)?;
-            let archive = storage.writer(spool, group, &job.target);
-            archives.insert(job.target.clone(), archive);
-        }
-        if let Some(archive) = archives.get_mut(&job.target) {
-            for kernel in &job.kernels {
-                let added = stored.add_to(archive, kernel);
-                added.map_err(|error| Error::archive(scratch, "write into", error))?;
-            }
+        let (mut archives, target) = (lock(&self.archives), &job.target);
+        let archive = storage.archive(&mut archives, target.clone(), (group, target), scratch)?;
+        for kernel in &job.kernels {
+            let added = stored.add_to(archive, kernel);
+            added.map_err(|error| Error::archive(scratch, "write into", error))?;
         }
         Ok(())
     }

@@ -1,13 +1,18 @@
 //! How archives are stored.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Scheme};
 use kpack_format::names::Group;
 
+use crate::Error;
 use crate::parallel::processors;
+use crate::store::scratch_file;
 
 /// How archives are stored, and by how many threads.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +38,21 @@ impl Default for Storage {
 }
 
 impl Storage {
-    /// An empty archive of a group for a target, written to `spool`.
-    pub fn writer(&self, spool: File, group: &Group, target: &TargetId) -> ArchiveWriter<File> {
-        ArchiveWriter::new(spool, group, target, self.scheme).level(self.level)
+    /// The archive at `key`, of a group for a target. A new one keeps its code objects in the directory
+    /// `scratch`.
+    pub fn archive<'a, K: Ord>(
+        &self,
+        archives: &'a mut BTreeMap<K, ArchiveWriter<File>>,
+        key: K,
+        (group, target): (&Group, &TargetId),
+        scratch: &Path,
+    ) -> Result<&'a mut ArchiveWriter<File>, Error> {
+        Ok(match archives.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let spool = scratch_file(scratch)?;
+                new.insert(ArchiveWriter::new(spool, group, target, self.scheme).level(self.level))
+            }
+        })
     }
 }

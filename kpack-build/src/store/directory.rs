@@ -133,7 +133,8 @@ impl Directory {
     /// Waits for the lock on it. The lock is on the directory itself (`flock`), so it leaves no
     /// file behind.
     pub fn lock(&self) -> Result<(), Error> {
-        lock(&self.file, &self.path)
+        let locked = wait_for_lock(&self.file, &self.path)?;
+        locked.map_err(|error| Error::io(&self.path, "lock", error))
     }
 
     /// Whether `other` is the same directory.
@@ -239,21 +240,9 @@ fn names(relative: &Path) -> impl Iterator<Item = &OsStr> {
     })
 }
 
-/// Waits for the lock on `file`, which is at `path`.
-fn lock(file: &File, path: &Path) -> Result<(), Error> {
-    match wait_for_lock(file, path)? {
-        Ok(()) => Ok(()),
-        Err(error) => Err(Error::io(path, "lock", error)),
-    }
-}
-
-/// Like `lock`, but does nothing if the file system cannot lock a file opened for reading (NFS, or
-/// Lustre without the mount option `flock`).
-pub(super) fn lock_where_possible(file: &File, path: &Path) -> Result<(), Error> {
-    wait_for_lock(file, path).map(drop)
-}
-
-fn wait_for_lock(file: &File, path: &Path) -> Result<io::Result<()>, Error> {
+/// Waits for the lock on `file`, which is at `path`. The inner error says that the file system cannot lock
+/// a file opened for reading (NFS, or Lustre without the mount option `flock`).
+pub(super) fn wait_for_lock(file: &File, path: &Path) -> Result<io::Result<()>, Error> {
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Ok(())),
@@ -310,7 +299,6 @@ mod tests {
         let flags = OFlags::PATH.bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(&path);
         let file = file.unwrap();
-        assert!(lock(&file, &path).is_err());
-        lock_where_possible(&file, &path).unwrap();
+        assert!(wait_for_lock(&file, &path).unwrap().is_err());
     }
 }

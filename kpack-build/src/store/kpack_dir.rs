@@ -73,11 +73,6 @@ impl KpackDir {
         &self.group
     }
 
-    /// The file name of the module's archive for a target.
-    pub fn archive_name(&self, target: &TargetId) -> String {
-        self.group.archive(target)
-    }
-
     /// The module's archives, by target.
     pub fn archives(&self) -> Result<BTreeMap<TargetId, Present>, Error> {
         let mut found = BTreeMap::new();

@@ -14,27 +14,26 @@ use super::staged_file::StagedFile;
 use crate::Error;
 use crate::parallel;
 
-/// Whether a kernel for a target is replaced.
-pub type Replaces<'a> = dyn Fn(&TargetId, &str) -> bool + Sync + 'a;
-
 /// How to change a module's archives.
 pub struct Update<'a> {
     /// Whether an existing kernel for a target belongs to a rewritten binary, whose code for that target
     /// is known.
-    pub replaces: &'a Replaces<'a>,
+    pub replaces: &'a (dyn Fn(&TargetId, &str) -> bool + Sync),
     /// Whether the archive of a target without new kernels may change.
-    pub touches: &'a dyn Fn(&TargetId) -> bool,
+    pub touches: &'a (dyn Fn(&TargetId) -> bool + Sync),
     /// Only compute the archives; do not keep them.
     pub only_computed: bool,
 }
 
-/// The result of an update: archives under hidden names, and archives that became empty.
+/// A merged archive, under a hidden name. No file if only computed.
+type Merged = (TargetId, Written, Option<StagedFile>);
+
+/// The result of an update.
 #[derive(Default)]
-pub struct Updated {
-    /// No file if only computed.
-    pub archives: Vec<(TargetId, Written, Option<StagedFile>)>,
+pub(super) struct Updated {
+    pub(super) archives: Vec<Merged>,
     /// Names of archives to remove.
-    pub emptied: Vec<String>,
+    pub(super) emptied: Vec<String>,
 }
 
 /// An archive to write: new kernels, and the archive to merge them with.
@@ -75,7 +74,7 @@ impl Update<'_> {
                 });
             }
         }
-        updated.archives = self.write(directory, changes)?;
+        updated.archives = parallel::try_map(changes, |change| self.write(directory, change))?;
         Ok(updated)
     }
 
@@ -89,66 +88,40 @@ impl Update<'_> {
         manifest: &mut Manifest,
         emptied: &mut Vec<String>,
     ) -> Result<Option<ArchiveWriter<File>>, Error> {
-        let key = target.to_string();
+        let (key, group) = (target.to_string(), directory.group());
         let toc = old.archive.toc();
-        let mut kernels = toc.kernels.keys();
-        if !(self.touches)(target) || !kernels.any(|kernel| (self.replaces)(target, kernel)) {
+        let stale = toc
+            .kernels
+            .keys()
+            .filter(|kernel| (self.replaces)(target, kernel));
+        let stale = stale.count();
+        if !(self.touches)(target) || stale == 0 {
             let known = manifest.kpack_files.get(&key);
-            let entry = entry_of(target, directory.archive_name(target), old, known)?;
+            let entry = entry_of(target, group.archive(target), old, known)?;
             manifest.kpack_files.insert(key, entry);
             return Ok(None);
         }
-        if toc
-            .kernels
-            .keys()
-            .all(|kernel| (self.replaces)(target, kernel))
-        {
+        if stale == toc.kernels.len() {
             manifest.kpack_files.remove(&key);
             if !self.only_computed {
-                emptied.push(directory.archive_name(target));
+                emptied.push(group.archive(target));
             }
             return Ok(None);
         }
         let spool = scratch_file(directory.path())?;
-        Ok(Some(ArchiveWriter::new(
-            spool,
-            directory.group(),
-            target,
-            toc.scheme,
-        )))
+        Ok(Some(ArchiveWriter::new(spool, group, target, toc.scheme)))
     }
 
-    /// Merges and writes archives in parallel.
+    /// Merges and writes an archive.
     fn write(
         &self,
         directory: &KpackDir,
-        changes: Vec<Change>,
-    ) -> Result<Vec<(TargetId, Written, Option<StagedFile>)>, Error> {
-        let writer = Writer {
-            directory,
-            replaces: self.replaces,
-            only_computed: self.only_computed,
-        };
-        parallel::try_map(changes, |change| writer.write(change))
-    }
-}
-
-/// State of an update shared by threads.
-struct Writer<'a> {
-    directory: &'a KpackDir,
-    replaces: &'a Replaces<'a>,
-    only_computed: bool,
-}
-
-impl Writer<'_> {
-    fn write(
-        &self,
         Change {
             target,
             mut archive,
             old,
         }: Change,
-    ) -> Result<(TargetId, Written, Option<StagedFile>), Error> {
+    ) -> Result<Merged, Error> {
         if let Some(mut old) = old {
             archive
                 .merge(&mut old.archive, |kernel| !(self.replaces)(&target, kernel))
@@ -156,12 +129,11 @@ impl Writer<'_> {
         }
         if self.only_computed {
             let written = archive.finish(io::sink());
-            let written =
-                written.map_err(|e| Error::archive(self.directory.path(), "write into", e))?;
+            let written = written.map_err(|e| Error::archive(directory.path(), "write into", e))?;
             return Ok((target, written, None));
         }
-        let name = self.directory.archive_name(&target);
-        let (staged, written) = stage_archive(self.directory.directory(), name.as_ref(), archive)?;
+        let name = directory.group().archive(&target);
+        let (staged, written) = stage_archive(directory.directory(), name.as_ref(), archive)?;
         Ok((target, written, Some(staged)))
     }
 }

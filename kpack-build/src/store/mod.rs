@@ -18,7 +18,7 @@ pub use identity::Identity;
 pub use kpack_dir::{
     KpackDir, Present, entry, entry_of, stage_archive, stage_manifest, write_manifest,
 };
-pub use merge::{Replaces, Update, Updated};
+pub use merge::Update;
 pub use names::{check_names, is_name_part};
 pub use replace::{Renames, recover_directory, remove_directory, replace_directory};
 pub use scratch::scratch_file;

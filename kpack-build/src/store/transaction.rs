@@ -9,7 +9,7 @@ use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::Group;
 
-use super::directory::{CreatedDirectories, Directory, lock_where_possible};
+use super::directory::{CreatedDirectories, Directory, wait_for_lock};
 use super::kpack_dir::{KpackDir, entry, stage_manifest};
 use super::merge::Update;
 use super::staged_file::StagedFile;
@@ -69,7 +69,7 @@ impl Transaction {
         self.emptied = updated.emptied;
         let mut computed = Vec::new();
         for (target, written, staged) in updated.archives {
-            let name = self.directory.archive_name(&target);
+            let name = self.directory.group().archive(&target);
             let entry = entry(&target, name, &written);
             let before = manifest.kpack_files.insert(target.to_string(), entry);
             match staged {
@@ -188,7 +188,7 @@ impl Locks {
         }
         let mut locks = Self(Vec::new());
         for (path, file) in replaced.into_values() {
-            lock_where_possible(&file, path)?;
+            let _ = wait_for_lock(&file, path)?;
             locks.0.push(file);
         }
         Ok(locks)

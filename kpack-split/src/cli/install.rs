@@ -139,59 +139,52 @@ pub(super) fn print_notice(notice: &Notice, quiet: bool) {
     );
 }
 
+/// What became of a binary.
+fn outcome(outcome: &Outcome) -> String {
+    let sizes = |before: u64, after: u64| format!("{} -> {}", size(before), size(after));
+    let (what, wrappers, targets) = match outcome {
+        Outcome::Split {
+            wrappers,
+            targets,
+            size_before,
+            size_after,
+        } => {
+            let what = match size_before == size_after {
+                true => "device code archived".to_owned(),
+                false => sizes(*size_before, *size_after),
+            };
+            (what, wrappers, count(targets.len(), "target"))
+        }
+        Outcome::Joined {
+            wrappers,
+            targets,
+            size_before,
+            size_after,
+        } => (
+            sizes(*size_before, *size_after),
+            wrappers,
+            targets.join(", "),
+        ),
+        Outcome::Relocated { wrappers, targets } => {
+            let what = "split before the link, device code moved into the prefix".to_owned();
+            (what, wrappers, count(targets.len(), "target"))
+        }
+        Outcome::AlreadySplit => return "already split".to_owned(),
+        Outcome::LeftAlone { .. } => return "unchanged".to_owned(),
+    };
+    format!("{what} ({}, {targets})", count(*wrappers, "wrapper"))
+}
+
 fn summary(report: &Report) -> Text {
     let mut text = Text::default();
     for file in &report.files {
-        match &file.outcome {
-            Outcome::Split {
-                wrappers,
-                targets,
-                size_before,
-                size_after,
-            } => {
-                let sizes = if size_before == size_after {
-                    "device code archived".to_owned()
-                } else {
-                    format!("{} -> {}", size(*size_before), size(*size_after))
-                };
-                text.line(format_args!(
-                    "{}: {sizes} ({}, {})",
-                    file.path,
-                    count(*wrappers as u64, "wrapper"),
-                    count(targets.len() as u64, "target")
-                ));
-            }
-            Outcome::Joined {
-                wrappers,
-                targets,
-                size_before,
-                size_after,
-            } => text.line(format_args!(
-                "{}: {} -> {} ({}, {})",
-                file.path,
-                size(*size_before),
-                size(*size_after),
-                count(*wrappers as u64, "wrapper"),
-                targets.join(", ")
-            )),
-            Outcome::Relocated { wrappers, targets } => {
-                text.line(format_args!(
-                    "{}: split before the link, device code moved into the prefix ({}, {})",
-                    file.path,
-                    count(*wrappers as u64, "wrapper"),
-                    count(targets.len() as u64, "target")
-                ));
-            }
-            Outcome::AlreadySplit => text.line(format_args!("{}: already split", file.path)),
-            Outcome::LeftAlone { .. } => text.line(format_args!("{}: unchanged", file.path)),
-        }
+        text.line(format_args!("{}: {}", file.path, outcome(&file.outcome)));
     }
     let rows = report.archives.iter().map(|archive| {
         let name = archive.path.file_name().unwrap_or_default();
-        let state = if archive.changed {
-            "written"
-        } else {
-            "unchanged"
+        let state = match archive.changed {
+            true => "written",
+            false => "unchanged",
         };
         vec![
             name.to_string_lossy().into_owned(),

@@ -14,6 +14,7 @@ use super::progress::{ALL, Verbosity, draw_target, style};
 use crate::Error;
 use crate::artifact::packaging::Configuration;
 use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, plan};
+use crate::parallel;
 
 /// Merge the split artifacts of several shards: a generic artifact, and one for each group of targets
 ///
@@ -108,7 +109,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 /// Plans the merge and, without `--dry-run`, writes it. `planned` holds the plan even if it was
 /// rejected.
 fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
-    let default_jobs = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let configuration = Configuration::read(&arguments.config)?;
     for error in configuration.unknown_keys() {
         match arguments.strict {
@@ -121,7 +121,7 @@ fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
         configuration,
         output_dir: arguments.output_dir.clone(),
         components: arguments.component.clone(),
-        jobs: arguments.jobs.unwrap_or(default_jobs),
+        jobs: arguments.jobs.unwrap_or_else(parallel::processors),
     };
     let bar = ProgressBar::no_length();
     bar.set_draw_target(draw_target(arguments.verbosity.hides(arguments.json)));

@@ -179,6 +179,10 @@ fn selection(names: &[String]) -> Result<Selection, Error> {
         _ => {}
     }
     for name in names.iter().filter(|name| *name != "auto") {
+        if name == "none" {
+            let text = "kernel database `none` cannot be combined with others; name it alone";
+            return Err(Error::usage(text));
+        }
         if !DATABASES.iter().any(|database| database.name == name) {
             return Err(Error::usage(format!(
                 "unknown kernel database `{name}` (expected `none` alone, or any of auto, {})",
@@ -239,7 +243,11 @@ fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<Exi
     };
     match &outcome {
         outcome if arguments.json => output::json(outcome)?,
-        Outcome::Split(report) if !arguments.verbosity.quiet => summary(report).write()?,
+        Outcome::Split(report) if !arguments.verbosity.quiet => {
+            let mut text = Text::default();
+            add_summary(&mut text, report);
+            text.write()?;
+        }
         Outcome::Split(_) | Outcome::Failed(_) => {}
     }
     result
@@ -279,21 +287,14 @@ fn print_batch(
         }
     }
     let failures: Vec<&Failure> = report.failures().collect();
-    let mut total = format!("{} split", count(split as u64, "artifact"));
+    let mut total = format!("{} split", count(split, "artifact"));
     let mut error = None;
     if !failures.is_empty() {
-        let names: Vec<&str> = failures
-            .iter()
-            .map(|failure| failure.artifact_prefix.as_str())
-            .collect();
-        let failed = format!("{} failed: {}", failures.len(), names.join(", "));
-        total += &format!(", {failed}");
-        error = Some(format!(
-            "{} of {} failed: {}",
-            failures.len(),
-            count(report.artifacts.len() as u64, "artifact"),
-            names.join(", ")
-        ));
+        let names = failures.iter().map(|failure| &*failure.artifact_prefix);
+        let names = Vec::from_iter(names).join(", ");
+        let (failed, all) = (failures.len(), count(report.artifacts.len(), "artifact"));
+        total += &format!(", {failed} failed: {names}");
+        error = Some(format!("{failed} of {all} failed: {names}"));
     }
     text.line(total);
     if arguments.json {
@@ -312,12 +313,6 @@ fn print_batch(
     })
 }
 
-fn summary(report: &Report) -> Text {
-    let mut text = Text::default();
-    add_summary(&mut text, report);
-    text
-}
-
 fn add_summary(text: &mut Text, report: &Report) {
     let mut line = format!(
         "{}: {} -> {}",
@@ -325,31 +320,39 @@ fn add_summary(text: &mut Text, report: &Report) {
         size(report.size_before),
         size(report.size_after)
     );
+    let counts = [
+        (
+            report.binaries.len() as u64,
+            "binary split",
+            "binaries split",
+        ),
+        (
+            report.already_split,
+            "binary already split",
+            "binaries already split",
+        ),
+        (
+            report.left_generic,
+            "file with device code stays generic",
+            "files with device code stay generic",
+        ),
+    ];
     let mut words = Vec::new();
-    match report.binaries.len() {
-        0 => {}
-        1 => words.push("1 binary split".to_owned()),
-        binaries => words.push(format!("{binaries} binaries split")),
-    }
-    match report.already_split {
-        0 => {}
-        1 => words.push("1 binary already split".to_owned()),
-        binaries => words.push(format!("{binaries} binaries already split")),
-    }
-    match report.left_generic {
-        0 => {}
-        1 => words.push("1 file with device code stays generic".to_owned()),
-        files => words.push(format!("{files} files with device code stay generic")),
+    for (number, one, several) in counts.into_iter().filter(|(number, ..)| *number > 0) {
+        words.push(format!(
+            "{number} {}",
+            if number == 1 { one } else { several }
+        ));
     }
     if !report.device_code {
         words.push("no device code, so only a generic artifact".to_owned());
     }
-    let has_targets = report
-        .artifacts
-        .iter()
-        .any(|artifact| artifact.target.is_some());
-    let all = if has_targets { "" } else { "all " };
     if !report.left_out.is_empty() {
+        let mut artifacts = report.artifacts.iter();
+        let all = match artifacts.any(|artifact| artifact.target.is_some()) {
+            true => "",
+            false => "all ",
+        };
         let targets = report.left_out.join(", ");
         words.push(format!("skipped {all}device code for {targets}"));
     }

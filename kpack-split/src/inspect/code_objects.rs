@@ -18,12 +18,12 @@ use crate::split;
 /// The selected code objects of a file.
 pub struct CodeObjects {
     path: PathBuf,
-    source: Source,
+    contents: Contents,
     /// Kernels and targets, in order.
     selected: Vec<(String, TargetId)>,
 }
 
-enum Source {
+enum Contents {
     Archive(Box<Archive<BufReader<File>>>),
     /// One for each object. Wrappers are counted through all of them.
     Bundles(Vec<DeviceCode>),
@@ -44,8 +44,8 @@ impl CodeObjects {
         kernel: Option<&str>,
         target: Option<&TargetId>,
     ) -> Result<Self, Error> {
-        let source = Source::read(path)?;
-        let there = source.names(path)?;
+        let contents = Contents::read(path)?;
+        let there = contents.names(path)?;
         let is_kernel = |name: &str| kernel.is_none_or(|kernel| kernel == name);
         let is_target = |own: &TargetId| target.is_none_or(|target| target.selects(own));
         let selected = there
@@ -54,20 +54,17 @@ impl CodeObjects {
         let selected: Vec<_> = selected.cloned().collect();
         if selected.is_empty() {
             let kernel = kernel.map(|kernel| format!("kernel `{kernel}`"));
+            let kernel = kernel.as_deref().unwrap_or("code object");
             let target = target.map(|target| format!(" for {target}"));
+            let (target, there) = (target.unwrap_or_default(), what_there_is(&there));
             return Err(Error::refused(
                 path,
-                format!(
-                    "it has no {}{}{}",
-                    kernel.as_deref().unwrap_or("code object"),
-                    target.as_deref().unwrap_or_default(),
-                    what_there_is(&there)
-                ),
+                format!("it has no {kernel}{target}{there}"),
             ));
         }
         Ok(Self {
             path: path.to_owned(),
-            source,
+            contents,
             selected,
         })
     }
@@ -93,18 +90,17 @@ impl CodeObjects {
         scratch: &Path,
         each: &mut dyn FnMut(&str, &TargetId, &Content) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        match &mut self.source {
-            Source::Archive(archive) => {
+        match &mut self.contents {
+            Contents::Archive(archive) => {
                 for (kernel, target) in &self.selected {
                     let bytes = archive.read(kernel, &target.to_string());
                     let bytes = bytes.map_err(|error| Error::archive(&self.path, "read", error))?;
                     each(kernel, target, &Content::Held(bytes))?;
                 }
             }
-            Source::Bundles(files) => {
+            Contents::Bundles(files) => {
                 let wanted = |own: &TargetId| self.selected.iter().any(|(_, target)| target == own);
-                let mut first = 0;
-                for code in files {
+                for (first, code) in numbered(files) {
                     for code_object in code.code_objects(&wanted, scratch) {
                         let (wrappers, target, content) = code_object?;
                         let index = first + wrappers.first().copied().unwrap_or_default();
@@ -113,7 +109,6 @@ impl CodeObjects {
                             each(&found.0, &found.1, &content)?;
                         }
                     }
-                    first += code.wrapper_count() as u32;
                 }
             }
         }
@@ -121,7 +116,7 @@ impl CodeObjects {
     }
 }
 
-impl Source {
+impl Contents {
     fn read(path: &Path) -> Result<Self, Error> {
         let file = open(path)?;
         let bundles = match identify(path, &file)? {
@@ -166,14 +161,12 @@ impl Source {
                 }
             }
             Self::Bundles(files) => {
-                let mut first = 0;
-                for code in files {
+                for (first, code) in numbered(files) {
                     let entries = code.entries();
                     names.extend(
                         entries
                             .map(|(index, target)| (name_in(path, first + index), target.clone())),
                     );
-                    first += code.wrapper_count() as u32;
                 }
             }
         }
@@ -182,6 +175,16 @@ impl Source {
         });
         Ok(names)
     }
+}
+
+/// The device code of each object, and the index of its first wrapper in the file.
+fn numbered(files: &[DeviceCode]) -> impl Iterator<Item = (u32, &DeviceCode)> {
+    let mut next = 0;
+    files.iter().map(move |code| {
+        let first = next;
+        next += code.wrapper_count() as u32;
+        (first, code)
+    })
 }
 
 /// The kernel of the wrapper with this index in a file.

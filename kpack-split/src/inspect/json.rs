@@ -32,6 +32,12 @@ enum Json {
     List(Vec<Object>),
 }
 
+impl Object {
+    fn add(&mut self, key: &'static str, value: impl Into<Json>) {
+        self.0.push((key, value.into()));
+    }
+}
+
 impl Serialize for Object {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
@@ -104,16 +110,16 @@ fn fat_binary(fat: &FatBinary) -> Object {
         "wrappers": fat.wrappers.iter().map(wrapper).collect::<Json>(),
     };
     if fat.split_before > 0 {
-        json.0.extend(object! {"split_before": fat.split_before}.0);
+        json.add("split_before", fat.split_before);
     }
     let targets: Json = fat.targets().into_iter().map(target).collect();
-    json.0.extend(object! {"targets": targets}.0);
+    json.add("targets", targets);
     if let Some(marker) = &fat.joined {
         let joined = object! {
             "kernel_name": marker.kernel_name.clone().unwrap_or_default(),
             "kpack_search_paths": marker.kpack_search_paths.clone(),
         };
-        json.0.extend(object! {"joined": joined}.0);
+        json.add("joined", joined);
     }
     json
 }
@@ -127,7 +133,7 @@ fn split_binary(split: &SplitBinary) -> Object {
     if !objects.is_empty() {
         let object = |(name, wrappers)| object! {"kernel_name": name, "wrappers": wrappers};
         let objects: Json = objects.into_iter().map(object).collect();
-        json.0.extend(object! {"objects": objects}.0);
+        json.add("objects", objects);
     }
     let wrapper = |w: &SplitWrapper| object! {"index": w.co_index, "address": w.address};
     let file = |kpack: &Kpack| {
@@ -150,11 +156,9 @@ fn split_binary(split: &SplitBinary) -> Object {
         .0,
     );
     if !split.other_builds.is_empty() {
-        json.0
-            .extend(object! {"other_builds": list(&split.other_builds)}.0);
+        json.add("other_builds", list(&split.other_builds));
     }
-    json.0
-        .extend(object! {"code_objects": &*split.code_objects}.0);
+    json.add("code_objects", &*split.code_objects);
     json
 }
 
@@ -220,10 +224,9 @@ fn manifest(path: &Path, manifest: &Manifest) -> Object {
         "prefix": &*manifest.prefix,
     };
     if let Some(hint) = &manifest.install_hint {
-        json.0.extend(object! {"install_hint": &**hint}.0);
+        json.add("install_hint", &**hint);
     }
-    json.0
-        .extend(object! {"kpacks": kpacks.collect::<Json>()}.0);
+    json.add("kpacks", kpacks.collect::<Json>());
     json
 }
 

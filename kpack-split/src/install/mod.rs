@@ -13,7 +13,6 @@ mod plans;
 pub(crate) mod presplit;
 mod targets;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::PathBuf;
@@ -35,7 +34,6 @@ use targets::{split_already, wanted_targets};
 
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
 pub(crate) use crate::store::is_name_part;
-use crate::store::scratch_file;
 pub(crate) use host::Content;
 pub use options::{Only, Options, Unexpected};
 
@@ -142,15 +140,9 @@ fn archives(
             continue;
         };
         presplit.collect(&binary.located.name, wants, &mut |_, target, fill| {
-            let archive = match archives.entry(target.clone()) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let scratch = kpacks.existing();
-                    let spool = scratch_file(scratch)?;
-                    new.insert(options.storage.writer(spool, group, target))
-                }
-            };
-            fill(archive)
+            let (key, scratch) = (target.clone(), kpacks.existing());
+            let storage = options.storage;
+            fill(storage.archive(&mut archives, key, (group, target), scratch)?)
         })?;
     }
     Ok(archives)

@@ -27,7 +27,7 @@ const CO_INDEX: u64 = 16;
 pub(crate) struct Presplit {
     linked: Linked,
     wrappers: Vec<Wrapper>,
-    archives: Vec<Source>,
+    archives: Vec<BuiltArchive>,
 }
 
 /// A wrapper.
@@ -45,14 +45,14 @@ struct Wrapper {
 }
 
 /// An archive in the build tree.
-struct Source {
+struct BuiltArchive {
     path: PathBuf,
     group: Group,
     target: TargetId,
     archive: OpenArchive,
 }
 
-impl Source {
+impl BuiltArchive {
     fn has(&self, kernel: &str) -> bool {
         lock(&self.archive).toc().kernels.contains_key(kernel)
     }
@@ -178,7 +178,7 @@ impl Presplit {
             let name = Group::from(lock(&archive).toc().group_name.as_str());
             group = group.or_else(|| Some(name.clone()));
             let target = kpack.target.parse();
-            self.archives.push(Source {
+            self.archives.push(BuiltArchive {
                 path: kpack.path.clone(),
                 group: name,
                 target: target.map_err(|e| Error::refused(&kpack.path, format!("{e}")))?,
@@ -206,7 +206,7 @@ impl Presplit {
     /// Checks its code objects in an archive, so that no damaged one is installed.
     fn check_code_objects(
         &self,
-        source: &Source,
+        source: &BuiltArchive,
         archive: &mut Archive<BufReader<File>>,
     ) -> Result<(), Error> {
         let mut checked = BTreeSet::new();

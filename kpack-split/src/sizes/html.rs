@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use indicatif::BinaryBytes;
+
 use super::treemap::{Rectangle, layout};
 use super::{Depth, Row, Sizes};
 
@@ -48,14 +50,17 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
     );
     page += &machines(sizes, measured);
     let scale = before.max(after).max(1);
+    let capitalised = match sizes.before_was_measured {
+        true => "Before",
+        false => "Unpacked",
+    };
     let parts: [(&str, u64, Measure); 2] = [
-        ("after", after, |row| row.after),
-        (measured, before, |row| row.before),
+        ("After", after, |row| row.after),
+        (capitalised, before, |row| row.before),
     ];
     for (name, total, size) in parts {
         // Both to one scale, so that the areas can be compared.
         let height = (HEIGHT * total as f64 / scale as f64).max(HEADING);
-        let name = capitalised(name);
         let _ = write!(
             page,
             "<h2>{name}: {}</h2>\n{}",
@@ -313,23 +318,7 @@ fn change(before: u64, after: u64) -> String {
 }
 
 fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    match unit {
-        0 => format!("{bytes} B"),
-        _ => format!("{value:.2} {}", UNITS[unit]),
-    }
-}
-
-fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(|first| first.to_ascii_uppercase());
-    first.into_iter().chain(letters).collect()
+    BinaryBytes(bytes).to_string()
 }
 
 fn escape(text: &str) -> String {

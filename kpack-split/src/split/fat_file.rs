@@ -91,16 +91,14 @@ impl FatFile {
 
     /// `marker` with the IDs of a joined binary's code for targets that are not in it.
     pub(crate) fn with_kept(&self, mut marker: Marker) -> Marker {
-        let own = self.code.targets();
-        let is_elsewhere =
-            |target: &String| target.parse().is_ok_and(|target| !own.contains(&target));
-        let same = self
-            .kept
-            .iter()
-            .filter(|kept| kept.kernel_name == marker.kernel_name);
-        let ids: Vec<_> = same.flat_map(|kept| kept.code_ids.clone()).collect();
-        let elsewhere = ids.into_iter().filter(|(target, _)| is_elsewhere(target));
-        marker.code_ids.extend(elsewhere);
+        let kept = self.kept.iter();
+        for kept in kept.filter(|kept| kept.kernel_name == marker.kernel_name) {
+            for target in self.elsewhere() {
+                let target = target.to_string();
+                let id = kept.code_ids.get(&target).copied();
+                marker.code_ids.extend(id.map(|id| (target, id)));
+            }
+        }
         marker
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const CHUNK: usize = 1 << 20;
 
 /// Bytes examined after a path: a slash and a name.
-const BEHIND: usize = 256;
+const AFTER: usize = 256;
 
 /// A path with at least this many names does not occur inside another one by accident.
 const TELLING: usize = 3;
@@ -41,7 +41,7 @@ pub(super) fn find<'a>(
         // Keep what may be incomplete for the next round, with the bytes before and after it.
         let whole = match end {
             true => window.len(),
-            false => window.len().saturating_sub(longest + BEHIND),
+            false => window.len().saturating_sub(longest + AFTER),
         };
         for at in seen..whole {
             if window[at] != b'/' {
@@ -88,11 +88,11 @@ fn leads_somewhere(place: &Path, rest: &[u8]) -> bool {
     };
     entries.flatten().any(|entry| {
         let name = entry.file_name();
-        let Some(behind) = rest.strip_prefix(name.as_bytes()) else {
+        let Some(after) = rest.strip_prefix(name.as_bytes()) else {
             return false;
         };
         let is_file = name.as_bytes().contains(&b'.');
-        is_file || behind.first().is_none_or(|next| !is_of_name(*next))
+        is_file || after.first().is_none_or(|next| !is_of_name(*next))
     })
 }
 

@@ -49,19 +49,13 @@ impl OutputDir {
             Ok(_) => fs::canonicalize(&given).map_err(|e| Error::io(&given, "follow", e))?,
             Err(_) => given,
         };
-        let Some(name) = path.file_name() else {
+        if path.file_name().is_none() {
             return Err(Error::usage(format!(
                 "`{}` is not a valid directory name",
                 path.display()
             )));
-        };
-        let beside = |extension: &str| {
-            let mut hidden = OsString::from(".");
-            hidden.push(name);
-            hidden.push(extension);
-            path.with_file_name(hidden)
-        };
-        let hidden = beside(".kpack-stage");
+        }
+        let hidden = beside(&path, ".kpack-stage");
         recover(&path)?;
         there(&path)?;
         remove_own(&hidden)?;
@@ -104,7 +98,7 @@ impl OutputDir {
             ExistingOutput::Nothing => fs::rename(&self.hidden, &self.path).map_err(failed)?,
             ExistingOutput::Empty => self.move_into().map_err(failed)?,
             ExistingOutput::Release => {
-                let old = aside(&self.path);
+                let old = beside(&self.path, OLD);
                 replace_directory(&self.hidden, &self.path, &old)?;
                 remove_own(&old)?;
             }
@@ -140,17 +134,20 @@ impl Drop for OutputDir {
     }
 }
 
-/// Temporary path of the release being replaced.
-fn aside(path: &Path) -> PathBuf {
+/// The end of the hidden name of the release being replaced.
+const OLD: &str = ".kpack-stage-old";
+
+/// The hidden path beside `path` whose name has this end.
+fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(".kpack-stage-old");
+    name.push(end);
     path.with_file_name(name)
 }
 
 /// Recovers from a run that was killed while it replaced a release.
 fn recover(path: &Path) -> Result<(), Error> {
-    let old = aside(path);
+    let old = beside(path, OLD);
     match path.exists() {
         true => remove_own(&old),
         false => recover_directory(path, &old),

@@ -1,7 +1,6 @@
 //! Collects the files of a release.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::path::Path;
 
@@ -13,26 +12,26 @@ use kpack_format::names::Group;
 
 use super::messages::Binary;
 use super::output_dir::OutputDir;
-use crate::input;
+use crate::input::Archives;
 use crate::install::Content;
 use crate::install::presplit::Presplit;
 use crate::report::{FileReport, Outcome, Report};
 use crate::split::{self, Input, code_ids};
-use crate::store::{Directory, StagedFile, Transaction, Update, make_directories, scratch_file};
+use crate::store::{Directory, StagedFile, Transaction, Update, make_directories};
 use crate::{Error, Storage};
 
 /// The directory of the archives in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
 
 /// Archives in progress, by module, component and target.
-type Archives = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
+type Writers = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
 
 /// A release in progress.
 pub(super) struct Release<'a> {
     output: &'a OutputDir,
-    archives: Archives,
+    archives: Writers,
     /// The archives in the build tree.
-    opened: input::Archives,
+    opened: Archives,
     report: Report,
 }
 
@@ -40,8 +39,8 @@ impl<'a> Release<'a> {
     pub(super) fn begin(output: &'a OutputDir) -> Self {
         Self {
             output,
-            archives: Archives::new(),
-            opened: input::Archives::default(),
+            archives: Writers::new(),
+            opened: Archives::default(),
             report: Report::default(),
         }
     }
@@ -62,35 +61,28 @@ impl<'a> Release<'a> {
         }
         let directory = self.output.hidden.join(binary.directory);
         make_directories(&directory)?;
-        let (presplit, reason) = match split::read(&binary.path)? {
+        let (linked, reason) = match split::read(&binary.path)? {
             Input::Fat(_, linked) => {
                 self.report.warn(
                     &binary.path,
                     "keeps device code that was not split before the link; split it in the staged \
                      directory with `kpack install`",
                 );
-                (
-                    Presplit::read(linked, true, &self.opened)?.ok(),
-                    "a fat binary".to_owned(),
-                )
+                (Some(linked), "a fat binary".to_owned())
             }
-            Input::Split(linked) => (
-                Presplit::read(linked, true, &self.opened)?.ok(),
-                "already split".to_owned(),
-            ),
+            Input::Split(linked) => (Some(linked), "already split".to_owned()),
             Input::LeftAlone(reason) => (None, reason),
         };
-        let outcome = match presplit {
-            Some(presplit) => self.place(&presplit, &name, binary.directory)?,
-            None => {
+        let presplit = linked.map(|linked| Presplit::read(linked, true, &self.opened));
+        let outcome = match presplit.transpose()? {
+            Some(Ok(presplit)) => self.place(&presplit, &name, binary.directory)?,
+            _ => {
                 fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
                 Outcome::LeftAlone { reason }
             }
         };
-        self.report.files.push(FileReport {
-            path: name,
-            outcome,
-        });
+        let path = name;
+        self.report.files.push(FileReport { path, outcome });
         Ok(())
     }
 
@@ -104,14 +96,8 @@ impl<'a> Release<'a> {
         let hidden = &self.output.hidden;
         let archives = &mut self.archives;
         presplit.collect(name, &|_| true, &mut |group, target, fill| {
-            let archive = match archives.entry((group.clone(), target.clone())) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let spool = scratch_file(hidden)?;
-                    new.insert(Storage::default().writer(spool, group, target))
-                }
-            };
-            fill(archive)
+            let key = (group.clone(), target.clone());
+            fill(Storage::default().archive(archives, key, (group, target), hidden)?)
         })?;
         let archives = &self.archives;
         let marker_of = |group: &Group| {
