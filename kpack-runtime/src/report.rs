@@ -173,10 +173,11 @@ impl Report {
         }
         let other_build = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::OtherBuild(_));
         if let Some(attempt) = self.attempts.iter().find(other_build) {
-            return format!(
-                "install the package of the same build that contains {}, and restart the program if it was started before an upgrade",
-                escaped(&attempt.path)
-            );
+            let how = self.hint_for(&attempt.path).unwrap_or_else(|| {
+                let path = escaped(&attempt.path);
+                format!("install the package of the same build that contains {path}")
+            });
+            return format!("{how}, and restart the program if it was started before an upgrade");
         }
         let damaged = |attempt: &&Attempt| matches!(attempt.outcome, Outcome::NotOpened(_));
         if let Some(attempt) = self.attempts.iter().find(damaged) {
@@ -197,6 +198,24 @@ impl Report {
         format!(
             "install the module's archives where the search paths lead, or list them in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
         )
+    }
+
+    /// How to install the archive at `path`, if a manifest beside it tells.
+    fn hint_for(&self, path: &Path) -> Option<String> {
+        let name = path.file_name()?.to_str()?;
+        let directory = fs::canonicalize(path.parent()?).ok()?;
+        let mut places = self.places().iter();
+        let place = places.find(|place| place.directory == directory)?;
+        let manifests = place.manifests.iter();
+        let mut manifests = manifests.filter_map(|(_, read)| read.as_ref().ok());
+        manifests.find_map(|manifest| {
+            let mut files = manifest.kpack_files.iter();
+            let (target, _) = files.find(|(_, file)| file.filename == name)?;
+            Some(format!(
+                "run `{}`",
+                command(&manifest.install_command(target)?)
+            ))
+        })
     }
 }
 

@@ -237,6 +237,16 @@ fn a_process_of_one_version_takes_no_code_of_another() {
     let reason = "vec_lib_gfx1100.kpack: made for another build of lib/libvec.so; install the matching package";
     assert!(text.contains(reason), "{text}");
     assert!(text.contains("restart the program"), "{text}");
+    // A manifest may know the command.
+    let hint = "pip install 'vec[device-@GFXARCH@]==1'";
+    write_manifest(
+        &tree.path("lib/.kpack/vec_lib.kpm"),
+        &["gfx1100"],
+        Some(hint),
+    );
+    let error = load_with(&running, &tree, &version_1, &["gfx1100"]).unwrap_err();
+    let what_to_do = "what to do: run `pip install 'vec[device-gfx1100]==1'`, and restart";
+    assert!(error.to_string().contains(what_to_do), "{error}");
     // Version 2 finds its code, also through the same cache.
     assert_eq!(
         load_with(&running, &tree, &version_2, &["gfx1100"]).unwrap(),
