@@ -74,6 +74,8 @@ fn help() {
         "verify",
         "doctor",
         "wheel split",
+        "wheel verify",
+        "wheel show",
     ];
     let texts = commands.map(|command| {
         let words = command.split(' ').chain(["--help"]);

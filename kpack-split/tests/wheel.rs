@@ -191,6 +191,199 @@ Vectors for everybody.
     );
 }
 
+/// The path of a wheel in the tree, for the command.
+fn shown(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs `kpack wheel verify` on these wheels.
+fn verified(tree: &Tree, wheels: &[&Path], more: &[&str]) -> String {
+    let mut arguments = vec!["wheel", "verify", "-q"];
+    arguments.extend(wheels.iter().map(|wheel| shown(wheel)));
+    said(tree, &[&arguments, more].concat())
+}
+
+#[test]
+fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
+    let tree = Tree::new();
+    let fat = wheel(FAT)
+        .member("vec-1.0.data/scripts/vec", "#!python\n")
+        .write(&tree.path("dist"))
+        .unwrap();
+    let report = run_split(&tree, [&fat]);
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let against = ["--against", shown(&fat)];
+    let said = verified(&tree, &written, &against);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+
+    // Without a device wheel, or without the host wheel.
+    let said = verified(&tree, &written[1..], &[]);
+    let missing = "its extras ask for vec-device-gfx90a==1.0, which is not among these wheels";
+    assert!(
+        said.contains(missing) && said.ends_with("exit code 1\n"),
+        "{said}"
+    );
+    let said = verified(&tree, &written[..1], &[]);
+    assert!(said.contains("there is no host wheel"), "{said}");
+
+    // A device wheel of another build, with valid archives, and a host with another script.
+    let other = add_and_mul(["gfx942", "gfx90a:xnack+"], ["gfx1100", "gfx90a:xnack-"]);
+    let other = Wheel::new(FAT)
+        .member("vec/_vec.so", binary(&other))
+        .member("vec-1.0.data/scripts/vec", "#!python3\n");
+    let other = other.write(&tree.path("other")).unwrap();
+    let options = Options::new([&other], tree.path("other/out"));
+    split(&options, &()).unwrap();
+    let device = "vec_device_gfx942-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+    let device = tree.path("other/out").join(device);
+    let said = verified(&tree, &[written[0], &device, written[2]], &against);
+    assert!(said.contains("made for another build"), "{said}");
+    let host = tree.path("other/out").join(FAT);
+    let said = verified(&tree, &[written[0], written[1], &host], &against);
+    let script = "member `vec-1.0.data/scripts/vec` differs from that of the fat wheel";
+    assert!(said.contains(script), "{said}");
+}
+
+#[test]
+fn what_a_set_of_wheels_is() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let report = run_split(&tree, [&fat]);
+    let mut arguments = vec!["wheel", "show"];
+    arguments.extend(report.wheels.iter().map(|wheel| shown(&wheel.path)));
+    let shown = said(&tree, &arguments);
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"(?m)^\$ .*$", "$$ kpack wheel show …");
+    settings.add_filter(r"[0-9.]+ KiB", "[size]");
+    settings.add_filter(r" +size\n", " size\n");
+    settings.add_filter(r" +\[size\]", " [size]");
+    settings.bind(|| insta::assert_snapshot!(shown));
+}
+
+#[test]
+fn files_of_kernel_databases_move_to_device_wheels_at_their_paths() {
+    let tree = Tree::new();
+    let code_object = |target| code(target, "kernel").1;
+    let library = "vec/lib/rocblas/library";
+    let fat = Wheel::new(FAT)
+        .member(
+            &format!("{library}/Kernels.so-000-gfx942.hsaco"),
+            code_object("gfx942"),
+        )
+        .member(
+            &format!("{library}/Kernels.so-000-gfx1100.hsaco"),
+            code_object("gfx1100"),
+        )
+        .member(&format!("{library}/TensileManifest.txt"), "names")
+        .member("vec.libs/libvec-1a2b3c4d.so", binary(&self::library()))
+        .member("vec/_vec.so", binary(&self::library()));
+    let fat = fat.write(&tree.path("dist")).unwrap();
+    let report = run_split(&tree, [&fat]);
+    let device = &report
+        .wheels
+        .iter()
+        .find(|w| w.extra.as_deref() == Some("device-gfx942"));
+    let names = Vec::from_iter(members(&device.unwrap().path).into_keys());
+    assert_eq!(
+        names[..5],
+        [
+            "vec.libs/.kpack/vec_lib.gfx942.kpm",
+            "vec.libs/.kpack/vec_lib_gfx942.kpack",
+            "vec/.kpack/vec_lib.gfx942.kpm",
+            "vec/.kpack/vec_lib_gfx942.kpack",
+            "vec/lib/rocblas/library/Kernels.so-000-gfx942.hsaco",
+        ]
+    );
+    let host = &report.wheels.last().unwrap().path;
+    assert!(members(host).contains_key(&format!("{library}/TensileManifest.txt")));
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let said = verified(&tree, &written, &["--against", shown(&fat)]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+#[test]
+fn groups_and_names_of_device_wheels() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let mut options = Options::new([&fat], tree.path("out"));
+    options.device_name = "amd-{dist}-{target}".to_owned();
+    options.groups = vec!["gfx9=gfx90a,gfx942".parse().unwrap()];
+    split(&options, &()).unwrap();
+    let device = "amd_vec_gfx9-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+    assert_eq!(names(&tree.path("out")), [device, FAT]);
+    let metadata = text(&tree.path("out").join(FAT), "vec-1.0.dist-info/METADATA");
+    for extra in [
+        "device-gfx9",
+        "device-gfx90a",
+        "device-gfx942",
+        "device-all",
+    ] {
+        let line = format!("Requires-Dist: amd-vec-gfx9==1.0 ; extra == '{extra}'\n");
+        assert!(metadata.contains(&line), "{metadata}");
+    }
+}
+
+#[test]
+fn odd_wheels_that_installers_accept() {
+    // Directories, no description, CRLF, binaries in a wheel for any platform and in its data.
+    for (host, prefix) in [
+        (wheel(FAT).directory("vec").without_description(), ""),
+        (wheel(FAT).in_wheel("Purelib: false", "Purelib: true"), ""),
+        (
+            wheel(FAT).in_metadata("\n", "\r\n").without_description(),
+            "",
+        ),
+        (
+            Wheel::new(FAT)
+                .in_wheel("Purelib: false", "Purelib: true")
+                .member("vec/__init__.py", "")
+                .member("vec-1.0.data/platlib/vec/_vec.so", binary(&library())),
+            "vec-1.0.data/platlib/",
+        ),
+    ] {
+        let tree = Tree::new();
+        let fat = host.write(&tree.path("dist")).unwrap();
+        let report = run_split(&tree, [&fat]);
+        let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+        let said = verified(&tree, &written, &["--against", shown(&fat)]);
+        assert!(said.ends_with("exit code 0\n"), "{said}");
+        let host = members(written.last().unwrap());
+        let manifest = format!("{prefix}vec/.kpack/vec_lib.kpm");
+        assert!(host.contains_key(&manifest), "{:?}", host.keys());
+    }
+}
+
+#[test]
+fn warnings() {
+    let tree = Tree::new();
+    let fat = wheel("vec-1.0-cp311-cp311-linux_x86_64.whl")
+        .in_wheel("Tag: cp311-cp311", "Tag: cp39-cp39")
+        .member("vec-1.0.data/scripts/vec", binary(&library()))
+        .member("vec-1.0.dist-info/RECORD.jws", "{}")
+        .member("vec/kernels-gfx942.co", code("gfx942", "kernel").1)
+        .member("vec/noise.bin", noise(1 << 20))
+        .write(&tree.path("dist"))
+        .unwrap();
+    let report = run_split(&tree, [&fat]);
+    let texts: Vec<&str> = report.notices.iter().map(|notice| &*notice.text).collect();
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"\d+ bytes, \d+ before", "[sizes]");
+    settings.add_filter(r"have \d+ %", "have [percent] %");
+    settings.bind(|| insta::assert_snapshot!(texts.join("\n")));
+}
+
+/// Bytes that cannot be compressed.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..count).map(|_| next()).collect()
+}
+
 #[test]
 fn a_host_wheel_with_any_device_wheel_verifies() {
     let tree = Tree::new();
@@ -251,6 +444,41 @@ fn wheels_of_several_pythons_share_device_wheels() {
             "vec_device_gfx942-1.0-py3-none-manylinux_2_28_x86_64.whl",
         ]
     );
+}
+
+#[test]
+fn damaged_wheels_are_errors_and_leave_nothing() {
+    let bytes = wheel(FAT).bytes().unwrap();
+    for seed in 0..60 {
+        let mut damaged = bytes.clone();
+        // The end has the directory, where damage says most.
+        let at = match seed % 2 {
+            0 => bytes.len() - 1 - seed * 13,
+            _ => seed * bytes.len() / 60,
+        };
+        damaged[at] ^= 1 << (seed % 8);
+        let tree = Tree::new();
+        let fat = tree.path(FAT);
+        fs::write(&fat, damaged).unwrap();
+        if split(&Options::new([&fat], tree.path("out")), &()).is_err() {
+            assert_eq!(names(&tree.path("out")), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn the_input_is_not_overwritten() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("out")).unwrap();
+    let before = tree.snapshot();
+    let error = split(&Options::new([&fat], tree.path("out")), &()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("choose another output directory"),
+        "{error}"
+    );
+    assert_eq!(tree.snapshot(), before);
 }
 
 #[test]
@@ -319,5 +547,25 @@ fn wheels_with_something_wrong_are_rejected() {
         "vec-1.0-cp311-cp311-win_amd64.whl",
     ));
     said.push(refused(&bytes(wheel(FAT)), "vec.whl"));
+    let split_before = {
+        let tree = Tree::new();
+        let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+        fs::read(&run_split(&tree, [&fat]).wheels.last().unwrap().path).unwrap()
+    };
+    said.push(refused(&split_before, FAT));
+    let mut encrypted = bytes(wheel(FAT));
+    let headers = |bytes: &[u8], magic: &[u8]| {
+        let found = bytes
+            .windows(4)
+            .enumerate()
+            .filter(|(_, part)| part == &magic);
+        Vec::from_iter(found.map(|(at, _)| at))
+    };
+    for (magic, flags) in [(b"PK\x03\x04", 6), (b"PK\x01\x02", 8)] {
+        for at in headers(&encrypted, magic) {
+            encrypted[at + flags] |= 1;
+        }
+    }
+    said.push(refused(&encrypted, FAT));
     insta::assert_snapshot!(said.join("\n"));
 }

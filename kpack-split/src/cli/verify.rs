@@ -12,7 +12,7 @@ use kpack_format::TargetId;
 use super::output::{self, Text, count};
 use super::progress::Verbosity;
 use crate::Error;
-use crate::verify::{self, Options, Outcome};
+use crate::verify::{self, Options, Outcome, Report};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
 ///
@@ -75,14 +75,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     })?;
     bar.finish_and_clear();
 
-    if arguments.json {
-        output::json(&report)?;
+    print(&report, arguments.json, arguments.verbosity.quiet)
+}
+
+/// Prints the checks, or only the faults. Returns the exit code.
+pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode, Error> {
+    if json {
+        output::json(report)?;
     } else {
         let mut text = Text::default();
         for check in &report.checks {
             let outcome = match check.outcome {
                 Outcome::Fault => "FAULT",
-                _ if arguments.verbosity.quiet => continue,
+                _ if quiet => continue,
                 Outcome::Note => "note",
                 Outcome::Ok => "ok",
             };
@@ -92,7 +97,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
                 check.text
             ));
         }
-        if !arguments.verbosity.quiet {
+        if !quiet {
             text.line(format_args!(
                 "{}, {}",
                 count(report.checks.len() as u64, "check"),

@@ -1,16 +1,18 @@
 //! `kpack wheel`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
 use super::install::print_notice;
-use super::output::{Text, size};
+use super::output::{self, Text, size};
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::StorageArguments;
+use super::verify;
 use crate::Error;
-use crate::wheel::{self, DeviceGroup, Options};
+use crate::wheel::{self, Description, DeviceGroup, Options, VerifyOptions};
 
 /// Split Python wheels: a host wheel without device code, and a small device wheel for each GPU
 #[derive(Debug, Args)]
@@ -23,6 +25,8 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Split(Split),
+    Verify(Verify),
+    Show(Show),
 }
 
 /// Split wheels into host wheels and device wheels
@@ -64,9 +68,52 @@ struct Split {
     wheels: Vec<PathBuf>,
 }
 
+/// Verify host wheels with their device wheels
+///
+/// Checks that each wheel is undamaged and complete by its RECORD, that the extras of the host wheels ask for
+/// exactly the other wheels, that no two wheels have a file at one path, and that the binaries find their
+/// device code once all are installed. --against also compares every code object and every other member
+/// with the fat wheel, byte for byte.
+#[derive(Debug, Args)]
+#[command(after_help = super::EXIT_CODES)]
+struct Verify {
+    /// Fat wheel that the host wheel of the same name was split from
+    #[arg(long, value_name = "FAT")]
+    against: Option<PathBuf>,
+    /// Number of threads. Default: the number of processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print only faults
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Host wheels, and all of their device wheels
+    #[arg(value_name = "WHEEL", required = true)]
+    wheels: Vec<PathBuf>,
+}
+
+/// Show which extra of a host wheel is for which GPU
+///
+/// Prints name, version, tags, targets and size of each WHEEL. Of a host wheel also the device wheels, the
+/// extras that ask for each, and their sizes if they are named, too.
+#[derive(Debug, Args)]
+#[command(after_help = exit_codes!())]
+struct Show {
+    /// Print the wheels as JSON
+    #[arg(long)]
+    json: bool,
+    /// Wheels
+    #[arg(value_name = "WHEEL", required = true)]
+    wheels: Vec<PathBuf>,
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     match &arguments.command {
         Command::Split(arguments) => split(arguments),
+        Command::Verify(arguments) => verify(arguments),
+        Command::Show(arguments) => show(arguments),
     }
 }
 
@@ -96,4 +143,53 @@ fn split(arguments: &Split) -> Result<ExitCode, Error> {
     text.table(2, &["wheel", ">size", "extra"], rows);
     text.write()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn verify(arguments: &Verify) -> Result<ExitCode, Error> {
+    let options = VerifyOptions {
+        against: arguments.against.clone(),
+        jobs: arguments.jobs,
+    };
+    let report = wheel::verify(&arguments.wheels, &options)?;
+    verify::print(&report, arguments.json, arguments.quiet)
+}
+
+fn show(arguments: &Show) -> Result<ExitCode, Error> {
+    let wheels = wheel::describe(&arguments.wheels)?;
+    if arguments.json {
+        output::json(&wheels)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = Text::default();
+    for wheel in &wheels {
+        describe(wheel, &mut text);
+    }
+    text.write()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(wheel: &Description, text: &mut Text) {
+    let kind = match (wheel.devices.is_empty(), wheel.targets.is_empty()) {
+        (false, _) => "host wheel",
+        (true, false) => "device wheel",
+        (true, true) => "not split",
+    };
+    text.line(format_args!(
+        "{} {}: {kind}, {}",
+        wheel.name,
+        wheel.version,
+        size(wheel.size)
+    ));
+    text.line(format_args!("  tags:    {}", wheel.tags.join(", ")));
+    if !wheel.targets.is_empty() {
+        text.line(format_args!("  targets: {}", wheel.targets.join(", ")));
+    }
+    let rows = wheel.devices.iter().map(|device| {
+        let known = device.size.map(size);
+        let known = known.unwrap_or_else(|| "not named".to_owned());
+        vec![device.extras.join(", "), device.name.clone(), known]
+    });
+    if !wheel.devices.is_empty() {
+        text.table(2, &["extra", "device wheel", ">size"], rows);
+    }
 }

@@ -39,6 +39,8 @@ pub enum Subject {
     Artifact,
     /// The files of a tree against those of the unsplit tree.
     Files,
+    /// A wheel: its members, its RECORD, and the wheels that it requires.
+    Wheel,
 }
 
 /// One check.
@@ -97,7 +99,7 @@ impl Report {
         });
     }
 
-    pub(super) fn ok(&mut self, subject: Subject, path: &Path, text: impl Into<String>) {
+    pub(crate) fn ok(&mut self, subject: Subject, path: &Path, text: impl Into<String>) {
         self.add(Outcome::Ok, subject, path, text);
     }
 
@@ -105,7 +107,7 @@ impl Report {
         self.add(Outcome::Note, subject, path, text);
     }
 
-    pub(super) fn fault(&mut self, subject: Subject, path: &Path, text: impl Into<String>) {
+    pub(crate) fn fault(&mut self, subject: Subject, path: &Path, text: impl Into<String>) {
         self.add(Outcome::Fault, subject, path, text);
     }
 }

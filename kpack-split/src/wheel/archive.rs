@@ -229,6 +229,26 @@ impl Wheel {
         members.find(|member| self.is_record(member) && !member.name.ends_with("RECORD"))
     }
 
+    /// Whether RECORD says everything that it has to: a digest for each member, and no other row.
+    pub(super) fn record_faults(&self) -> Vec<String> {
+        let own = self.in_dist_info("RECORD");
+        let mut faults = Vec::new();
+        for member in self.members.iter().filter(|member| !self.is_record(member)) {
+            match self.record.get(&member.name) {
+                None => faults.push(format!("RECORD does not list `{}`", member.name)),
+                Some(row) if !row.has_hash() => {
+                    faults.push(format!("RECORD has no hash of `{}`", member.name));
+                }
+                Some(_) => {}
+            }
+        }
+        let names: BTreeSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
+        let rows = self.record.keys().filter(|path| **path != own);
+        let absent = rows.filter(|path| !names.contains(path.as_str()));
+        faults.extend(absent.map(|path| format!("RECORD lists `{path}`, which does not exist")));
+        faults
+    }
+
     /// Unpacks each member to the path that `to` says, if any, and checks all against RECORD. Returns
     /// their digests.
     pub(super) fn unpack(
@@ -237,12 +257,17 @@ impl Wheel {
     ) -> Result<Vec<Digest>, Error> {
         parallel::try_map(&self.members, |member| {
             let digest = match to(member) {
-                None => self.read(member, &mut io::sink(), &self.path)?,
+                None => self.digest(member)?,
                 Some(path) => self.read(member, &mut create(&path)?, &path)?,
             };
             self.check(member, &digest)?;
             Ok(digest)
         })
+    }
+
+    /// The digest of a member.
+    pub(super) fn digest(&self, member: &Member) -> Result<Digest, Error> {
+        self.read(member, &mut io::sink(), &self.path)
     }
 
     /// Checks a member against RECORD.

@@ -3,7 +3,8 @@
 //! A wheel is unpacked into a hidden directory, where [`install`](crate::install::install) splits its
 //! binaries and [`classify`](crate::artifact::classify::classify) finds the files of kernel databases.
 //! [`split()`] then writes the host wheel, whose extras (`device-gfx942`, `device-all`) ask for the device
-//! wheels. Each wheel pins the version of the others.
+//! wheels. Each wheel pins the version of the others. [`verify()`] checks such a set, and [`describe`] says which
+//! extra is for which GPU.
 
 mod archive;
 mod device;
@@ -12,9 +13,14 @@ mod name;
 mod options;
 mod plan;
 mod record;
+mod set;
+mod show;
 mod split;
+mod verify;
 mod writer;
 
 pub(crate) use options::DEVICE_NAME;
 pub use options::{DeviceGroup, Options};
+pub use show::{Description, Device, describe};
 pub use split::{Report, Written, split};
+pub use verify::{VerifyOptions, verify};

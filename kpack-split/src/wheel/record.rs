@@ -56,6 +56,11 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Whether it has a digest.
+    pub(super) fn has_hash(&self) -> bool {
+        !self.hash.is_empty()
+    }
+
     /// How the member's `digest` contradicts it, if it does. Digests of other kinds than SHA-256 say
     /// nothing.
     pub(super) fn contradiction(&self, digest: &Digest) -> Option<String> {
