@@ -11,7 +11,7 @@ use crate::process::try_run;
 use crate::require::is_root;
 
 /// Programs that the maintainer scripts of packages run.
-const PROGRAMS: [&str; 3] = ["/bin/sh", "/bin/rm", "/sbin/ldconfig"];
+const PROGRAMS: [&str; 4] = ["/bin/sh", "/bin/cat", "/bin/rm", "/sbin/ldconfig"];
 
 /// A root with the parts of a system that maintainer scripts need. dpkg and rpm run these scripts
 /// in it (`chroot`), which requires root.
@@ -47,16 +47,25 @@ impl PackageRoot {
         let included = "include /etc/ld.so.conf.d/*.conf\n";
         fs::write(root.file("etc/ld.so.conf"), included)?;
         for program in PROGRAMS {
-            root.copy(program)?;
-            // Statically linked programs have no libraries to list.
-            let listed = Command::new("ldd").arg(program).output()?;
-            for word in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
-                if word.starts_with('/') {
-                    root.copy(word)?;
-                }
-            }
+            root.add_program(Path::new(program), program)?;
         }
         Ok(root)
+    }
+
+    /// Copies a program, and the libraries that it needs.
+    ///
+    /// # Errors
+    /// A file cannot be copied.
+    pub fn add_program(&self, program: &Path, to: &str) -> Result<()> {
+        self.copy(program, to)?;
+        // Statically linked programs have no libraries to list.
+        let listed = Command::new("ldd").arg(program).output()?;
+        for word in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
+            if word.starts_with('/') {
+                self.copy(Path::new(word), word)?;
+            }
+        }
+        Ok(())
     }
 
     /// A file in it.
@@ -64,10 +73,10 @@ impl PackageRoot {
         self.path.join(path.trim_start_matches('/'))
     }
 
-    fn copy(&self, file: &str) -> Result<()> {
-        let to = self.file(file);
+    fn copy(&self, file: &Path, to: &str) -> Result<()> {
+        let to = self.file(to);
         fs::create_dir_all(to.parent().context("a file has a directory")?)?;
-        fs::copy(file, &to).with_context(|| file.to_owned())?;
+        fs::copy(file, &to).with_context(|| file.display().to_string())?;
         fs::set_permissions(&to, Permissions::from_mode(0o755))?;
         Ok(())
     }

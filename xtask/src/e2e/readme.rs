@@ -76,10 +76,10 @@ pub(super) fn with_stubs<'a>(command: Cmd<'a>, tools: &HipTools, runtime: &Runti
 }
 
 /// The first block of code in `language`.
-fn block<'a>(text: &'a str, language: &str) -> Result<&'a str> {
+pub(super) fn block<'a>(text: &'a str, language: &str) -> Result<&'a str> {
     let start = format!("```{language}\n");
     text.split_once(&start)
         .and_then(|(_, rest)| rest.split_once("```"))
         .map(|(block, _)| block)
-        .with_context(|| format!("README.md has no {language} block in its CMake section"))
+        .with_context(|| format!("the document has no {language} block where one is expected"))
 }

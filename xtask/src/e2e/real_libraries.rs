@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use xshell::{Shell, cmd};
 
 use super::check::Checker;
+use super::real::rig::Rig;
 use super::reference::Reference;
 use super::runtime::Program;
 use super::table::Table;
@@ -24,6 +25,8 @@ struct Case<'a> {
     split: PathBuf,
     /// The linter's messages about the unsplit library.
     known: lint::Messages,
+    /// The real HIP runtime, if it is installed and the library is for it.
+    rig: Option<Rig<'a>>,
     checker: Checker<'a>,
 }
 
@@ -69,6 +72,7 @@ pub(super) fn check(
     let case = Case {
         shell,
         known: lint::lint(shell, &fat.join(&file))?,
+        rig: Rig::find(shell, &library.path, &work.join("rig"))?,
         file,
         fat,
         split,
@@ -137,10 +141,20 @@ impl Case<'_> {
                 "wrapper {wrapper:?} has other code for {target}"
             );
         }
+        let real = match &self.rig {
+            Some(rig) => {
+                ensure!(
+                    rig.all(&file, target)? == rig.all(&fat, target)?,
+                    "the real runtime does not load the same code from the unsplit library"
+                );
+                ", the same by the real runtime"
+            }
+            None => ", real runtime NOT CHECKED (not installed for this library)",
+        };
         fs::remove_dir_all(&copy)?;
         let count = joined.wrappers.len();
         Ok(format!(
-            "{count} code objects for {target}, without archives, lint"
+            "{count} code objects for {target}, without archives, lint{real}"
         ))
     }
 

@@ -75,6 +75,12 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) 
     })
 }
 
+/// Whether a library needs another one by name.
+pub(super) fn is_needed(name: &str, library: &Path) -> Result<bool> {
+    let needs = Needs::of(library).with_context(|| library.display().to_string())?;
+    Ok(needs.libraries.iter().any(|needed| needed == name))
+}
+
 /// Whether an installed library is the real HIP runtime, or has kernels of its own, which the stub would
 /// report among those of the library under test.
 fn is_rocm(name: &str, path: &Path) -> Result<bool> {

@@ -9,7 +9,8 @@
 //! are the reference. It must load the same ones from joined libraries, in all kinds of
 //! processes. kpack's loader must find them for the split library; the stub HIP runtime calls it.
 
-mod rig;
+mod recipes;
+pub(super) mod rig;
 mod situations;
 
 use std::fs;
@@ -38,12 +39,10 @@ pub(crate) struct Options {
     bootstrap: bool,
 }
 
-/// Required files, and the Debian package of each.
-const NEEDED: [(&str, &str); 6] = [
+/// Required files beside those of the rig, and the Debian package of each.
+const NEEDED: [(&str, &str); 4] = [
     ("/usr/bin/hipcc", "hipcc"),
     ("/usr/bin/rpmbuild", "rpm"),
-    ("/usr/include/hip/hip_runtime.h", "libamdhip64-dev"),
-    ("/usr/include/hsa/hsa.h", "libhsa-runtime-dev"),
     ("/usr/include/rocrand/rocrand_kernel.h", "librocrand-dev"),
     ("/usr/share/rocm/cmake/ROCMConfig.cmake", "rocm-cmake"),
 ];
@@ -75,7 +74,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
         bootstrap::install_missing()?;
     }
-    let missing = NEEDED.iter().find(|(file, _)| !Path::new(file).exists());
+    let missing = NEEDED
+        .iter()
+        .chain(&rig::NEEDED)
+        .find(|(file, _)| !Path::new(file).exists());
     if let Some((file, package)) = missing {
         ensure!(
             !options.bootstrap,
@@ -103,17 +105,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     real.build()?;
     table.add("tests/real, built by hipcc", real.installed());
     process::step("Loading each form of the library with the real runtime");
-    situations::check(
-        &real.rig,
-        &work.join("fat").join(LIBRARY),
-        real.variants(),
-        &mut table,
-    );
+    let fat = work.join("fat").join(LIBRARY);
+    situations::check(&real.rig, &fat, real.variants(), &mut table);
     for generator in ["DEB", "RPM"] {
         let what = format!("{generator} packages of rocm-cmake");
+        let recipe = format!("{generator} packages that join");
         match is_root() {
-            true => table.add(what, real.packages(generator)),
-            false => table.not_checked(what, "only root can install packages"),
+            true => {
+                table.add(what, real.packages(generator));
+                table.add(recipe, real.recipe(generator, &fat));
+            }
+            false => {
+                table.not_checked(what, "only root can install packages");
+                table.not_checked(recipe, "only root can install packages");
+            }
         }
     }
     table.add("rocRAND as Debian built it", real.rocrand());

@@ -10,8 +10,16 @@ use kpack_tests::require::is_root;
 use xshell::{Shell, cmd};
 
 use super::super::reference::CodeObject;
+use super::super::stub_libraries;
 use crate::{process, repository};
 
+/// Required files, and the Debian package of each.
+pub(super) const NEEDED: [(&str, &str); 2] = [
+    ("/usr/include/hip/hip_runtime.h", "libamdhip64-dev"),
+    ("/usr/include/hsa/hsa.h", "libhsa-runtime-dev"),
+];
+/// The real runtime, of Debian 12.
+const RUNTIME: &str = "libamdhip64.so.5";
 /// Some user who is not root.
 const NOBODY: &str = "65534";
 /// The program, set-user-ID.
@@ -56,6 +64,18 @@ pub(crate) enum End {
 }
 
 impl<'a> Rig<'a> {
+    /// Builds it, if the real runtime is installed and `library` is for it.
+    ///
+    /// # Errors
+    /// The library cannot be read, or the compiler fails.
+    pub(crate) fn find(shell: &'a Shell, library: &Path, directory: &Path) -> Result<Option<Self>> {
+        let is_installed = NEEDED.iter().all(|(file, _)| Path::new(file).exists());
+        match is_installed && stub_libraries::is_needed(RUNTIME, library)? {
+            true => Ok(Some(Self::build(shell, directory)?)),
+            false => Ok(None),
+        }
+    }
+
     /// Builds it.
     ///
     /// # Errors
