@@ -6,6 +6,7 @@ mod corpus;
 mod corpus_sizes;
 mod dist;
 mod e2e;
+mod faults;
 mod package;
 mod process;
 mod repository;
@@ -50,6 +51,8 @@ enum Task {
     /// Measure the cost of splitting, loading and building.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Kill and disturb kpack at each system call that writes, and check what it leaves.
+    Faults(faults::Options),
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
     /// Load kernels in many threads at once, under ThreadSanitizer.
@@ -89,6 +92,7 @@ fn run() -> Result<()> {
         Task::Corpus { sizes: false } => corpus::run(),
         Task::Corpus { sizes: true } => corpus_sizes::run(),
         Task::Bench(bench) => bench::run(&bench),
+        Task::Faults(options) => faults::run(&options),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Package { check } => package::run(check),

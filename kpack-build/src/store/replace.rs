@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use super::directory::Directory;
 use crate::Error;
 
 /// Removes a directory with its content, if it exists.
@@ -79,18 +80,21 @@ impl Drop for Renames {
     }
 }
 
-/// Replaces the directory `path` by `new`. Meanwhile the old one is called `old`, a free name. On
-/// failure it gets its name back.
+/// Replaces the directory `path` by `new`: atomically, if the file system can exchange two names. The old one
+/// is then called `old`, a free name. On failure it gets its name back. This is durable.
 pub fn replace_directory(new: &Path, path: &Path, old: &Path) -> Result<(), Error> {
     let mut renames = Renames::default();
-    renames.set_aside(path, old)?;
-    renames.rename(new, path)?;
+    renames.replace(new, path, old)?;
+    if new.symlink_metadata().is_ok() {
+        renames.rename(new, old)?;
+    }
+    Directory::of(path)?.sync()?;
     renames.keep();
     Ok(())
 }
 
 /// Restores the name of `old` after a run was killed between the two renames of
-/// [`replace_directory`].
+/// [`replace_directory`] on a file system that cannot exchange them.
 pub fn recover_directory(path: &Path, old: &Path) -> Result<(), Error> {
     match fs::rename(old, path) {
         Err(error) if !is_missing(&error) => Err(Error::io(old, "rename", error)),

@@ -51,9 +51,15 @@ pub fn copy_range(
             interrupt::asked()?;
             input.seek(SeekFrom::Start(data))?;
             output.seek(SeekFrom::Start(to + (data - range.start)))?;
-            let copied = io::copy(&mut input.take(end - data), &mut output)?;
-            if copied != end - data {
-                return Err(shorter(data + copied - range.start));
+            match io::copy(&mut input.take(end - data), &mut output) {
+                Ok(copied) if copied == end - data => {}
+                Ok(copied) => return Err(shorter(data + copied - range.start)),
+                // The kernel may have copied a part. Continue after it.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    at = range.start + (output.stream_position()? - to);
+                    continue;
+                }
+                Err(error) => return Err(error),
             }
         }
         at = end;

@@ -92,11 +92,19 @@ impl OutputDir {
         let mut content = Content::of(&self.hidden)?;
         content.files.remove(Path::new(STAMP));
         self.stamp(&content.files)?;
+        // After a power failure, no name may refer to content that was lost.
+        Directory::open(&self.hidden)?.sync_file_system()?;
         let failed = |e| Error::io(&self.path, "create", e);
         // Check again: somebody may have put a file there in the meantime.
         match there(&self.path)? {
-            ExistingOutput::Nothing => fs::rename(&self.hidden, &self.path).map_err(failed)?,
-            ExistingOutput::Empty => self.move_into().map_err(failed)?,
+            ExistingOutput::Nothing => {
+                fs::rename(&self.hidden, &self.path).map_err(failed)?;
+                Directory::of(&self.path)?.sync()?;
+            }
+            ExistingOutput::Empty => {
+                self.move_into().map_err(failed)?;
+                Directory::open(&self.path)?.sync()?;
+            }
             ExistingOutput::Release => {
                 let old = beside(&self.path, OLD);
                 replace_directory(&self.hidden, &self.path, &old)?;
@@ -107,11 +115,13 @@ impl OutputDir {
         Ok(())
     }
 
-    /// Moves the release into an existing empty directory, which keeps its attributes.
+    /// Moves the release into an existing empty directory, which keeps its attributes. The stamp goes first, so
+    /// that the next run replaces what an interrupted one moved; programs go last, since they need the rest.
     fn move_into(&self) -> io::Result<()> {
         let mut moved = Vec::new();
-        for entry in fs::read_dir(&self.hidden)? {
-            let entry = entry?;
+        let mut entries = fs::read_dir(&self.hidden)?.collect::<io::Result<Vec<_>>>()?;
+        entries.sort_by_key(|entry| (entry.file_name() != STAMP, entry.file_name() == "bin"));
+        for entry in entries {
             let to = self.path.join(entry.file_name());
             if let Err(error) = fs::rename(entry.path(), &to) {
                 for (from, to) in moved {

@@ -1,0 +1,345 @@
+//! The commands that are disturbed: what each needs, and what it promises at any moment.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object, library_file};
+use serde_json::json;
+
+use super::place::Place;
+
+/// A command and its input.
+pub(super) struct Scenario {
+    pub(super) name: &'static str,
+    /// Makes the input in an empty directory, which later has the same path in every run.
+    pub(super) prepare: fn(&Place) -> Result<()>,
+    /// What is run, in that directory.
+    pub(super) arguments: &'static [&'static str],
+    /// What an undisturbed run must satisfy: arguments of `kpack verify`.
+    pub(super) verify: &'static [&'static str],
+    pub(super) promise: Promise,
+}
+
+/// What holds whenever the command is interrupted.
+pub(super) enum Promise {
+    /// Each binary in `prefix` starts, has its host code, and finds its device code for `targets`: all that
+    /// the binary of this name in `original` has, or these.
+    Binaries { targets: &'static [&'static str] },
+    /// Each unit of a directory is as before the run or as after it.
+    Units {
+        directory: &'static str,
+        /// A unit is the entries that share so many components of their paths.
+        depth: usize,
+        /// Units that get their names last: if one is as after the run, all units are.
+        last: &'static [&'static str],
+        /// Whether a unit that is replaced may be missing for a moment.
+        may_be_missing: bool,
+    },
+}
+
+const SPLIT: Promise = Promise::Units {
+    directory: "out",
+    depth: 1,
+    last: &["blas_lib_generic"],
+    may_be_missing: true,
+};
+
+/// All of them.
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "install",
+        prepare: |place| prefix(place, "first"),
+        arguments: &["install", "--prefix", "prefix", "--module", "vec", "--all"],
+        verify: &["prefix", "--against", "original"],
+        promise: Promise::Binaries { targets: &[] },
+    },
+    Scenario {
+        name: "install of another version",
+        prepare: |place| {
+            prefix(place, "first")?;
+            place.kpack(&["install", "--prefix", "prefix", "--module", "vec", "--all"])?;
+            prefix(place, "second")
+        },
+        arguments: &["install", "--prefix", "prefix", "--module", "vec", "--all"],
+        verify: &["prefix", "--against", "original"],
+        promise: Promise::Binaries { targets: &[] },
+    },
+    Scenario {
+        name: "join",
+        prepare: |place| {
+            prefix(place, "first")?;
+            place.kpack(&["install", "--prefix", "prefix", "--module", "vec", "--all"])
+        },
+        arguments: &["join", "--prefix", "prefix", "--arch", "gfx1100"],
+        verify: &["prefix"],
+        promise: Promise::Binaries {
+            targets: &["gfx1100"],
+        },
+    },
+    Scenario {
+        name: "object",
+        prepare: |place| {
+            fat("add")
+                .kind(Kind::Object)
+                .build(&place.path("original/add.o"))?;
+            fat("math")
+                .kind(Kind::StaticLibrary)
+                .build(&place.path("original/libmath.a"))
+        },
+        arguments: &[
+            "object",
+            "--module",
+            "vec",
+            "--output-dir",
+            "host",
+            "original/add.o",
+            "original/libmath.a",
+        ],
+        verify: &["host"],
+        promise: Promise::Units {
+            directory: "host",
+            depth: usize::MAX,
+            last: &["add.o", "libmath.a"],
+            may_be_missing: false,
+        },
+    },
+    Scenario {
+        name: "stage",
+        prepare: |place| {
+            for version in ["first", "second"] {
+                cargo_build(place, version)?;
+                if version == "first" {
+                    place.kpack(&["stage", "--output-dir", "dist", "--messages", "build.json"])?;
+                }
+            }
+            Ok(())
+        },
+        arguments: &["stage", "--output-dir", "dist", "--messages", "build.json"],
+        verify: &["dist"],
+        promise: Promise::Units {
+            directory: "dist",
+            depth: 0,
+            last: &[],
+            may_be_missing: false,
+        },
+    },
+    Scenario {
+        name: "stage into an empty directory",
+        prepare: |place| {
+            fs::create_dir(place.path("dist"))?;
+            cargo_build(place, "first")
+        },
+        arguments: &["stage", "--output-dir", "dist", "--messages", "build.json"],
+        verify: &["dist"],
+        promise: Promise::Units {
+            directory: "dist",
+            depth: 1,
+            last: &["bin"],
+            may_be_missing: false,
+        },
+    },
+    Scenario {
+        name: "split",
+        prepare: |place| artifact(place, "built", "first", &["gfx1100", "gfx942"]),
+        arguments: SPLIT_BUILT,
+        verify: &["out", "--against", "built"],
+        promise: SPLIT,
+    },
+    Scenario {
+        name: "split of another version",
+        prepare: |place| {
+            artifact(place, "built", "first", &["gfx1100", "gfx942"])?;
+            place.kpack(SPLIT_BUILT)?;
+            fs::remove_dir_all(place.path("built"))?;
+            artifact(place, "built", "second", &["gfx1100", "gfx942"])
+        },
+        arguments: SPLIT_BUILT,
+        verify: &["out", "--against", "built"],
+        promise: SPLIT,
+    },
+    Scenario {
+        name: "recombine",
+        prepare: |place| {
+            for (shard, target) in [("one", "gfx1100"), ("two", "gfx942")] {
+                artifact(place, "built", "first", &[target])?;
+                let output = format!("shards/{shard}");
+                place.kpack(&[
+                    "split",
+                    "--batch-artifact-parent-dir",
+                    "built",
+                    "--output-dir",
+                    &output,
+                ])?;
+                fs::remove_dir_all(place.path("built"))?;
+            }
+            // The same compiler gives the same file, but this one writes temporary names into it.
+            let library = "blas_lib_generic/stage/lib/librocblas.so";
+            let (from, to) = (place.path("shards/one"), place.path("shards/two"));
+            fs::copy(from.join(library), to.join(library))?;
+            let configuration = json!({
+                "primary_shard": "one",
+                "architecture_groups": {
+                    "radeon": {"display_name": "Radeon", "architectures": ["gfx1100"]},
+                    "instinct": {"display_name": "Instinct", "architectures": ["gfx942"]},
+                }
+            });
+            Ok(fs::write(
+                place.path("packaging.json"),
+                configuration.to_string(),
+            )?)
+        },
+        arguments: &[
+            "recombine",
+            "--input-shards-dir",
+            "shards",
+            "--output-dir",
+            "out",
+            "--config",
+            "packaging.json",
+            "--jobs",
+            "1",
+        ],
+        verify: &["out"],
+        promise: SPLIT,
+    },
+];
+
+const SPLIT_BUILT: &[&str] = &[
+    "split",
+    "--batch-artifact-parent-dir",
+    "built",
+    "--output-dir",
+    "out",
+    "--jobs",
+    "1",
+];
+
+/// The program and the library of a prefix.
+pub(super) const BINARIES: [&str; 2] = ["bin/vec", "lib/libvec.so"];
+
+/// Two wrappers with code for three targets. Only the first version has code for the third.
+fn fat(version: &str) -> FatLibrary {
+    let targets = match version {
+        "second" => &["gfx1100", "gfx942"][..],
+        _ => &["gfx1100", "gfx942", "gfx90a"],
+    };
+    fat_for(version, targets)
+}
+
+fn fat_for(version: &str, targets: &[&str]) -> FatLibrary {
+    let code = |kernel: &str| {
+        let kernel = format!("{version} {kernel}");
+        Vec::from_iter(targets.iter().map(|target| code(target, &kernel)))
+    };
+    FatLibrary::new()
+        .wrapper(Storage::Plain, code("add"))
+        .wrapper(Storage::Plain, code("mul"))
+}
+
+/// A version's unsplit binaries, in `prefix` and in `original`.
+fn prefix(place: &Place, version: &str) -> Result<()> {
+    for (binary, kind) in BINARIES.into_iter().zip([Kind::Pie, Kind::Shared]) {
+        let original = place.path("original").join(binary);
+        fat(version).kind(kind).build(&original)?;
+        let installed = place.path("prefix").join(binary);
+        fs::create_dir_all(installed.parent().context("it is in a directory")?)?;
+        // Another file in the place of the old one, as installers write it.
+        let _ = fs::remove_file(&installed);
+        fs::copy(original, installed)?;
+    }
+    Ok(())
+}
+
+/// An artifact with a fat library, a database, a symbolic link and an empty directory.
+fn artifact(place: &Place, directory: &str, version: &str, targets: &[&str]) -> Result<()> {
+    let artifact = place.path(directory).join("blas_lib");
+    let prefix = artifact.join("stage");
+    fat_for(version, targets).build(&prefix.join("lib/librocblas.so"))?;
+    std::os::unix::fs::symlink("librocblas.so", prefix.join("lib/librocblas.so.5"))?;
+    fs::create_dir_all(prefix.join("share/empty"))?;
+    let database = prefix.join("lib/rocblas/library");
+    fs::create_dir_all(&database)?;
+    for target in targets {
+        let stem = format!("TensileLibrary_Type_SS_{target}");
+        let object = code_object(target, version.as_bytes())?;
+        fs::write(database.join(format!("{stem}.co")), object)?;
+        let library = library_file(target, &[&stem])?;
+        fs::write(database.join(format!("{stem}.dat")), library)?;
+    }
+    Ok(fs::write(
+        artifact.join("artifact_manifest.txt"),
+        "stage\n",
+    )?)
+}
+
+/// What Cargo leaves of a build: a program that was linked with its build script's split object, and what
+/// Cargo printed about it, in `build.json`.
+fn cargo_build(place: &Place, version: &str) -> Result<()> {
+    let out = "target/release/build/vec-0123/out";
+    let kernels = format!("{out}/kpack/vec");
+    fat(version)
+        .kind(Kind::Object)
+        .build(&place.path("vec.o"))?;
+    let _ = fs::remove_dir_all(place.path(&kernels));
+    let pattern = place.path(&format!("{kernels}/.kpack/vec_lib_@GFXARCH@.kpack"));
+    let pattern = pattern.to_str().context("the path is UTF-8")?;
+    place.kpack(&[
+        "object",
+        "--module",
+        "vec",
+        "--output-dir",
+        &kernels,
+        "--search-path",
+        pattern,
+        "vec.o",
+    ])?;
+    fs::write(
+        place.path(&format!("{kernels}/include-directories.txt")),
+        "",
+    )?;
+    let main = "void fixture_report(void);\nint main(void) { fixture_report(); return 0; }\n";
+    fs::write(place.path("main.c"), main)?;
+    let program = place.path("target/release/vec");
+    let object = format!("{kernels}/vec.o");
+    place.run("cc", &["-o", "target/release/vec", "main.c", &object])?;
+    let lines = [
+        json!({
+            "reason": "build-script-executed", "package_id": "path+file:///vec#0.1.0",
+            "linked_libs": ["static=kernels"],
+            "linked_paths": [format!("native={}", place.path(&kernels).display())],
+            "cfgs": [], "env": [], "out_dir": place.path(out),
+        }),
+        json!({
+            "reason": "compiler-artifact", "package_id": "path+file:///vec#0.1.0",
+            "manifest_path": place.path("vec/Cargo.toml"),
+            "target": {"kind": ["bin"], "crate_types": ["bin"], "name": "vec",
+                       "src_path": "/vec/src/main.rs", "edition": "2024", "doc": true,
+                       "doctest": false, "test": true},
+            "profile": {"opt_level": "3", "debuginfo": 0, "debug_assertions": false,
+                        "overflow_checks": false, "test": false},
+            "features": [], "filenames": [program], "executable": program, "fresh": false,
+        }),
+        json!({"reason": "build-finished", "success": true}),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    Ok(fs::write(place.path("build.json"), text)?)
+}
+
+impl Scenario {
+    /// How deep the directories go that it writes to without replacing them.
+    pub(super) fn depth_of_directories(&self) -> usize {
+        match self.promise {
+            Promise::Binaries { .. } => usize::MAX,
+            Promise::Units { .. } => 0,
+        }
+    }
+
+    /// The directory that its promise is about.
+    pub(super) fn directory(&self) -> &Path {
+        Path::new(match self.promise {
+            Promise::Binaries { .. } => "prefix",
+            Promise::Units { directory, .. } => directory,
+        })
+    }
+}
