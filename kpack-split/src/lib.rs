@@ -27,6 +27,7 @@ mod split;
 pub mod stage;
 pub mod verify;
 pub mod wheel;
+mod words;
 
 use kpack_build::shared::{parallel, store};
 pub use kpack_build::{Error, Storage, object_file, report};

@@ -67,7 +67,7 @@ fn shards_of_one_choice_are_recombined_into_artifacts_of_that_choice() {
         let options = planned::options(&tree, CONFIGURATION);
         let plan = plan(&options, &|_, _| {}).unwrap();
         assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
-        plan.apply(&options, &|_| {}).unwrap();
+        plan.apply(&options, &()).unwrap();
         for target in ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"] {
             let pair = format!("{PREFIX}/{DATABASE}/TensileLibrary_Type_SS_{target}.co");
             assert!(tree.path(&format!("out/blas_lib_generic/{pair}")).exists());

@@ -121,7 +121,7 @@ fn assert_hold(tree: &Tree) {
     let plan = planned::planned(&shards, GROUPS);
     assert_eq!(plan.errors(), 0, "{:#?}", planned::said(&plan));
     let options = planned::options(&shards, GROUPS);
-    plan.apply(&options, &|_| {}).unwrap();
+    plan.apply(&options, &()).unwrap();
     assert_eq!(faults(&shards, "out"), [""; 0]);
 }
 
@@ -138,7 +138,7 @@ fn a_module_without_its_device_code_is_found() {
     }
     let faults = faults(&tree, "");
     assert_eq!(faults.len(), 2, "{faults:#?}");
-    let is_missing = |fault: &String| fault.contains("no kpack found");
+    let is_missing = |fault: &String| fault.contains("no archive found");
     assert!(faults.iter().all(is_missing), "{faults:#?}");
 }
 

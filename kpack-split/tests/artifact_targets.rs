@@ -153,7 +153,7 @@ fn where_none_of_the_expected_targets_is_there_the_generic_artifact_is_all() {
         let report = check(&output, "");
         assert!(report.holds(), "{layout:?}: {report:#?}");
         let notes = checks(&report, verify::Outcome::Note);
-        let library = "librocblas.so.5: its manifest lists no kpack";
+        let library = "librocblas.so.5: its manifest lists no archive";
         assert!(
             notes.iter().any(|note| note.contains(library)),
             "{notes:#?}"
@@ -176,20 +176,20 @@ fn lost_archives_are_a_fault_whatever_is_lost_with_them() {
     let path = format!("blas_lib_generic/{ROCBLAS}/lib/.kpack/rocblas_lib.kpm");
     let mut manifest = manifest(&output, &path);
     // The manifest lists the archive,
-    lost("the manifest lists a kpack for gfx1100");
+    lost("the manifest lists an archive for gfx1100");
     // does not list it, though the marker expects its code,
     manifest.kpack_files.clear();
     fs::write(output.path(&path), manifest.to_bytes()).unwrap();
-    lost("no kpack found");
+    lost("no archive found");
 
     // cannot be read, or is lost as well.
     options.targets = targets(&["gfx1201"]);
     run(&options);
     assert_eq!(faults(&check(&output, &library)), [""; 0]);
     fs::write(output.path(&path), "damaged").unwrap();
-    lost("no kpack found");
+    lost("no archive found");
     fs::remove_file(output.path(&path)).unwrap();
-    lost("no kpack found");
+    lost("no archive found");
 }
 
 #[test]

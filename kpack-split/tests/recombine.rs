@@ -24,7 +24,7 @@ fn recombine(tree: &Tree) {
     let options = options(tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
     assert_eq!(said(&plan), [""; 0]);
-    plan.apply(&options, &|_| {}).unwrap();
+    plan.apply(&options, &()).unwrap();
 }
 
 fn targets(path: &Path) -> Vec<String> {
@@ -298,7 +298,7 @@ fn a_second_run_replaces_what_is_there_and_what_was_left_half_done() {
     fs::remove_file(tree.path("out/blas_lib_instinct/.kpack-artifact")).unwrap();
     let options = options(&tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
-    let error = plan.apply(&options, &|_| {}).unwrap_err().in_one_line();
+    let error = plan.apply(&options, &()).unwrap_err().in_one_line();
     assert!(
         error.contains("blas_lib_instinct: it is in the way"),
         "{error}"
@@ -377,7 +377,7 @@ fn the_manifest_lists_all_shards_targets_and_no_other() {
             "shard linux-d has device code of blas_lib",
         ],
     );
-    plan.apply(&options, &|_| {}).unwrap();
+    plan.apply(&options, &()).unwrap();
     let manifest = format!("out/blas_lib_generic/{PREFIX}/lib/.kpack/rocblas_lib.kpm");
     assert_eq!(
         targets(&tree.path(&manifest)),
@@ -455,7 +455,7 @@ fn host_files_that_differ_are_shown() {
         assert_said(&plan, Severity::Error, &parts);
     }
     let options = options(&tree, CONFIGURATION);
-    let error = plan.apply(&options, &|_| {}).unwrap_err().in_one_line();
+    let error = plan.apply(&options, &()).unwrap_err().in_one_line();
     assert!(error.contains("nothing was written"), "{error}");
     assert!(!tree.path("out").exists());
     let lenient = with_validation("verify_generic_artifacts_match", false);
@@ -563,7 +563,7 @@ fn duplicate_device_code_is_an_error_unless_it_is_identical() {
     let options = options(&tree, &lenient);
     let plan = kpack_split::artifact::recombine::plan(&options, &|_, _| {}).unwrap();
     assert_said(&plan, Severity::Warning, &["linux-a's is taken"]);
-    plan.apply(&options, &|_| {}).unwrap();
+    plan.apply(&options, &()).unwrap();
     let taken = fs::read(tree.path("out/blas_lib_instinct").join(database)).unwrap();
     assert_eq!(taken, other);
 }
@@ -736,7 +736,7 @@ fn a_component_that_the_primary_shard_does_not_build() {
     );
     assert_said(&plan, Severity::Warning, &["no shard has gfx1100, gfx1101"]);
     assert_eq!(said(&plan).len(), 2);
-    plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
+    plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
     assert_eq!(
         targets(&tree.path(&format!(

@@ -114,7 +114,7 @@ fn ids_of_compilation_units_depend_on_the_targets() {
         ];
         assert_said(&plan, Severity::Note, &parts);
         assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
-        plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
+        plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
     }
 }
 
@@ -276,7 +276,7 @@ fn libraries_of_split_objects_fit_each_other() {
             assert_said(&plan, Severity::Note, &[shard, "librocblas.so.5", text]);
         }
         assert_eq!(said(&plan).len(), 2, "{:#?}", said(&plan));
-        plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
+        plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
         assert_holds(&tree.path("out"));
         // The host file of the primary shard expects the device code of all.
         let generic = tree.path(&format!(

@@ -40,7 +40,7 @@ fn lenient(tree: &Tree) -> Plan {
 /// Recombines with duplicates allowed, and verifies the result.
 fn recombined(tree: &Tree) -> Plan {
     let plan = lenient(tree);
-    plan.apply(&options(tree, CONFIGURATION), &|_| {}).unwrap();
+    plan.apply(&options(tree, CONFIGURATION), &()).unwrap();
     assert_holds(&tree.path("out"));
     plan
 }
@@ -121,7 +121,7 @@ fn databases_for_all_targets_in_every_build() {
     assert_eq!(said(&planned(&tree, CONFIGURATION)), [""; 0]);
     let options = options(&tree, CONFIGURATION);
     let plan = plan(&options, &|_, _| {}).unwrap();
-    plan.apply(&options, &|_| {}).unwrap();
+    plan.apply(&options, &()).unwrap();
     assert_holds(&tree.path("out"));
     let out = |group: &str, file: &str| {
         tree.path(&format!("out/blas_lib_{group}/{PREFIX}/{file}"))

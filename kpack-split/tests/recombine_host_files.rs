@@ -265,7 +265,7 @@ fn host_files_of_one_target_come_from_the_shard_that_builds_for_it() {
         assert_said(&plan, Severity::Note, &parts);
         // Two files and two links.
         assert_eq!(said(&plan).len(), 4, "{:#?}", said(&plan));
-        plan.apply(&options(&tree, configuration), &|_| {}).unwrap();
+        plan.apply(&options(&tree, configuration), &()).unwrap();
         assert_holds(&tree.path("out"));
         for processor in ["gfx1100", "gfx1101", "gfx90a", "gfx942"] {
             let at = "out/conv_lib_generic/ml-libs/MIOpen/stage/lib/plugins";

@@ -35,8 +35,7 @@ fn assert_refused(tree: &Tree, parts: &[&str]) {
     let plan = planned(tree, CONFIGURATION);
     assert_said(&plan, Severity::Error, parts);
     assert_eq!(plan.errors(), 1, "{:#?}", said(&plan));
-    plan.apply(&options(tree, CONFIGURATION), &|_| {})
-        .unwrap_err();
+    plan.apply(&options(tree, CONFIGURATION), &()).unwrap_err();
     assert!(!tree.path("out").exists());
 }
 
@@ -94,7 +93,7 @@ fn recombined(tree: &Tree, from: &str, configuration: &str) -> Vec<(String, Vec<
     };
     let plan = recombine::plan(&options, &|_, _| {}).unwrap();
     assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
-    plan.apply(&options, &|_| {}).unwrap();
+    plan.apply(&options, &()).unwrap();
     let start = format!("{from}-out/");
     let files = tree.snapshot().into_iter();
     files
@@ -139,7 +138,7 @@ fn how_to_install_archives_is_kept() {
     });
     let plan = planned(&tree, CONFIGURATION);
     assert_eq!(said(&plan), [""; 0]);
-    plan.apply(&options(&tree, CONFIGURATION), &|_| {}).unwrap();
+    plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
     for (artifact, name) in [("generic", ""), ("gfx110X", ".gfx110X")] {
         let path = format!("out/blas_lib_{artifact}/{PREFIX}/lib/.kpack/rocblas_lib{name}.kpm");
         let manifest = Manifest::read(&fs::read(tree.path(&path)).unwrap()).unwrap();

@@ -6,8 +6,9 @@ mod planned;
 mod shards;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::process::Command;
+use std::thread;
 
 use command::command;
 use kpack_tests::process::{self, kill_at_any_moment};
@@ -91,4 +92,31 @@ fn what_is_there_is_whole_and_a_second_run_completes_it() {
     );
     process::run(&mut recombine(&tree));
     assert_eq!(artifacts(&tree), (expected, Vec::new()));
+}
+
+/// Another run may hold the lock of one component while it waits for that of another.
+#[test]
+fn a_component_is_written_before_the_lock_of_the_next_one_is_awaited() {
+    let tree = three_shards();
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        for entry in fs::read_dir(tree.path(&format!("shards/{shard}"))).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let other = path.with_file_name(name.replace("blas_", "alas_"));
+            process::copy(&path, &other);
+        }
+    }
+    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
+    fs::create_dir_all(tree.path("out/.blas_lib.tmp")).unwrap();
+    let other_run = File::open(tree.path("out/.blas_lib.tmp")).unwrap();
+    other_run.lock().unwrap();
+    let mut run = recombine(&tree).args(["--jobs", "1"]).spawn().unwrap();
+    while !tree.path("out/alas_lib_generic").exists() {
+        assert_eq!(run.try_wait().unwrap(), None);
+        thread::yield_now();
+    }
+    assert!(!tree.path("out/blas_lib_generic").exists());
+    other_run.unlock().unwrap();
+    assert!(run.wait().unwrap().success());
+    assert!(tree.path("out/blas_lib_generic").exists());
 }

@@ -242,7 +242,7 @@ fn a_marker_that_leads_elsewhere() {
         bytes[at..at + 6].copy_from_slice(b".kpakk");
     });
     let report = check(&tree, BINARY);
-    assert_found(&report, &["libvec.so", "no kpack"]);
+    assert_found(&report, &["libvec.so", "no archive"]);
     let tree = installed();
     change(&tree, BINARY, |bytes| {
         let at = position(bytes, b"kernel_name");
@@ -416,7 +416,7 @@ fn a_target_that_was_left_out_is_a_fault_unless_the_others_are_named() {
     install(&options, &()).unwrap();
     assert_found(
         &against(&tree),
-        &["index 0 for gfx1100", "the kpacks have none"],
+        &["index 0 for gfx1100", "the archives have none"],
     );
     let report = check_with(&tree, BINARY, Some("fat.so"), &["gfx942"]);
     assert_eq!(faults(&report), [""; 0]);

@@ -245,7 +245,7 @@ fn damaged_files_are_not_recombined() {
     let lenient = with_validation("verify_generic_artifacts_match", false);
     let options = options(&tree, &lenient);
     let plan = kpack_split::artifact::recombine::plan(&options, &|_, _| {}).unwrap();
-    assert!(plan.apply(&options, &|_| {}).unwrap().is_empty());
+    assert!(plan.apply(&options, &()).unwrap().is_empty());
     assert!(plan.failed.iter().eq(["blas_lib"]), "{:?}", plan.failed);
     // The other component is whole.
     let written = fs::read_dir(tree.path("out")).unwrap();
@@ -291,7 +291,7 @@ fn a_named_target_without_code_of_a_binary() {
         let report = check_with(&tree, "prefix", None, targets);
         checks(&report, Outcome::Fault)
     };
-    let expected = "lib/libvec.so: the kpack for gfx942 has no code object of this binary";
+    let expected = "lib/libvec.so: the archive for gfx942 has no code object of this binary";
     let found = faults(&["gfx942"]);
     assert!(
         found.len() == 1 && found[0].ends_with(expected),
@@ -317,7 +317,7 @@ fn a_promised_target_without_the_code_that_the_binary_was_built_with() {
     bytes[at..at + marker.len()].copy_from_slice(&marker);
     fs::write(&path, bytes).unwrap();
     let faults = checks(&check(&tree, "prefix"), Outcome::Fault);
-    let expected = "the kpack for gfx942 has no code object of this binary";
+    let expected = "the archive for gfx942 has no code object of this binary";
     assert!(
         faults.iter().any(|fault| fault.contains(expected)),
         "{faults:?}"

@@ -93,7 +93,7 @@ fn a_processor_means_its_targets_with_any_features() {
     assert!(found.iter().any(is_missing), "{found:#?}");
     // and a target that none has, whether with features or without.
     for target in ["gfx90a:sramecc+", "gfx908"] {
-        let text = format!("no kpack for {target}");
+        let text = format!("no archive for {target}");
         let found = faults(&[target]);
         assert!(
             found.iter().any(|fault| fault.contains(&text)),
@@ -179,7 +179,7 @@ fn recombined_artifacts_are_complete() {
     let report = check_with(&tree, "out", Some("in/linux-a"), &[]);
     assert_found(
         &report,
-        &["the kpacks have a code object, the original has none"],
+        &["the archives have a code object, the original has none"],
     );
     // Some of the artifacts.
     fs::remove_dir_all(tree.path("out/blas_lib_instinct")).unwrap();
@@ -448,7 +448,7 @@ fn what_was_lost_changed_or_added() {
         &[
             "librocblas.so.5",
             "index 1 for gfx942",
-            "the kpacks have none",
+            "the archives have none",
         ],
     );
 }

@@ -11,6 +11,28 @@ pub trait ReadAt {
     fn size(&self) -> io::Result<u64>;
     /// Fills `buf` from `offset`; fails with `UnexpectedEof` if there are fewer bytes.
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Whether one of `words`, which are not longer than 64 bytes, is in it.
+    fn contains(&self, words: &[&[u8]]) -> io::Result<bool> {
+        let size = self.size()?;
+        let mut buffer = vec![0; CHUNK.min(size) as usize];
+        let mut at = 0;
+        while at < size {
+            let some = &mut buffer[..CHUNK.min(size - at) as usize];
+            self.read_exact_at(at, some)?;
+            let found = |word: &&[u8]| some.windows(word.len()).any(|window| window == *word);
+            if words.iter().any(found) {
+                return Ok(true);
+            }
+            let end = at + some.len() as u64;
+            // A word may cross the boundary between two chunks.
+            at = match end == size {
+                true => end,
+                false => end - 64,
+            };
+        }
+        Ok(false)
+    }
 }
 
 /// Bytes read at a time.
@@ -76,5 +98,22 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
 
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         (**self).read_exact_at(offset, buf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_also_where_two_chunks_meet() {
+        let bytes = vec![b'_'; 3 * CHUNK as usize];
+        let words: [&[u8]; 2] = [b"hip_fatbin", b"CCOB"];
+        assert!(!ReadAt::contains(&bytes, &words).unwrap());
+        for at in [CHUNK as usize - 5, 2 * CHUNK as usize, bytes.len() - 10] {
+            let mut marked = bytes.clone();
+            marked[at..at + 10].copy_from_slice(b"hip_fatbin");
+            assert!(ReadAt::contains(&marked, &words).unwrap(), "{at}");
+        }
     }
 }

@@ -14,8 +14,6 @@ const TRACES: [&[u8]; 4] = [
     b"__CLANG_OFFLOAD_BUNDLE__",
     b"llvm.offloading",
 ];
-/// Bytes searched at a time.
-const CHUNK: u64 = 1 << 20;
 
 /// Whether a file or member may be an object that can be split: one for a supported host
 /// architecture. If not, it has no device code.
@@ -31,7 +29,7 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
             if start[4] == elf::ELFCLASS64.0 && start[5] == elf::ELFDATA2LSB.0 && known {
                 return Ok(true);
             }
-            if has_traces(source)? {
+            if source.contains(&TRACES)? {
                 refuse!(
                     "it has device code for an unsupported host (expected a 64-bit object for \
                      x86-64, e_machine 62, or AArch64, 183; found class {}, data {}, e_machine \
@@ -41,10 +39,10 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
                 );
             }
         }
-        Some(FileKind::Linked) if has_traces(source)? => {
+        Some(FileKind::Linked) if source.contains(&TRACES)? => {
             refuse!("it is a linked binary with device code; split it with `kpack install`")
         }
-        Some(FileKind::StaticLibrary) if has_traces(source)? => refuse!(
+        Some(FileKind::StaticLibrary) if source.contains(&TRACES)? => refuse!(
             "it is a static library with device code inside a static library, where linkers do not \
              look; split its objects and put them into the outer library"
         ),
@@ -57,7 +55,7 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
             "it is an AMDGPU ELF file for a device link; link it unchanged, and split the \
              linked binary (kpack install)"
         ),
-        None if is_bitcode(&start) && has_traces(source)? => refuse!(
+        None if is_bitcode(&start) && source.contains(&TRACES)? => refuse!(
             "it is LLVM bitcode with device code, as -flto or -emit-llvm makes it, and not yet \
              an object; compile HIP sources without -flto, or link it unchanged and split the \
              linked binary (kpack install)"
@@ -78,43 +76,4 @@ pub(super) fn start<S: ReadAt>(source: &S) -> Result<[u8; START], ElfError> {
     let size = source.size()?.min(START as u64) as usize;
     source.read_exact_at(0, &mut start[..size])?;
     Ok(start)
-}
-
-fn has_traces<S: ReadAt>(source: &S) -> Result<bool, ElfError> {
-    let size = source.size()?;
-    let longest = TRACES.iter().map(|trace| trace.len()).max().unwrap_or(0) as u64;
-    let mut buffer = vec![0; CHUNK.min(size) as usize];
-    let mut at = 0;
-    while at < size {
-        let some = &mut buffer[..CHUNK.min(size - at) as usize];
-        source.read_exact_at(at, some)?;
-        let found = |trace: &&[u8]| some.windows(trace.len()).any(|window| window == *trace);
-        if TRACES.iter().any(found) {
-            return Ok(true);
-        }
-        let end = at + some.len() as u64;
-        // A trace may cross the boundary between two chunks.
-        at = match end == size {
-            true => end,
-            false => end - longest,
-        };
-    }
-    Ok(false)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn device_code_is_found_also_where_two_parts_meet() {
-        let mut bytes = vec![b'_'; 3 * CHUNK as usize];
-        bytes[..4].copy_from_slice(b"BC\xc0\xde");
-        assert!(!is_object(&bytes.as_slice()).unwrap());
-        for at in [CHUNK as usize - 5, 2 * CHUNK as usize, bytes.len() - 10] {
-            let mut damaged = bytes.clone();
-            damaged[at..at + 10].copy_from_slice(b"hip_fatbin");
-            assert!(is_object(&damaged.as_slice()).is_err(), "{at}");
-        }
-    }
 }

@@ -10,10 +10,10 @@ use kpack_format::code_object::CodeObject;
 use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
-use super::names::list;
 use crate::Error;
 use crate::input::{self, FileKind};
 use crate::split;
+use crate::words::list;
 
 /// The targets that a file's content names.
 pub(super) enum Content {

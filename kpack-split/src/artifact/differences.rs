@@ -11,6 +11,7 @@ use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, text_in, texts, unit_ids};
 use crate::Error;
 use crate::elf::{Dynamic, Image};
 use crate::input::{self, Linked};
+use crate::words::list_some;
 
 /// Maximum number of sections to name.
 const MOST_SECTIONS: usize = 6;
@@ -120,12 +121,7 @@ fn sections(one: &Image<File>, other: &Image<File>, parts: &mut Vec<String>) -> 
     }
     names.extend(markers);
     if !names.is_empty() {
-        let more = match names.len().saturating_sub(MOST_SECTIONS) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        names.truncate(MOST_SECTIONS);
-        parts.push(format!("in sections {}{more}", names.join(", ")));
+        parts.push(format!("in sections {}", list_some(names, MOST_SECTIONS)));
     }
     place
 }

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use walkdir::{DirEntry, WalkDir};
 
+use super::classify::walk_error;
 use super::mark;
 use crate::Error;
 
@@ -96,40 +97,26 @@ pub fn to_text<T: AsRef<str>>(prefixes: impl IntoIterator<Item = T>) -> String {
         .collect()
 }
 
-/// What is in the artifact directory and in none of `prefixes`, which are not walked into: everything
-/// but directories, by name, and not the list of prefixes itself.
-pub(crate) fn outside(
-    artifact: &Path,
-    prefixes: &[String],
-) -> impl Iterator<Item = walkdir::Result<DirEntry>> {
-    walk_outside(artifact, prefixes).filter(|entry| {
-        let is_directory = |entry: &DirEntry| entry.file_type().is_dir();
-        !entry.as_ref().is_ok_and(is_directory)
-    })
-}
-
-/// The same with the directories that are not on the way to a prefix.
+/// What is in the artifact directory and in none of `prefixes`, by name, without the list of prefixes
+/// itself and the directories above prefixes.
 pub(crate) fn walk_outside(
     artifact: &Path,
     prefixes: &[String],
-) -> impl Iterator<Item = walkdir::Result<DirEntry>> {
-    let prefixes: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
-    let on_the_way = prefixes.clone();
-    let artifact = artifact.to_owned();
-    WalkDir::new(&artifact)
-        .min_depth(1)
-        .sort_by_file_name()
-        .into_iter()
-        .filter_entry(move |entry| !prefixes.iter().any(|prefix| entry.path() == prefix))
-        .filter(move |entry| {
-            let counts = |entry: &DirEntry| {
-                let mut prefixes = on_the_way.iter();
-                let within = entry.path().strip_prefix(&artifact);
-                !within.is_ok_and(is_of_artifact)
-                    && !prefixes.any(|prefix| prefix.starts_with(entry.path()))
-            };
-            entry.as_ref().map_or(true, counts)
+) -> impl Iterator<Item = Result<DirEntry, Error>> {
+    let all: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
+    let above = all.clone();
+    let walk = WalkDir::new(artifact).min_depth(1).sort_by_file_name();
+    let walk = walk.into_iter();
+    let walk = walk.filter_entry(move |entry| !all.iter().any(|prefix| entry.path() == prefix));
+    let walk = walk.map(|entry| entry.map_err(|error| walk_error(artifact, error)));
+    walk.filter(move |entry| {
+        entry.as_ref().map_or(true, |entry| {
+            let within = entry.path().strip_prefix(artifact);
+            let mut above = above.iter();
+            !within.is_ok_and(is_of_artifact)
+                && !above.any(|prefix| prefix.starts_with(entry.path()))
         })
+    })
 }
 
 /// Whether a path in an artifact directory is the list of prefixes or kpack's mark, which are not

@@ -41,12 +41,6 @@ pub fn target(text: &str) -> Option<TargetId> {
     })
 }
 
-/// Lists targets for people.
-pub(super) fn list<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> String {
-    let names: Vec<String> = targets.into_iter().map(TargetId::to_string).collect();
-    names.join(", ")
-}
-
 /// Whether a name can be that of a directory, or a part of it.
 pub(super) fn is_file_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+:-".contains(c);

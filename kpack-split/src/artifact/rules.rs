@@ -4,9 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
-use kpack_format::Sha256;
 use kpack_format::archive::Toc;
 use kpack_format::manifest::KpackFile;
 use kpack_format::names::KernelName;
@@ -16,7 +14,7 @@ use super::differences::same_bytes;
 use super::target_name::either_agrees;
 use super::tree::{Item, Role};
 use crate::Error;
-use crate::input::{digest, open, open_archive};
+use crate::input::{Archives, open, or_refused};
 use crate::object_file::is_object;
 use crate::parallel::lock;
 
@@ -240,30 +238,12 @@ pub(crate) fn kernels_without_host<'t>(
     found
 }
 
-/// The SHA-256 of files, each read once.
-#[derive(Default)]
-pub(crate) struct Digests {
-    known: Mutex<BTreeMap<PathBuf, Sha256>>,
-}
-
-impl Digests {
-    /// That of the file at `path`.
-    pub(crate) fn of(&self, path: &Path) -> Result<Sha256, Error> {
-        if let Some(known) = lock(&self.known).get(path) {
-            return Ok(*known);
-        }
-        let read = digest(path)?;
-        lock(&self.known).insert(path.to_owned(), read);
-        Ok(read)
-    }
-}
-
 /// The differences between the archive at `path` and what the manifest of `group` says of it in `file`.
 pub(crate) fn not_as_listed(
     path: &Path,
     group: &str,
     file: &KpackFile,
-    digests: &Digests,
+    archives: &Archives,
 ) -> Result<Vec<String>, Error> {
     let metadata = open(path)?.metadata();
     let size = metadata.map_err(|e| Error::io(path, "read", e))?.len();
@@ -272,19 +252,17 @@ pub(crate) fn not_as_listed(
     }
     let mut reasons = Vec::new();
     if let Some(expected) = file.checksum
-        && digests.of(path)? != expected
+        && archives.digest(path)? != expected
     {
         reasons.push("does not have the listed SHA-256".to_owned());
     }
-    let archive = match open_archive(path) {
-        Ok(archive) => archive,
-        Err(Error::Refused { reason, .. }) => {
+    let toc = match or_refused(archives.toc(path))? {
+        Ok(toc) => toc,
+        Err((_, reason)) => {
             reasons.push(format!("is damaged: {reason}"));
             return Ok(reasons);
         }
-        Err(error) => return Err(error),
     };
-    let toc = archive.toc();
     let kernels = toc.kernels.values();
     let count: u64 = kernels.map(|targets| targets.len() as u64).sum();
     if count != file.kernel_count {
@@ -301,8 +279,9 @@ pub(crate) fn not_as_listed(
 }
 
 /// Why a code object of the archive at `path` cannot be read; `None` if all can be read.
-pub(crate) fn unreadable(path: &Path) -> Result<Option<String>, Error> {
-    let mut archive = open_archive(path)?;
+pub(crate) fn unreadable(path: &Path, archives: &Archives) -> Result<Option<String>, Error> {
+    let archive = archives.open(path)?;
+    let mut archive = lock(&archive);
     let toc = archive.toc().clone();
     for (kernel, targets) in &toc.kernels {
         for target in targets.keys() {

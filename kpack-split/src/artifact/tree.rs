@@ -1,6 +1,6 @@
 //! An artifact directory as data: its role, which its name tells, and its entries, read once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,15 +8,13 @@ use kpack_format::TargetId;
 use kpack_format::names::{Group, is_manifest};
 use walkdir::{DirEntry, WalkDir};
 
-use super::classify::{
-    Class, Classification, KPACK, Node, Observation, Topic, classify_found, walk,
-};
+use super::classify::{Class, Classification, KPACK, Node, Observation, Topic, classify};
 use super::databases::{ForAll, Merge, MustMatch, Selection, for_all};
 use super::manifest_txt;
 use super::mark;
 use super::names;
-use super::rules::{Content, Installed};
 use crate::Error;
+use crate::input::or_refused;
 use crate::leftover::{directories, is_leftover};
 
 /// What belongs in an artifact directory.
@@ -73,14 +71,13 @@ impl Siblings {
     }
 
     /// The artifacts of a component, the generic one first.
-    pub(crate) fn of(&self, component: &str) -> Vec<PathBuf> {
-        let own = self
-            .artifacts
-            .iter()
-            .filter(|(_, own, role)| own == component && *role != Role::Unsplit);
-        let mut own: Vec<_> = own.collect();
-        own.sort_by_key(|(_, _, role)| *role != Role::Generic);
-        own.into_iter().map(|(path, ..)| path.clone()).collect()
+    pub(crate) fn of(&self, component: &str) -> Vec<(PathBuf, Role)> {
+        let own = self.artifacts.iter();
+        let own = own.filter(|(_, own, role)| own == component && *role != Role::Unsplit);
+        let own = own.map(|(path, _, role)| (path.clone(), role.clone()));
+        let mut own: Vec<(PathBuf, Role)> = own.collect();
+        own.sort_by_key(|(_, role)| *role != Role::Generic);
+        own
     }
 }
 
@@ -241,37 +238,19 @@ impl Tree {
         databases: &Selection,
     ) -> Result<Self, Error> {
         let mut tree = Self::empty(shard, root);
-        let mut found: BTreeMap<String, Vec<DirEntry>> = BTreeMap::new();
         for prefix in manifest_txt::read(root)? {
             match manifest_txt::directory(root, &prefix)? {
-                Some(_) => {
-                    found.insert(prefix.clone(), Vec::new());
-                    tree.prefixes.push(prefix);
-                }
+                Some(_) => tree.prefixes.push(prefix),
                 None => tree.missing.push(prefix),
             }
         }
-        let is_above_prefix = |path: &Path, prefixes: &[String]| {
-            let mut prefixes = prefixes.iter().map(Path::new);
-            prefixes.any(|prefix| prefix.starts_with(path))
-        };
-        for entry in walk(root)? {
-            let within = entry.path().strip_prefix(root).unwrap_or(entry.path());
-            let mut prefixes = found.iter_mut();
-            match prefixes.find(|(prefix, _)| within.starts_with(prefix)) {
-                Some((prefix, found)) if within != Path::new(prefix) => found.push(entry),
-                Some(_) => {}
-                None if manifest_txt::is_of_artifact(within) => {}
-                None if is_above_prefix(within, &tree.prefixes) => {}
-                None => tree.unlisted.push(entry),
-            }
-        }
-        for (prefix, found) in found {
+        let unlisted = manifest_txt::walk_outside(root, &tree.prefixes);
+        tree.unlisted = unlisted.collect::<Result<_, Error>>()?;
+        for prefix in BTreeSet::from_iter(tree.prefixes.clone()) {
             let directory = root.join(&prefix);
-            match classify_found(&directory, databases, &found) {
+            match or_refused(classify(&directory, databases))? {
                 Ok(content) => tree.add(&prefix, &directory, content),
-                Err(Error::Refused { path, reason }) => tree.rejected.push((path, reason)),
-                Err(error) => return Err(error),
+                Err(refused) => tree.rejected.push(refused),
             }
         }
         Ok(tree)
@@ -320,27 +299,12 @@ impl Tree {
             }));
     }
 
-    /// The entries of the prefixes, by installed path.
-    pub(crate) fn installed<'a>(
-        &'a self,
-        component: &'a str,
-        may_share: bool,
-    ) -> impl Iterator<Item = Installed<'a>> {
+    /// The entries in the prefixes, with their installed paths.
+    pub(crate) fn in_prefixes(&self) -> impl Iterator<Item = (&Path, &Path, &Item)> {
         let entries = self.entries.iter();
-        let installed = entries.filter_map(move |(path, item)| {
-            Some(Installed {
-                at: item.installed(path)?,
-                component,
-                artifact: &self.root,
-                may_share,
-                path,
-                content: match item.is_directory() {
-                    true => Content::Directory,
-                    false => Content::File(&item.from, &[]),
-                },
-            })
-        });
-        installed.filter(|entry| entry.at != Path::new(""))
+        let installed =
+            entries.filter_map(|(path, item)| Some((item.installed(path)?, path.as_path(), item)));
+        installed.filter(|(at, ..)| *at != Path::new(""))
     }
 
     /// Adds an entry of another tree, with its parent directories.

@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::output::{self, Text, count, size};
-use super::progress::{ALL, Verbosity, draw_target, style};
+use super::progress::{ALL, Bar, Verbosity, draw_target, style};
 use crate::Error;
 use crate::artifact::packaging::Configuration;
 use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, plan};
@@ -147,12 +147,9 @@ fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
     if arguments.dry_run || planned.failed.len() == planned.components {
         return planned.failure(&options.shards_dir);
     }
-    bar.reset();
-    bar.set_draw_target(draw_target(arguments.verbosity.hides(arguments.json)));
-    bar.set_style(style(ALL));
-    bar.set_length(planned.writable().map(|artifact| artifact.size).sum());
-    let applied = planned.apply(&options, &|bytes| bar.inc(bytes));
-    bar.finish_and_clear();
+    let bar = Bar::new(arguments.verbosity.hides(arguments.json), ALL);
+    let applied = planned.apply(&options, &bar);
+    bar.finish();
     let failed = applied.inspect_err(|_| {
         let all = planned.artifacts.iter();
         planned.failed = all.map(|artifact| artifact.component.clone()).collect();

@@ -19,8 +19,8 @@ use crate::verify::{self, Options, Outcome, Report};
 /// Checks that archives are undamaged, that manifests list what exists, and that each split binary finds
 /// its code objects for every target that the manifest lists. An artifact directory (with an
 /// artifact_manifest.txt) must contain what belongs in it and nothing else; all artifacts of a component
-/// are checked together. --against also compares every code object and the host code with the unsplit
-/// original, byte for byte.
+/// are checked together. --against also compares with the unsplit original: every code object byte for
+/// byte, and the rest of what is loaded.
 #[derive(Debug, Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub(super) struct Arguments {

@@ -10,7 +10,7 @@ use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{self, SearchPath};
 
-use super::{Archives, Overlay, manifest_parts, read_manifest};
+use super::{Archives, Overlay, manifest_parts, or_refused, read_manifest};
 use crate::Error;
 
 /// The archives that a split binary's marker refers to.
@@ -74,39 +74,28 @@ pub(crate) fn find_kpacks(
             continue;
         };
         let listed = pattern.manifest_targets()?;
-        for (target, path, size) in pattern.archives(archives)? {
-            let name = target.to_string();
-            let listed = listed.as_ref().map(|known| known.listed.contains(&target));
-            found.entry(target).or_default().push(Kpack {
-                target: name,
-                path,
-                size: Some(size),
-                listed,
-            });
-        }
-        let Some(known) = listed else {
-            continue;
+        let kpack = |target: &TargetId, path, size| Kpack {
+            target: target.to_string(),
+            path,
+            size,
+            listed: listed.as_ref().map(|known| known.listed.contains(target)),
         };
-        for target in known.promised {
-            let path = pattern.path_of(pattern.first(), &target);
+        for (target, path, size) in pattern.archives(archives)? {
+            let kpack = kpack(&target, path, Some(size));
+            found.entry(target).or_default().push(kpack);
+        }
+        for target in listed.iter().flat_map(|known| &known.promised) {
             let places = found.entry(target.clone()).or_default();
             let here = |kpack: &Kpack| {
-                pattern
-                    .directories
-                    .iter()
-                    .any(|d| kpack.path.starts_with(d))
+                let mut directories = pattern.directories.iter();
+                directories.any(|directory| kpack.path.starts_with(directory))
             };
             if !places.iter().any(here) {
-                let target = target.to_string();
-                places.push(Kpack {
-                    target,
-                    path,
-                    size: None,
-                    listed: Some(true),
-                });
+                let path = pattern.path_of(&pattern.directories[0], target);
+                places.push(kpack(target, path, None));
             }
         }
-        for manifest in known.manifests {
+        for manifest in listed.into_iter().flat_map(|known| known.manifests) {
             if !manifests.contains(&manifest) {
                 manifests.push(manifest);
             }
@@ -135,7 +124,7 @@ fn without_dots(path: &Path) -> PathBuf {
 
 /// A search path with a placeholder for the target.
 struct Pattern<'a> {
-    /// The path before the first component with the target; several if directories are overlaid.
+    /// The path before the first component with the target, then those that overlay it.
     directories: Vec<PathBuf>,
     path: names::Pattern<'a>,
 }
@@ -150,12 +139,6 @@ impl<'a> Pattern<'a> {
             directories: overlay.places(&directory),
             path,
         })
-    }
-
-    fn first(&self) -> &Path {
-        self.directories
-            .first()
-            .map_or(Path::new(""), PathBuf::as_path)
     }
 
     fn path_of(&self, directory: &Path, target: &TargetId) -> PathBuf {
@@ -179,7 +162,7 @@ impl<'a> Pattern<'a> {
                 let path = self.path_of(directory, &target);
                 if let Ok(metadata) = fs::metadata(&path)
                     && metadata.is_file()
-                    && archives.is_for(&path, &target)
+                    && archives.is_for(&path, &target)?
                 {
                     found.push((target, path, metadata.len()));
                 }
@@ -198,11 +181,7 @@ impl<'a> Pattern<'a> {
         };
         let mut known = ManifestTargets::default();
         let mut wholes = Vec::new();
-        for directory in self
-            .directories
-            .iter()
-            .filter(|directory| directory.is_dir())
-        {
+        for directory in self.directories.iter().filter(|path| path.is_dir()) {
             for (path, part) in manifest_parts(directory, &group)? {
                 known.promised.extend(targets(&part));
                 known.manifests.push(path);
@@ -211,10 +190,8 @@ impl<'a> Pattern<'a> {
             if !whole.is_file() {
                 continue;
             }
-            match read_manifest(&whole) {
-                Ok(manifest) => known.listed.extend(targets(&manifest)),
-                Err(Error::Refused { .. }) => {}
-                Err(error) => return Err(error),
+            if let Ok(manifest) = or_refused(read_manifest(&whole))? {
+                known.listed.extend(targets(&manifest));
             }
             wholes.push(whole);
         }

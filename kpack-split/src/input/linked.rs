@@ -98,23 +98,6 @@ impl Linked {
 
 /// Whether `file`, which is at `path`, contains the start of an offload bundle anywhere.
 pub(crate) fn has_bundle(path: &Path, file: &File) -> Result<bool, Error> {
-    use std::os::unix::fs::FileExt;
-
-    const STEP: usize = 1 << 20;
-    let mut buffer = vec![0; STEP + PLAIN_MAGIC.len()];
-    let mut at = 0;
-    loop {
-        let read = file.read_at(&mut buffer, at);
-        let read = read.map_err(|e| Error::io(path, "read", e))?;
-        let bytes = &buffer[..read];
-        let begins = |magic: &[u8]| bytes.windows(magic.len()).any(|window| window == magic);
-        if begins(PLAIN_MAGIC) || begins(COMPRESSED_MAGIC) {
-            return Ok(true);
-        }
-        if read <= PLAIN_MAGIC.len() {
-            return Ok(false);
-        }
-        // The next piece begins with the end of this one, where a magic may be cut in two.
-        at += (read - PLAIN_MAGIC.len()) as u64;
-    }
+    let found = ReadAt::contains(file, &[PLAIN_MAGIC, COMPRESSED_MAGIC]);
+    found.map_err(|e| Error::io(path, "read", e))
 }

@@ -7,6 +7,10 @@ mod markers;
 mod overlay;
 pub(crate) mod unlinked;
 
+use std::path::PathBuf;
+
+use crate::Error;
+
 pub(crate) use archives::{Archives, OpenArchive};
 pub(crate) use kpack_build::shared::input::{
     FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, identify,
@@ -17,3 +21,14 @@ pub(crate) use kpacks::{find_kpacks, prefix_of};
 pub(crate) use linked::{Linked, has_bundle};
 pub(crate) use markers::Marked;
 pub(crate) use overlay::Overlay;
+
+/// The result, or the file that was refused and why; other errors stay errors.
+pub(crate) fn or_refused<T>(
+    result: Result<T, Error>,
+) -> Result<Result<T, (PathBuf, String)>, Error> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Error::Refused { path, reason }) => Ok(Err((path, reason))),
+        Err(error) => Err(error),
+    }
+}

@@ -10,6 +10,7 @@ use super::locate::KpackPath;
 use super::{Binary, BinaryContent, Only, Options, Report, Unexpected, again};
 use crate::Error;
 use crate::input::Archives;
+use crate::words::list;
 
 /// The first binary split by an earlier run, and the targets of all such binaries.
 pub(super) type SplitAlready<'a> = Option<(&'a Path, BTreeSet<TargetId>)>;
@@ -125,9 +126,4 @@ fn check_targets(
         }
     }
     Ok(())
-}
-
-fn list(targets: &BTreeSet<TargetId>) -> String {
-    let names: Vec<String> = targets.iter().map(TargetId::to_string).collect();
-    names.join(", ")
 }

@@ -11,8 +11,9 @@ use kpack_format::names::{Group, KernelName};
 
 use super::{Context, Outcome, Report, Subject};
 use crate::Error;
-use crate::input;
+use crate::input::{self, or_refused};
 use crate::parallel::lock;
+use crate::words::{counted, list_some};
 
 /// Maximum number of ordinals that a fault lists.
 const MOST_ORDINALS: usize = 8;
@@ -24,13 +25,9 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<bool, Error> {
     let faults = report.count(Outcome::Fault);
-    let archive = match context.archives.open(path) {
-        Ok(archive) => archive,
-        Err(Error::Refused { reason, .. }) => {
-            report.fault(Subject::Archive, path, reason.to_string());
-            return Ok(false);
-        }
-        Err(error) => return Err(error),
+    let archive = report.accepted(Subject::Archive, path, context.archives.open(path))?;
+    let Some(archive) = archive else {
+        return Ok(false);
     };
     let mut archive = lock(&archive);
     let toc = archive.toc().clone();
@@ -70,17 +67,13 @@ fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut Report) {
     let entries = toc.kernels.values().flat_map(Targets::values);
     let named: BTreeSet<usize> = entries.map(|entry| entry.ordinal as usize).collect();
     let unnamed = (0..count).filter(|ordinal| !named.contains(ordinal));
-    let first: Vec<String> = unnamed.take(MOST_ORDINALS).map(|o| o.to_string()).collect();
-    let number = count - named.len();
-    if number > 0 {
-        let more = match number > MOST_ORDINALS {
-            true => " and more",
-            false => "",
-        };
+    let unnamed: Vec<usize> = unnamed.collect();
+    if !unnamed.is_empty() {
         let text = format!(
-            "{number} of {} belong to no kernel: ordinal {}{more}",
+            "{} of {} belong to no kernel: ordinal {}",
+            unnamed.len(),
             counted(count, "stored code object"),
-            first.join(", "),
+            list_some(unnamed, MOST_ORDINALS),
         );
         report.fault(Subject::Archive, path, text);
     }
@@ -144,18 +137,6 @@ pub(super) fn damage<R: Read + Seek>(
             head.map(|head| input::check_code_object_head(&head, size, &id))
         }
     });
-    match checked.map_err(|error| Error::archive(path, "read", error)) {
-        Ok(checked) => Ok(checked.err()),
-        Err(Error::Refused { reason, .. }) => Ok(Some(reason)),
-        Err(error) => Err(error),
-    }
-}
-
-/// `1 kernel`, `2 kernels`.
-pub(super) fn counted(number: usize, noun: &str) -> String {
-    if number == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{number} {noun}s")
-    }
+    let checked = or_refused(checked.map_err(|error| Error::archive(path, "read", error)))?;
+    Ok(checked.map_or_else(|(_, reason)| Some(reason), Result::err))
 }

@@ -8,13 +8,13 @@ use std::path::{Component, Path};
 use kpack_format::marker::Marker;
 use kpack_format::names::{GFXARCH, SearchPath};
 
-use super::archive::counted;
 use super::joined;
 use super::{Context, Outcome, Report, Subject, resolution};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
 use crate::input::{Linked, Marked, prefix_of};
 use crate::object_file::is_object;
+use crate::words::counted;
 
 /// Verifies a binary. Reports one without device code only if `asked_for`.
 pub(super) fn verify(
@@ -66,19 +66,11 @@ fn check(
     if let Err(error) = elf::check_loaded(&binary.image) {
         report.fault(Subject::Marker, path, error.to_string());
     }
-    let groups = match binary.markers() {
-        Ok(groups) => groups,
-        Err(Error::Refused { reason, .. }) => {
-            report.fault(Subject::Marker, path, reason.to_string());
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
+    let groups = report.accepted(Subject::Marker, path, binary.markers())?;
+    let groups = groups.unwrap_or_default();
     in_order(path, wrappers, &groups, report);
-    for group in &groups {
-        check_group(path, group, faults, context, report)?;
-    }
-    Ok(())
+    let mut groups = groups.iter();
+    groups.try_for_each(|group| check_group(path, group, faults, context, report))
 }
 
 /// Whether both paths are names of one file: its kernels are named after one of them.

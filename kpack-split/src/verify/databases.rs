@@ -2,23 +2,20 @@
 
 use std::path::Path;
 
-use super::archive::counted;
 use super::{Outcome, Report, Subject};
 use crate::Error;
-use crate::artifact::classify::{Observation, Topic, classify_databases};
+use crate::artifact::classify::{Classification, Observation, Topic, classify_databases};
+use crate::input::or_refused;
+use crate::words::counted;
 
 /// Verifies that the database files below `prefix` are undamaged, match the targets in their names,
 /// and come in pairs.
 pub(super) fn verify(prefix: &Path, report: &mut Report) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
-    let content = match classify_databases(prefix) {
-        Ok(content) => content,
-        Err(Error::Refused { path, reason }) => {
-            report.fault(Subject::File, &path, reason);
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
+    let content = or_refused(classify_databases(prefix))?.unwrap_or_else(|(path, reason)| {
+        report.fault(Subject::File, &path, reason);
+        Classification::default()
+    });
     for Observation { topic, path, text } in &content.observations {
         match topic {
             Topic::Contradiction | Topic::Damaged | Topic::Unpaired => {

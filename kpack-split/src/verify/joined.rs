@@ -8,15 +8,15 @@ use kpack_format::TargetId;
 use kpack_format::code_id;
 use kpack_format::digest::{Hasher, Sha256};
 
-use super::archive::counted;
 use super::resolver::Resolver;
 use super::{Context, Report, Subject, means};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
 use crate::input::{Linked, wrapper_error};
+use crate::words::counted;
 
 /// The SHA-256 of code objects, by target and code object index.
-type Digests = BTreeMap<String, BTreeMap<u32, Sha256>>;
+type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;
 
 /// Verifies the device code in a joined binary against the IDs in its marker.
 pub(super) fn verify(
@@ -26,14 +26,13 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<(), Error> {
     let path = &binary.path;
-    let (marker, digests) = match (binary.kept_marker(), digests(binary, fat, &|_| true)) {
-        (Ok(Some(marker)), Ok(digests)) => (marker, digests),
-        (Err(Error::Refused { reason, .. }), _) | (_, Err(Error::Refused { reason, .. })) => {
-            report.fault(Subject::CodeObjects, path, reason);
-            return Ok(());
-        }
-        (Err(error), _) | (_, Err(error)) => return Err(error),
-        (Ok(None), _) => return Ok(()),
+    let read = binary.kept_marker().and_then(|marker| {
+        let digests = digests(binary, fat, &|_| true)?;
+        Ok(marker.map(|marker| (marker, digests)))
+    });
+    let read = report.accepted(Subject::CodeObjects, path, read)?;
+    let Some((marker, digests)) = read.flatten() else {
+        return Ok(());
     };
     for (target, checksums) in &digests {
         if marker.accepts(target, code_id(checksums)) {
@@ -114,8 +113,8 @@ fn digests(
     binary: &Linked,
     fat: &FatBinary,
     wanted: &dyn Fn(&TargetId) -> bool,
-) -> Result<Digests, Error> {
-    let mut digests = Digests::new();
+) -> Result<Checksums, Error> {
+    let mut digests = Checksums::new();
     let mut reader = BufReader::new(binary.image.source());
     let mut buffer = Vec::new();
     for (wrapper, bundle) in fat.wrappers.iter().zip(binary.bundles(&fat.wrappers)) {

@@ -7,20 +7,16 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::manifest::Manifest;
 use kpack_format::names::Group;
 
-use super::archive::counted;
 use super::{Context, Report, Subject, means};
 use crate::Error;
 use crate::artifact::rules::not_as_listed;
-use crate::input::{manifest_parts, read_manifest};
+use crate::input::{manifest_parts, or_refused, read_manifest};
+use crate::words::{counted, list};
 
 pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
-    let manifest = match read_manifest(path) {
-        Ok(manifest) => manifest,
-        Err(Error::Refused { reason, .. }) => {
-            report.fault(Subject::Manifest, path, reason.to_string());
-            return Ok(());
-        }
-        Err(error) => return Err(error),
+    let manifest = report.accepted(Subject::Manifest, path, read_manifest(path))?;
+    let Some(manifest) = manifest else {
+        return Ok(());
     };
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -88,10 +84,7 @@ impl Check<'_> {
     /// The targets that the installed fragments list, if the module has fragments.
     fn here(&self, group: &Group) -> Result<BTreeSet<String>, Error> {
         let mut here = BTreeSet::new();
-        let there = self
-            .directories
-            .iter()
-            .filter(|directory| directory.is_dir());
+        let there = self.directories.iter().filter(|path| path.is_dir());
         for directory in there.filter(|_| !self.is_part) {
             for (_, part) in manifest_parts(directory, group)? {
                 here.extend(part.kpack_files.into_keys());
@@ -131,7 +124,7 @@ impl Check<'_> {
                 continue;
             };
             checked += 1;
-            for reason in not_as_listed(&archive, group, file, &self.context.digests)? {
+            for reason in not_as_listed(&archive, group, file, &self.context.archives)? {
                 self.fault(format!("`{name}` for {target} {reason}"));
             }
         }
@@ -153,8 +146,7 @@ impl Check<'_> {
         let files = &self.manifest.kpack_files;
         for wanted in &self.context.options.targets {
             if !files.keys().any(|target| means(wanted, target)) {
-                let there: Vec<&str> = files.keys().map(String::as_str).collect();
-                let there = there.join(", ");
+                let there = list(files.keys());
                 self.faults
                     .push(format!("does not list {wanted}; it lists {there}"));
             }
@@ -167,10 +159,10 @@ impl Check<'_> {
                 let name = entry.file_name();
                 let Some(name) = name.to_str() else { continue };
                 // Other archives belong to a module whose name starts like this one's.
-                let target = group.target_of(name);
-                let is_own = target
-                    .is_some_and(|target| self.context.archives.is_for(&entry.path(), &target));
-                if is_own && !listed.contains(name) {
+                if let Some(target) = group.target_of(name)
+                    && !listed.contains(name)
+                    && self.context.archives.is_for(&entry.path(), &target)?
+                {
                     self.faults
                         .push(format!("does not list `{name}`, which is beside it"));
                 }
@@ -185,11 +177,9 @@ fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let whole = match read_manifest(path) {
-        Ok(whole) => whole,
-        // An unreadable manifest is reported on its own.
-        Err(Error::Refused { .. }) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+    // An unreadable manifest is reported on its own.
+    let Ok(whole) = or_refused(read_manifest(path))? else {
+        return Ok(Vec::new());
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut reasons = Vec::new();
@@ -243,21 +233,16 @@ fn prefix_fits(manifest: &Path, prefix: &str) -> Result<(), String> {
     {
         return Err(format!("its `prefix` `{prefix}` leaves the install prefix"));
     }
-    let claimed: std::path::PathBuf = claimed
-        .components()
-        .filter(|part| *part != Component::CurDir)
-        .collect();
+    let parts = claimed.components();
+    let claimed: PathBuf = parts.filter(|part| *part != Component::CurDir).collect();
     let place = fs::canonicalize(manifest).unwrap_or_else(|_| manifest.to_owned());
-    let holder = place
-        .parent()
-        .and_then(Path::parent)
-        .unwrap_or(Path::new("/"));
-    if holder.ends_with(&claimed) {
-        Ok(())
-    } else {
-        Err(format!(
+    let holder = place.parent().and_then(Path::parent);
+    let holder = holder.unwrap_or(Path::new("/"));
+    match holder.ends_with(&claimed) {
+        true => Ok(()),
+        false => Err(format!(
             "its `prefix` is `{prefix}`, but its directory is in `{}`",
             holder.display()
-        ))
+        )),
     }
 }

@@ -24,7 +24,6 @@ use kpack_format::TargetId;
 use walkdir::WalkDir;
 
 use crate::Error;
-use crate::artifact::rules::Digests;
 use crate::elf::Image;
 use crate::input::{self, Archives, FileKind, Linked};
 use crate::leftover::{self, is_leftover};
@@ -89,7 +88,6 @@ fn verify_all(
         artifacts: Artifacts::find(paths)?,
         whole: BTreeSet::new(),
         reached: Mutex::default(),
-        digests: Digests::default(),
         archives: Archives::default(),
     };
     if let Some(original) = &options.against {
@@ -206,7 +204,6 @@ struct Context<'a> {
     /// Undamaged archives, by their resolved paths.
     whole: BTreeSet<PathBuf>,
     reached: Mutex<BTreeMap<PathBuf, Reached>>,
-    digests: Digests,
     archives: Archives,
 }
 

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::Path;
 
-use super::archive::counted;
 use super::joined;
 use super::resolver::Resolver;
 use super::{Context, Options, Outcome, Report, Subject};
 use kpack_format::TargetId;
-use kpack_format::offload_bundle::DeviceCode as DeviceCodeObject;
+use kpack_format::offload_bundle;
 
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
-use crate::input::{Linked, Marked, open_bundle, wrapper_error};
+use crate::input::{Linked, Marked, open_bundle, or_refused, wrapper_error};
+use crate::words::{counted, list};
 
 /// Compares the split binary at `path` with `original`.
 pub(super) fn compare(
@@ -50,11 +50,10 @@ pub(super) fn compare(
 
     let count = fat.wrappers.len() + fat.split_before.len();
     if wrappers.len() != count {
-        let indices = wrappers.iter().map(|w| w.co_index.to_string());
         let text = format!(
             "has {} with index {}; the original has {}",
             counted(wrappers.len(), "wrapper"),
-            Vec::from_iter(indices).join(", "),
+            list(wrappers.iter().map(|wrapper| wrapper.co_index)),
             counted(count, "wrapper"),
         );
         report.fault(Subject::CodeObjects, path, text);
@@ -105,7 +104,11 @@ impl Kernels {
 
     /// Compares a code object with `code`, the original's, in each archive that has it: archives of
     /// several groups of targets may. Returns the faults.
-    fn faults(&mut self, position: u32, code: &DeviceCodeObject) -> Result<Vec<String>, Error> {
+    fn faults(
+        &mut self,
+        position: u32,
+        code: &offload_bundle::DeviceCode,
+    ) -> Result<Vec<String>, Error> {
         let target = code.target.to_string();
         let mut faults = Vec::new();
         let mut places = Vec::new();
@@ -115,17 +118,17 @@ impl Kernels {
             for &place in &places {
                 let read = resolver.read(place, *index, &target);
                 let path = resolver.path(place);
-                let reason = match read.map_err(|error| Error::archive(path, "read", error)) {
+                let read = read.map_err(|error| Error::archive(path, "read", error));
+                let reason = match or_refused(read)? {
                     Ok(bytes) if bytes == code.bytes => continue,
                     Ok(bytes) => difference(&code.bytes, &bytes),
-                    Err(Error::Refused { reason, .. }) => reason.to_string(),
-                    Err(error) => return Err(error),
+                    Err((_, reason)) => reason,
                 };
                 faults.push(format!("{reason}, in `{}`", path.display()));
             }
         }
         if places.is_empty() {
-            let text = "the original has a code object, the kpacks have none (to leave targets out, \
+            let text = "the original has a code object, the archives have none (to leave targets out, \
                         name those to verify)";
             faults.push(text.to_owned());
         }
@@ -186,7 +189,7 @@ fn compare_code(
         let in_both = fat.wrappers.iter().any(|w| w.co_index == *index);
         if in_both && options.wants(target) {
             let text = format!(
-                "index {index} for {target}: the kpacks have a code object, the original has none"
+                "index {index} for {target}: the archives have a code object, the original has none"
             );
             report.fault(Subject::CodeObjects, path, text);
         }

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::Error;
+use crate::input::or_refused;
+
 /// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,10 +70,8 @@ pub struct Report {
 impl Report {
     /// Number of checks with this outcome.
     pub fn count(&self, outcome: Outcome) -> usize {
-        self.checks
-            .iter()
-            .filter(|check| check.outcome == outcome)
-            .count()
+        let checks = self.checks.iter();
+        checks.filter(|check| check.outcome == outcome).count()
     }
 
     /// Whether there are no faults.
@@ -82,6 +83,19 @@ impl Report {
     pub(super) fn extend(&mut self, others: impl IntoIterator<Item = Self>) {
         let checks = others.into_iter().flat_map(|other| other.checks);
         self.checks.extend(checks);
+    }
+
+    /// The result; one that was refused is a fault.
+    pub(super) fn accepted<T>(
+        &mut self,
+        subject: Subject,
+        path: &Path,
+        result: Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let accepted = or_refused(result)?;
+        Ok(accepted
+            .map_err(|(_, reason)| self.fault(subject, path, reason))
+            .ok())
     }
 
     pub(super) fn add(

@@ -7,11 +7,11 @@ use kpack_format::TargetId;
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
-use super::archive::counted;
 use super::resolver::{Obstacle, Place, Resolver};
 use super::{Context, Options, Outcome, Report, Subject, means};
 use crate::Error;
-use crate::input::read_manifest;
+use crate::input::{or_refused, read_manifest};
+use crate::words::{counted, list};
 
 /// The code objects that wrappers with one marker need, and where they are.
 struct Resolution<'a> {
@@ -66,7 +66,7 @@ pub(super) fn verify(
             report.fault(Subject::Resolution, path, text);
         }
     }
-    required_are_there(path, marker, &this.resolver, this.options, report)?;
+    this.required_are_there(report)?;
     let mut targets = this.resolver.targets();
     targets.retain(|target| this.options.wants(target));
     for target in &targets {
@@ -77,11 +77,7 @@ pub(super) fn verify(
     this.read(context, report)?;
     let found: usize = this.count_by_index.values().sum();
     if report.count(Outcome::Fault) == faults && found > 0 {
-        let text = format!(
-            "{} for {}",
-            counted(found, "code object"),
-            targets.join(", ")
-        );
+        let text = format!("{} for {}", counted(found, "code object"), list(&targets));
         report.ok(Subject::Resolution, path, text);
     }
     Ok(())
@@ -106,12 +102,8 @@ impl Resolution<'_> {
             return;
         }
         let text = match absent.len() == self.indices.len() {
-            true => format!("the kpack for {target} has no code object of this binary"),
-            false => {
-                let indices: Vec<String> = absent.iter().map(u32::to_string).collect();
-                let indices = indices.join(", ");
-                format!("no code object for {target} at index {indices}")
-            }
+            true => format!("the archive for {target} has no code object of this binary"),
+            false => format!("no code object for {target} at index {}", list(&absent)),
         };
         // Not every part of a binary need be compiled for every target. A target is required if the
         // marker has its code ID, or if the caller names it.
@@ -139,14 +131,11 @@ impl Resolution<'_> {
     /// Reports indices without a code object for any target.
     fn nowhere(&self, targets: &[String], report: &mut Report) {
         let empty = self.count_by_index.iter().filter(|(_, count)| **count == 0);
-        if !self.resolver.other_builds.is_empty() {
+        let nowhere = list(empty.map(|(index, _)| index));
+        if nowhere.is_empty() || targets.is_empty() || !self.resolver.other_builds.is_empty() {
             return;
         }
-        let nowhere: Vec<String> = empty.map(|(index, _)| index.to_string()).collect();
-        if nowhere.is_empty() || targets.is_empty() {
-            return;
-        }
-        let text = format!("no kpack has a code object at index {}", nowhere.join(", "));
+        let text = format!("no archive has a code object at index {nowhere}");
         // If only some targets are verified, another target's archive may have the code object.
         let outcome = match self.options.targets.is_empty() {
             true => Outcome::Fault,
@@ -159,12 +148,10 @@ impl Resolution<'_> {
     fn stale(&self, report: &mut Report) {
         let entries = self.resolver.entries().into_iter();
         let stale = entries.filter(|(index, _)| !self.indices.contains(index));
-        let stale: BTreeSet<String> = stale.map(|(index, _)| index.to_string()).collect();
+        let stale: BTreeSet<u32> = stale.map(|(index, _)| index).collect();
         if !stale.is_empty() {
-            let text = format!(
-                "the kpacks have entries at index {} that no wrapper uses",
-                Vec::from_iter(stale).join(", ")
-            );
+            let stale = list(stale);
+            let text = format!("the archives have entries at index {stale} that no wrapper uses");
             report.note(Subject::Resolution, self.path, text);
         }
     }
@@ -185,58 +172,54 @@ impl Resolution<'_> {
         }
         Ok(())
     }
-}
 
-/// Reports targets without an archive, if the manifest lists them or the caller names them.
-fn required_are_there(
-    path: &Path,
-    marker: &Marker,
-    resolver: &Resolver,
-    options: &Options,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let found = || resolver.kpacks.targets();
-    let missing = options.targets.iter();
-    let missing = missing.filter(|wanted| !found().any(|target| means(wanted, target)));
-    let required = found().filter(|target| options.wants(target));
-    let required: Vec<String> = required
-        .map(str::to_owned)
-        .chain(missing.map(TargetId::to_string))
-        .collect();
-    let none_are_expected =
-        || Ok(marker.code_ids.is_empty() && none_are_listed(&resolver.kpacks.manifests)?);
-    if required.is_empty() && none_are_expected()? {
-        let text = "its manifest lists no kpack: splitting left out all of its device code";
-        report.note(Subject::Resolution, path, text);
-    } else if required.is_empty() {
-        let text = format!(
-            "no kpack found; its search path is `{}`",
-            marker.kpack_search_paths.join("`, `")
-        );
-        report.fault(Subject::Resolution, path, text);
+    /// Reports targets without an archive, if the manifest lists them or the caller names them.
+    fn required_are_there(&self, report: &mut Report) -> Result<(), Error> {
+        let kpacks = &self.resolver.kpacks;
+        let missing = self.options.targets.iter();
+        let missing = missing.filter(|wanted| !kpacks.targets().any(|own| means(wanted, own)));
+        let required = kpacks.targets().filter(|own| self.options.wants(own));
+        let required = required.map(str::to_owned);
+        let required: Vec<String> = required.chain(missing.map(TargetId::to_string)).collect();
+        if required.is_empty() {
+            let is_expected =
+                self.marker.code_ids.is_empty() && none_are_listed(&kpacks.manifests)?;
+            let paths = self.marker.kpack_search_paths.join("`, `");
+            let (outcome, text) = match is_expected {
+                true => (
+                    Outcome::Note,
+                    "its manifest lists no archive: splitting left out all of its device code"
+                        .to_owned(),
+                ),
+                false => (
+                    Outcome::Fault,
+                    format!("no archive found; its search path is `{paths}`"),
+                ),
+            };
+            report.add(outcome, Subject::Resolution, self.path, text);
+        }
+        for target in required {
+            let text = match self.resolver.obstacle(&target) {
+                Some(Obstacle::Missing(Some(place))) => format!(
+                    "the manifest lists an archive for {target}, but `{}` is missing",
+                    place.display()
+                ),
+                Some(Obstacle::Missing(None)) => format!("no archive for {target}"),
+                _ => continue,
+            };
+            report.fault(Subject::Resolution, self.path, text);
+        }
+        Ok(())
     }
-    for target in required {
-        let text = match resolver.obstacle(&target) {
-            Some(Obstacle::Missing(Some(place))) => format!(
-                "the manifest lists a kpack for {target}, but `{}` is missing",
-                place.display()
-            ),
-            Some(Obstacle::Missing(None)) => format!("no kpack for {target}"),
-            _ => continue,
-        };
-        report.fault(Subject::Resolution, path, text);
-    }
-    Ok(())
 }
 
 /// Whether there are manifests, and all of them can be read and list no archive. Archives that were
 /// lost are still listed.
 fn none_are_listed(manifests: &[PathBuf]) -> Result<bool, Error> {
     for manifest in manifests {
-        match read_manifest(manifest) {
-            Ok(manifest) if manifest.kpack_files.is_empty() => {}
-            Ok(_) | Err(Error::Refused { .. }) => return Ok(false),
-            Err(error) => return Err(error),
+        let manifest = or_refused(read_manifest(manifest))?;
+        if manifest.map_or(true, |manifest| !manifest.kpack_files.is_empty()) {
+            return Ok(false);
         }
     }
     Ok(!manifests.is_empty())

@@ -10,7 +10,9 @@ use kpack_format::names::KernelName;
 
 use super::archive;
 use crate::Error;
-use crate::input::{Archives, Kpacks, OpenArchive, Overlay, find_kpacks, read_manifest};
+use crate::input::{
+    Archives, Kpacks, OpenArchive, Overlay, find_kpacks, or_refused, read_manifest,
+};
 use crate::parallel::lock;
 
 /// The opened archives of a split binary.
@@ -68,23 +70,24 @@ impl Resolver {
         let (mut damaged, mut other_builds) = (Vec::new(), Vec::new());
         for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
             let (target, path) = (kpack.target.clone(), kpack.path.clone());
-            match opened.open(&path) {
-                Ok(archive) => {
-                    let id = lock(&archive).toc().code_id(kernel_name, &target);
-                    let is_of_another_build = !marker.accepts(&target, id);
-                    if is_of_another_build {
-                        other_builds.push((target.clone(), path.clone()));
-                    }
-                    archives.push(Opened {
-                        target,
-                        path,
-                        archive,
-                        is_of_another_build,
-                    });
+            let archive = match or_refused(opened.open(&path))? {
+                Ok(archive) => archive,
+                Err((_, reason)) => {
+                    damaged.push((path, reason));
+                    continue;
                 }
-                Err(Error::Refused { reason, .. }) => damaged.push((path, reason.to_string())),
-                Err(error) => return Err(error),
+            };
+            let id = lock(&archive).toc().code_id(kernel_name, &target);
+            let is_of_another_build = !marker.accepts(&target, id);
+            if is_of_another_build {
+                other_builds.push((target.clone(), path.clone()));
             }
+            archives.push(Opened {
+                target,
+                path,
+                archive,
+                is_of_another_build,
+            });
         }
         Ok(Self {
             kernel_name: kernel_name.to_owned(),
@@ -111,16 +114,12 @@ impl Resolver {
                 continue;
             }
             let open = lock(&opened.archive);
-            let targets = open.toc().kernels.get(&kernel);
-            places.extend(
-                targets
-                    .and_then(|targets| targets.get(target))
-                    .map(|found| Place {
-                        archive,
-                        ordinal: found.ordinal,
-                        size: found.original_size,
-                    }),
-            );
+            let found = open.toc().entry(&kernel, target);
+            places.extend(found.map(|found| Place {
+                archive,
+                ordinal: found.ordinal,
+                size: found.original_size,
+            }));
         }
         places
     }

@@ -7,18 +7,19 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::names::{is_archive, is_manifest};
 
-use super::archive::counted;
+use super::artifacts::Set;
 use super::{Context, Outcome, Report, Subject, original};
 use crate::Error;
-use crate::artifact::classify::{Class, Entry, Node, classify, walk_error};
+use crate::artifact::classify::{Class, Entry, Node, classify};
 use crate::artifact::databases::{ForAll, Selection, for_all, recognise};
 use crate::artifact::differences::same_bytes;
 use crate::artifact::manifest_txt;
 use crate::artifact::shared::Entries;
 use crate::artifact::split::artifact_prefix;
-use crate::artifact::tree::{is_artifact, is_of_group};
-use crate::input::Linked;
+use crate::artifact::tree::{Role, is_artifact};
+use crate::input::{Linked, or_refused};
 use crate::parallel;
+use crate::words::{counted, list_some};
 
 /// Maximum number of lost entries that a fault names.
 const MOST_NAMES: usize = 5;
@@ -46,7 +47,7 @@ pub(super) fn compare(
             report.fault(Subject::Files, unsplit, text);
             return Ok(());
         };
-        return artifact(unsplit, &set.roots, context, report);
+        return artifact(unsplit, set, context, report);
     }
     let mut artifacts: Vec<PathBuf> = Vec::new();
     for entry in fs::read_dir(unsplit).map_err(|e| Error::io(unsplit, "list", e))? {
@@ -71,7 +72,7 @@ pub(super) fn compare(
         let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
         let name = artifact_prefix(&name);
         match sets().find(|set| set.component == name) {
-            Some(set) => artifact(&unsplit, &set.roots, context, report)?,
+            Some(set) => artifact(&unsplit, set, context, report)?,
             None => {
                 let text = format!("there is no split artifact {name}_generic");
                 report.fault(Subject::Files, &unsplit, text);
@@ -83,27 +84,27 @@ pub(super) fn compare(
 
 fn artifact(
     unsplit: &Path,
-    roots: &[PathBuf],
+    set: &Set,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let prefixes = manifest_txt::read(unsplit)?;
-    let has_groups = roots.iter().any(|root| is_of_group(root));
+    let pair = |prefix: &str| Pair {
+        unsplit: unsplit.join(prefix),
+        roots: set
+            .roots
+            .iter()
+            .map(|(root, _)| root.join(prefix))
+            .collect(),
+        has_groups: set.roots.iter().any(|(_, role)| *role == Role::Group),
+    };
     for prefix in &prefixes {
         if unsplit.join(prefix).is_dir() {
-            let pair = Pair {
-                unsplit: unsplit.join(prefix),
-                roots: roots.iter().map(|root| root.join(prefix)).collect(),
-                has_groups,
-            };
-            pair.compare(context, report)?;
+            pair(prefix).compare(context, report)?;
         }
     }
-    let whole = Pair {
-        unsplit: unsplit.to_owned(),
-        roots: roots.to_vec(),
-        has_groups,
-    };
+    let mut whole = pair("");
+    whole.unsplit = unsplit.to_owned();
     whole.compare_outside(&prefixes, context, report)
 }
 
@@ -120,11 +121,8 @@ impl Pair {
         let faults = report.count(Outcome::Fault);
         let content = classify(&self.unsplit, &Selection::Auto)?;
         let entries = &content.entries;
-        let wanted = |entry: &&Entry| match &entry.class {
-            Class::Target { target, .. } => context.options.wants(&target.to_string()),
-            _ => true,
-        };
-        let compared: Vec<&Entry> = entries.iter().filter(wanted).collect();
+        let compared = entries.iter().filter(|entry| is_wanted(entry, context));
+        let compared: Vec<&Entry> = compared.collect();
         let left_out = entries.len() - compared.len();
         let mut files = 0;
         for (own, is_file) in parallel::try_map(compared, |entry| self.entry(entry, context))? {
@@ -192,7 +190,7 @@ impl Pair {
         let mut expected = BTreeSet::new();
         let mut files = 0;
         for entry in manifest_txt::walk_outside(&self.unsplit, prefixes) {
-            let entry = entry.map_err(|error| walk_error(&self.unsplit, error))?;
+            let entry = entry?;
             let unsplit = entry.path();
             let path = unsplit.strip_prefix(&self.unsplit).unwrap_or(unsplit);
             expected.insert(path.to_owned());
@@ -220,9 +218,9 @@ impl Pair {
             }
         }
         for root in &self.roots {
-            for entry in manifest_txt::outside(root, prefixes).flatten() {
+            for entry in manifest_txt::walk_outside(root, prefixes).flatten() {
                 let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
-                if !expected.contains(path) {
+                if !entry.file_type().is_dir() && !expected.contains(path) {
                     let text = "is not in the unsplit tree";
                     report.fault(Subject::Files, entry.path(), text);
                 }
@@ -302,30 +300,32 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         for root in self.roots.iter().filter(|root| root.is_dir()) {
-            let content = match classify(root, &Selection::Auto) {
+            let content = match or_refused(classify(root, &Selection::Auto))? {
                 Ok(content) => content,
-                Err(Error::Refused { path, reason }) => {
+                Err((path, reason)) => {
                     report.fault(Subject::Files, &path, reason);
                     continue;
                 }
-                Err(error) => return Err(error),
             };
             for entry in content.entries {
-                let made = |path: &Path| is_archive(path) || is_manifest(path);
-                // Ignore targets that the caller did not ask for.
-                let asked_for = match &entry.class {
-                    Class::Target { target, .. } => context.options.wants(&target.to_string()),
-                    _ => true,
-                };
+                let made = is_archive(&entry.path) || is_manifest(&entry.path);
                 let is_directory = matches!(entry.node, Node::Directory { .. });
-                let known = expected.contains(&entry.path) || made(&entry.path);
-                if !is_directory && asked_for && !known {
+                let known = is_directory || made || expected.contains(&entry.path);
+                if !known && is_wanted(&entry, context) {
                     let text = "is not in the unsplit tree";
                     report.fault(Subject::Files, &root.join(entry.path), text);
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the caller did not leave out its target.
+fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
+    match &entry.class {
+        Class::Target { target, .. } => context.options.wants(&target.to_string()),
+        _ => true,
     }
 }
 
@@ -340,13 +340,8 @@ fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<S
     let (Ok(now), Ok(then)) = (now, then) else {
         return Ok(other_bytes());
     };
-    let lost = then.not_in(&now);
-    Ok((!lost.is_empty()).then(|| {
-        let more = match lost.len().saturating_sub(MOST_NAMES) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let (noun, lost) = (then.noun(), lost[..lost.len().min(MOST_NAMES)].join(", "));
-        format!("lacks what the file in the unsplit tree has {noun} {lost}{more}")
-    }))
+    let lost = list_some(then.not_in(&now), MOST_NAMES);
+    let noun = then.noun();
+    let text = || format!("lacks what the file in the unsplit tree has {noun} {lost}");
+    Ok((!lost.is_empty()).then(text))
 }

@@ -45,7 +45,7 @@ pub(crate) fn planned(tree: &Tree, configuration: &str) -> Plan {
 pub(crate) fn recombine(tree: &Tree, configuration: &str) -> Plan {
     let options = options(tree, configuration);
     let plan = plan(&options, &|_, _| {}).unwrap();
-    plan.apply(&options, &|_| {}).unwrap();
+    plan.apply(&options, &()).unwrap();
     plan
 }
 

@@ -11,9 +11,8 @@ use crate::report::Progress;
 use crate::store::{CreatedDirectories, Directory};
 
 impl Plan {
-    /// Writes the artifacts of the components that did not fail. `on_bytes` is called with the size
-    /// of each file that was copied. Returns the components that failed now, and why; the others are
-    /// written.
+    /// Writes the artifacts of the components that did not fail. `progress` gets the size of each file
+    /// that was copied. Returns the components that failed now, and why; the others are written.
     ///
     /// A component's artifacts are written under a hidden name, and renamed when all of them are
     /// complete and durable; existing artifacts of these names are replaced. Where a generic artifact
@@ -25,7 +24,7 @@ impl Plan {
     pub fn apply(
         &self,
         options: &Options,
-        on_bytes: &(dyn Fn(u64) + Sync),
+        progress: &dyn Progress,
     ) -> Result<BTreeMap<String, Error>, Error> {
         if self.failed.len() == self.components {
             self.failure(&options.shards_dir)?;
@@ -33,25 +32,21 @@ impl Plan {
         let mut made = CreatedDirectories::default();
         let directory = Directory::make(&options.output_dir, &mut made)?;
         directory.lock()?;
+        progress.start(self.writable().map(|artifact| artifact.size).sum());
 
         let mut components: BTreeMap<&str, Vec<&Artifact>> = BTreeMap::new();
         for artifact in self.writable() {
             let own = components.entry(&artifact.component).or_default();
             own.push(artifact);
         }
-        let staged = parallel::with_jobs(options.jobs, || {
+        // Each component is locked only while it is written: other runs may wait for it.
+        let written = parallel::with_jobs(options.jobs, || {
             parallel::map(components, |(component, artifacts)| {
-                let staged = stage(component, &artifacts, options, &OnBytes(on_bytes));
-                (component, staged.map(|stage| (stage, artifacts)))
+                let written = write(component, &artifacts, options, progress);
+                Some((component.to_owned(), written.err()?))
             })
         });
-        let mut failed = BTreeMap::new();
-        for (component, staged) in staged {
-            let published = staged.and_then(|(stage, artifacts)| publish(stage, &artifacts));
-            if let Err(error) = published {
-                failed.insert(component.to_owned(), error);
-            }
-        }
+        let mut failed: BTreeMap<String, Error> = written.into_iter().flatten().collect();
         if self.failed.len() + failed.len() == self.components
             && let Some((_, error)) = failed.pop_first()
         {
@@ -61,13 +56,13 @@ impl Plan {
     }
 }
 
-/// Writes the artifacts of a component.
-fn stage(
+/// Writes and publishes the artifacts of a component.
+fn write(
     component: &str,
     artifacts: &[&Artifact],
     options: &Options,
     progress: &dyn Progress,
-) -> Result<Stage, Error> {
+) -> Result<(), Error> {
     let stage = Stage::lock(&options.output_dir, component)?;
     for artifact in artifacts {
         mark::check_replaceable(&stage.output(&artifact.name))?;
@@ -76,22 +71,11 @@ fn stage(
         stage.write(&artifact.name, &artifact.output, progress)?;
         stage.finish(&artifact.name, &artifact.output)
     })?;
-    Ok(stage)
-}
-
-fn publish(stage: Stage, artifacts: &[&Artifact]) -> Result<(), Error> {
-    let (generic, groups): (Vec<&Artifact>, Vec<&Artifact>) = artifacts
-        .iter()
-        .partition(|artifact| artifact.group.is_none());
-    let groups: Vec<&str> = groups.iter().map(|group| &*group.name).collect();
-    stage.publish(&groups, generic.first().map(|generic| &*generic.name))
-}
-
-/// Calls a function with the sizes of files.
-struct OnBytes<'a>(&'a (dyn Fn(u64) + Sync));
-
-impl Progress for OnBytes<'_> {
-    fn advance(&self, bytes: u64) {
-        (self.0)(bytes);
-    }
+    let names = |is_group: bool| {
+        let own = artifacts.iter();
+        own.filter(move |artifact| artifact.group.is_some() == is_group)
+            .map(|artifact| artifact.name.as_str())
+    };
+    let groups: Vec<&str> = names(true).collect();
+    stage.publish(&groups, names(false).next())
 }

@@ -11,9 +11,9 @@ use kpack_format::archive::Toc;
 use crate::Error;
 use crate::artifact::classify::Node;
 use crate::artifact::differences;
-use crate::artifact::rules::Digests;
 use crate::artifact::tree::{Item, Tree};
-use crate::input;
+use crate::input::Archives;
+use crate::words::list_some;
 
 /// A difference between two trees at a path.
 #[derive(Debug)]
@@ -43,21 +43,22 @@ pub(super) enum DifferenceKind {
 
 /// The differences between two trees, without manifests of kpacks and entries that `compared` rejects.
 /// If one tree lacks a directory, its entries are not listed.
-pub(super) fn differences(
-    first: &Tree,
-    second: &Tree,
-    digests: &Digests,
+pub(super) fn differences<'t>(
+    first: &'t Tree,
+    second: &'t Tree,
+    archives: &Archives,
     compared: impl Fn(&Path, &Item) -> bool,
 ) -> Result<Vec<Difference>, Error> {
     let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
     let mut found = Vec::new();
-    for (path, item) in first
-        .entries
-        .iter()
-        .filter(|(path, item)| counts(path, item))
-    {
+    let entries = |tree: &'t Tree| {
+        tree.entries
+            .iter()
+            .filter(|(path, item)| counts(path, item))
+    };
+    for (path, item) in entries(first) {
         if let Some(theirs) = second.entries.get(path)
-            && let Some((kind, text)) = difference(item, theirs, digests)?
+            && let Some((kind, text)) = difference(item, theirs, archives)?
         {
             let path = path.clone();
             found.push(Difference { path, kind, text });
@@ -68,11 +69,7 @@ pub(super) fn differences(
         (DifferenceKind::OnlySecond, second, first),
     ] {
         let mut lacks = PathBuf::from("/");
-        for (path, item) in tree
-            .entries
-            .iter()
-            .filter(|(path, item)| counts(path, item))
-        {
+        for (path, item) in entries(tree) {
             let is_there = other.entries.contains_key(path);
             if !is_there && !path.starts_with(&lacks) {
                 lacks.clone_from(path);
@@ -88,7 +85,7 @@ pub(super) fn differences(
 fn difference(
     first: &Item,
     second: &Item,
-    digests: &Digests,
+    archives: &Archives,
 ) -> Result<Option<(DifferenceKind, String)>, Error> {
     let nature = |item: &Item| match item.node {
         Node::Directory { .. } => "a directory",
@@ -114,16 +111,14 @@ fn difference(
         Node::File { .. } => {
             let (a, b) = (mode(&first.from)?, mode(&second.from)?);
             if a != b {
-                return Ok(Some((
-                    DifferenceKind::Content,
-                    format!("mode {a:o} against {b:o}"),
-                )));
+                let text = format!("mode {a:o} against {b:o}");
+                return Ok(Some((DifferenceKind::Content, text)));
             }
             if first.is_kpack() && second.is_kpack() {
-                return archives(first, second);
+                return kernels_differ(first, second, archives);
             }
             let same = first.size() == second.size()
-                && digests.of(&first.from)? == digests.of(&second.from)?;
+                && archives.digest(&first.from)? == archives.digest(&second.from)?;
             if same {
                 return Ok(None);
             }
@@ -145,18 +140,19 @@ fn mode(path: &Path) -> Result<u32, Error> {
 type Kernels = BTreeMap<(String, String), Option<Sha256>>;
 
 /// The difference between the kernels of two archives, however they are compressed.
-fn archives(first: &Item, second: &Item) -> Result<Option<(DifferenceKind, String)>, Error> {
-    let (a, b) = (
-        input::open_archive(&first.from)?,
-        input::open_archive(&second.from)?,
-    );
-    let (ours, theirs) = (kernels(a.toc()), kernels(b.toc()));
+fn kernels_differ(
+    first: &Item,
+    second: &Item,
+    archives: &Archives,
+) -> Result<Option<(DifferenceKind, String)>, Error> {
+    let (a, b) = (archives.toc(&first.from)?, archives.toc(&second.from)?);
+    let (ours, theirs) = (kernels(&a), kernels(&b));
     let only = |own: &Kernels, other: &Kernels| -> BTreeSet<String> {
         let names = own.keys().filter(|key| !other.contains_key(*key));
         names.map(|(kernel, _)| kernel.clone()).collect()
     };
     let (only_first, only_second) = (only(&ours, &theirs), only(&theirs, &ours));
-    let summed = a.toc().checksums.is_some() && b.toc().checksums.is_some();
+    let summed = a.checksums.is_some() && b.checksums.is_some();
     let differ = ours.iter().filter(|(key, sum)| {
         let theirs = theirs.get(*key);
         theirs.is_some_and(|theirs| theirs != *sum)
@@ -164,7 +160,7 @@ fn archives(first: &Item, second: &Item) -> Result<Option<(DifferenceKind, Strin
     let differ: BTreeSet<String> = differ.map(|((kernel, _), _)| kernel.clone()).collect();
     let same_names = only_first.is_empty() && only_second.is_empty();
     if same_names && (!summed || differ.is_empty()) {
-        if summed && a.toc().group_name == b.toc().group_name {
+        if summed && a.group_name == b.group_name {
             return Ok(None);
         }
         let difference = differences::explain(&first.from, &second.from)?;
@@ -176,11 +172,9 @@ fn archives(first: &Item, second: &Item) -> Result<Option<(DifferenceKind, Strin
         (&only_first, format!("only shard {} has", first.shard)),
         (&only_second, format!("only shard {} has", second.shard)),
     ] {
-        let Some(one) = names.first() else { continue };
-        parts.push(match names.len() - 1 {
-            0 => format!("{what} {one}"),
-            more => format!("{what} {one} and {more} more"),
-        });
+        if !names.is_empty() {
+            parts.push(format!("{what} {}", list_some(names, 1)));
+        }
     }
     let kind = match only_second.is_empty() {
         true => DifferenceKind::Content,

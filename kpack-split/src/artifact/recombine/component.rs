@@ -16,12 +16,13 @@ use crate::Error;
 use crate::artifact::classify::Topic;
 use crate::artifact::databases::Selection;
 use crate::artifact::mark;
-use crate::artifact::names::{self, list};
+use crate::artifact::names;
 use crate::artifact::output::Output;
 use crate::artifact::packaging::TargetGroup;
-use crate::artifact::rules::Digests;
 use crate::artifact::target_name::agrees;
 use crate::artifact::tree::Tree;
+use crate::input::Archives;
+use crate::words::list;
 
 /// How many differences between two trees are listed one by one.
 const MOST_DIFFERENCES: usize = 20;
@@ -31,7 +32,7 @@ pub(super) struct Component<'a> {
     pub(super) name: &'a str,
     pub(super) options: &'a Options,
     pub(super) shards: &'a Shards,
-    pub(super) digests: &'a Digests,
+    pub(super) archives: &'a Archives,
     /// The databases that were split, the same in all shards.
     databases: Selection,
     pub(super) artifacts: Vec<Artifact>,
@@ -43,13 +44,13 @@ impl<'a> Component<'a> {
         name: &'a str,
         options: &'a Options,
         shards: &'a Shards,
-        digests: &'a Digests,
+        archives: &'a Archives,
     ) -> Result<Self, Error> {
         let mut component = Self {
             name,
             options,
             shards,
-            digests,
+            archives,
             databases: Selection::Auto,
             artifacts: Vec::new(),
             findings: Vec::new(),
@@ -244,22 +245,16 @@ impl<'a> Component<'a> {
         groups: &[Tree],
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<(), Error> {
-        let made = manifests::merge(generics, groups, wanted, self.digests)?;
-        for (severity, path, text) in made.findings {
-            self.say(severity, path, text);
-        }
+        let (modules, findings) = manifests::merge(generics, groups, wanted, self.archives)?;
+        self.findings.extend(findings);
         for artifact in &mut self.artifacts {
-            let group = artifact.group.clone();
-            let group = group.as_deref();
-            for module in &made.modules {
-                let targets = &artifact.targets;
-                let Some((path, manifest)) = module.manifest(group, targets) else {
+            for module in &modules {
+                let Some((path, manifest)) = module.manifest(artifact) else {
                     continue;
                 };
-                artifact
-                    .output
-                    .add_bytes(&path, manifest.to_bytes(), &module.like);
-                if group.is_none() {
+                let output = &mut artifact.output;
+                output.add_bytes(&path, manifest.to_bytes(), &module.like);
+                if artifact.group.is_none() {
                     let targets = manifest.kpack_files.keys().filter_map(|t| t.parse().ok());
                     artifact.targets.extend(targets);
                 }

@@ -13,8 +13,9 @@ use crate::artifact::names;
 use crate::artifact::output::Edits;
 use crate::artifact::rules::{Host, Misplaced, belongs, kernels_without_host};
 use crate::artifact::tree::{Item, Role, Tree};
-use crate::input::{self, Linked};
+use crate::input::Linked;
 use crate::object_file::is_object;
+use crate::words::list;
 
 impl<'a> Component<'a> {
     /// Reads the generic artifacts, the primary shard's first, which becomes the output's, and
@@ -88,8 +89,7 @@ impl<'a> Component<'a> {
         let stands_for_it = |shard: &str| shard == primary || !is_built;
         let first = with.first().copied();
         let Some((first, path)) = first.filter(|(shard, _)| stands_for_it(shard)) else {
-            let others: Vec<&str> = self.shards().map(|(shard, _)| shard).collect();
-            let others = others.join(", ");
+            let others = list(self.shards().map(|(shard, _)| shard));
             let text = match first {
                 Some(_) => format!(
                     "it is missing, so there are no host files of {}, which {others} built; choose a \
@@ -149,9 +149,9 @@ impl<'a> Component<'a> {
         for tree in groups {
             let kpacks = tree.entries.iter().filter(|(_, item)| item.is_kpack());
             for (path, item) in kpacks {
-                let archive = input::open_archive(&item.from)?;
+                let toc = self.archives.toc(&item.from)?;
                 let entry = |path: &Path| host.entries.get(path);
-                for (_, found) in kernels_without_host(path, archive.toc(), &host.prefixes, &entry)
+                for found in kernels_without_host(path, &toc, &host.prefixes, &entry).into_values()
                 {
                     if let Host::NotSplit(path) = found {
                         wrong.extend(host.entries.get(&path).map(|item| &item.from));

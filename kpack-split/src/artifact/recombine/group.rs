@@ -79,7 +79,7 @@ impl<'a> Component<'a> {
         for (shard, input) in others {
             let other = self.input(shard, input)?;
             self.nothing_misplaced(&other, target);
-            let mut differences = differences(&taken.tree, &other, self.digests, |_, _| true)?;
+            let mut differences = differences(&taken.tree, &other, self.archives, |_, _| true)?;
             if self.strict() && parts_of_one(&taken.tree, &other, &differences) {
                 differences.clear();
             }

@@ -15,6 +15,7 @@ use crate::artifact::databases::MustMatch;
 use crate::artifact::differences;
 use crate::artifact::tree::{Item, Tree};
 use crate::input;
+use crate::words::list_some;
 
 /// How many bytes of a file are searched for NUL.
 const HEAD: u64 = 1 << 13;
@@ -36,7 +37,7 @@ impl Component<'_> {
         let own = own.flat_map(|(path, ..)| path.ancestors());
         let shared = [first, tree].into_iter().flat_map(around_shared);
         let shared: BTreeSet<&Path> = shared.chain(own).collect();
-        let found = differences(first, tree, self.digests, |path, item| {
+        let found = differences(first, tree, self.archives, |path, item| {
             let counts = compares || matches!(item.node, Node::File { .. });
             counts && item.shared(path).is_none() && !shared.contains(path)
         })?;
@@ -129,31 +130,18 @@ fn host_file(first: &Tree, tree: &Tree, text: &str) -> String {
 
 /// One text for several binaries.
 fn several(paths: &[PathBuf], text: &str) -> String {
-    let names = paths.iter().take(MOST_NAMES);
+    let names = paths.iter();
     let names = names.map(|path| path.file_name().unwrap_or_default().to_string_lossy());
-    let names: Vec<_> = names.collect();
-    let more = match paths.len().saturating_sub(MOST_NAMES) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!(
-        "each of {} binaries {text}: {}{more}",
-        paths.len(),
-        names.join(", ")
-    )
+    let names = list_some(names, MOST_NAMES);
+    format!("each of {} binaries {text}: {names}", paths.len())
 }
 
 /// Whether both have the same file at `path`, whatever its mode.
 fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
     let is_file = |item: &&Item| matches!(item.node, Node::File { .. });
-    let file = |tree: &'_ Tree| {
-        tree.entries
-            .get(path)
-            .filter(is_file)
-            .map(|item| item.from.clone())
-    };
-    match (file(first), file(second)) {
-        (Some(a), Some(b)) => Ok(differences::explain(&a, &b)?.is_none()),
+    let [one, other] = [first, second].map(|tree| tree.entries.get(path).filter(is_file));
+    match (one, other) {
+        (Some(a), Some(b)) => Ok(differences::explain(&a.from, &b.from)?.is_none()),
         _ => Ok(false),
     }
 }

@@ -12,19 +12,12 @@ use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_end};
 
-use super::Severity;
+use super::{Artifact, Finding, Severity};
 use crate::Error;
-use crate::artifact::rules::{Digests, not_as_listed, unreadable};
+use crate::artifact::rules::{not_as_listed, unreadable};
 use crate::artifact::tree::{Item, Tree};
-use crate::input;
+use crate::input::{self, Archives};
 use crate::store::{self, Present};
-
-/// The manifests of all modules, and findings about those of the shards.
-#[derive(Default)]
-pub(super) struct Manifests {
-    pub(super) modules: Vec<Module>,
-    pub(super) findings: Vec<(Severity, PathBuf, String)>,
-}
 
 /// A module's archives in all groups.
 pub(super) struct Module {
@@ -36,52 +29,38 @@ pub(super) struct Module {
 }
 
 impl Module {
-    /// The manifest of the artifact of `group`, which has `targets`, or of the generic one, with
-    /// its path; `None` if the group has nothing of this module.
-    pub(super) fn manifest(
-        &self,
-        group: Option<&str>,
-        targets: &BTreeSet<TargetId>,
-    ) -> Option<(PathBuf, Manifest)> {
+    /// The manifest of an artifact, with its path; `None` if its group has nothing of this module.
+    pub(super) fn manifest(&self, artifact: &Artifact) -> Option<(PathBuf, Manifest)> {
         let mut manifest = self.manifest.clone();
         let module = Group::from(manifest.component_name.as_str());
-        let name = match group {
-            Some(group) => module.fragment(group),
-            None => module.manifest(),
+        let Some(group) = &artifact.group else {
+            return Some((self.directory.join(module.manifest()), manifest));
         };
-        if group.is_some() {
-            let targets: BTreeSet<String> = targets.iter().map(TargetId::to_string).collect();
-            manifest
-                .kpack_files
-                .retain(|target, _| targets.contains(target));
-            if manifest.kpack_files.is_empty() {
-                return None;
-            }
-        }
-        Some((self.directory.join(name), manifest))
+        let targets = artifact.targets.iter().map(TargetId::to_string);
+        let targets: BTreeSet<String> = targets.collect();
+        let files = &mut manifest.kpack_files;
+        files.retain(|target, _| targets.contains(target));
+        (!files.is_empty()).then(|| (self.directory.join(module.fragment(group)), manifest))
     }
 }
 
-/// Makes the manifests of the kpacks in `groups`, which must be those that the shards' manifests in
+/// Makes the manifests of the archives in `groups`, which must be those that the shards' manifests in
 /// `generics` list. `wanted` tells whether a group of the component lists a target.
 pub(super) fn merge(
     generics: &[Tree],
     groups: &[Tree],
     wanted: &dyn Fn(&str) -> bool,
-    digests: &Digests,
-) -> Result<Manifests, Error> {
+    archives: &Archives,
+) -> Result<(Vec<Module>, Vec<Finding>), Error> {
     let mut merge = Merge::read(generics)?;
     for tree in groups {
         let kpacks = tree.entries.iter();
         for (path, item) in kpacks.filter(|(_, item)| item.is_kpack()) {
-            merge.add(path, item, digests)?;
+            merge.add(path, item, archives)?;
         }
     }
     merge.nothing_missing(wanted);
-    Ok(Manifests {
-        modules: merge.modules.into_values().collect(),
-        findings: merge.findings,
-    })
+    Ok((merge.modules.into_values().collect(), merge.findings))
 }
 
 /// Manifests being made, by path in the artifact.
@@ -89,12 +68,12 @@ pub(super) fn merge(
 struct Merge {
     modules: BTreeMap<PathBuf, Module>,
     /// What the shards' manifests list, by manifest and target.
-    listed: BTreeMap<PathBuf, BTreeMap<String, Vec<Listed>>>,
-    findings: Vec<(Severity, PathBuf, String)>,
+    listed: BTreeMap<PathBuf, BTreeMap<String, Vec<ShardsEntry>>>,
+    findings: Vec<Finding>,
 }
 
 /// What a shard's manifest says of an archive.
-struct Listed {
+struct ShardsEntry {
     shard: Arc<str>,
     manifest: PathBuf,
     file: KpackFile,
@@ -109,7 +88,7 @@ impl Merge {
                 let mut manifest = input::read_manifest(&item.from)?;
                 let targets = merge.listed.entry(path.clone()).or_default();
                 for (target, file) in std::mem::take(&mut manifest.kpack_files) {
-                    targets.entry(target).or_default().push(Listed {
+                    targets.entry(target).or_default().push(ShardsEntry {
                         shard: tree.shard.clone(),
                         manifest: item.from.clone(),
                         file,
@@ -140,12 +119,12 @@ impl Merge {
     }
 
     fn say(&mut self, severity: Severity, path: &Path, text: String) {
-        self.findings.push((severity, path.to_owned(), text));
+        self.findings.push(Finding::new(severity, path, text));
     }
 
-    /// Adds a kpack to the manifest of its module.
-    fn add(&mut self, path: &Path, item: &Item, digests: &Digests) -> Result<(), Error> {
-        let toc = input::open_archive(&item.from)?.toc().clone();
+    /// Adds an archive to the manifest of its module.
+    fn add(&mut self, path: &Path, item: &Item, archives: &Archives) -> Result<(), Error> {
+        let toc = archives.toc(&item.from)?;
         let refuse = |reason: String| Error::refused(&item.from, reason);
         let parsed = toc.gfx_arch_family.parse();
         let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
@@ -158,7 +137,7 @@ impl Merge {
             )));
         }
         let manifest = parent(path).join(group.manifest());
-        let Some(file) = self.entry(&manifest, &target, &group, item, digests)? else {
+        let Some(file) = self.entry(&manifest, &target, &group, item, archives)? else {
             return Ok(());
         };
         let expected = installed_prefix(&parent(path), item);
@@ -199,10 +178,10 @@ impl Merge {
         target: &TargetId,
         group: &Group,
         item: &Item,
-        digests: &Digests,
+        archives: &Archives,
     ) -> Result<Option<KpackFile>, Error> {
         let Some(targets) = self.listed.get(manifest) else {
-            if let Some(reason) = unreadable(&item.from)? {
+            if let Some(reason) = unreadable(&item.from, archives)? {
                 self.say(Severity::Error, &item.from, format!("it {reason}"));
             }
             let present = Present {
@@ -217,9 +196,9 @@ impl Merge {
             manifest.display()
         );
         for listed in targets.get(&target.to_string()).into_iter().flatten() {
-            let mut wrong = not_as_listed(&item.from, group, &listed.file, digests)?;
+            let mut wrong = not_as_listed(&item.from, group, &listed.file, archives)?;
             if wrong.is_empty() && listed.file.checksum.is_none() {
-                wrong.extend(unreadable(&item.from)?);
+                wrong.extend(unreadable(&item.from, archives)?);
             }
             let Some(wrong) = wrong.first() else {
                 return Ok(Some(listed.file.clone()));
@@ -244,10 +223,8 @@ impl Merge {
             // An archive that does not match was reported already.
             let said = |target: &str| {
                 let end = archive_end(target);
-                let mut said = self.findings.iter();
-                said.any(|(severity, path, _)| {
-                    *severity == Severity::Error && path.to_string_lossy().ends_with(&end)
-                })
+                let mut errors = self.findings.iter().filter(|finding| finding.is_error());
+                errors.any(|finding| finding.path.to_string_lossy().ends_with(&end))
             };
             for (target, listed) in targets {
                 if let Some(first) = listed.first()
@@ -256,7 +233,7 @@ impl Merge {
                     && !said(target)
                 {
                     let text = format!("it promises a kpack for {target}, which no shard has");
-                    missing.push((Severity::Error, first.manifest.clone(), text));
+                    missing.push(Finding::new(Severity::Error, &first.manifest, text));
                 }
             }
         }
@@ -266,7 +243,7 @@ impl Merge {
                 "no group has a kpack of {}: its binaries will find no device code",
                 module.manifest.component_name
             );
-            missing.push((Severity::Warning, module.like.clone(), text));
+            missing.push(Finding::new(Severity::Warning, &module.like, text));
         }
         self.findings.append(&mut missing);
     }

@@ -10,6 +10,7 @@ use crate::artifact::databases::Merge;
 use crate::artifact::differences;
 use crate::artifact::shared::Entries;
 use crate::artifact::tree::{Item, Tree};
+use crate::words::{list, list_some};
 
 /// Maximum number of differing entries or files to name.
 pub(super) const MOST_NAMES: usize = 5;
@@ -133,21 +134,15 @@ impl Component<'_> {
                 continue;
             }
             let before = copies[..=index].iter();
-            let before: Vec<&str> = before.map(|copy| &*copy.item.shard).collect();
             let (severity, end) = match self.strict() {
                 true => (Severity::Error, "let only one shard build for it"),
                 false => (Severity::Warning, "the first one's is taken"),
             };
-            let shown = &differ[..differ.len().min(MOST_NAMES)];
-            let more = match differ.len() - shown.len() {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
             let text = format!(
-                "what it has {} {}{more} is not the same in shards {} and {}; {end}",
+                "what it has {} {} is not the same in shards {} and {}; {end}",
                 all.noun(),
-                shown.join(", "),
-                before.join(", "),
+                list_some(differ, MOST_NAMES),
+                list(before.map(|copy| &copy.item.shard)),
                 copy.item.shard
             );
             self.say(severity, &copy.item.from, text);
@@ -160,7 +155,7 @@ impl Component<'_> {
             }));
         }
         let shards: Vec<&str> = copies.iter().map(|copy| &*copy.item.shard).collect();
-        let text = format!("merged from the copies of {}", shards.join(", "));
+        let text = format!("merged from the copies of {}", list(&shards));
         self.say(Severity::Note, &first.item.from, text);
         let bytes = all.to_bytes();
         let bytes = bytes.map_err(|e| Error::io(&first.item.from, "merge", e))?;

@@ -29,6 +29,7 @@ use serde::Serialize;
 use super::output::Output;
 use super::packaging::Configuration;
 use crate::Error;
+use crate::words::list;
 
 pub use plan::plan;
 
@@ -106,6 +107,10 @@ impl Finding {
             text: text.into(),
         }
     }
+
+    fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
 }
 
 /// A finding, and the components that it is about.
@@ -126,8 +131,7 @@ pub enum Severity {
 impl Plan {
     /// Number of errors.
     pub fn errors(&self) -> usize {
-        let errors = self.findings.iter();
-        errors.filter(|f| f.severity == Severity::Error).count()
+        self.findings.iter().filter(|f| f.is_error()).count()
     }
 
     /// The artifacts of the components that did not fail.
@@ -146,10 +150,10 @@ impl Plan {
                 1 => "1 error; nothing was written".to_owned(),
                 errors => format!("{errors} errors; nothing was written"),
             },
-            _ => {
-                let names: Vec<&str> = self.failed.iter().map(String::as_str).collect();
-                format!("{failed} of {all} components failed: {}", names.join(", "))
-            }
+            _ => format!(
+                "{failed} of {all} components failed: {}",
+                list(&self.failed)
+            ),
         };
         Err(match self.io {
             true => Error::io(directory, "recombine", io::Error::other(text)),

@@ -8,10 +8,11 @@ use super::shards::Shards;
 use super::stale::stale;
 use super::{Artifact, Concerning, Finding, Options, Plan, Severity};
 use crate::Error;
-use crate::artifact::rules::Digests;
 use crate::artifact::split::resolve;
+use crate::input::Archives;
 use crate::leftover;
 use crate::parallel;
+use crate::words::list;
 
 /// Reads the shards and plans the artifacts. `on_component` is called when a component was read,
 /// with its name and the number of components.
@@ -28,7 +29,7 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
             "there is no shard `{}` in {}, only {}",
             configuration.primary_shard,
             options.shards_dir.display(),
-            shards.names().join(", ")
+            list(shards.names())
         );
         return Err(configuration.refuse(&["primary_shard"], text));
     }
@@ -39,10 +40,10 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
         components: components.len(),
         ..Plan::default()
     };
-    let digests = Digests::default();
+    let archives = Archives::default();
     let planned = parallel::with_jobs(options.jobs, || {
         parallel::map(&components, |name| {
-            let read = Component::read(name, options, &shards, &digests);
+            let read = Component::read(name, options, &shards, &archives);
             on_component(name, components.len());
             (*name, read)
         })
@@ -64,8 +65,7 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
                 (Vec::new(), vec![Finding::new(Severity::Error, path, text)])
             }
         };
-        let mut errors = findings.iter().map(|finding| finding.severity);
-        if errors.any(|severity| severity == Severity::Error) {
+        if findings.iter().any(Finding::is_error) {
             plan.failed.insert(name.to_owned());
         }
         plan.artifacts.extend(artifacts);
@@ -75,7 +75,7 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
     found.extend(overlaps(&plan.artifacts, options)?);
     found.extend(stale(options, &shards, &read, &plan.artifacts)?);
     for (components, finding) in found {
-        if finding.severity == Severity::Error {
+        if finding.is_error() {
             plan.failed.extend(components);
         }
         plan.findings.push(finding);
@@ -163,10 +163,9 @@ fn chosen<'a>(options: &'a Options, shards: &'a Shards) -> Result<Vec<&'a str>, 
     let mut chosen = BTreeSet::new();
     for component in &options.components {
         let Some(known) = known.get(component.as_str()) else {
-            let known: Vec<&str> = known.iter().copied().collect();
             return Err(Error::usage(format!(
                 "no shard has the component `{component}`; there are {}",
-                known.join(", ")
+                list(&known)
             )));
         };
         chosen.insert(*known);

@@ -137,11 +137,8 @@ impl Shards {
     }
 
     /// The names of all shards.
-    pub(super) fn names(&self) -> Vec<&str> {
-        self.shards
-            .iter()
-            .map(|shard| shard.name.as_str())
-            .collect()
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.shards.iter().map(|shard| shard.name.as_str())
     }
 
     /// The components that any shard has.

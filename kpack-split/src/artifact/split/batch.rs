@@ -12,10 +12,10 @@ use super::parent_dir;
 use super::report::Report;
 use super::targets::{is_for, refuse_none_expected};
 use crate::Error;
-use crate::artifact::names::list;
 use crate::parallel;
 use crate::report::{Notice, Progress, Severity};
 use crate::split::Budget;
+use crate::words::list;
 
 /// Which artifact directories to split, and how.
 #[derive(Debug, Clone)]

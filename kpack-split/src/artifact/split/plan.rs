@@ -16,12 +16,13 @@ use crate::Error;
 use crate::artifact::classify::{Class, Node, Observation, Topic};
 use crate::artifact::code_ids;
 use crate::artifact::databases::{self, Place};
-use crate::artifact::names::{self, list};
+use crate::artifact::names;
 use crate::artifact::output::{Host, Output};
 use crate::artifact::pairs::named_beside;
 use crate::artifact::rules::conflicts;
 use crate::artifact::tree::Item;
 use crate::report::{FileReport, Outcome};
+use crate::words::list;
 
 /// The split artifacts, before they are written.
 pub(super) struct Plan {

@@ -8,8 +8,8 @@ use kpack_format::TargetId;
 use super::Options;
 use super::report::Report;
 use crate::Error;
-use crate::artifact::names::list;
 use crate::install::Unexpected;
+use crate::words::list;
 
 /// The targets that there is something for.
 #[derive(Debug, Default)]

@@ -1,7 +1,6 @@
 //! Verifies that an artifact directory contains what belongs there, and nothing else.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use kpack_format::TargetId;
 
@@ -11,8 +10,8 @@ use crate::artifact::manifest_txt;
 use crate::artifact::pairs::named_beside;
 use crate::artifact::rules::{Misplaced, belongs};
 use crate::artifact::tree::{Item, Role};
-use crate::verify::archive::counted;
 use crate::verify::{Report, Subject};
+use crate::words::{counted, list};
 
 impl Member {
     /// Verifies its content. `members` are the artifacts of its component.
@@ -34,13 +33,7 @@ impl Member {
             report.note(Subject::Artifact, &root.join(list), text);
         }
         let mut seen = Seen::default();
-        for (path, item) in &self.tree.entries {
-            if item
-                .installed(path)
-                .is_none_or(|path| path == Path::new(""))
-            {
-                continue;
-            }
+        for (.., item) in self.tree.in_prefixes() {
             seen.add(item);
             match belongs(&self.role_for(item, members), item) {
                 Some(Misplaced::Wrong(text)) => report.fault(Subject::Artifact, &item.from, text),
@@ -53,6 +46,19 @@ impl Member {
         for (path, text) in &self.tree.rejected {
             report.fault(Subject::Artifact, path, text);
         }
+        self.observations(members, &mut report);
+        if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
+            report.fault(Subject::Artifact, root, "is empty: it has no device code");
+        }
+        if report.holds() {
+            seen.for_all = self.tree.about(Topic::ForAll).next().is_some();
+            report.ok(Subject::Artifact, root, seen.summary(&self.role));
+        }
+        report
+    }
+
+    fn observations(&self, members: &[Self], report: &mut Report) {
+        let root = &self.tree.root;
         for Observation { topic, path, text } in &self.tree.observations {
             match topic {
                 Topic::Contradiction | Topic::Damaged => {
@@ -71,14 +77,6 @@ impl Member {
                 Topic::Other => {}
             }
         }
-        if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
-            report.fault(Subject::Artifact, root, "is empty: it has no device code");
-        }
-        if report.holds() {
-            seen.for_all = self.tree.about(Topic::ForAll).next().is_some();
-            report.ok(Subject::Artifact, root, seen.summary(&self.role));
-        }
-        report
     }
 
     /// The role that decides whether an entry belongs here. A group named after a processor that
@@ -89,7 +87,7 @@ impl Member {
             && own.runs_on(target)
             && !members
                 .iter()
-                .any(|other| other.role == Role::Target(target.clone()))
+                .any(|other| matches!(&other.role, Role::Target(own) if own == target))
         {
             return Role::Group;
         }
@@ -126,18 +124,15 @@ impl Seen {
     }
 
     fn summary(&self, role: &Role) -> String {
-        let targets: Vec<String> = self.targets.iter().map(TargetId::to_string).collect();
-        let targets = targets.join(", ");
+        let (unknown, targets) = (self.unknown, list(&self.targets));
         let what = match role {
             Role::Unsplit => "an artifact that is not split".to_owned(),
-            Role::Generic if self.unknown > 0 => {
-                format!(
-                    "{} of them with device code outside of the known places",
-                    self.unknown
-                )
+            Role::Generic if unknown > 0 => {
+                format!("{unknown} of them with device code outside of the known places")
             }
-            Role::Generic if self.for_all => "a generic artifact".to_owned(),
-            Role::Generic if targets.is_empty() => "nothing architecture-specific".to_owned(),
+            Role::Generic if targets.is_empty() && !self.for_all => {
+                "nothing architecture-specific".to_owned()
+            }
             Role::Generic => "a generic artifact".to_owned(),
             Role::Target(_) | Role::Group => format!("device code only for {targets}"),
         };

@@ -13,11 +13,12 @@ use crate::artifact::names;
 use crate::artifact::shared::Entries;
 use crate::artifact::target_name::either_agrees;
 use crate::artifact::tree::{Item, Role};
-use crate::input::read_manifest;
+use crate::input::{or_refused, read_manifest};
 use crate::verify::{Options, Report, Subject};
+use crate::words::list;
 
 /// A target that a manifest lists.
-struct Listed {
+struct Promised {
     target: TargetId,
     /// The manifest.
     by: PathBuf,
@@ -42,7 +43,7 @@ impl Set {
             let mut for_all = Vec::new();
             for (path, item) in own {
                 if item.is_manifest() {
-                    listed.extend(read_listed(path, item, options)?);
+                    listed.extend(promised(path, item, options)?);
                 } else if let Some(kind) = item.shared(path).filter(|kind| *kind != Merge::Lines) {
                     for_all.push((path, item, kind));
                 }
@@ -58,38 +59,30 @@ impl Set {
 fn has_each(
     (path, item): (&Path, &Item),
     kind: Merge,
-    listed: &[Listed],
+    listed: &[Promised],
     members: &[Member],
     report: &mut Report,
 ) -> Result<(), Error> {
     let full = &item.from;
-    let entries = match Entries::read(full, kind) {
-        Ok(Ok(entries)) => entries,
-        // A file of another form is an ordinary host file.
-        Ok(Err(_)) => return Ok(()),
-        Err(Error::Refused { reason, .. }) => {
-            report.fault(Subject::Artifact, full, reason);
-            return Ok(());
-        }
-        Err(error) => return Err(error),
+    let read = report.accepted(Subject::Artifact, full, Entries::read(full, kind))?;
+    // A file of another form is an ordinary host file.
+    let Some(Ok(entries)) = read else {
+        return Ok(());
     };
     let own = entries.targets();
-    let lacks = |listed: &&Listed| !own.iter().any(|own| either_agrees(own, &listed.target));
-    let mut lacking: Vec<&Listed> = listed.iter().filter(lacks).collect();
+    let lacks = |listed: &&Promised| !own.iter().any(|own| either_agrees(own, &listed.target));
+    let mut lacking: Vec<&Promised> = listed.iter().filter(lacks).collect();
     lacking.sort_by(|a, b| a.target.cmp(&b.target));
     lacking.dedup_by(|a, b| a.target == b.target);
     let database = targets_beside(path, members);
     // A library may have kernels for more targets than its database.
-    let (without, lost): (Vec<&Listed>, Vec<&Listed>) = lacking.into_iter().partition(|listed| {
+    let (without, lost): (Vec<_>, Vec<_>) = lacking.into_iter().partition(|listed| {
         let mut trees = members.iter().map(|member| &member.tree);
         let is_there = trees.any(|tree| tree.entries.contains_key(&listed.archive));
         let mut database = database.iter();
         is_there && !database.any(|own| either_agrees(own, &listed.target))
     });
-    let names = |listed: &[&Listed]| {
-        let names: Vec<String> = listed.iter().map(|l| l.target.to_string()).collect();
-        names.join(", ")
-    };
+    let names = |promised: &[&Promised]| list(promised.iter().map(|promised| &promised.target));
     if let Some(first) = lost.first() {
         let text = format!(
             "is for all targets, but has nothing for {}, which {} lists; merge what each \
@@ -129,21 +122,18 @@ fn targets_beside(path: &Path, members: &[Member]) -> BTreeSet<TargetId> {
 }
 
 /// The wanted targets that a manifest lists; none if it is unreadable, which is reported elsewhere.
-fn read_listed(path: &Path, item: &Item, options: &Options) -> Result<Vec<Listed>, Error> {
-    let manifest = match read_manifest(&item.from) {
-        Ok(manifest) => manifest,
-        Err(Error::Refused { .. }) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+fn promised(path: &Path, item: &Item, options: &Options) -> Result<Vec<Promised>, Error> {
+    let Ok(manifest) = or_refused(read_manifest(&item.from))? else {
+        return Ok(Vec::new());
     };
     let files = manifest.kpack_files.into_iter();
     let files = files.filter(|(target, _)| options.wants(target));
-    Ok(files
-        .filter_map(|(target, file)| {
-            Some(Listed {
-                target: names::target(&target).filter(|t| t.processor().starts_with("gfx"))?,
-                by: item.installed(path)?.to_owned(),
-                archive: path.with_file_name(file.filename),
-            })
+    let promised = files.filter_map(|(target, file)| {
+        Some(Promised {
+            target: names::target(&target).filter(|t| t.processor().starts_with("gfx"))?,
+            by: item.installed(path)?.to_owned(),
+            archive: path.with_file_name(file.filename),
         })
-        .collect())
+    });
+    Ok(promised.collect())
 }

@@ -5,7 +5,7 @@ mod content;
 mod for_all;
 mod set;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
@@ -22,27 +22,22 @@ use crate::parallel;
 /// components.
 #[derive(Default)]
 pub(super) struct Artifacts {
-    /// Sorted by path.
-    found: Vec<Artifact>,
+    /// By path, with symbolic links resolved.
+    found: BTreeMap<PathBuf, Found>,
     overlay: Overlay,
     /// Every set of artifacts of one component.
     sets: Vec<Set>,
-    /// The roots of all sets.
-    in_sets: BTreeSet<PathBuf>,
     /// The artifacts in each parent directory.
     siblings: BTreeMap<PathBuf, Siblings>,
-    /// The install prefixes of artifact directories.
-    prefixes: BTreeMap<PathBuf, Result<Vec<String>, String>>,
 }
 
 /// An artifact directory.
-struct Artifact {
-    /// The path as found, for messages.
-    path: PathBuf,
-    /// Whether to verify it as a whole, and not only a file in it.
-    asked_for: bool,
-    /// The path with symbolic links resolved.
-    real: PathBuf,
+#[derive(Default)]
+struct Found {
+    /// The path as found, for messages; `None` if only a file in it is verified.
+    asked_for: Option<PathBuf>,
+    /// Its install prefixes; none if the list is damaged.
+    prefixes: Vec<String>,
 }
 
 /// The artifacts of one component, which are installed over each other; or one unsplit artifact.
@@ -51,7 +46,7 @@ pub(super) struct Set {
     /// Their parent directory.
     parent: PathBuf,
     /// The resolved paths, the generic artifact first.
-    pub(super) roots: Vec<PathBuf>,
+    pub(super) roots: Vec<(PathBuf, Role)>,
     is_split: bool,
 }
 
@@ -67,7 +62,10 @@ impl Artifacts {
     pub(super) fn find(paths: &[PathBuf]) -> Result<Self, Error> {
         let mut artifacts = Self::default();
         for path in paths {
-            artifacts.around(path)?;
+            let real = resolved(path, "read")?;
+            if let Some(around) = real.ancestors().skip(1).find(|above| is_artifact(above)) {
+                artifacts.add(around.to_owned())?;
+            }
             let mut walk = WalkDir::new(path)
                 .follow_root_links(true)
                 .max_depth(DEPTH)
@@ -82,92 +80,67 @@ impl Artifacts {
                     }
                     continue;
                 }
-                if !is_artifact(entry.path()) {
-                    continue;
+                if is_artifact(entry.path()) {
+                    let found = artifacts.add(resolved(entry.path(), "find")?)?;
+                    found.asked_for.get_or_insert(entry.into_path());
+                    walk.skip_current_dir();
                 }
-                artifacts.add(entry.path(), true)?;
-                walk.skip_current_dir();
             }
         }
-        artifacts.found.sort_by(|a, b| a.path.cmp(&b.path));
-        artifacts.found.dedup_by(|a, b| {
-            b.asked_for |= a.asked_for && a.real == b.real;
-            a.real == b.real
-        });
         Ok(artifacts)
     }
 
-    /// Finds the artifact directory around `path`, which is not itself to be verified.
-    fn around(&mut self, path: &Path) -> Result<(), Error> {
-        let real = path
-            .canonicalize()
-            .map_err(|e| Error::io(path, "read", e))?;
-        match real.ancestors().skip(1).find(|above| is_artifact(above)) {
-            Some(artifact) => self.add(artifact, false),
-            None => Ok(()),
-        }
-    }
-
-    fn add(&mut self, path: &Path, asked_for: bool) -> Result<(), Error> {
-        let real = path
-            .canonicalize()
-            .map_err(|e| Error::io(path, "find", e))?;
-        self.found.push(Artifact {
-            path: path.to_owned(),
-            asked_for,
-            real: real.clone(),
-        });
-        if self.prefixes.contains_key(&real) {
-            return Ok(());
-        }
-        let prefixes = manifest_txt::read(&real).map_err(|e| e.in_one_line());
-        self.prefixes.insert(real.clone(), prefixes);
+    /// Adds the artifact directory `real`, with those of its component.
+    fn add(&mut self, real: PathBuf) -> Result<&mut Found, Error> {
         let parent = real.parent().unwrap_or(Path::new("/")).to_owned();
         if !self.siblings.contains_key(&parent) {
             let siblings = Siblings::read(&parent)?;
             self.siblings.insert(parent.clone(), siblings);
         }
-        let siblings = &self.siblings[&parent];
-        let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
-        let (component, role) = match own {
-            Some((_, component, role)) => (component.clone(), role),
-            // It is hidden.
-            None => (String::new(), &Role::Unsplit),
-        };
-        let is_split = *role != Role::Unsplit;
-        let roots = match is_split {
-            true => siblings.of(&component),
-            false => vec![real.clone()],
-        };
-        if !self.in_sets.insert(real) {
-            return Ok(());
+        let mut known = self.sets.iter().flat_map(|set| &set.roots);
+        if !known.any(|(root, _)| *root == real) {
+            let siblings = &self.siblings[&parent];
+            let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
+            let set = match own {
+                Some((_, component, role)) if *role != Role::Unsplit => Set {
+                    component: component.clone(),
+                    parent,
+                    roots: siblings.of(component),
+                    is_split: true,
+                },
+                // It may be hidden.
+                own => Set {
+                    component: own.map_or_else(String::new, |(_, name, _)| name.clone()),
+                    parent,
+                    roots: vec![(real.clone(), Role::Unsplit)],
+                    is_split: false,
+                },
+            };
+            if set.is_split {
+                // All prefixes of all artifacts are installed into one.
+                let prefixes = set.roots.iter().flat_map(|(root, _)| {
+                    let listed = manifest_txt::read(root).unwrap_or_default();
+                    listed.into_iter().map(move |prefix| root.join(prefix))
+                });
+                self.overlay.add(prefixes.collect());
+                let roots = set.roots.iter().map(|(root, _)| root.clone());
+                self.overlay.add(roots.collect());
+            }
+            self.sets.push(set);
         }
-        self.in_sets.extend(roots.iter().cloned());
-        if is_split {
-            // All prefixes of all artifacts are installed into one.
-            let prefixes = roots.iter().flat_map(|root| {
-                let listed = manifest_txt::read(root).unwrap_or_default();
-                listed.into_iter().map(move |prefix| root.join(prefix))
-            });
-            self.overlay.add(prefixes.collect());
-            self.overlay.add(roots.clone());
-        }
-        self.sets.push(Set {
-            component,
-            parent,
-            roots,
-            is_split,
-        });
-        Ok(())
+        let prefixes = manifest_txt::read(&real).unwrap_or_default();
+        Ok(self.found.entry(real).or_insert(Found {
+            prefixes,
+            asked_for: None,
+        }))
     }
 
     /// Whether `path` is in an artifact directory, or contains one.
     pub(super) fn covers(&self, path: &Path) -> bool {
         let real = path.canonicalize();
         let real = real.as_deref().unwrap_or(path);
-        let mut artifacts = self.found.iter();
-        artifacts
-            .any(|artifact| real.starts_with(&artifact.real) || artifact.real.starts_with(real))
+        let mut artifacts = self.found.keys();
+        artifacts.any(|artifact| real.starts_with(artifact) || artifact.starts_with(real))
     }
 
     /// The artifacts that are overlaid on each other.
@@ -195,7 +168,7 @@ impl Artifacts {
         let real = file.canonicalize().ok()?;
         real.ancestors().find_map(|artifact| {
             let within = real.strip_prefix(artifact).ok()?;
-            let mut prefixes = self.prefixes.get(artifact)?.iter().flatten();
+            let mut prefixes = self.found.get(artifact)?.prefixes.iter();
             let prefix = prefixes.find(|prefix| within.starts_with(prefix))?;
             Some((artifact.to_owned(), artifact.join(prefix)))
         })
@@ -209,23 +182,21 @@ impl Artifacts {
         archives: &Archives,
         report: &mut Report,
     ) -> Result<(), Error> {
-        let asked_for = self.found.iter().filter(|artifact| artifact.asked_for);
-        let asked_for: BTreeMap<&Path, &Path> = asked_for
-            .map(|artifact| (&*artifact.real, &*artifact.path))
-            .collect();
-        let is_asked_for = |root: &PathBuf| asked_for.contains_key(&**root);
-        let sets = self.sets.iter();
-        let sets = sets.filter(|set| set.roots.iter().any(is_asked_for));
+        let asked_for = |root: &Path| self.found.get(root)?.asked_for.as_deref();
+        let sets = self.sets.iter().filter(|set| {
+            let mut roots = set.roots.iter();
+            roots.any(|(root, _)| asked_for(root).is_some())
+        });
         let roots = sets.clone();
         let roots = roots.flat_map(|set| set.roots.iter().map(move |root| (set, root)));
-        let read = parallel::try_map(roots.collect::<Vec<_>>(), |(set, root)| {
-            self.read(set, root, asked_for.get(&**root).copied())
+        let read = parallel::try_map(roots.collect::<Vec<_>>(), |(set, (root, role))| {
+            Member::read(set, role, root, asked_for(root))
         })?;
         let mut contents: Vec<(&Path, Report)> = Vec::new();
         let mut read = read.into_iter();
         let mut sets: Vec<(&Set, Vec<Member>)> = sets.map(|set| (set, Vec::new())).collect();
         for (set, members) in &mut sets {
-            for (root, read) in set.roots.iter().zip(&mut read) {
+            for ((root, _), read) in set.roots.iter().zip(&mut read) {
                 match read {
                     Ok(member) => members.push(member),
                     Err(own) => contents.push((root, own)),
@@ -254,17 +225,19 @@ impl Artifacts {
         )?);
         set::owners(&sets, report)
     }
+}
 
+impl Member {
     /// Reads the artifact at `path`; if that fails, returns the report of the fault.
     fn read(
-        &self,
         set: &Set,
+        role: &Role,
         root: &Path,
         path: Option<&Path>,
-    ) -> Result<Result<Member, Report>, Error> {
+    ) -> Result<Result<Self, Report>, Error> {
         match Tree::read(&set.component, path.unwrap_or(root)) {
-            Ok(tree) => Ok(Ok(Member {
-                role: self.role(set, root),
+            Ok(tree) => Ok(Ok(Self {
+                role: role.clone(),
                 asked_for: path.is_some(),
                 tree,
             })),
@@ -278,13 +251,10 @@ impl Artifacts {
             Err(error) => Err(error),
         }
     }
+}
 
-    fn role(&self, set: &Set, root: &Path) -> Role {
-        let siblings = self.siblings.get(&set.parent).into_iter();
-        let mut beside = siblings.flat_map(|siblings| &siblings.artifacts);
-        let own = beside.find(|(path, ..)| path == root);
-        own.map_or(Role::Unsplit, |(_, _, role)| role.clone())
-    }
+fn resolved(path: &Path, action: &'static str) -> Result<PathBuf, Error> {
+    path.canonicalize().map_err(|e| Error::io(path, action, e))
 }
 
 /// How deep to look for artifact directories: a directory of shards contains directories of

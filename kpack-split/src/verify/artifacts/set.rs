@@ -7,10 +7,9 @@ use std::path::Path;
 use super::{Member, Set};
 use crate::Error;
 use crate::artifact::names;
-use crate::artifact::rules::{Host, conflicts, kernels_without_host};
-use crate::artifact::tree::{Item, Role};
-use crate::input::Archives;
-use crate::parallel::lock;
+use crate::artifact::rules::{Content, Host, Installed, conflicts, kernels_without_host};
+use crate::artifact::tree::Role;
+use crate::input::{Archives, or_refused};
 use crate::verify::{Report, Subject, without_host};
 
 /// Checks that no path is installed by two artifacts of one directory.
@@ -25,7 +24,17 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
                 false => &tree.root,
             };
             let may_share = has_groups && *role != Role::Generic;
-            let installed = tree.installed(&set.component, may_share);
+            let installed = tree.in_prefixes().map(|(at, path, item)| Installed {
+                at,
+                component: &set.component,
+                artifact: &tree.root,
+                may_share,
+                path,
+                content: match item.is_directory() {
+                    true => Content::Directory,
+                    false => Content::File(&item.from, &[]),
+                },
+            });
             places.entry(place).or_default().extend(installed);
         }
     }
@@ -68,32 +77,18 @@ impl Set {
         };
         for (path, item) in entries().filter(|(_, item)| item.is_kpack()) {
             let prefixes = &generic.tree.prefixes;
-            kernels_have_binaries(path, item, prefixes, &entry, archives, report)?;
+            // A damaged one was reported already.
+            let Ok(toc) = or_refused(archives.toc(&item.from))? else {
+                continue;
+            };
+            for (binary, host) in kernels_without_host(path, &toc, prefixes, &entry) {
+                let text = match host {
+                    Host::Missing => format!("has kernels of `{binary}`, which no artifact has"),
+                    Host::NotSplit(_) => without_host(&binary),
+                };
+                report.fault(Subject::Artifact, &item.from, text);
+            }
         }
         Ok(())
     }
-}
-
-fn kernels_have_binaries<'t>(
-    path: &Path,
-    item: &Item,
-    prefixes: &[String],
-    entry: &dyn Fn(&Path) -> Option<&'t Item>,
-    archives: &Archives,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let archive = match archives.open(&item.from) {
-        Ok(archive) => archive,
-        // Reported as a fault already.
-        Err(Error::Refused { .. }) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for (binary, host) in kernels_without_host(path, lock(&archive).toc(), prefixes, entry) {
-        let text = match host {
-            Host::Missing => format!("has kernels of `{binary}`, which no artifact has"),
-            Host::NotSplit(_) => without_host(&binary),
-        };
-        report.fault(Subject::Artifact, &item.from, text);
-    }
-    Ok(())
 }
