@@ -173,9 +173,11 @@ impl Real<'_> {
     }
 
     /// The forms of the library.
-    fn variants(&self) -> [Variant; 3] {
+    fn variants(&self) -> [Variant; 4] {
         let (fat, split) = (self.work.join("fat"), self.work.join("split"));
-        let one = self.joined(&split, "joined", &[TARGETS[0].0]);
+        let [(first, _), (second, _)] = TARGETS;
+        let one = self.joined(&split, "joined-one", &[first]);
+        let two = self.joined(&split, "joined-two", &[first, second]);
         let variant = |name, prefix: Result<PathBuf>, gpus, readable| Variant {
             name,
             library: prefix.map(|prefix| prefix.join(LIBRARY)),
@@ -186,6 +188,7 @@ impl Real<'_> {
             variant("unsplit", Ok(fat), &ALL_GPUS, true),
             variant("split", Ok(split), &ALL_GPUS, false),
             variant("joined for one target", one, &ALL_GPUS[..1], true),
+            variant("joined for two targets", two, &ALL_GPUS, true),
         ]
     }
 
@@ -259,16 +262,19 @@ impl Real<'_> {
             "{helper} install --prefix {split} --module rocrand {file}"
         ))?;
         let found = self.same_code(&installed, &split, &file, &ROCRAND)?;
+        let all = self.joined(&split, "rocrand-joined", &ROCRAND.map(|(target, _)| target))?;
         for (target, gpu) in ROCRAND {
-            let joined = self.joined(&split, "rocrand-joined", &[target])?;
-            let (same, expected) = (
-                self.rig.all(&joined.join(&file), gpu)?,
-                self.rig.all(&installed, gpu)?,
-            );
-            ensure!(
-                same == expected,
-                "for {gpu} the real runtime loads {same:?} from the joined library, and {expected:?} from the unsplit one"
-            );
+            let one = self.joined(&split, "rocrand-joined-one", &[target])?;
+            let expected = self.rig.all(&installed, gpu)?;
+            for prefix in [&one, &all] {
+                let joined = prefix.join(&file);
+                let found = self.rig.all(&joined, gpu)?;
+                ensure!(
+                    found == expected,
+                    "for {gpu} the real runtime loads {found:?} from {}, and {expected:?} from the unsplit library",
+                    joined.display()
+                );
+            }
         }
         Ok(format!(
             "{found} code objects, the same from the unsplit, split and joined library"
