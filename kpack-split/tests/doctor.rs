@@ -148,7 +148,7 @@ fn one_command_for_all_binaries_of_a_prefix() {
         [
             "Fault /tree/rocm/libamdhip64.so.6: this HIP runtime does not read markers: it finds no code \
              for /tree/prefix/lib/libone.so, /tree/prefix/lib/libtwo.so; run `kpack join --prefix \
-             /tree/prefix --arch gfx942`"
+             /tree/prefix --arch gfx942 lib/libone.so lib/libtwo.so`"
         ]
     );
 }
@@ -166,6 +166,59 @@ fn a_program_is_examined_with_the_libraries_that_it_loads() {
     let join = "run `kpack join --prefix /tree/prefix --arch gfx942 lib/libvec.so`";
     let app = "no code for /tree/prefix/lib/libvec.so, which /tree/bin/app loads";
     for part in [app, join] {
+        assert!(found[0].contains(part), "{found:?}");
+    }
+}
+
+#[test]
+fn a_command_for_each_prefix_of_a_program() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let other = library(&tree, &["gfx942", "gfx1030"]);
+    other.build(&tree.path("a b/lib/libtwo.so")).unwrap();
+    let two = Install::new(tree.path("a b"), "two", ["lib/libtwo.so"]);
+    install(&two, &()).unwrap();
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+    let program = linked_with(program, &tree, "a b/lib/libtwo.so");
+    program.build(&tree.path("bin/app")).unwrap();
+    let found = troubles(&findings(&tree, "bin/app", "gfx942"), &tree);
+    assert_eq!(found.len(), 2, "{found:?}");
+    let joins = [
+        "run `kpack join --prefix /tree/prefix --arch gfx942 lib/libvec.so`",
+        "run `kpack join --prefix '/tree/a b' --arch gfx942 lib/libtwo.so`",
+    ];
+    for (found, join) in found.iter().zip(joins) {
+        assert!(found.ends_with(join), "{found}");
+    }
+}
+
+#[test]
+fn a_binary_that_cannot_be_joined() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    let payload = code_object("gfx942", &[2; 9000]).unwrap();
+    let library = library(&tree, &["gfx1030", "gfx942"]);
+    let library = library.wrapper(Storage::Plain, [("gfx942", payload)]);
+    let path = tree.path("prefix/lib/libvec.so");
+    library.build(&path).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let wrapper = bytes.windows(4).position(|w| w == b"HIPK").unwrap();
+    bytes[wrapper + 16] = 1;
+    fs::write(&path, &bytes).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert_eq!(found.len(), 1, "{found:?}");
+    for part in [
+        "ROCm 7.13",
+        "`kpack join` refuses",
+        "wrapper 0 has code object index 1",
+    ] {
         assert!(found[0].contains(part), "{found:?}");
     }
 }
@@ -212,7 +265,7 @@ fn a_library_that_leaves_the_runtime_to_its_program() {
         found,
         [
             "Note : /tree/prefix/lib/libvec.so needs no HIP runtime itself; run `kpack doctor` for the \
-             program that loads it"
+             program, library or module that needs one"
         ]
     );
 }
@@ -472,10 +525,13 @@ fn other_files_and_options() {
     split(&tree);
     fs::write(tree.path("text"), "text").unwrap();
     FatLibrary::new().build(&tree.path("plain.so")).unwrap();
-    let calls: [&[&str]; 6] = [
+    fs::create_dir(tree.path("empty")).unwrap();
+    let calls: [&[&str]; 8] = [
         &["doctor"],
         &["doctor", "text"],
         &["doctor", "nowhere"],
+        &["doctor", "empty"],
+        &["doctor", "rocm/libamdhip64.so.6", "--arch", "gfx942"],
         &["doctor", "prefix/lib/.kpack/vec_lib.kpm"],
         &["doctor", "plain.so", "--arch", "gfx942"],
         &["doctor", "prefix", "--arch", "gfx942", "--json"],

@@ -7,6 +7,7 @@ use clap::Args;
 use kpack_format::TargetId;
 
 use super::output::{self, Text, count};
+use super::verify::label;
 use crate::Error;
 use crate::doctor::{self, Options};
 use crate::verify::Outcome;
@@ -53,15 +54,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     } else {
         let mut text = Text::default();
         for finding in &report.findings {
-            let outcome = match finding.outcome {
-                Outcome::Fault => "FAULT",
-                _ if arguments.quiet => continue,
-                Outcome::Note => "note",
-                Outcome::Ok => "ok",
-            };
+            if arguments.quiet && finding.outcome != Outcome::Fault {
+                continue;
+            }
             let path = finding.path.as_ref();
             let path = path.map_or(String::new(), |path| format!("{}: ", path.display()));
-            text.line(format_args!("{outcome:<5} {path}{}", finding.text));
+            text.line(format_args!(
+                "{} {path}{}",
+                label(finding.outcome),
+                finding.text
+            ));
             if let Some(advice) = &finding.advice {
                 text.line(format_args!("      what to do: {advice}"));
             }

@@ -85,17 +85,10 @@ pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode
     } else {
         let mut text = Text::default();
         for check in &report.checks {
-            let outcome = match check.outcome {
-                Outcome::Fault => "FAULT",
-                _ if quiet => continue,
-                Outcome::Note => "note",
-                Outcome::Ok => "ok",
-            };
-            text.line(format_args!(
-                "{outcome:<5} {}: {}",
-                check.path.display(),
-                check.text
-            ));
+            let (outcome, path) = (check.outcome, check.path.display());
+            if outcome == Outcome::Fault || !quiet {
+                text.line(format_args!("{} {path}: {}", label(outcome), check.text));
+            }
         }
         if !quiet {
             text.line(format_args!(
@@ -111,4 +104,13 @@ pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode
     } else {
         ExitCode::from(1)
     })
+}
+
+/// An outcome at the start of a line, as wide as the others.
+pub(super) fn label(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Fault => "FAULT",
+        Outcome::Note => "note ",
+        Outcome::Ok => "ok   ",
+    }
 }

@@ -34,6 +34,16 @@ pub(super) struct Library {
     pub(super) path: Option<PathBuf>,
 }
 
+impl Library {
+    /// One that is asked for by its path.
+    pub(super) fn at(path: &Path) -> Self {
+        Self {
+            name: path.into(),
+            path: Some(path.to_owned()),
+        }
+    }
+}
+
 /// Only its dynamic linker has this among its names. Others may run a program instead of listing its
 /// libraries.
 const GLIBC: &[u8] = b"GLIBC_PRIVATE";
@@ -133,12 +143,8 @@ fn library(line: &[u8]) -> Option<Library> {
     let without_address =
         |text: &'_ [u8]| text[..find(text, b" (0x").unwrap_or(text.len())].to_vec();
     let Some(arrow) = find(line, b" => ") else {
-        let path = OsString::from_vec(without_address(line));
-        let is_path = path.as_bytes().contains(&b'/');
-        return is_path.then(|| Library {
-            path: Some(path.clone().into()),
-            name: path,
-        });
+        let path = PathBuf::from(OsString::from_vec(without_address(line)));
+        return path.has_root().then(|| Library::at(&path));
     };
     let place = &line[arrow + b" => ".len()..];
     Some(Library {

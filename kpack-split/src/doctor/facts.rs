@@ -11,6 +11,8 @@ use crate::Error;
 use crate::elf::{DeviceCode, Dynamic, Image};
 use crate::input::{self, Archives, FileKind, Linked, Marked, Overlay, elf_error, prefix_of};
 use crate::install::locate::Prefix;
+use crate::join;
+use crate::object_file::is_object;
 use crate::verify::{Obstacle, Resolver};
 
 /// A process that loads binaries with device code: a program, or one with a library of a prefix.
@@ -57,6 +59,8 @@ pub(super) struct Binary {
     pub(super) prefix: PathBuf,
     /// What it is.
     pub(super) form: Form,
+    /// Why `kpack join` refuses it; `None` if it does not, or need not be asked.
+    pub(super) join_refuses: Option<String>,
 }
 
 /// What a binary with device code is.
@@ -66,13 +70,8 @@ pub(super) enum Form {
     Fat(BTreeSet<String>),
     /// The device code for these targets was put back.
     Joined(BTreeSet<String>),
-    /// Its device code is in archives.
-    Split {
-        /// Whether `kpack join` takes it.
-        joinable: bool,
-        /// Whether there is code for each GPU.
-        code: Vec<(TargetId, Code)>,
-    },
+    /// Its device code is in archives. Whether there is code for each GPU.
+    Split(Vec<(TargetId, Code)>),
     /// Its marker names no archives.
     EarlyMarker,
     /// It is damaged, in this way.
@@ -112,6 +111,20 @@ pub(super) enum Code {
 }
 
 impl Process {
+    fn new(file: &Path, loading: Loading, mut binaries: Vec<Binary>) -> Result<Self, Error> {
+        let runtime = Runtime::of(file, loading)?;
+        if let Runtime::Found(_, Support::None) = runtime {
+            for binary in &mut binaries {
+                binary.join_refuses = binary.ask_join()?;
+            }
+        }
+        Ok(Self {
+            file: file.to_owned(),
+            runtime,
+            binaries,
+        })
+    }
+
     /// The processes that `path` stands for: a file with its libraries, or every binary with device code
     /// in a prefix.
     pub(super) fn at(path: &Path, gpus: &[TargetId]) -> Result<Vec<Self>, Error> {
@@ -137,41 +150,34 @@ impl Process {
                 }
             }
         }
-        Ok(vec![Self {
-            file: path.to_owned(),
-            runtime: Runtime::of(loading)?,
-            binaries,
-        }])
+        Ok(vec![Self::new(path, loading, binaries)?])
     }
 }
 
 fn in_prefix(path: &Path, gpus: &[TargetId]) -> Result<Vec<Process>, Error> {
     let mut processes = Vec::new();
-    for found in Prefix::new(path)?.linked_files() {
-        let (path, file) = found?;
-        let linked = match Linked::read(&path, file) {
-            Ok(linked) => linked,
-            Err(Error::Refused { .. }) => continue,
-            Err(error) => return Err(error),
-        };
+    for linked in Prefix::new(path)?.binaries() {
+        let linked = linked?;
         if let Some(binary) = Binary::of(&linked, gpus)? {
-            processes.push(Process {
-                runtime: Runtime::of(dynamic_linker::ask(&path, &linked.image)?)?,
-                file: path,
-                binaries: vec![binary],
-            });
+            let loading = dynamic_linker::ask(&linked.path, &linked.image)?;
+            processes.push(Process::new(&linked.path, loading, vec![binary])?);
         }
     }
-    Ok(processes)
+    match processes.is_empty() {
+        true => Err(Error::refused(path, "no binary with device code is in it")),
+        false => Ok(processes),
+    }
 }
 
 impl Runtime {
-    fn of(loading: Loading) -> Result<Self, Error> {
-        let libraries = match loading {
+    /// The HIP runtime that `file` is loaded with: one of its libraries, or itself.
+    fn of(file: &Path, loading: Loading) -> Result<Self, Error> {
+        let mut libraries = match loading {
             Loading::Listed(libraries) => libraries,
             Loading::Fails(why) => return Ok(Self::Fails(why)),
             Loading::NotAsked(why) => return Ok(Self::Unknown(why)),
         };
+        libraries.insert(0, Library::at(file));
         let Some(runtime) = libraries
             .iter()
             .find(|library| is_named(library, "libamdhip64"))
@@ -211,26 +217,52 @@ impl Binary {
     fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<Self>, Error> {
         let path = linked.path.canonicalize();
         let path = path.map_err(|e| Error::io(&linked.path, "find", e))?;
-        let form = match Form::of(linked, gpus) {
-            Ok(Some(form)) => form,
+        let (form, name) = match Form::of(linked, gpus) {
+            Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
             Err(Error::Refused { path, reason }) if path == linked.path => {
                 (Form::Damaged(reason), None)
             }
             Err(error) => return Err(error),
         };
-        let (form, name) = form;
         let prefix = name.and_then(|name| prefix_of(&path, &name));
         let directory = path.parent().unwrap_or(Path::new("/"));
         Ok(Some(Self {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
             path,
             form,
+            join_refuses: None,
         }))
+    }
+
+    /// Why `kpack join` refuses a split binary for the GPUs that it has code for.
+    fn ask_join(&self) -> Result<Option<String>, Error> {
+        let code = match &self.form {
+            Form::Split(code) => code,
+            Form::EarlyMarker => return Ok(Some("its marker names no kernels".to_owned())),
+            _ => return Ok(None),
+        };
+        let code = code
+            .iter()
+            .filter(|(_, code)| matches!(code, Code::Here(_)));
+        let gpus: Vec<TargetId> = code.map(|(gpu, _)| gpu.clone()).collect();
+        if gpus.is_empty() {
+            return Ok(None);
+        }
+        match join::check(&join::Options::new(&self.prefix, gpus, [&self.path])) {
+            Ok(()) => Ok(None),
+            Err(Error::Refused { reason, .. }) => Ok(Some(reason)),
+            Err(error) => Err(error),
+        }
     }
 }
 
 impl Form {
+    /// Whether only its marker leads to its code.
+    pub(super) fn has_marker(&self) -> bool {
+        matches!(self, Self::Split(_) | Self::EarlyMarker)
+    }
+
     /// What the binary is, and its path in the install prefix.
     fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<(Self, Option<String>)>, Error> {
         let fat = match &linked.code {
@@ -269,10 +301,8 @@ fn split(linked: &Linked, gpus: &[TargetId]) -> Result<(Form, Option<String>), E
     let name = groups
         .first()
         .and_then(|group| group.marker.kernel_name.clone());
-    let is_path = |name: &&String| !crate::object_file::is_object(name);
-    let name = name.as_ref().filter(is_path).cloned();
-    let joinable = groups.len() == 1 && name.is_some();
-    Ok((Form::Split { joinable, code }, name))
+    let name = name.filter(|name| !is_object(name));
+    Ok((Form::Split(code), name))
 }
 
 impl Code {

@@ -86,7 +86,7 @@ fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
         }
         Form::Fat(_) => "not split",
         Form::Joined(_) => "joined",
-        Form::Split { .. } => "split",
+        Form::Split(_) => "split",
     };
     let gpus = machine.gpus.iter().flatten();
     let verdicts: Vec<_> = gpus.map(|gpu| (gpu, verdict(binary, gpu))).collect();
@@ -98,42 +98,43 @@ fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
         let text = format!("{form}, with code for {}", list(&supported));
         findings.push(Finding::new(Outcome::Ok, path, text));
     }
-    for (gpu, verdict) in verdicts {
-        match verdict {
-            Verdict::Has => {}
-            Verdict::Fault(text, advice) => {
-                findings.push(Finding::new(Outcome::Fault, path, text).advise(advice));
+    // Many machines have a second GPU that nobody computes with.
+    let outcome = match supported.is_empty() || machine.asked {
+        true => Outcome::Fault,
+        false => Outcome::Note,
+    };
+    findings.extend(verdicts.into_iter().filter_map(|(gpu, verdict)| match verdict {
+        Verdict::Has => None,
+        Verdict::Fault(text, advice) => {
+            let text = format!("{form}, but {text}");
+            Some(Finding::new(Outcome::Fault, path, text).advise(advice))
+        }
+        Verdict::Lacks(known) => match known.iter().find(|target| is_generic(target, gpu)) {
+            Some(generic) => {
+                let text = format!(
+                    "{form}, without code for {gpu}; new HIP runtimes may run its code for {generic}"
+                );
+                Some(Finding::new(Outcome::Note, path, text))
             }
-            Verdict::Lacks(known) => {
-                let is_generic = |target: &&String| {
-                    target
-                        .parse()
-                        .is_ok_and(|target: TargetId| target.is_generic_for(gpu))
-                };
-                let text = match known.iter().find(is_generic) {
-                    Some(generic) => {
-                        let text = format!(
-                            "{form}, without code for {gpu}; new HIP runtimes may run its code for {generic}"
-                        );
-                        findings.push(Finding::new(Outcome::Note, path, text));
-                        continue;
-                    }
-                    None if known.is_empty() => format!("{form}, without any device code"),
-                    None => format!("{form}, without code for {gpu}: only for {}", list(known)),
-                };
-                // Many machines have a second GPU that nobody computes with.
-                let outcome = match supported.is_empty() || machine.asked {
-                    true => Outcome::Fault,
-                    false => Outcome::Note,
+            None => {
+                let text = match known.is_empty() {
+                    true => format!("{form}, without any device code"),
+                    false => format!("{form}, without code for {gpu}: only for {}", list(known)),
                 };
                 let advice = match &binary.form {
-                    Form::Joined(_) => join(&binary.prefix, &[binary], &[gpu]),
+                    Form::Joined(_) => join(&[binary], &[gpu]),
                     _ => format!("install a build with code for {gpu}"),
                 };
-                findings.push(Finding::new(outcome, path, text).advise(advice));
+                Some(Finding::new(outcome, path, text).advise(advice))
             }
-        }
-    }
+        },
+    }));
+}
+
+/// Whether `target` is a generic one for the family of `gpu`.
+fn is_generic(target: &str, gpu: &TargetId) -> bool {
+    let target: Option<TargetId> = target.parse().ok();
+    target.is_some_and(|target| target.is_generic_for(gpu))
 }
 
 fn verdict<'a>(binary: &'a Binary, gpu: &TargetId) -> Verdict<'a> {
@@ -149,7 +150,7 @@ fn verdict<'a>(binary: &'a Binary, gpu: &TargetId) -> Verdict<'a> {
                 false => Verdict::Lacks(targets),
             };
         }
-        Form::Split { code, .. } => code.iter().find(|(of, _)| of == gpu),
+        Form::Split(code) => code.iter().find(|(of, _)| of == gpu),
         Form::EarlyMarker | Form::Damaged(_) => None,
     };
     let run = |command: &Option<String>, otherwise: &str| match command {
@@ -164,27 +165,25 @@ fn verdict<'a>(binary: &'a Binary, gpu: &TargetId) -> Verdict<'a> {
             place,
             install,
         }) => Verdict::Fault(
-            format!("split, but the kpack for {target} is missing: `{place}`"),
+            format!("the kpack for {target} is missing: `{place}`"),
             run(install, "install the package that contains it"),
         ),
         Some(Code::OtherBuild { archive, install }) => Verdict::Fault(
-            format!(
-                "split, but {} is made for another build of it",
-                archive.display()
-            ),
+            format!("{} is made for another build of it", archive.display()),
             run(install, "install host and device packages of one version"),
         ),
         Some(Code::Damaged { archive, reason }) => Verdict::Fault(
-            format!("split, but {} is damaged: {reason}", archive.display()),
+            format!("{} is damaged: {reason}", archive.display()),
             "install that archive again".to_owned(),
         ),
     }
 }
 
-/// Processes of one prefix with the same HIP runtime.
+/// Processes with the same HIP runtime, and those of their split binaries that the same command mends.
 struct Group<'a> {
     runtime: &'a Runtime,
-    prefix: &'a Path,
+    prefix: Option<&'a Path>,
+    join_refuses: Option<&'a String>,
     files: Vec<&'a Path>,
     split: Vec<&'a Binary>,
 }
@@ -193,27 +192,34 @@ impl<'a> Group<'a> {
     fn all(processes: &'a [Process]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for process in processes {
-            let is_split =
-                |binary: &&Binary| matches!(binary.form, Form::Split { .. } | Form::EarlyMarker);
-            let split = process.binaries.iter().filter(is_split);
-            let split: Vec<&Binary> = split.collect();
-            let prefix = split.first().map_or(Path::new(""), |binary| &binary.prefix);
-            let of_group =
-                |group: &&mut Self| *group.runtime == process.runtime && group.prefix == prefix;
-            match groups.iter_mut().find(of_group) {
-                Some(group) => {
-                    group.files.push(&process.file);
-                    group.split.extend(split);
-                }
-                None => groups.push(Self {
+            let split = process.binaries.iter();
+            let split = split.filter(|binary| binary.form.has_marker());
+            let mut split = split.map(Some).peekable();
+            let none = split.peek().is_none().then_some(None);
+            for binary in split.chain(none) {
+                let group = Self {
                     runtime: &process.runtime,
-                    prefix,
-                    files: vec![&process.file],
-                    split,
-                }),
+                    prefix: binary.map(|binary| binary.prefix.as_path()),
+                    join_refuses: binary.and_then(|binary| binary.join_refuses.as_ref()),
+                    files: Vec::new(),
+                    split: Vec::new(),
+                };
+                let known = groups.iter().position(|known| known.is_like(&group));
+                let at = known.unwrap_or(groups.len());
+                groups.extend(known.is_none().then_some(group));
+                if !groups[at].files.contains(&process.file.as_path()) {
+                    groups[at].files.push(&process.file);
+                }
+                groups[at].split.extend(binary);
             }
         }
         groups
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.runtime == other.runtime
+            && self.prefix == other.prefix
+            && self.join_refuses == other.join_refuses
     }
 
     fn judge(&self, machine: &Machine) -> Finding {
@@ -231,7 +237,7 @@ impl<'a> Group<'a> {
                 Outcome::Note,
                 format!("{files} needs no HIP runtime itself"),
             )
-            .advise("run `kpack doctor` for the program that loads it"),
+            .advise("run `kpack doctor` for the program, library or module that needs one"),
             Runtime::Missing(name) => finding(
                 Outcome::Fault,
                 format!("{files} needs {name}, which was not found"),
@@ -244,13 +250,14 @@ impl<'a> Group<'a> {
                 )
             }
             Runtime::Found(path, Support::Loader(_, Some(loader))) => {
-                let loader = loader.display();
-                let text = format!("HIP runtime of {files}; it reads markers, with {loader}");
+                let (loader, loads) = (loader.display(), self.loads(path));
+                let text = format!("this HIP runtime reads markers, with {loader}{loads}");
                 Finding::new(Outcome::Ok, Some(path), text)
             }
             Runtime::Found(path, Support::None) if self.split.is_empty() => {
+                let loads = self.loads(path);
                 let text = format!(
-                    "HIP runtime of {files}; it does not read markers, and no binary here needs that"
+                    "this HIP runtime does not read markers, and no binary here needs that{loads}"
                 );
                 Finding::new(Outcome::Ok, Some(path), text)
             }
@@ -267,20 +274,32 @@ impl<'a> Group<'a> {
         }
     }
 
+    /// Who loads the HIP runtime at `path`, for the end of a message.
+    fn loads(&self, path: &Path) -> String {
+        match self.files.as_slice() {
+            [file] if *file == path => String::new(),
+            files => format!("; loaded by {}", names(files)),
+        }
+    }
+
     /// What to do about a HIP runtime that does not read markers.
     fn mend(&self, machine: &Machine) -> String {
-        let joinable = |binary: &&Binary| matches!(binary.form, Form::Split { joinable: true, .. });
-        if !self.split.iter().all(joinable) {
-            return "use the HIP runtime of ROCm 7.13 or newer".to_owned();
-        }
         let gpus: Vec<&TargetId> = machine.gpus.iter().flatten().collect();
-        join(self.prefix, &self.split, &gpus)
+        match self.join_refuses {
+            None => join(&self.split, &gpus),
+            Some(reason) => {
+                format!("use the HIP runtime of ROCm 7.13 or newer; `kpack join` refuses: {reason}")
+            }
+        }
     }
 }
 
-/// The command that joins binaries of a prefix.
-fn join(prefix: &Path, binaries: &[&Binary], gpus: &[&TargetId]) -> String {
-    let mut words = vec!["kpack".to_owned(), "join".to_owned(), "--prefix".to_owned()];
+/// The command that joins binaries of one prefix.
+fn join(binaries: &[&Binary], gpus: &[&TargetId]) -> String {
+    let prefix = binaries
+        .first()
+        .map_or(Path::new("."), |binary| &binary.prefix);
+    let mut words: Vec<String> = ["kpack", "join", "--prefix"].map(str::to_owned).into();
     words.push(prefix.display().to_string());
     for gpu in gpus {
         words.extend(["--arch".to_owned(), gpu.to_string()]);
@@ -288,15 +307,14 @@ fn join(prefix: &Path, binaries: &[&Binary], gpus: &[&TargetId]) -> String {
     if gpus.is_empty() {
         words.extend(["--arch", "TARGET"].map(str::to_owned));
     }
-    // Without a name, it joins all of the prefix.
-    if let [binary] = binaries {
+    let names = binaries.iter().map(|binary| {
         let name = binary.path.strip_prefix(prefix).unwrap_or(&binary.path);
-        words.push(name.display().to_string());
-    }
-    let words = words.iter().map(String::as_str);
-    match shlex::try_join(words) {
+        name.display().to_string()
+    });
+    words.extend(names);
+    match shlex::try_join(words.iter().map(String::as_str)) {
         Ok(command) => format!("run `{command}`"),
-        Err(_) => "join them with `kpack join`".to_owned(),
+        Err(_) => "join it with `kpack join`".to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use kpack_format::names::Group;
 use walkdir::{DirEntry, WalkDir};
 
 use crate::Error;
-use crate::input::{self, FileKind};
+use crate::input::{self, FileKind, Linked};
 use crate::leftover::is_leftover;
 use crate::store::Directory;
 
@@ -79,6 +79,21 @@ impl Prefix {
                 })
                 .and_then(open_linked);
             linked.transpose()
+        })
+    }
+
+    /// As [`linked_files`](Self::linked_files), each read, without those that kpack does not read: most files
+    /// have nothing to do with device code.
+    pub(crate) fn binaries(&self) -> impl Iterator<Item = Result<Linked, Error>> {
+        self.linked_files().filter_map(|found| {
+            let (path, file) = match found {
+                Ok(found) => found,
+                Err(error) => return Some(Err(error)),
+            };
+            match Linked::read(&path, file) {
+                Err(Error::Refused { .. }) => None,
+                linked => Some(linked),
+            }
         })
     }
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use kpack_format::TargetId;
 
 use crate::Error;
-use crate::input::Linked;
+use crate::elf::JoinPlan;
 use crate::install::locate::{Located, Prefix};
 use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
@@ -92,12 +92,30 @@ pub fn join(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     parallel::with_jobs(options.jobs, || join_all(options, progress))
 }
 
+/// Refuses what [`join`] would refuse before it changes anything.
+pub(crate) fn check(options: &Options) -> Result<(), Error> {
+    plan(options, &mut Report::default()).map(drop)
+}
+
 fn join_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
-    let prefix = Prefix::new(&options.prefix)?;
     let mut report = Report::default();
+    let planned = plan(options, &mut report)?;
+    progress.start(planned.iter().map(|(_, code, _)| code.size()).sum());
+    for (binary, code, plan) in planned {
+        progress.file(&binary.located.path);
+        let outcome = binary.write(&code, &plan, options, progress, &mut report)?;
+        let path = binary.located.name;
+        report.files.push(FileReport { path, outcome });
+    }
+    Ok(report)
+}
+
+/// Plans everything. What does not fit is refused before anything changes.
+fn plan(options: &Options, report: &mut Report) -> Result<Vec<(Binary, Code, JoinPlan)>, Error> {
+    let prefix = Prefix::new(&options.prefix)?;
     let binaries = match options.files.is_empty() {
         true => all_binaries(&prefix, options)?,
-        false => named_binaries(&prefix, options, &mut report)?,
+        false => named_binaries(&prefix, options, report)?,
     };
     if binaries.is_empty() && report.files.is_empty() {
         let text = match &options.module {
@@ -106,18 +124,12 @@ fn join_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
         };
         return Err(Error::refused(&options.prefix, text));
     }
-    let planned = choose(binaries, options, &mut report)?;
-    // What does not fit is refused before anything changes.
-    let plans = planned.iter().map(|(binary, code)| binary.plan(code));
-    let plans = plans.collect::<Result<Vec<_>, Error>>()?;
-    progress.start(planned.iter().map(|(_, code)| code.size()).sum());
-    for ((binary, code), plan) in planned.into_iter().zip(plans) {
-        progress.file(&binary.located.path);
-        let outcome = binary.write(&code, &plan, options, progress, &mut report)?;
-        let path = binary.located.name;
-        report.files.push(FileReport { path, outcome });
-    }
-    Ok(report)
+    let chosen = choose(binaries, options, report)?.into_iter();
+    let planned = chosen.map(|(binary, code)| {
+        let plan = binary.plan(&code)?;
+        Ok((binary, code, plan))
+    });
+    planned.collect()
 }
 
 /// The binaries that are named.
@@ -155,18 +167,12 @@ fn named_binaries(
     Ok(binaries)
 }
 
-/// Every split binary of the module in the prefix. Most files have nothing to do with device code, and
-/// those that kpack does not read are not split.
+/// Every split binary of the module in the prefix.
 fn all_binaries(prefix: &Prefix, options: &Options) -> Result<Vec<Binary>, Error> {
     let mut binaries = Vec::new();
-    for found in prefix.linked_files() {
-        let (path, file) = found?;
-        let linked = match Linked::read(&path, file) {
-            Ok(linked) => linked,
-            Err(Error::Refused { .. }) => continue,
-            Err(error) => return Err(error),
-        };
-        if let Input::Binary(binary) = Binary::of(prefix.binary(&path)?, &linked)?
+    for linked in prefix.binaries() {
+        let linked = linked?;
+        if let Input::Binary(binary) = Binary::of(prefix.binary(&linked.path)?, &linked)?
             && binary.is_of(options.module.as_deref())
         {
             binaries.push(*binary);
