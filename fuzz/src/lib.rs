@@ -204,15 +204,18 @@ pub fn linked(bytes: &[u8]) {
     let Ok(split) = split_linked(&file) else {
         return;
     };
-    let Ok(joined) = join_linked(split.as_ref().unwrap_or(&file)) else {
-        return;
-    };
-    let image = Image::read(&joined).expect("what was checked is read");
-    match image.device_code() {
-        Ok(DeviceCode::Fat(fat)) if fat.joined.is_some() => {}
-        other => panic!("joined, it is {other:?}"),
+    // Little device code goes where it was, much after everything else.
+    for padding in [0, 16 << 20] {
+        let Ok(joined) = join_linked(split.as_ref().unwrap_or(&file), padding) else {
+            continue;
+        };
+        let image = Image::read(&joined).expect("what was checked is read");
+        match image.device_code() {
+            Ok(DeviceCode::Fat(fat)) if fat.joined.is_some() => {}
+            other => panic!("joined, it is {other:?}"),
+        }
+        let _ = split_linked(&joined);
     }
-    let _ = split_linked(&joined);
 }
 
 const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa1x\xabkernel_name\xa1y";
@@ -229,8 +232,8 @@ fn split_linked(file: &File) -> Result<Option<File>, ElfError> {
     Ok(Some(output))
 }
 
-/// A split binary with a bundle for each wrapper.
-fn join_linked(file: &File) -> Result<File, ElfError> {
+/// A split binary with a bundle for each wrapper, and room for `padding` bytes after it.
+fn join_linked(file: &File, padding: u64) -> Result<File, ElfError> {
     let image = Image::read(file)?;
     let code = image.device_code()?;
     let wrappers = code.split_wrappers();
@@ -240,7 +243,7 @@ fn join_linked(file: &File) -> Result<File, ElfError> {
     let bundle = plain([("host-x86_64-unknown-linux--", &[][..])]);
     let new = NewCode {
         wrappers: &Vec::from_iter(wrappers.iter().map(|w| w.address)),
-        sizes: &vec![bundle.len() as u64; wrappers.len()],
+        sizes: &vec![bundle.len() as u64 + padding; wrappers.len()],
         marker: first.marker_address..first.marker_address.saturating_add(MARKER.len() as u64),
     };
     let plan = JoinPlan::new(&image, &new)?;

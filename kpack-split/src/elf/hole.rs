@@ -22,6 +22,9 @@ use super::{ElfError, ReadAt};
 /// What clang aligns bundles and code objects to, and the runtime maps, in bytes.
 pub(crate) const BUNDLE_ALIGN: u64 = 4096;
 
+/// At most so much zeroed memory becomes zeroes in a file, in bytes.
+const MOST_ZEROES: u64 = 1 << 30;
+
 /// A place for device code, at the end of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -130,7 +133,8 @@ impl Place {
         let is_torn = others.any(|(_, s)| s.has_bytes() && s.offset < at && at < s.file_end());
         let is_marker = |s: &&Section| s.name == marker::SECTION_NAME;
         let markers = image.sections.iter().filter(is_marker).count();
-        (load != of_marker && segment.filesz > 0 && markers == 1 && !is_torn).then(|| Self {
+        let can_grow = segment.filesz > 0 && memory - kept <= MOST_ZEROES && !is_torn;
+        (load != of_marker && markers == 1 && can_grow).then(|| Self {
             memory,
             ..Self::new(segment, load, memory..LIMIT)
         })

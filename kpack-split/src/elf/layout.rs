@@ -3,8 +3,7 @@
 //! The program header table stays at the start of the file, where every tool expects it. It grows
 //! by at most one entry, because the segment around the device code is split in two. The sections
 //! right after the table make room. They are found through program headers and dynamic tags, so
-//! they can move to the former place of the device code. `docs/elf-layout.md` explains this in
-//! full.
+//! they can move to the former place of the device code. `docs/elf-layout.md` explains this.
 
 use std::ops::Range;
 
