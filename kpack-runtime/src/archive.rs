@@ -37,14 +37,27 @@ pub struct Archive {
     compared: RwLock<BTreeSet<u32>>,
 }
 
+/// Where a code object is in an archive.
+#[derive(Clone, Copy)]
+struct Stored<'a> {
+    kernel: &'a str,
+    target: &'a str,
+    entry: &'a TocEntry,
+    offset: u64,
+}
+
+/// Room for a code object.
+pub(crate) trait Room: WriteBuf + Sized {
+    /// What has been written.
+    fn written(&mut self) -> &mut [u8];
+}
+
 /// Memory for a code object.
-pub(crate) trait Memory: WriteBuf + Sized {
+pub(crate) trait Memory: Room {
     /// Room for `size` bytes, not yet written.
     fn with_capacity(size: usize) -> Option<Self>;
     /// `size` zero bytes.
     fn zeroed(size: usize) -> Option<Self>;
-    /// What has been written.
-    fn written(&mut self) -> &mut [u8];
 }
 
 impl Memory for Vec<u8> {
@@ -59,7 +72,9 @@ impl Memory for Vec<u8> {
         bytes.resize(size, 0);
         Some(bytes)
     }
+}
 
+impl Room for Vec<u8> {
     fn written(&mut self) -> &mut [u8] {
         self
     }
@@ -143,6 +158,11 @@ impl Archive {
         self.index.toc()
     }
 
+    /// Every target that it lists, or has a code object for.
+    pub(crate) fn targets(&self) -> &BTreeSet<String> {
+        &self.targets
+    }
+
     /// Whether it has, or lists, code objects for `target`.
     pub(crate) fn has_target(&self, target: &str) -> bool {
         self.targets.contains(target)
@@ -190,73 +210,92 @@ impl Archive {
             return Ok(None);
         };
         if !self.compared.read().contains(&entry.ordinal) {
-            self.compare(bytes, kernel, target, entry, offset)?;
+            let stored = Stored {
+                kernel,
+                target,
+                entry,
+                offset,
+            };
+            self.compare(bytes, stored)?;
             self.compared.write().insert(entry.ordinal);
         }
         Ok(Some(bytes))
     }
 
     pub(crate) fn load_into<M: Memory>(&self, kernel: &str, target: &str) -> Result<M, Error> {
+        let room = |size| match self.toc().scheme {
+            Scheme::None => M::zeroed(size),
+            Scheme::ZstdPerKernel => M::with_capacity(size),
+        };
+        Scratch::with(|scratch| self.load_with(scratch, kernel, target, &room))
+    }
+
+    /// The code object in the room of its size that `room` returns. Uncompressed, it needs zeroed bytes.
+    pub(crate) fn load_with<R: Room>(
+        &self,
+        scratch: &mut Scratch,
+        kernel: &str,
+        target: &str,
+        room: &dyn Fn(usize) -> Option<R>,
+    ) -> Result<R, Error> {
         let entry = self.entry(kernel, target)?;
         let (offset, size) = self.place(entry.ordinal)?;
+        let stored = Stored {
+            kernel,
+            target,
+            entry,
+            offset,
+        };
         match self.toc().scheme {
             Scheme::None => {
-                let memory = usize::try_from(size).ok().and_then(M::zeroed);
+                let memory = usize::try_from(size).ok().and_then(room);
                 let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
                 self.read_at(memory.written(), offset)?;
-                self.compare(memory.written(), kernel, target, entry, offset)?;
+                self.compare(memory.written(), stored)?;
                 Ok(memory)
             }
             Scheme::ZstdPerKernel => match self.mapped(offset, size) {
-                Some(frame) => Scratch::with(|scratch| {
-                    self.decompress(&mut scratch.decoder, frame, kernel, target, entry, offset)
-                }),
-                None => Scratch::with(|scratch| {
+                Some(frame) => self.decompress(&mut scratch.decoder, frame, stored, room),
+                None => {
                     let frame = scratch.frame(size).ok_or(Error::OutOfMemory { size })?;
                     self.read_at(frame, offset)?;
                     let (decoder, frame) = scratch.parts(size);
-                    self.decompress(decoder, frame, kernel, target, entry, offset)
-                }),
+                    self.decompress(decoder, frame, stored, room)
+                }
             },
         }
     }
 
     /// Compares the SHA-256 of an uncompressed code object, if the archive has one.
-    fn compare(
-        &self,
-        bytes: &[u8],
-        kernel: &str,
-        target: &str,
-        entry: &TocEntry,
-        offset: u64,
-    ) -> Result<(), Error> {
+    fn compare(&self, bytes: &[u8], stored: Stored<'_>) -> Result<(), Error> {
         if self.toc().checksums.is_none() {
             return Ok(());
         }
+        let Stored { kernel, target, .. } = stored;
+        let (entry, offset) = (stored.entry, stored.offset);
         let compared = self
             .toc()
             .check(kernel, target, entry, offset, &sha256(bytes));
         compared.map_err(|source| self.damaged(source))
     }
 
-    fn decompress<M: Memory>(
+    fn decompress<R: Room>(
         &self,
         decoder: &mut Decoder,
         frame: &[u8],
-        kernel: &str,
-        target: &str,
-        entry: &TocEntry,
-        offset: u64,
-    ) -> Result<M, Error> {
-        let size = entry.original_size;
+        stored: Stored<'_>,
+        room: &dyn Fn(usize) -> Option<R>,
+    ) -> Result<R, Error> {
+        let size = stored.entry.original_size;
         let damaged = |reason: String| {
+            let Stored { kernel, target, .. } = stored;
             self.damaged(ArchiveError::Decompression {
-                offset,
+                offset: stored.offset,
                 reason: format!("kernel `{kernel}` for {target}: {reason}"),
             })
         };
         check_frame(frame, size).map_err(damaged)?;
-        let memory = usize::try_from(size).ok().and_then(M::with_capacity);
+        let memory = usize::try_from(size).ok().and_then(room);
         let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
         match decoder.decode_into(frame, size, &mut memory) {
             Ok(()) => Ok(memory),
@@ -304,9 +343,9 @@ impl Archive {
     }
 }
 
-/// A thread's decompression context, kept from one code object to the next.
+/// A decompression context and a frame. A thread keeps one from one code object to the next.
 #[derive(Default)]
-struct Scratch {
+pub(crate) struct Scratch {
     decoder: Decoder,
     frame: Vec<u8>,
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 use std::fs;
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::archive::Memory;
 use crate::regular_file::FileId;
-use crate::{Archive, Environment, Error, Request, candidates, lookup};
+use crate::{Archive, CodeObject, Environment, Error, Request, candidates, lookup};
 
 /// Keeps archives open, for any number of threads. A path leads to the archive that it led to first,
 /// until a binary needs the file that has replaced it since.
@@ -106,6 +107,13 @@ impl Cache {
         })
     }
 
+    /// Says on standard error what is wrong with a binary, with `ROCM_KPACK_DEBUG`.
+    pub fn complain(&self, binary: &Path, error: &dyn Display) {
+        if self.environment.debug {
+            lookup::say(&format!("{}: {error}", lookup::escaped(binary)));
+        }
+    }
+
     /// Whether this is the first failed lookup of this binary for these targets.
     pub(crate) fn is_news(&self, binary: &Path, targets: &[String]) -> bool {
         let mut explained = self.explained.lock();
@@ -119,6 +127,30 @@ impl Cache {
     /// [`Archive::load`] for the archive that has it.
     pub fn load_code_object(&self, request: &Request<'_>) -> Result<Vec<u8>, Error> {
         self.load_into(request)
+    }
+
+    /// Every code object of a kernel that the GPUs of a machine may run, each to be
+    /// [loaded](Self::load). For callers that do not know which one the runtime will choose.
+    ///
+    /// The ISAs of the request are the GPUs, not one GPU's choices; features without a sign are unknown,
+    /// and without ISAs, every code object is returned. A GPU that has no code is explained with
+    /// `ROCM_KPACK_DEBUG`.
+    ///
+    /// # Errors
+    /// [`Error::Disabled`]; [`Error::NoCodeObject`] if there is none at all.
+    pub fn code_objects(&self, request: &Request<'_>) -> Result<Vec<CodeObject>, Error> {
+        if self.environment.disable {
+            return Err(Error::Disabled);
+        }
+        lookup::code_objects(self, request)
+    }
+
+    /// Decompresses a code object into `bytes`, which has its [size](CodeObject::size).
+    ///
+    /// # Errors
+    /// As [`Archive::load`]; [`Error::OutOfMemory`] if `bytes` has another size.
+    pub fn load(&self, code_object: &CodeObject, bytes: &mut [u8]) -> Result<(), Error> {
+        lookup::load_to(self, code_object, bytes)
     }
 
     pub(crate) fn load_into<M: Memory>(&self, request: &Request<'_>) -> Result<M, Error> {

@@ -1,16 +1,16 @@
 //! Where to look: turns a marker, a binary and the environment into a list of archives, in order.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{self, Path, PathBuf};
 
-use kpack_format::names::{KernelName, SearchPath, archive_end};
+use kpack_format::names::{KernelName, SearchPath, archive_end, is_archive};
 
 use crate::ffi::process;
 use crate::regular_file::FileId;
-use crate::{Environment, Request, TargetId};
+use crate::{Cache, Environment, Request, TargetId};
 
 /// Every target whose code objects can run, best first: for each ISA in order, from the most to the
 /// least specific.
@@ -117,6 +117,35 @@ pub(crate) fn archives(patterns: &[PathBuf], targets: &[String]) -> Vec<PathBuf>
         }
     }
     archives
+}
+
+/// Every target that archives in the search paths are for.
+pub(crate) fn present(cache: &Cache, patterns: &[PathBuf]) -> BTreeSet<TargetId> {
+    let names = |directory: &Path| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name())
+    };
+    let mut targets = BTreeSet::new();
+    let mut add_those_of = |archive: &Path| {
+        if let Ok(archive) = cache.archive(archive) {
+            let listed = archive.targets().iter();
+            targets.extend(listed.filter_map(|target| target.parse().ok()));
+        }
+    };
+    let mut named = BTreeSet::new();
+    for path in patterns {
+        if let Some(pattern) = SearchPath::new(path).split() {
+            named.extend(names(pattern.directory).filter_map(|name| pattern.target_of(&name)));
+        } else if path.is_dir() {
+            let paths = names(path).map(|name| path.join(name));
+            let archives = paths.filter(|path| is_archive(path));
+            archives.for_each(|archive| add_those_of(&archive));
+        } else {
+            add_those_of(path);
+        }
+    }
+    targets.append(&mut named);
+    targets
 }
 
 /// The archives in a directory, by their names; the early form of the marker names directories.

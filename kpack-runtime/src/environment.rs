@@ -23,10 +23,15 @@ impl Environment {
     /// The variables of this process. A process with raised privileges (AT_SECURE) ignores them, since
     /// it cannot trust whoever started it.
     pub fn of_process() -> Self {
-        if process::is_secure() {
-            return Self::default();
+        Self::read(Self::variable)
+    }
+
+    /// A variable of this process; `None` with raised privileges.
+    pub fn variable(name: &str) -> Option<OsString> {
+        match process::is_secure() {
+            true => None,
+            false => std::env::var_os(name),
         }
-        Self::read(|name| std::env::var_os(name))
     }
 
     /// The variables that `get` returns.

@@ -49,7 +49,7 @@ pub use error::Error;
 pub use ffi::kpack_error_t as ErrorCode;
 pub use kpack_format::TargetId;
 pub use kpack_format::marker::Marker;
-pub use lookup::Request;
+pub use lookup::{CodeObject, Request};
 pub use marker::marker_at;
 pub use process_map::discover_binary_path;
 pub use report::{Attempt, Outcome, Report};

@@ -1,5 +1,7 @@
 //! Looks up a code object.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,8 @@ use std::sync::Arc;
 
 use kpack_format::names::KernelName;
 
-use crate::archive::Memory;
+use crate::archive::{Memory, Scratch};
+use crate::ffi::buffer::Borrowed;
 use crate::{
     Archive, Attempt, Cache, Error, ErrorCode, Marker, Outcome, Report, TargetId, candidates,
 };
@@ -25,22 +28,113 @@ pub struct Request<'a> {
     pub isas: &'a [TargetId],
 }
 
+/// A code object in an archive.
+#[derive(Debug, Clone)]
+pub struct CodeObject {
+    archive: Arc<Archive>,
+    kernel: String,
+    target: String,
+}
+
+impl CodeObject {
+    /// The target that it was compiled for.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// Its size, decompressed, in bytes.
+    pub fn size(&self) -> u64 {
+        let entry = self.archive.toc().entry(&self.kernel, &self.target);
+        entry.map_or(0, |entry| entry.original_size)
+    }
+}
+
 /// Finds the code object and reads it.
 pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M, Error> {
     if request.isas.is_empty() {
         return Err(Error::NoIsa);
     }
     let directories = cache.directories(request.binary);
-    let search = Search::begin(cache, request, &directories);
+    let targets = candidates::targets(request.isas);
+    let search = Search::begin(cache, request, &directories, targets);
     let mut other_builds = Vec::new();
-    let Some(found) = search.find(&mut other_builds) else {
+    // Targets come before archives: all archives are asked for the best target first.
+    let mut targets = search.targets.iter();
+    let Some(found) = targets.find_map(|target| search.find(target, &mut other_builds)) else {
         return Err(search.failure(&other_builds, &directories));
     };
-    let loaded = found.archive.load_into::<M>(found.kernel, found.target);
+    let loaded = found.archive.load_into::<M>(&found.kernel, &found.target);
     if cache.environment().debug {
-        say(&success(&found, &loaded, &search.tried, &other_builds));
+        let trouble = search.trouble(&other_builds);
+        say(&format!("{}{trouble}", outcome_of(&found, &loaded)));
     }
     loaded
+}
+
+/// As [`Cache::code_objects`].
+pub(crate) fn code_objects(cache: &Cache, request: &Request<'_>) -> Result<Vec<CodeObject>, Error> {
+    let directories = cache.directories(request.binary);
+    let patterns = candidates::patterns(cache.environment(), request, &directories);
+    let present = candidates::present(cache, &patterns);
+    let gpus: Vec<&[TargetId]> = match request.isas {
+        [] => vec![&[]],
+        gpus => gpus.chunks(1).collect(),
+    };
+    let mut code_objects: Vec<CodeObject> = Vec::new();
+    let mut result = Ok(());
+    for gpu in gpus {
+        let may_run = |target: &&TargetId| {
+            let mut gpus = gpu.iter();
+            gpus.all(|gpu| target.may_run_on(gpu) || target.is_generic_for(gpu))
+        };
+        // Without an archive, it is the GPU's own target that is missing.
+        let targets = present.iter().filter(may_run).chain(gpu);
+        let targets = BTreeSet::from_iter(targets.map(TargetId::to_string));
+        let request = Request {
+            isas: gpu,
+            ..*request
+        };
+        let targets = Vec::from_iter(targets);
+        let search = Search::begin(cache, &request, &directories, targets);
+        let mut other_builds = Vec::new();
+        let found = |target: &String| search.find(target, &mut other_builds);
+        let found: Vec<CodeObject> = search.targets.iter().filter_map(found).collect();
+        if found.is_empty() {
+            result = Err(search.failure(&other_builds, &directories));
+        } else if cache.environment().debug {
+            let trouble = search.trouble(&other_builds);
+            if !trouble.is_empty() {
+                say(&format!("`{}`{trouble}", search.kernels.join("` or `")));
+            }
+        }
+        for new in found {
+            if code_objects.iter().all(|known| known.target != new.target) {
+                code_objects.push(new);
+            }
+        }
+    }
+    match code_objects.is_empty() {
+        true => result.map(|()| code_objects),
+        false => Ok(code_objects),
+    }
+}
+
+/// As [`Cache::load`].
+pub(crate) fn load_to(cache: &Cache, found: &CodeObject, bytes: &mut [u8]) -> Result<(), Error> {
+    let bytes = Cell::new(Some(bytes));
+    let room = |size| {
+        let bytes = bytes.take().filter(|bytes| bytes.len() == size);
+        bytes.map(Borrowed)
+    };
+    // A destructor in thread-local storage would keep a library that this is linked into from being
+    // unloaded.
+    let mut scratch = Scratch::default();
+    let archive = &found.archive;
+    let loaded = archive.load_with(&mut scratch, &found.kernel, &found.target, &room);
+    if cache.environment().debug {
+        say(&outcome_of(found, &loaded));
+    }
+    loaded.map(|_| ())
 }
 
 /// Where to look for a code object, and the archives there.
@@ -57,17 +151,14 @@ struct Search<'a> {
 /// A path, and the archive there.
 type Tried = (PathBuf, Result<Arc<Archive>, Error>);
 
-/// A code object.
-struct Found<'a> {
-    archive: Arc<Archive>,
-    kernel: &'a String,
-    target: &'a str,
-}
-
 impl<'a> Search<'a> {
-    /// Opens the archives that the search paths lead to.
-    fn begin(cache: &'a Cache, request: &'a Request<'a>, directories: &[PathBuf]) -> Self {
-        let targets = candidates::targets(request.isas);
+    /// Opens the archives for `targets` that the search paths lead to.
+    fn begin(
+        cache: &'a Cache,
+        request: &'a Request<'a>,
+        directories: &[PathBuf],
+        targets: Vec<String>,
+    ) -> Self {
         let patterns = candidates::patterns(cache.environment(), request, directories);
         let mut tried: Vec<Tried> = Vec::new();
         for path in candidates::archives(&patterns, &targets) {
@@ -98,38 +189,54 @@ impl<'a> Search<'a> {
         self.targets.iter().any(|target| archive.has_target(target))
     }
 
-    /// Targets come before archives: for each matching target, the best first, this asks every archive
-    /// that has the target for the kernel, in the order of the search paths. The first archive that has
-    /// it, and does not belong to another build of the binary, wins. The others go to `other_builds`.
-    fn find<'s>(&'s self, other_builds: &mut Vec<&'s Arc<Archive>>) -> Option<Found<'s>> {
+    /// This asks every archive that has the target for the kernel, in the order of the search paths. The
+    /// first archive that has it, and does not belong to another build of the binary, wins. The others go
+    /// to `other_builds`.
+    fn find(&self, target: &str, other_builds: &mut Vec<Arc<Archive>>) -> Option<CodeObject> {
         let marker = self.request.marker;
-        for target in &self.targets {
-            for (path, archive) in self.opened().filter(|(_, a)| a.has_target(target)) {
-                let offer = |archive| Offer::of(archive, marker, &self.kernels, target);
-                let found = |archive: &Arc<Archive>, kernel| Found {
-                    archive: Arc::clone(archive),
-                    kernel,
-                    target,
-                };
-                match offer(archive) {
-                    Offer::Kernel(kernel) => return Some(found(archive, kernel)),
-                    Offer::OtherBuild => other_builds.push(archive),
-                    Offer::Nothing => {}
-                }
-                // Since the archive was opened, an upgrade may have put there what the marker expects.
-                if marker.code_ids.contains_key(target)
-                    && let Some(now) = self.cache.replacement(path, archive)
-                    && let Offer::Kernel(kernel) = offer(&now)
-                {
-                    return Some(found(&now, kernel));
-                }
+        for (path, archive) in self.opened().filter(|(_, a)| a.has_target(target)) {
+            let offer = |archive| Offer::of(archive, marker, &self.kernels, target);
+            let found = |archive: &Arc<Archive>, kernel: &String| CodeObject {
+                archive: Arc::clone(archive),
+                kernel: kernel.clone(),
+                target: target.to_owned(),
+            };
+            match offer(archive) {
+                Offer::Kernel(kernel) => return Some(found(archive, kernel)),
+                Offer::OtherBuild => other_builds.push(Arc::clone(archive)),
+                Offer::Nothing => {}
+            }
+            // Since the archive was opened, an upgrade may have put there what the marker expects.
+            if marker.code_ids.contains_key(target)
+                && let Some(now) = self.cache.replacement(path, archive)
+                && let Offer::Kernel(kernel) = offer(&now)
+            {
+                return Some(found(&now, kernel));
             }
         }
         None
     }
 
+    /// The archives that could not be read, or belong to another build, a line each.
+    fn trouble(&self, other_builds: &[Arc<Archive>]) -> String {
+        let mut text = String::new();
+        for archive in other_builds {
+            let outcome = Outcome::OtherBuild(binary_of(&self.kernels));
+            let _ = write!(text, "\n  skipped {}: {outcome}", escaped(archive.path()));
+        }
+        for (path, opened) in &self.tried {
+            if let Err(error) = opened
+                && !matches!(error, Error::NotFound { .. })
+            {
+                let (path, outcome) = (escaped(path), outcome(error));
+                let _ = write!(text, "\n  tried {path}: {outcome}");
+            }
+        }
+        text
+    }
+
     /// Why nothing was found.
-    fn failure(&self, other_builds: &[&Arc<Archive>], directories: &[PathBuf]) -> Error {
+    fn failure(&self, other_builds: &[Arc<Archive>], directories: &[PathBuf]) -> Error {
         let archives = || self.opened().map(|(_, archive)| archive);
         let out_of_resources =
             |(_, opened): &Tried| opened.as_ref().is_err_and(Error::is_exhaustion);
@@ -205,14 +312,9 @@ fn binary_of(kernels: &[String]) -> String {
     KernelName::parse(kernel).binary.to_owned()
 }
 
-/// The kernel that was found, and the archives that could not be read.
-fn success<M>(
-    found: &Found<'_>,
-    loaded: &Result<M, Error>,
-    tried: &[Tried],
-    other_builds: &[&Arc<Archive>],
-) -> String {
-    let Found {
+/// What was found, and whether it could be loaded.
+fn outcome_of<M>(found: &CodeObject, loaded: &Result<M, Error>) -> String {
+    let CodeObject {
         archive,
         kernel,
         target,
@@ -222,23 +324,10 @@ fn success<M>(
         kernel.escape_debug(),
         escaped(archive.path())
     );
-    let mut text = match loaded {
+    match loaded {
         Ok(_) => format!("loaded {found}"),
         Err(error) => format!("{found} cannot be loaded: {error}"),
-    };
-    for archive in other_builds {
-        let outcome = Outcome::OtherBuild(KernelName::parse(kernel).binary.to_owned());
-        let _ = write!(text, "\n  skipped {}: {outcome}", escaped(archive.path()));
     }
-    for (path, opened) in tried {
-        if let Err(error) = opened
-            && !matches!(error, Error::NotFound { .. })
-        {
-            let (path, outcome) = (escaped(path), outcome(error));
-            let _ = write!(text, "\n  tried {path}: {outcome}");
-        }
-    }
-    text
 }
 
 /// A path, safe to print on a terminal.

@@ -112,6 +112,9 @@ impl Report {
     }
 
     fn isas(&self) -> String {
+        if self.isas.is_empty() {
+            return "of an unknown GPU".to_owned();
+        }
         let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
         isas.join(", then ")
     }
@@ -136,7 +139,9 @@ impl Report {
     fn advice(&self) -> String {
         let fits = |target: &str| {
             let target: Option<TargetId> = target.parse().ok();
-            target.is_some_and(|target| self.isas.iter().any(|isa| target.runs_on(isa)))
+            target.is_some_and(|target| {
+                self.isas.is_empty() || self.isas.iter().any(|isa| target.may_run_on(isa))
+            })
         };
         let installed = self
             .places()
@@ -190,9 +195,12 @@ impl Report {
         }
         if self.places().iter().any(|place| !place.targets.is_empty()) {
             let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
+            let isas = match isas.is_empty() {
+                true => "the GPU".to_owned(),
+                false => isas.join(" or "),
+            };
             return format!(
-                "use a build with code for {}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID",
-                isas.join(" or ")
+                "use a build with code for {isas}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
             );
         }
         format!(

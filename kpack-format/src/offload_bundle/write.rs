@@ -32,10 +32,8 @@ impl Layout {
             }
             table.extend(id.as_bytes());
             offsets.push(place);
-            // An empty entry takes no place.
-            if *length > 0 {
-                size = place.saturating_add(*length);
-            }
+            // The offset of an empty entry is in the bundle, too.
+            size = place.saturating_add(*length);
         }
         Self {
             table,
@@ -54,10 +52,8 @@ pub fn plain<'a>(entries: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<
     let layout = Layout::new(&Vec::from_iter(sizes));
     let mut bytes = layout.table;
     for ((_, code), place) in entries.iter().zip(layout.offsets) {
-        if !code.is_empty() {
-            bytes.resize(place as usize, 0);
-            bytes.extend(*code);
-        }
+        bytes.resize(place as usize, 0);
+        bytes.extend(*code);
     }
     bytes
 }

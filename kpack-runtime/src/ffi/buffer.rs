@@ -1,4 +1,4 @@
-//! Memory that C frees.
+//! Memory for code objects that C or somebody else owns.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::slice;
 
 use kpack_format::archive::WriteBuf;
 
-use crate::archive::Memory;
+use crate::archive::{Memory, Room};
 
 /// Memory from malloc(3), freed unless it is given away.
 pub(super) struct Buffer {
@@ -43,7 +43,9 @@ impl Memory for Buffer {
         // SAFETY: calloc has no precondition.
         Self::new(unsafe { libc::calloc(size.max(1), 1) }, size, size)
     }
+}
 
+impl Room for Buffer {
     fn written(&mut self) -> &mut [u8] {
         // SAFETY: these bytes were written, and the slice borrows `self`.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
@@ -75,4 +77,30 @@ impl Drop for Buffer {
         // SAFETY: it came from malloc or calloc, and was not given away.
         unsafe { libc::free(self.start.as_ptr().cast()) };
     }
+}
+
+/// Memory of somebody else.
+pub(crate) struct Borrowed<'a>(pub(crate) &'a mut [u8]);
+
+impl Room for Borrowed<'_> {
+    fn written(&mut self) -> &mut [u8] {
+        self.0
+    }
+}
+
+// SAFETY: all its bytes may be written, and are initialised.
+unsafe impl WriteBuf for Borrowed<'_> {
+    fn as_slice(&self) -> &[u8] {
+        self.0
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.len()
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+
+    unsafe fn filled_until(&mut self, _length: usize) {}
 }

@@ -15,7 +15,7 @@ use super::types::{
     kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache, kpack_cache_t,
     kpack_error_t,
 };
-use crate::{Archive, Cache, Error, Request, TargetId, discover_binary_path, lookup, marker_at};
+use crate::{Archive, Cache, Error, Request, TargetId, discover_binary_path, marker_at};
 
 /// Opens the archive at `path`: reads its header and table of contents, and nothing else.
 ///
@@ -249,13 +249,8 @@ pub unsafe extern "C" fn kpack_load_code_object(
                 Output::new(code_object_out, code_object_size_out)?,
             )
         };
-        let debug = cache.environment().debug;
-        let complain = |error: &dyn std::fmt::Display| {
-            if debug {
-                let binary = String::from_utf8_lossy(binary);
-                lookup::say(&format!("{}: {error}", binary.escape_debug()));
-            }
-        };
+        let binary = Path::new(OsStr::from_bytes(binary));
+        let complain = |error: &dyn std::fmt::Display| cache.complain(binary, error);
         if cache.environment().disable {
             complain(&Error::Disabled);
             return Err(code(Error::Disabled));
@@ -271,7 +266,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
         let loaded = marker_at(hipk_metadata as usize).and_then(|marker| {
             cache.load_into(&Request {
                 marker: &marker,
-                binary: Path::new(OsStr::from_bytes(binary)),
+                binary,
                 co_index,
                 isas: &known,
             })

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 mod arguments;
-mod buffer;
+pub(crate) mod buffer;
 mod functions;
 pub(crate) mod mapping;
 pub(crate) mod process;
