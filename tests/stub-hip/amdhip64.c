@@ -2,15 +2,19 @@
  * instead of using a GPU. It loads code objects of split binaries as the real one does, through
  * librocm_kpack.so.
  *
+ * Built with -DWITHOUT_MARKERS, it is like an older runtime: it takes fat wrappers only, returns null for
+ * split ones, and does not need librocm_kpack.so.
+ *
  *   STUB_HIP_REPORT  file to append the report to; if unset, nothing is reported
  *   STUB_HIP_DUMP    directory to put the bundle of each fat wrapper into, as found in memory
  *   STUB_HIP_AGENT   ISAs of the simulated GPU, separated by commas, the preferred one first: it loads
  *                    code objects of split binaries for them
  *
  * One line for each event, fields separated by tabs. WRAPPER is the wrapper's address relative to
- * where BINARY was loaded, in hexadecimal.
+ * where BINARY was loaded, in hexadecimal. A wrapper that is in no binary has the BINARY `memory`.
  *
  *   fat       BINARY WRAPPER [DUMPED-FILE]
+ *   entry     BINARY WRAPPER ID SIZE SHA256     a code object of its bundle (with WITHOUT_MARKERS)
  *   split     BINARY WRAPPER CO_INDEX KERNEL_NAME SEARCH_PATH...
  *   loaded    BINARY WRAPPER SIZE SHA256        the code object for the GPU
  *   missing   BINARY WRAPPER ERROR              no code object, but this error number
@@ -22,7 +26,9 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#ifndef WITHOUT_MARKERS
 #include <rocm_kpack/kpack.h>
+#endif
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -59,7 +65,10 @@ struct dim3 {
     uint32_t x, y, z;
 };
 
-static const uint32_t HIPF = 0x48495046, HIPK = 0x4B504948;
+static const uint32_t HIPF = 0x48495046;
+#ifndef WITHOUT_MARKERS
+static const uint32_t HIPK = 0x4B504948;
+#endif
 static struct module *modules;
 static struct function *functions;
 
@@ -153,6 +162,28 @@ static void report_fat(const struct module *module) {
     end(file);
 }
 
+#ifdef WITHOUT_MARKERS
+/* Reads the table of a bundle that is not compressed. */
+static void report_entries(const struct module *module) {
+    const unsigned char *bundle = module->wrapper->binary, *entry = bundle + 32;
+    for (uint64_t count = little_endian(bundle + 24, 8); count > 0; count--) {
+        uint64_t offset = little_endian(entry, 8), size = little_endian(entry + 8, 8);
+        int length = (int)little_endian(entry + 16, 8);
+        if (entry + 24 + length > bundle + 4096)
+            die("the bundle's table is longer than 4096 bytes");
+        FILE *file = size ? report("entry", module) : NULL;
+        if (file) {
+            char digest[65];
+            sha256(bundle + offset, size, digest);
+            fprintf(file, "\t%.*s\t%ju\t%s", length, (const char *)entry + 24, (uintmax_t)size,
+                    digest);
+            end(file);
+        }
+        entry += 24 + length;
+    }
+}
+
+#else
 /* ---- split: the marker is a MessagePack map ---- */
 
 static uint64_t big_endian(const unsigned char **at, int size) {
@@ -277,42 +308,67 @@ static void report_split(const struct module *module) {
     free(marker.kernel_name);
 }
 
+#endif
+
 /* ---- the functions that clang's start-up code calls ---- */
+
+/* The binary of the wrapper and of what it points to. Both can be in memory that belongs to none. */
+static void locate(struct module *module) {
+    const struct wrapper *wrapper = module->wrapper;
+    Dl_info self = {0}, pointed = {0};
+    int found = dladdr(wrapper, &self), content = dladdr(wrapper->binary, &pointed);
+    if (found != content || pointed.dli_fbase != self.dli_fbase)
+        die("%s: the wrapper at %p points to %p, outside its binary",
+            found ? self.dli_fname : "memory", (const void *)wrapper, wrapper->binary);
+    if (!found && wrapper->magic != HIPF)
+        die("the wrapper at %p is in no binary", (const void *)wrapper);
+    /* The search starts beside the binary with the marker, which may not be that of the wrapper. */
+    module->binary = found ? realpath(pointed.dli_fname, NULL) : strdup("memory");
+    if (!module->binary)
+        die("no file %s", pointed.dli_fname);
+    module->offset = found ? (uintptr_t)wrapper - (uintptr_t)self.dli_fbase : 0;
+}
 
 EXPORT void **__hipRegisterFatBinary(const void *data) {
     const struct wrapper *wrapper = data;
-    Dl_info self, pointed;
     if (wrapper->version != 1)
         die("wrapper version %u, expected 1", wrapper->version);
-    if (!dladdr(wrapper, &self))
-        die("the wrapper at %p is in no binary", data);
-    if (!dladdr(wrapper->binary, &pointed) || pointed.dli_fbase != self.dli_fbase)
-        die("%s: the wrapper at %p points to %p, outside its binary", self.dli_fname, data,
-            wrapper->binary);
+#ifdef WITHOUT_MARKERS
+    if (wrapper->magic != HIPF)
+        return NULL;
+#endif
     struct module *module = allocate(sizeof *module);
     module->wrapper = wrapper;
-    /* The search starts beside the binary with the marker, which may not be that of the wrapper. */
-    module->binary = realpath(pointed.dli_fname, NULL);
-    if (!module->binary)
-        die("no file %s", pointed.dli_fname);
-    module->offset = (uintptr_t)data - (uintptr_t)self.dli_fbase;
+    locate(module);
     module->next = modules;
     modules = module;
     if (wrapper->magic == HIPF)
         report_fat(module);
+#ifdef WITHOUT_MARKERS
+    if (!memcmp(wrapper->binary, "__CLANG", 7))
+        report_entries(module);
+#else
     else if (wrapper->magic == HIPK)
         report_split(module);
     else
         die("%s: wrapper magic %#x, expected HIPF or HIPK", module->binary, wrapper->magic);
+#endif
     return (void **)module;
 }
 
 EXPORT void __hipUnregisterFatBinary(void **handle) {
+#ifdef WITHOUT_MARKERS
+    if (!handle)
+        return;
+#endif
     struct module **link = &modules;
     while (*link && *link != (struct module *)handle)
         link = &(*link)->next;
     if (!*link)
         die("a module is unregistered that was not registered");
+    /* The wrapper lives until now. */
+    if ((*link)->wrapper->magic == HIPF)
+        bundle_size((*link)->wrapper->binary);
     *link = (*link)->next;
     struct function **function = &functions;
     while (*function) {
@@ -333,6 +389,10 @@ EXPORT void __hipRegisterFunction(void **handle, const void *host_function, char
                                   void *bid, void *block, void *grid, int *warp_size) {
     (void)device_function, (void)thread_limit, (void)tid, (void)bid, (void)block, (void)grid,
         (void)warp_size;
+#ifdef WITHOUT_MARKERS
+    if (!handle)
+        return;
+#endif
     struct function *function = allocate(sizeof *function);
     function->host = host_function;
     function->module = (struct module *)handle;

@@ -1,8 +1,9 @@
-//! `cargo xtask dist`: an install prefix with the helper, the loader, their packages for CMake and
+//! `cargo xtask dist`: an install prefix with the helper, the loader, the shim, their packages for CMake and
 //! pkg-config, the manual, and the documents.
 
 pub(crate) mod licences;
 mod manual;
+mod shim;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -24,7 +25,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) struct Built {
     /// The helper binary.
     pub(crate) helper: PathBuf,
-    /// The directory of the loader.
+    /// The directory of the loader and of the shim.
     pub(crate) runtime: PathBuf,
 }
 
@@ -36,7 +37,7 @@ impl Built {
     pub(crate) fn new(shell: &Shell) -> Result<Self> {
         Ok(Self {
             helper: repository::build_helper(shell)?,
-            runtime: repository::build_runtime(shell)?,
+            runtime: repository::build_libraries(shell)?,
         })
     }
 
@@ -48,6 +49,16 @@ impl Built {
     /// The static library.
     pub(crate) fn static_loader(&self) -> PathBuf {
         self.runtime.join("librocm_kpack.a")
+    }
+
+    /// The shim for `LD_PRELOAD`.
+    fn shim(&self) -> PathBuf {
+        self.runtime.join("libkpack_hip.so")
+    }
+
+    /// The shim for linkers, as cargo builds it.
+    fn static_shim(&self) -> PathBuf {
+        self.runtime.join("libkpack_hip_link.a")
     }
 
     fn so_name(&self) -> Result<String> {
@@ -68,7 +79,7 @@ impl Built {
 /// What kpack consists of; a package of its own each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The command, its CMake package and its documents.
+    /// The command, its CMake package, the shim and the documents.
     Helper,
     /// The shared library that HIP runtimes load.
     Loader,
@@ -88,7 +99,7 @@ impl Part {
     }
 }
 
-/// Fills `prefix` with all parts: `bin/kpack`, `lib/librocm_kpack.*`, `include/rocm_kpack/`,
+/// Fills `prefix` with all parts: `bin/kpack`, `lib/libkpack_hip.*`, `lib/librocm_kpack.*`, `include/rocm_kpack/`,
 /// `lib/pkgconfig/`, `lib/cmake/`, `share/`. The loader and its packages go to `libdir` instead of `lib`.
 ///
 /// # Errors
@@ -127,26 +138,30 @@ pub(crate) fn fill_with(
     match part {
         Part::Helper => {
             install_helper(prefix, &documents, built)?;
-            licences::install(&documents, "kpack-split")
+            licences::install(&documents, &["kpack-split", "kpack-hip"])
         }
         Part::Loader => {
             let library = prefix.join(libdir);
             let full_name = format!("librocm_kpack.so.{VERSION}");
             copy_file(&built.loader(), &library.join(&full_name))?;
             link_file(&full_name, &library.join(built.so_name()?))?;
-            licences::install(&documents, "kpack-runtime")
+            licences::install(&documents, &["kpack-runtime"])
         }
         Part::Development => {
             install_development(prefix, libdir, built)?;
-            licences::install(&documents, "kpack-runtime")
+            licences::install(&documents, &["kpack-runtime"])
         }
     }
 }
 
-/// Installs the command, its CMake package, what ROCm's build calls, its manual and the documents.
+/// Installs the command, its CMake package, the shim, what ROCm's build calls, its manual and the documents.
 fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> {
     let root = repository::root();
     copy_file(&built.helper, &prefix.join("bin/kpack"))?;
+    copy_file(&built.shim(), &prefix.join("lib/libkpack_hip.so"))?;
+    let scratch = tempfile::tempdir()?;
+    let static_shim = shim::merge(&built.static_shim(), scratch.path())?;
+    copy_file(&static_shim, &prefix.join("lib/libkpack_hip.a"))?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
     copy_tree(&root.join("therock"), &prefix.join("share/kpack/therock"))?;
     manual::install(prefix)?;

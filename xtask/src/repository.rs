@@ -41,12 +41,12 @@ pub(crate) fn build_helper(shell: &Shell) -> Result<PathBuf> {
     Ok(target_directory().join("release/kpack"))
 }
 
-/// Builds the loader `librocm_kpack` optimised, and returns the directory of its `.so` and `.a`.
-pub(crate) fn build_runtime(shell: &Shell) -> Result<PathBuf> {
-    process::step("Building the loader `librocm_kpack` (release)");
+/// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns their directory.
+pub(crate) fn build_libraries(shell: &Shell) -> Result<PathBuf> {
+    process::step("Building the loader `librocm_kpack` and the shim `libkpack_hip` (release)");
     cmd!(
         shell,
-        "cargo build --release --locked --package kpack-runtime --lib"
+        "cargo build --release --locked --package kpack-runtime --package kpack-hip --package kpack-hip-link --lib"
     )
     .run()?;
     Ok(target_directory().join("release"))

@@ -40,12 +40,12 @@ fn in_toolchain(sysroot: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Installs `copyright`, for a package with the binaries of a crate, and the file that Rust's standard
+/// Installs `copyright`, for a package with the binaries of these crates, and the file that Rust's standard
 /// library comes with, if the toolchain has it.
 ///
 /// # Errors
 /// A dependency without a licence, a file that cannot be written.
-pub(super) fn install(directory: &Path, of_crate: &str) -> Result<()> {
+pub(super) fn install(directory: &Path, of_crates: &[&str]) -> Result<()> {
     let root = repository::root();
     let mut text = "kpack is licensed under either of these two licences, at your option.\n\
         Below them are the licences of what is linked into it, besides Rust's standard\n\
@@ -55,7 +55,7 @@ pub(super) fn install(directory: &Path, of_crate: &str) -> Result<()> {
         let own = fs::read_to_string(root.join(name)).context(name)?;
         add(&mut text, &format!("kpack: {name}"), &own)?;
     }
-    for (licence, crates) in third_party(of_crate)? {
+    for (licence, crates) in third_party(of_crates)? {
         let crates: Vec<String> = crates.into_iter().collect();
         add(&mut text, &crates.join("\n"), &licence)?;
     }
@@ -79,9 +79,9 @@ fn add(text: &mut String, heading: &str, licence: &str) -> Result<()> {
     Ok(())
 }
 
-/// The texts of the licences of all crates that are linked into one, and for each text the files that
+/// The texts of the licences of all crates that are linked into these, and for each text the files that
 /// have it.
-fn third_party(of_crate: &str) -> Result<BTreeMap<String, BTreeSet<String>>> {
+fn third_party(of_crates: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let shell = repository::shell()?;
     let version = process::output(cmd!(shell, "rustc -vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
@@ -95,7 +95,7 @@ fn third_party(of_crate: &str) -> Result<BTreeMap<String, BTreeSet<String>>> {
         ])
         .exec()?;
     let mut licences: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for package in linked(&metadata, of_crate)? {
+    for package in linked(&metadata, of_crates)? {
         let files = licence_files(package)?;
         ensure!(
             !files.is_empty(),
@@ -114,19 +114,19 @@ fn third_party(of_crate: &str) -> Result<BTreeMap<String, BTreeSet<String>>> {
     Ok(licences)
 }
 
-/// The crates of others that a crate of the workspace is linked with.
-fn linked<'a>(metadata: &'a Metadata, of_crate: &str) -> Result<Vec<&'a Package>> {
+/// The crates of others that crates of the workspace are linked with.
+fn linked<'a>(metadata: &'a Metadata, of_crates: &[&str]) -> Result<Vec<&'a Package>> {
     let resolve = metadata.resolve.as_ref().context("cargo resolves")?;
     let packages: BTreeMap<&PackageId, &Package> =
         metadata.packages.iter().map(|p| (&p.id, p)).collect();
     let nodes: BTreeMap<_, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
     let own = metadata.workspace_packages();
-    let first = own.iter().find(|package| *package.name == of_crate);
-    let mut open = vec![
-        &first
-            .with_context(|| format!("there is no crate {of_crate}"))?
-            .id,
-    ];
+    let mut open = Vec::new();
+    for of_crate in of_crates {
+        let first = own.iter().find(|package| *package.name == *of_crate);
+        let first = first.with_context(|| format!("there is no crate {of_crate}"))?;
+        open.push(&first.id);
+    }
     let mut seen = BTreeSet::new();
     let mut linked = Vec::new();
     while let Some(id) = open.pop() {

@@ -1,0 +1,203 @@
+//! What stands in for functions of the HIP runtime, and all other code that the compiler cannot check.
+//!
+//! No panic leaves these functions. What goes wrong is explained as the loader explains it, and the
+//! runtime then gets what it would get without the shim.
+
+#![allow(unsafe_code)]
+
+mod objects;
+pub mod preload;
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use rocm_kpack::{Cache, Environment, Request, TargetId, agents, discover_binary_path, marker_at};
+
+use crate::mode::Mode;
+use crate::{Bundle, Error};
+
+/// What the runtime returns for a wrapper.
+pub type Module = *mut *mut c_void;
+/// `__hipRegisterFatBinary`.
+pub type Register = unsafe extern "C" fn(*const c_void) -> Module;
+/// `__hipUnregisterFatBinary`.
+pub type Unregister = unsafe extern "C" fn(Module);
+
+/// The runtime's own functions.
+#[derive(Debug, Clone, Copy)]
+pub struct Runtime {
+    /// Takes a wrapper.
+    pub register: Register,
+    /// Takes what `register` returned.
+    pub unregister: Unregister,
+}
+
+/// `__CudaFatBinaryWrapper`.
+#[repr(C)]
+struct Wrapper {
+    magic: u32,
+    version: u32,
+    /// The bundle or the marker.
+    content: *const c_void,
+    /// In its low half, of a split wrapper.
+    co_index: u64,
+}
+
+/// The wrapper points to a bundle.
+const HIPF: u32 = 0x4849_5046;
+/// The wrapper points to a marker.
+const HIPK: u32 = 0x4B50_4948;
+const VERSION: u32 = 1;
+
+/// A fat wrapper that the runtime got in place of a split one.
+struct Replacement {
+    wrapper: Box<Wrapper>,
+    _bundle: Bundle,
+}
+
+// SAFETY: the wrapper points into the bundle, which lives as long and does not change.
+unsafe impl Send for Replacement {}
+
+/// What the runtime has.
+struct Registered {
+    unregister: Unregister,
+    replacement: Option<Replacement>,
+}
+
+/// The settings, and what this library has done so far.
+struct Shim {
+    cache: Cache,
+    mode: Mode,
+    /// `None` if nobody can tell.
+    gpus: Option<Vec<TargetId>>,
+    /// By what the runtime returned.
+    registered: Mutex<HashMap<usize, Registered>>,
+}
+
+static SHIM: LazyLock<Shim> = LazyLock::new(Shim::new);
+
+impl Shim {
+    fn new() -> Self {
+        let cache = Cache::from_environment();
+        let value = Environment::variable("KPACK_HIP").unwrap_or_default();
+        let mode = Mode::read(&value).unwrap_or_else(|| {
+            let found = value.to_string_lossy();
+            let problem = format!(
+                "expected auto, off or force, found `{}`",
+                found.escape_debug()
+            );
+            cache.complain("KPACK_HIP".as_ref(), &problem);
+            Mode::Auto
+        });
+        Self {
+            cache,
+            mode,
+            gpus: agents(),
+            registered: Mutex::default(),
+        }
+    }
+
+    /// The fat wrapper in place of `wrapper`; `None` if the runtime must get `wrapper` itself.
+    fn replace(&self, wrapper: &Wrapper, runtime: &Runtime) -> Option<Replacement> {
+        let wanted = match self.mode {
+            _ if (wrapper.magic, wrapper.version) != (HIPK, VERSION) => false,
+            Mode::Off => false,
+            Mode::Force => true,
+            Mode::Auto => !objects::needs(runtime.register as usize, b"librocm_kpack"),
+        };
+        if !wanted {
+            return None;
+        }
+        let address = wrapper.content as usize;
+        // The search starts beside the binary with the marker.
+        let binary = discover_binary_path(address);
+        let found = binary.as_ref().map(|(path, _)| path.as_path());
+        match self.bundle(address, found, wrapper.co_index as u32) {
+            Ok(bundle) => Some(Replacement {
+                wrapper: Box::new(Wrapper {
+                    magic: HIPF,
+                    version: VERSION,
+                    content: bundle.as_ptr().cast(),
+                    co_index: 0,
+                }),
+                _bundle: bundle,
+            }),
+            // The loader has explained it.
+            Err(Error::Loader(rocm_kpack::Error::NoCodeObject { .. })) => None,
+            Err(error) => {
+                self.cache.complain(found.unwrap_or(Path::new("?")), &error);
+                None
+            }
+        }
+    }
+
+    fn registered(&self) -> MutexGuard<'_, HashMap<usize, Registered>> {
+        let registered = self.registered.lock();
+        registered.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bundle(
+        &self,
+        marker: usize,
+        binary: Result<&Path, &rocm_kpack::Error>,
+        co_index: u32,
+    ) -> Result<Bundle, Error> {
+        let Ok(binary) = binary else {
+            return Err(rocm_kpack::Error::NotMapped { address: marker }.into());
+        };
+        let request = Request {
+            marker: &marker_at(marker)?,
+            binary,
+            co_index,
+            isas: &[],
+        };
+        Bundle::new(&self.cache, &request, self.gpus.as_deref())
+    }
+}
+
+/// Gives `wrapper` to the runtime, or a fat wrapper in its place.
+///
+/// # Safety
+/// `wrapper` is what start-up code hands to `__hipRegisterFatBinary`, and `runtime` is the HIP runtime
+/// that would get it.
+pub unsafe fn register(wrapper: *const c_void, runtime: Runtime) -> Module {
+    let replacement = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: by contract, null or a wrapper, whose magic the runtime reads, too.
+        let wrapper = unsafe { wrapper.cast::<Wrapper>().as_ref()? };
+        SHIM.replace(wrapper, &runtime)
+    }));
+    let replacement = replacement.ok().flatten();
+    let given = replacement.as_ref().map_or(wrapper, |replacement| {
+        (&raw const *replacement.wrapper).cast()
+    });
+    // SAFETY: by contract; the replacement lives until the runtime has forgotten it.
+    let module = unsafe { (runtime.register)(given) };
+    if !module.is_null() {
+        let registered = Registered {
+            unregister: runtime.unregister,
+            replacement,
+        };
+        let former = SHIM.registered().insert(module as usize, registered);
+        // The runtime has both wrappers in this module.
+        std::mem::forget(former.and_then(|former| former.replacement));
+    }
+    module
+}
+
+/// Ends what [`register`] began. `other` finds the function of the runtime for a module that
+/// [`register`] did not return.
+///
+/// # Safety
+/// `module` is what start-up code hands to `__hipUnregisterFatBinary`.
+pub unsafe fn unregister(module: Module, other: impl FnOnce() -> Option<Unregister>) {
+    let registered = SHIM.registered().remove(&(module as usize));
+    let own = registered.as_ref().map(|registered| registered.unregister);
+    if let Some(unregister) = own.or_else(other) {
+        // SAFETY: by contract.
+        unsafe { unregister(module) };
+    }
+    drop(registered);
+}

@@ -1,0 +1,52 @@
+//! The functions of `libkpack_hip.so`, which are in front of the runtime's with `LD_PRELOAD`.
+
+use std::ffi::{CStr, c_void};
+use std::mem::transmute;
+
+use super::{Module, Register, Runtime, Unregister, objects, register, unregister};
+
+const REGISTER: &CStr = c"__hipRegisterFatBinary";
+const UNREGISTER: &CStr = c"__hipUnregisterFatBinary";
+
+/// As the HIP runtime's function; see [`register`].
+///
+/// # Safety
+/// As the HIP runtime's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __hipRegisterFatBinary(wrapper: *const c_void) -> Module {
+    let this = __hipRegisterFatBinary as Register;
+    let Some(real) = objects::next(REGISTER, this as usize, wrapper as usize) else {
+        return std::ptr::null_mut();
+    };
+    let runtime = Runtime {
+        // SAFETY: these functions of HIP runtimes have these types.
+        register: unsafe { transmute::<usize, Register>(real) },
+        // The one of the same runtime.
+        unregister: match objects::next(UNREGISTER, unregister_address(), wrapper as usize) {
+            // SAFETY: as above.
+            Some(real) => unsafe { transmute::<usize, Unregister>(real) },
+            None => return std::ptr::null_mut(),
+        },
+    };
+    // SAFETY: by contract.
+    unsafe { register(wrapper, runtime) }
+}
+
+/// As the HIP runtime's function; see [`unregister`].
+///
+/// # Safety
+/// As the HIP runtime's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __hipUnregisterFatBinary(module: Module) {
+    let real = || {
+        let real = objects::next(UNREGISTER, unregister_address(), 0)?;
+        // SAFETY: the function of HIP runtimes has this type.
+        Some(unsafe { transmute::<usize, Unregister>(real) })
+    };
+    // SAFETY: by contract.
+    unsafe { unregister(module, real) }
+}
+
+fn unregister_address() -> usize {
+    __hipUnregisterFatBinary as Unregister as usize
+}

@@ -1,0 +1,218 @@
+//! Given a HIP runtime that does not read markers, when a split library is loaded with the shim, then the
+//! runtime gets the code objects that it would get from the unsplit library.
+
+#[path = "../../../kpack-runtime/tests/common/mod.rs"]
+mod common;
+
+mod bundle;
+mod project;
+
+use std::process::Command;
+
+use kpack_tests::process::{copy, run};
+use kpack_tests::require;
+use project::{Form, Project, entries, entries_of, preloaded};
+
+/// The versions of these GPUs.
+const GFX90A: &str = "9.0.10";
+const GFX1030: &str = "10.3.0";
+const GFX1100: &str = "11.0.0";
+
+fn same_code(form: Form, ways: &[&[&str]]) {
+    let project = Project::new(form);
+    let fat = project.load("fat", GFX90A, &["open"]);
+    for (version, processor, count) in [(GFX90A, "gfx90a", 3), (GFX1100, "gfx1100", 1)] {
+        let expected = entries_of(&fat, processor);
+        assert_eq!(expected.len(), count, "{fat:#?}");
+        for steps in ways {
+            let events = project.load("split", version, steps);
+            assert_eq!(entries(&events), expected, "{steps:?} {events:#?}");
+        }
+    }
+}
+
+#[test]
+fn preloaded_it_gives_the_runtime_the_same_code() {
+    let ways: [&[&str]; 4] = [
+        &["open"],
+        &["local"],
+        &["local", "close", "open", "close"],
+        &["fork", "local", "fork", "close"],
+    ];
+    same_code(Form::Preloaded, &ways);
+}
+
+#[test]
+fn linked_it_gives_the_runtime_the_same_code() {
+    let ways: [&[&str]; 4] = [
+        &["open"],
+        &["local", "close", "open", "close"],
+        &["deepbind", "close"],
+        &["fork", "local", "fork", "close"],
+    ];
+    same_code(Form::Linked, &ways);
+}
+
+#[test]
+fn without_it_the_runtime_gets_nothing() {
+    let project = Project::new(Form::None);
+    let events = project.load("split", GFX90A, &["open"]);
+    assert!(events.is_empty(), "{events:#?}");
+}
+
+#[test]
+fn missing_code_is_explained_and_the_library_still_loads() {
+    let project = Project::new(Form::Preloaded);
+    let program = project.program("tests/real/load.c");
+    let mut command = Command::new(program);
+    command
+        .arg(project.tree.path("split/lib/libvec.so"))
+        .args(["open", "close"])
+        .env("ROCM_KPACK_DEBUG", "1");
+    let (printed, events) = project.run("old", GFX1030, &mut command);
+    assert!(printed.status.success() && events.is_empty(), "{events:#?}");
+    let said = String::from_utf8(printed.stderr).unwrap();
+    let said: Vec<&str> = said.lines().collect();
+    // In full only once, although the library has two kernels.
+    assert_eq!(said[0], "kpack: no code object for GPU ISA gfx1030");
+    assert!(
+        said[4].ends_with("/vec_lib_gfx1030.kpack: no such file"),
+        "{said:#?}"
+    );
+    assert!(said.last().unwrap().ends_with(", as before"), "{said:#?}");
+    // A GPU that lacks one kernel of two.
+    let (printed, events) = project.run("old", GFX1100, &mut command);
+    let said = String::from_utf8(printed.stderr).unwrap();
+    assert_eq!(entries(&events).len(), 1, "{events:#?}");
+    assert!(
+        said.contains("it has code for this GPU, but not this kernel"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_environment_turns_it_off() {
+    let project = Project::new(Form::Preloaded);
+    for (variable, value, count) in [
+        ("KPACK_HIP", "off", 0),
+        ("ROCM_KPACK_DISABLE", "1", 0),
+        ("KPACK_HIP", "auto", 3),
+        ("KPACK_HIP", "unknown", 3),
+    ] {
+        let program = project.program("tests/real/load.c");
+        let mut command = Command::new(program);
+        command
+            .arg(project.tree.path("split/lib/libvec.so"))
+            .args(["open", "close"])
+            .env(variable, value);
+        let (printed, events) = project.run("old", GFX90A, &mut command);
+        assert!(printed.status.success() && printed.stderr.is_empty());
+        assert_eq!(entries(&events).len(), count, "{variable}={value}");
+    }
+}
+
+#[test]
+fn a_runtime_that_reads_markers_is_left_alone() {
+    let project = Project::new(Form::Preloaded);
+    let loader = preloaded().with_file_name("librocm_kpack.so");
+    let new = project.tree.path("new");
+    std::fs::create_dir(&new).unwrap();
+    // Its SONAME is that of the installed loader.
+    copy(loader, new.join("librocm_kpack.so.0"));
+    project.build_runtime(
+        "new",
+        &[
+            concat!(
+                "-I",
+                env!("CARGO_MANIFEST_DIR"),
+                "/../kpack-runtime/include"
+            ),
+            &format!("-L{}", new.display()),
+            "-l:librocm_kpack.so.0",
+        ],
+    );
+    let program = project.program("tests/real/load.c");
+    let library = project.tree.path("split/lib/libvec.so");
+    for (mode, kind) in [("auto", "split"), ("force", "fat")] {
+        let mut command = Command::new(&program);
+        command.arg(&library).args(["local", "close"]);
+        command.env("KPACK_HIP", mode);
+        let (printed, events) = project.run("new", GFX90A, &mut command);
+        assert!(printed.status.success(), "{printed:?}");
+        let events = events.iter().filter(|event| !event.starts_with("function"));
+        let kinds: Vec<&str> = events
+            .filter_map(|event| event.split('\t').next())
+            .collect();
+        assert_eq!(kinds, [kind, kind]);
+    }
+}
+
+#[test]
+fn threads_open_and_close_libraries_at_once() {
+    for form in [Form::Preloaded, Form::Linked] {
+        let project = Project::new(form);
+        let libraries = (0..4).map(|number| {
+            let prefix = project.tree.path(&format!("copy{number}"));
+            copy(project.tree.path("split"), &prefix);
+            prefix.join("lib/libvec.so")
+        });
+        let program = project.program("kpack-hip/tests/c/threads.c");
+        let mut command = Command::new(program);
+        let (printed, events) = project.run("old", GFX90A, command.args(libraries));
+        assert!(printed.status.success(), "{form:?}: {printed:?}");
+        assert_eq!(entries(&events).len(), 3);
+    }
+}
+
+#[test]
+fn a_linked_library_exports_nothing_of_it() {
+    let linkers = [
+        ("bfd", "ld.bfd"),
+        ("gold", "ld.gold"),
+        ("lld", "ld.lld-19"),
+        ("mold", "ld.mold"),
+    ];
+    let project = Project::new(Form::Linked);
+    for (linker, _) in linkers.iter().filter(|(_, tool)| require::tool(tool)) {
+        // gcc does not find Debian's lld, clang does.
+        let compiler = if *linker == "lld" { "clang-19" } else { "cc" };
+        let mut flags = project.flags();
+        flags.push(format!("-fuse-ld={linker}"));
+        project.link(linker, compiler, &flags);
+        let library = project.tree.path(&format!("{linker}/lib/libvec.so"));
+        let symbols = run(Command::new("nm")
+            .args(["-D", "--defined-only"])
+            .arg(library));
+        let names = symbols
+            .lines()
+            .filter_map(|line| line.split(' ').next_back());
+        // gold exports these of every library.
+        let own = |name: &&str| !["_edata", "__bss_start", "_end"].contains(name);
+        assert_eq!(
+            names.filter(own).collect::<Vec<_>>(),
+            ["launch"],
+            "{linker}"
+        );
+        let events = project.load(linker, GFX90A, &["local", "close"]);
+        assert_eq!(
+            entries(&events),
+            entries(&project.load("fat", GFX90A, &["open"]))
+        );
+    }
+}
+
+#[test]
+fn the_shared_library_shows_the_two_functions_of_the_runtime_and_nothing_else() {
+    let symbols = run(Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(preloaded()));
+    let names = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').next_back());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        ["__hipRegisterFatBinary", "__hipUnregisterFatBinary"]
+    );
+}

@@ -1,0 +1,186 @@
+//! A fat library with the start-up code that a HIP compiler writes, split for each form of the shim, and
+//! stub runtimes that do and do not read markers.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use kpack_split::install::{Options, install};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::process::{output, run};
+use kpack_tests::tree::Tree;
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// What is linked into a library to wrap the functions of the runtime.
+pub(crate) const WRAP: &str = "-Wl,--wrap=__hipRegisterFatBinary,--wrap=__hipUnregisterFatBinary";
+
+/// The shared library, as cargo built it for this test.
+pub(crate) fn preloaded() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.with_file_name("libkpack_hip.so")
+}
+
+/// Where `cargo xtask dist` put kpack, once for all tests.
+pub(crate) fn prefix() -> &'static Path {
+    static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim-dist");
+        let _ = fs::remove_dir_all(&prefix);
+        let dist = ["run", "--package", "xtask", "--", "dist", "--prefix"];
+        run(Command::new(env!("CARGO")).args(dist).arg(&prefix));
+        prefix
+    });
+    &PREFIX
+}
+
+/// How the library gets the shim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Not at all.
+    None,
+    /// With `LD_PRELOAD`.
+    Preloaded,
+    /// From the linker.
+    Linked,
+}
+
+/// A prefix with `lib/libvec.so`, and the runtimes.
+pub(crate) struct Project {
+    pub(crate) tree: Tree,
+    form: Form,
+}
+
+impl Project {
+    /// The library has two kernels for gfx90a, the second one for both kinds of it, and one for gfx1100.
+    pub(crate) fn new(form: Form) -> Self {
+        let project = Self {
+            tree: Tree::new(),
+            form,
+        };
+        project.build_runtime("old", &["-DWITHOUT_MARKERS"]);
+        project.link("fat", "cc", &[]);
+        project.link("split", "cc", &project.flags());
+        install(
+            &Options::new(project.tree.path("split"), "vec", ["lib/libvec.so"]),
+            &(),
+        )
+        .unwrap();
+        project
+    }
+
+    /// For the compiler, to link the shim.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        match self.form {
+            Form::Linked => {
+                let library = prefix().join("lib/libkpack_hip.a");
+                vec![WRAP.to_owned(), library.to_str().unwrap().to_owned()]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Builds `PREFIX/lib/libvec.so`.
+    pub(crate) fn link(&self, prefix: &str, compiler: &str, flags: &[String]) {
+        let sources = self.tree.path(&format!("{prefix}-sources"));
+        let add = ["gfx1100", "gfx90a:xnack+"].map(|target| code(target, "add"));
+        let mul = ["gfx90a:xnack-", "gfx90a:xnack+"].map(|target| code(target, "mul"));
+        let library = FatLibrary::new()
+            .wrapper(Storage::Plain, add)
+            .wrapper(Storage::Plain, mul);
+        library.write_sources(&sources).unwrap();
+        let start_up = format!(
+            "#include \"{REPOSITORY}/tests/e2e/embedded/start.h\"\n\
+             UNIT(wrapper0, \"add\")\nUNIT(wrapper1, \"mul\")\n\
+             void launch(void) {{ wrapper0_launch(), wrapper1_launch(); }}\n"
+        );
+        fs::write(sources.join("start.c"), start_up).unwrap();
+        let output = self.tree.path(&format!("{prefix}/lib/libvec.so"));
+        fs::create_dir_all(output.parent().unwrap()).unwrap();
+        run(Command::new(compiler)
+            .current_dir(&sources)
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(output)
+            .args(["device.s", "start.c"])
+            .args(flags)
+            .arg("-L")
+            .arg(self.tree.path("old"))
+            .arg("-lamdhip64"));
+    }
+
+    /// Builds a stub runtime in the directory `name`.
+    pub(crate) fn build_runtime(&self, name: &str, flags: &[&str]) {
+        let library = self.tree.path(name).join("libamdhip64.so");
+        fs::create_dir_all(self.tree.path(name)).unwrap();
+        run(Command::new("cc")
+            .args([
+                "-std=c11",
+                "-O1",
+                "-fPIC",
+                "-shared",
+                "-Wl,-soname,libamdhip64.so",
+            ])
+            .arg("-o")
+            .arg(library)
+            .arg(format!("{REPOSITORY}/tests/stub-hip/amdhip64.c"))
+            .args(flags));
+    }
+
+    /// A program that loads libraries, built from a source file of the repository.
+    pub(crate) fn program(&self, source: &str) -> PathBuf {
+        let program = self.tree.path("program");
+        run(Command::new("cc")
+            .args(["-O1", "-pthread", "-o"])
+            .arg(&program)
+            .arg(Path::new(REPOSITORY).join(source)));
+        program
+    }
+
+    /// Runs a command with a runtime, for a GPU with this version; returns what it printed, and the events
+    /// that the runtime reported.
+    pub(crate) fn run(
+        &self,
+        runtime: &str,
+        version: &str,
+        command: &mut Command,
+    ) -> (Output, Vec<String>) {
+        let report = self.tree.path("report.txt");
+        let _ = fs::remove_file(&report);
+        command
+            .env("LD_LIBRARY_PATH", self.tree.path(runtime))
+            .env("STUB_HIP_REPORT", &report)
+            .env("HSA_OVERRIDE_GFX_VERSION", version);
+        if self.form == Form::Preloaded {
+            command.env("LD_PRELOAD", preloaded());
+        }
+        let printed = output(command);
+        let events = fs::read_to_string(&report).unwrap_or_default();
+        (printed, events.lines().map(str::to_owned).collect())
+    }
+
+    /// Loads the library of a prefix with the runtime that does not read markers, doing these steps.
+    pub(crate) fn load(&self, prefix: &str, version: &str, steps: &[&str]) -> Vec<String> {
+        let program = self.program("tests/real/load.c");
+        let library = self.tree.path(&format!("{prefix}/lib/libvec.so"));
+        let mut command = Command::new(program);
+        let (printed, events) = self.run("old", version, command.arg(library).args(steps));
+        let errors = String::from_utf8_lossy(&printed.stderr);
+        assert!(printed.status.success(), "{} {errors}", printed.status);
+        events
+    }
+}
+
+/// The code objects in the bundles that the runtime got: entry ID, size and digest.
+pub(crate) fn entries(events: &[String]) -> BTreeSet<String> {
+    let entries = events.iter().filter(|event| event.starts_with("entry\t"));
+    entries
+        .map(|event| event.splitn(4, '\t').nth(3).unwrap().to_owned())
+        .collect()
+}
+
+/// As [`entries`], those of some targets.
+pub(crate) fn entries_of(events: &[String], processor: &str) -> BTreeSet<String> {
+    let of_processor = |entry: &String| entry.contains(processor);
+    entries(events).into_iter().filter(of_processor).collect()
+}
