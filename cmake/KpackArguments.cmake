@@ -19,7 +19,7 @@ endfunction()
 # Reads ARGN, and sets in the caller's scope:
 #   kpack_TARGETS kpack_MODULE kpack_KPACK_COMPONENT kpack_ARCHITECTURES kpack_KPACK_DESTINATION
 #   kpack_DEVICE_COMPONENTS kpack_UNEXPECTED kpack_COMPRESSION kpack_LEVEL kpack_SPLIT_AT
-#   kpack_INSTALL_HINT
+#   kpack_INSTALL_HINT kpack_RUNTIME_SHIM
 #   kpack_FORWARDED     the arguments that are install(TARGETS)'s own, in the order given
 #   kpack_UNKNOWN       words that follow no keyword that takes them
 #   kpack_<KIND>_<KEY>  for each artifact kind, or GENERAL for arguments before the first kind
@@ -30,7 +30,7 @@ function(_kpack_read_arguments command)
   set(own_single MODULE KPACK_COMPONENT KPACK_DESTINATION UNEXPECTED COMPRESSION LEVEL SPLIT_AT
     INSTALL_HINT)
   set(own_multiple TARGETS ARCHITECTURES)
-  set(own_flags DEVICE_COMPONENTS)
+  set(own_flags DEVICE_COMPONENTS RUNTIME_SHIM)
   set(install_single DESTINATION COMPONENT NAMELINK_COMPONENT EXPORT RUNTIME_DEPENDENCY_SET)
   set(install_multiple PERMISSIONS CONFIGURATIONS RUNTIME_DEPENDENCIES DIRECTORIES
     PRE_INCLUDE_REGEXES PRE_EXCLUDE_REGEXES POST_INCLUDE_REGEXES POST_EXCLUDE_REGEXES

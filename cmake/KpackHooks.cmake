@@ -38,6 +38,10 @@ function(_kpack_add_hooks command)
   foreach(target IN LISTS kpack_TARGETS)
     get_target_property(type "${target}" TYPE)
     if(type STREQUAL "STATIC_LIBRARY" OR type STREQUAL "OBJECT_LIBRARY")
+      if(kpack_RUNTIME_SHIM)
+        _kpack_fail(${command} "RUNTIME_SHIM: nothing is linked into \"${target}\" (${type}). Give "
+          "RUNTIME_SHIM to the call with the binaries that \"${target}\" is linked into.")
+      endif()
       message(NOTICE "${command}(): \"${target}\" (${type}) is installed as it is: after this "
         "point its device code can be split only in the binaries it is linked into, or in the "
         "objects before that link. Pass those binaries to kpack_install().")
@@ -54,6 +58,9 @@ function(_kpack_add_hooks command)
     list(APPEND split_targets "${target}")
     if(split_at STREQUAL "compile")
       _kpack_set_launcher(${command} "${target}")
+    endif()
+    if(kpack_RUNTIME_SHIM)
+      _kpack_link_shim(${command} "${target}")
     endif()
 
     _kpack_artifact_argument(destination ${kind} DESTINATION)

@@ -8,12 +8,13 @@ cmake_policy(VERSION 3.22...3.31)
 include("${CMAKE_CURRENT_LIST_DIR}/KpackArguments.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/KpackDeviceComponents.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/KpackHooks.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/KpackRuntimeShim.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/KpackSplitCompile.cmake")
 
 # kpack_install(TARGETS <target>... MODULE <name> [COMPONENT <name>] [ARCHITECTURES <target ID>...]
 #               [KPACK_DESTINATION <dir>] [KPACK_COMPONENT <name>] [DEVICE_COMPONENTS]
 #               [UNEXPECTED drop|error|keep] [COMPRESSION zstd|none] [LEVEL <n>]
-#               [SPLIT_AT compile|install] [INSTALL_HINT <text>]
+#               [SPLIT_AT compile|install] [INSTALL_HINT <text>] [RUNTIME_SHIM]
 #               [<arguments of install(TARGETS)>...])
 #
 # Installs the targets and splits the installed files.

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use kpack_tests::process::{copy, run};
 use kpack_tests::require;
-use project::{Form, Project, entries, entries_of, preloaded};
+use project::{Form, Project, entries, entries_of, prefix, preloaded};
 
 /// The versions of these GPUs.
 const GFX90A: &str = "9.0.10";
@@ -162,6 +162,55 @@ fn threads_open_and_close_libraries_at_once() {
         assert!(printed.status.success(), "{form:?}: {printed:?}");
         assert_eq!(entries(&events).len(), 3);
     }
+}
+
+#[test]
+fn cmake_links_it() {
+    if !require::tool("cmake") {
+        return;
+    }
+    let project = Project::new(Form::Linked);
+    let sources = project.tree.path("fat-sources");
+    let text = format!(
+        "cmake_minimum_required(VERSION 3.22)
+project(vec LANGUAGES C ASM)
+find_package(Kpack REQUIRED)
+add_library(kernels STATIC start.c device.s)
+target_compile_options(kernels PRIVATE -fPIC $<$<COMPILE_LANGUAGE:ASM>:-Wa,-I{sources}>)
+file(WRITE ${{CMAKE_BINARY_DIR}}/empty.c \"\")
+add_library(vec SHARED ${{CMAKE_BINARY_DIR}}/empty.c)
+kpack_install(TARGETS vec MODULE vec RUNTIME_SHIM LIBRARY DESTINATION lib)
+# After the shim: the linker must not have left it out.
+target_link_libraries(vec -Wl,--whole-archive kernels -Wl,--no-whole-archive {runtime})
+",
+        sources = sources.display(),
+        runtime = project.tree.path("old/libamdhip64.so").display(),
+    );
+    std::fs::write(sources.join("CMakeLists.txt"), text).unwrap();
+    let build = project.tree.path("build");
+    run(Command::new("cmake")
+        .arg("-S")
+        .arg(&sources)
+        .arg("-B")
+        .arg(&build)
+        .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix().display())));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    let installed = project.tree.path("installed");
+    run(Command::new("cmake")
+        .arg("--install")
+        .arg(&build)
+        .arg("--prefix")
+        .arg(&installed));
+    let events = project.load("installed", GFX90A, &["deepbind", "close"]);
+    assert_eq!(
+        entries(&events),
+        entries_of(&project.load("fat", GFX90A, &["open"]), "gfx90a")
+    );
+    assert!(
+        events
+            .iter()
+            .any(|event| event.starts_with("fat\tmemory\t"))
+    );
 }
 
 #[test]

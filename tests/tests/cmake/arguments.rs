@@ -40,6 +40,14 @@ const WRONG: &[(&str, &str)] = &[
     ),
     ("kpack_install(TARGETS nothing MODULE veclib)", "nothing"),
     (
+        "RUNTIME_SHIM)",
+        "libkpack_hip.a, which does not exist. Use an installed kpack",
+    ),
+    (
+        "kpack_install(TARGETS kernels MODULE veclib RUNTIME_SHIM)",
+        "RUNTIME_SHIM: nothing is linked into \"kernels\" (STATIC_LIBRARY). Give RUNTIME_SHIM",
+    ),
+    (
         "COMPONENT \"Runtime files\")",
         "choose the name in the names of kpacks with KPACK_COMPONENT",
     ),
