@@ -133,7 +133,7 @@ function(_kpack_check_arguments command)
     _kpack_fail(${command} "TARGETS is missing; name the targets to split.")
   endif()
   if(kpack_MODULE STREQUAL "")
-    _kpack_fail(${command} "MODULE is missing. The kpacks are named after it, "
+    _kpack_fail(${command} "MODULE is missing. The archives are named after it, "
       "as in lib/.kpack/<module>_lib_gfx1100.kpack.")
   endif()
   foreach(keyword MODULE KPACK_COMPONENT)
@@ -195,7 +195,7 @@ function(_kpack_check_name command keyword name)
   if(NOT name MATCHES "^[A-Za-z0-9][A-Za-z0-9.+_-]*$")
     set(remedy "")
     if(keyword STREQUAL "COMPONENT")
-      set(remedy "; choose the name in the names of kpacks with KPACK_COMPONENT")
+      set(remedy "; choose the name in the names of archives with KPACK_COMPONENT")
     endif()
     _kpack_fail(${command} "${keyword} is \"${name}\". It becomes part of file names and may contain "
       "letters, digits, and after the first character also . + _ -${remedy}.")
@@ -207,7 +207,7 @@ function(_kpack_check_destination command keyword destination)
   cmake_path(SET normal NORMALIZE "${destination}")
   if(IS_ABSOLUTE "${destination}")
     _kpack_fail(${command} "${keyword} is \"${destination}\", an absolute path. Kernel "
-      "names and the paths from a binary to its kpacks are relative to the install prefix: "
+      "names and the paths from a binary to its archives are relative to the install prefix: "
       "write it relative to CMAKE_INSTALL_PREFIX.")
   elseif(normal MATCHES "^\\.\\.(/|$)")
     _kpack_fail(${command} "${keyword} is \"${destination}\", which leaves the install prefix.")

@@ -228,7 +228,7 @@ function(_kpack_claim command kpack_component component)
         "MODULE or KPACK_COMPONENT names.")
     elseif(kpack_DEVICE_COMPONENTS OR owner_has_device_components)
       _kpack_fail(${command} "An earlier rule already writes ${files}. With DEVICE_COMPONENTS "
-        "a package's manifest and kpacks are made from all their binaries at once: name all "
+        "a package's manifest and archives are made from all their binaries at once: name all "
         "targets of module \"${kpack_MODULE}\" in one call (with the same COMPONENT, and "
         "EXCLUDE_FROM_ALL for all or none), or give this call another MODULE or KPACK_COMPONENT.")
     endif()

@@ -164,7 +164,7 @@ function(_kpack_hook_check_copy installed target built)
   endif()
 endfunction()
 
-# Adds the module's kpacks and manifest to the list of installed files, without DESTDIR, as
+# Adds the module's archives and manifest to the list of installed files, without DESTDIR, as
 # file(INSTALL) does. Reads and sets variables of _kpack_hook_run().
 macro(_kpack_hook_list_files)
   set(stem "${module}_${component}")

@@ -1,6 +1,5 @@
 //! The calls that TheRock makes of the tools that it calls `rocm_kpack`, flag for flag.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -10,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, library_file};
 use kpack_tests::process;
 use kpack_tests::require::tool;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, files_in};
 use walkdir::WalkDir;
 
 fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
@@ -35,17 +34,6 @@ fn fails(tree: &Tree, arguments: &[&str], exit_code: i32) -> String {
     let output = kpack(tree, arguments);
     assert_eq!(output.status.code(), Some(exit_code), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
-}
-
-/// The names and bytes of the files in a directory.
-fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
-    entries
-        .map(|entry| {
-            let name = entry.file_name().into_string().unwrap();
-            (name, fs::read(entry.path()).unwrap())
-        })
-        .collect()
 }
 
 /// Two wrappers; the second is for one target only.
@@ -396,7 +384,7 @@ fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
             (format!("{name}-0-gfx90a:xnack-.hsaco"), sub.clone()),
             (format!("{name}-1-gfx90a:xnack+.hsaco"), mul.clone()),
         ];
-        assert_eq!(files(&tree.path("out/of/it")), expected.into(), "{name}");
+        assert_eq!(files_in(&tree.path("out/of/it")), expected.into(), "{name}");
     }
 }
 
@@ -457,7 +445,11 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
             let bytes = code("gfx90a", payload).1;
             ((*name).to_owned(), bytes)
         });
-        assert_eq!(files(&tree.path("out/of/it")), expected.collect(), "{file}");
+        assert_eq!(
+            files_in(&tree.path("out/of/it")),
+            expected.collect(),
+            "{file}"
+        );
     }
     let said = fails(&tree, &[&UNBUNDLE[..], &["lib/libops.so"]].concat(), 3);
     assert!(said.contains("its device code is in archives"), "{said}");
@@ -472,7 +464,7 @@ fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error()
         &tree,
         &[&["unbundle", "--arch", "gfx90a:xnack-"], &out[..]].concat(),
     );
-    let names: Vec<String> = files(&tree.path("out")).into_keys().collect();
+    let names: Vec<String> = files_in(&tree.path("out")).into_keys().collect();
     assert_eq!(names, ["librccl.so-0-gfx90a:xnack-.hsaco"]);
 
     let none = ["unbundle", "--gfx-arch", "gfx1250", "--output-dir", "none"];
@@ -570,7 +562,7 @@ fn a_build_with_ninja_splits_what_has_changed_and_nothing_else() {
         .unwrap();
     assert!(other.is_dir());
     assert_eq!(
-        files(&tree.path("build/unbundled"))
+        files_in(&tree.path("build/unbundled"))
             .into_values()
             .collect::<Vec<_>>(),
         [code("gfx1250", "all_reduce").1]

@@ -49,7 +49,7 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "COMPONENT \"Runtime files\")",
-        "choose the name in the names of kpacks with KPACK_COMPONENT",
+        "choose the name in the names of archives with KPACK_COMPONENT",
     ),
     (
         "ARCHITECTURES gfx1100 native)",
