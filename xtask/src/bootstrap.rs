@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use kpack_tests::require::is_root;
 use xshell::{Shell, cmd};
 
 use crate::{process, repository};
@@ -28,6 +29,18 @@ const fn program(name: &'static str, package: &'static str, purpose: &'static st
     }
 }
 
+const fn file(
+    paths: &'static [&'static str],
+    package: &'static str,
+    purpose: &'static str,
+) -> Tool {
+    Tool {
+        needed: Needed::File(paths),
+        package,
+        purpose,
+    }
+}
+
 /// Named for Debian 12.
 const TOOLS: &[Tool] = &[
     program("cc", "gcc", "links fixtures and the stub HIP runtime"),
@@ -43,14 +56,14 @@ const TOOLS: &[Tool] = &[
     ),
     program("ld.lld-19", "lld-19", "links device code"),
     program("llvm-strip-19", "llvm-19", "a strip under test"),
-    Tool {
-        needed: Needed::File(&[
+    file(
+        &[
             "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-x86_64.a",
             "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-aarch64.a",
-        ]),
-        package: "libclang-rt-19-dev",
-        purpose: "AddressSanitizer",
-    },
+        ],
+        "libclang-rt-19-dev",
+        "AddressSanitizer",
+    ),
     program("strip", "binutils", "GNU strip, objcopy, ld and gold"),
     program("eu-strip", "elfutils", "a strip and a linter under test"),
     program("patchelf", "patchelf", "changes RPATH after the split"),
@@ -64,27 +77,27 @@ const TOOLS: &[Tool] = &[
         "gcc-aarch64-linux-gnu",
         "builds host binaries for AArch64",
     ),
-    Tool {
-        needed: Needed::File(&["/usr/aarch64-linux-gnu/lib/libc.so.6"]),
-        package: "libc6-dev-arm64-cross",
-        purpose: "the C library of host binaries for AArch64",
-    },
+    file(
+        &["/usr/aarch64-linux-gnu/lib/libc.so.6"],
+        "libc6-dev-arm64-cross",
+        "the C library of host binaries for AArch64",
+    ),
     program(
         "qemu-aarch64",
         "qemu-user",
         "runs host binaries for AArch64",
     ),
     program("hipcc", "hipcc", "the distribution's own HIP compiler"),
-    Tool {
-        needed: Needed::File(&["/usr/include/hip/hip_runtime.h"]),
-        package: "libamdhip64-dev",
-        purpose: "ROCm's headers and HIP runtime",
-    },
-    Tool {
-        needed: Needed::File(&["/usr/include/rocrand/rocrand_kernel.h"]),
-        package: "librocrand-dev",
-        purpose: "device functions of a real library",
-    },
+    file(
+        &["/usr/include/hip/hip_runtime.h"],
+        "libamdhip64-dev",
+        "ROCm's headers and HIP runtime",
+    ),
+    file(
+        &["/usr/include/rocrand/rocrand_kernel.h"],
+        "librocrand-dev",
+        "device functions of a real library",
+    ),
     program("fish", "fish", "a shell that completes commands"),
     program("zsh", "zsh", "a shell that completes commands"),
     program("file", "file", "CPack's DEB generator"),
@@ -92,14 +105,14 @@ const TOOLS: &[Tool] = &[
     program("rpmbuild", "rpm", "CPack's RPM generator"),
     program("python3", "python3", "makes and unpacks Python wheels"),
     program("pip3", "python3-pip", "downloads and builds Python wheels"),
-    Tool {
-        needed: Needed::File(&[
+    file(
+        &[
             "/usr/share/rocm/cmake/ROCMConfig.cmake",
             "/usr/share/rocmcmakebuildtools/cmake/ROCmCMakeBuildToolsConfig.cmake",
-        ]),
-        package: "rocm-cmake",
-        purpose: "the install functions of ROCm's own libraries",
-    },
+        ],
+        "rocm-cmake",
+        "the install functions of ROCm's own libraries",
+    ),
 ];
 
 impl Tool {
@@ -158,7 +171,7 @@ pub(crate) fn install_missing() -> Result<()> {
 /// Runs apt-get as root, through sudo if needed. The variable goes through `env` since sudo drops
 /// the environment.
 pub(crate) fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
-    let sudo: &[&str] = if is_root(shell)? {
+    let sudo: &[&str] = if is_root() {
         &[]
     } else {
         ensure!(
@@ -177,8 +190,4 @@ pub(crate) fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
     let (first, rest) = command.split_first().context("a command is never empty")?;
     cmd!(shell, "{first} {rest...}").run()?;
     Ok(())
-}
-
-fn is_root(shell: &Shell) -> Result<bool> {
-    Ok(process::output(cmd!(shell, "id -u"))?.trim() == "0")
 }

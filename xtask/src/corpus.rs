@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use object::read::{ObjectSection, ReadCache};
 use object::{Object, ObjectKind};
+use walkdir::WalkDir;
 use xshell::{Shell, cmd};
 
 use crate::{bootstrap, process, repository};
@@ -85,7 +86,12 @@ pub(crate) fn libraries() -> Result<Vec<Library>> {
             fs::rename(&partial, &directory)?;
         }
         let mut found = Vec::new();
-        collect(&directory, &mut found)?;
+        for entry in WalkDir::new(&directory) {
+            let entry = entry?;
+            if entry.file_type().is_file() && has_device_code(entry.path())? {
+                found.push(entry.into_path());
+            }
+        }
         ensure!(
             !found.is_empty(),
             "{} has no library with device code; remove it to fetch it again",
@@ -132,27 +138,9 @@ fn python_index(shell: &Shell, package: &str, directory: &Path) -> Result<()> {
 }
 
 fn only_file(directory: &Path, extension: &str) -> Result<PathBuf> {
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|found| found == extension) {
-            return Ok(path);
-        }
-    }
-    bail!("no .{extension} file was downloaded")
-}
-
-/// Finds the shared objects with device code in a tree; links are not followed.
-fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            collect(&entry.path(), found)?;
-        } else if kind.is_file() && has_device_code(&entry.path())? {
-            found.push(entry.path());
-        }
-    }
-    Ok(())
+    let mut files = repository::files_with_extension(directory, extension)?;
+    let file = files.pop();
+    file.with_context(|| format!("no .{extension} file was downloaded"))
 }
 
 fn has_device_code(path: &Path) -> Result<bool> {

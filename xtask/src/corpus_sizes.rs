@@ -91,15 +91,8 @@ impl Sizes {
             "{helper} install --quiet --prefix {prefix} --module corpus lib/{name}"
         ))?;
         self.host = fs::metadata(&host)?.len();
-        for entry in fs::read_dir(prefix.join("lib/.kpack"))? {
-            let entry = entry?;
-            if entry
-                .path()
-                .extension()
-                .is_some_and(|found| found == "kpack")
-            {
-                self.archives.push(entry.metadata()?.len());
-            }
+        for archive in repository::files_with_extension(&prefix.join("lib/.kpack"), "kpack")? {
+            self.archives.push(fs::metadata(archive)?.len());
         }
         Ok(())
     }

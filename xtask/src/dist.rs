@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use object::Endianness;
 use object::elf::{DT_SONAME, FileHeader64};
 use object::read::elf::{Dyn, FileHeader};
+use walkdir::WalkDir;
 use xshell::Shell;
 
 use crate::{process, repository};
@@ -229,19 +230,16 @@ fn so_name(library: &Path) -> Result<String> {
     Ok(String::from_utf8(name.to_vec())?)
 }
 
-/// Copies the contents of `from`, which must exist, to `to`.
+/// Copies the contents of `from`, which must exist, to `to`, without what Python compiled.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    let entries = fs::read_dir(from).with_context(|| from.display().to_string())?;
+    let walk = WalkDir::new(from).into_iter();
     let mut copied = false;
-    for entry in entries {
-        let entry = entry.with_context(|| from.display().to_string())?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_tree(&entry.path(), &target)?;
-        } else {
-            copy_file(&entry.path(), &target)?;
+    for entry in walk.filter_entry(|entry| entry.file_name() != "__pycache__") {
+        let entry = entry?;
+        if !entry.file_type().is_dir() {
+            copy_file(entry.path(), &to.join(entry.path().strip_prefix(from)?))?;
+            copied = true;
         }
-        copied = true;
     }
     ensure!(copied, "{} is empty", from.display());
     Ok(())

@@ -48,7 +48,7 @@ enum Task {
         #[arg(long)]
         sizes: bool,
     },
-    /// Measure the cost of splitting, loading and building.
+    /// Measure the cost of splitting, joining, loading and building.
     #[command(subcommand)]
     Bench(bench::Bench),
     /// Kill and disturb kpack at each system call that writes, and check what it leaves.
@@ -68,7 +68,8 @@ enum Task {
     },
     /// Make a DEB and an RPM of each part of kpack, and a Python wheel, in `target/package`.
     Package {
-        /// Also install each (as root, into a root of its own), and build the README's example with it.
+        /// Also install the DEBs into one root and the RPMs into another, the wheel into a virtual
+        /// environment, and build the README's example with each. Needs root, and the tools of `bootstrap`.
         #[arg(long)]
         check: bool,
     },

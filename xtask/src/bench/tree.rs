@@ -12,7 +12,7 @@ use kpack_tests::fixture::library_file;
 use serde_json::Value;
 use xshell::{Shell, cmd};
 
-use super::{Cost, measure, megabytes, typical, verdict};
+use super::{compare, measure};
 use crate::{corpus, process, repository};
 
 /// How to measure.
@@ -65,31 +65,13 @@ pub(super) fn run(options: &Tree) -> Result<()> {
             .arg(work.join(format!("{round}.split")));
         kpack.push(measure(&mut command)?);
     }
-    print(&mut zstd, &mut kpack);
+    compare(
+        ("tar | zstd -3 -T2", &mut zstd),
+        ("kpack split", &mut kpack),
+        BOUND,
+    );
     fs::remove_dir_all(&work)?;
     Ok(())
-}
-
-fn print(zstd: &mut [Cost], kpack: &mut [Cost]) {
-    println!("\n{:<20} {:>10} {:>14}", "", "seconds", "peak MB");
-    for (name, costs) in [("tar | zstd -3 -T2", &*zstd), ("kpack split", &*kpack)] {
-        for cost in costs {
-            println!(
-                "{name:<20} {:>10.2} {:>14.1}",
-                cost.wall.as_secs_f64(),
-                megabytes(cost.memory)
-            );
-        }
-    }
-    let ratio = typical(kpack).wall.as_secs_f64() / typical(zstd).wall.as_secs_f64();
-    println!(
-        "{:<20} {ratio:>10.2}   (medians; kpack split over tar and zstd)",
-        "ratio"
-    );
-    println!(
-        "Bound: a ratio of at most {BOUND}: {}",
-        verdict(ratio <= BOUND)
-    );
 }
 
 /// Builds an artifact directory with real fat binaries in several modules, and a kernel database of

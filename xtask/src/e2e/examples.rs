@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use xshell::{Cmd, Shell, cmd};
 
-use super::hip_project::HipTools;
+use super::hip_project::{HipTools, flags_without_rocm};
 use super::runtime::{Kind, Program, Runtime};
 use super::table::Table;
 use crate::{process, repository};
@@ -111,12 +111,10 @@ impl Examples<'_> {
     /// A Cargo command with clang, the header of the HIP project, and the stub runtime instead of
     /// ROCm.
     fn in_place_of_rocm<'s>(&self, command: Cmd<'s>, target: &Path) -> Cmd<'s> {
-        let headers = repository::root().join("tests/e2e/hip");
-        let flags = format!("-nogpuinc -nogpulib -I{}", headers.display());
         command
             .env("CARGO_TARGET_DIR", target)
             .env("HIPCXX", self.tools.compiler())
-            .env("HIPFLAGS", flags)
+            .env("HIPFLAGS", flags_without_rocm())
             .env("ROCM_PATH", &self.runtime.prefix)
             .env("LD_LIBRARY_PATH", self.runtime.prefix.join("lib"))
             .env_remove("RUSTFLAGS")
@@ -222,10 +220,9 @@ impl Examples<'_> {
         let source = repository::root().join("examples/cpp-hip");
         let build = self.work.join("cpp-build");
         let installed = self.work.join("cpp-dist");
-        let headers = repository::root().join("tests/e2e/hip");
         let (compiler, generator) = (self.tools.compiler(), self.tools.generator());
         let prefixes = format!("{};{}", self.kpack.display(), self.runtime.prefix.display());
-        let flags = format!("-nogpuinc -nogpulib -I{}", headers.display());
+        let flags = flags_without_rocm();
         process::output(cmd!(
             self.shell,
             "cmake -S {source} -B {build} -G {generator} -DCMAKE_CXX_COMPILER={compiler} -DCMAKE_PREFIX_PATH={prefixes} -DCMAKE_CXX_FLAGS={flags}"
@@ -249,13 +246,9 @@ impl Examples<'_> {
         let helper = self.kpack.join("bin/kpack");
         process::output(cmd!(self.shell, "{helper} verify {moved}"))?;
         let places = [repository::root(), self.work];
-        for file in files(&moved)? {
-            let mut bytes = fs::read(&file)?;
-            if file
-                .extension()
-                .is_some_and(|extension| extension == "kpack")
-            {
-                bytes.extend(self.device_code(&file)?);
+        for (file, mut bytes) in super::contents(&moved)? {
+            if file.extension().is_some_and(|found| found == "kpack") {
+                bytes.extend(self.device_code(&moved.join(&file))?);
             }
             for place in places {
                 let place = place.to_str().context("a path that is not UTF-8")?;
@@ -349,17 +342,4 @@ fn block<'a>(text: &'a str, file: &str) -> Result<&'a str> {
         .and_then(|(_, rest)| rest.split_once("```"))
         .map(|(block, _)| block)
         .with_context(|| format!("docs/rust.md has no {file}"))
-}
-
-/// Every file below a directory.
-fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        match path.is_dir() {
-            true => found.extend(files(&path)?),
-            false => found.push(path),
-        }
-    }
-    Ok(found)
 }

@@ -213,6 +213,12 @@ impl HipTools {
     }
 }
 
+/// Flags for clang with the header of the HIP project in place of ROCm.
+pub(super) fn flags_without_rocm() -> String {
+    let header = repository::root().join("tests/e2e/hip");
+    format!("-nogpuinc -nogpulib -I{}", header.display())
+}
+
 /// The linkers that are installed.
 fn linkers() -> Vec<&'static str> {
     let here = |programs: &str| {

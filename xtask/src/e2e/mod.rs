@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use walkdir::WalkDir;
 use xshell::{Shell, cmd};
 
 use crate::{bootstrap, corpus, dist, process, repository};
@@ -327,16 +328,11 @@ fn counted(counts: Counts) -> String {
 /// The content of every regular file of a tree, by path.
 fn contents(prefix: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut files = BTreeMap::new();
-    let mut directories = vec![prefix.to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(&directory)? {
-            let path = entry?.path();
-            let kind = path.symlink_metadata()?.file_type();
-            if kind.is_dir() {
-                directories.push(path);
-            } else if kind.is_file() {
-                files.insert(path.strip_prefix(prefix)?.to_owned(), fs::read(&path)?);
-            }
+    for entry in WalkDir::new(prefix) {
+        let entry = entry?;
+        if entry.file_type().is_file() {
+            let path = entry.path();
+            files.insert(path.strip_prefix(prefix)?.to_owned(), fs::read(path)?);
         }
     }
     Ok(files)

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use xshell::{Cmd, Shell, cmd};
 
-use super::hip_project::HipTools;
+use super::hip_project::{HipTools, flags_without_rocm};
 use super::runtime::Runtime;
 use crate::{process, repository};
 
@@ -67,11 +67,9 @@ pub(super) fn write_project(work: &Path) -> Result<String> {
 
 /// Has a command use, in place of ROCm, clang, the header of the HIP project, and the stub runtime.
 pub(super) fn with_stubs<'a>(command: Cmd<'a>, tools: &HipTools, runtime: &Runtime) -> Cmd<'a> {
-    let header = repository::root().join("tests/e2e/hip");
-    let flags = format!("-nogpuinc -nogpulib -I{}", header.display());
     command
         .env("CXX", tools.compiler())
-        .env("CXXFLAGS", flags)
+        .env("CXXFLAGS", flags_without_rocm())
         .env("CMAKE_LIBRARY_PATH", runtime.prefix.join("lib"))
 }
 
