@@ -26,6 +26,11 @@ fn fixture() -> FatLibrary {
     library.wrapper(Storage::Plain, [code("gfx1100", "add")])
 }
 
+/// Builds the fixture as a file of a tree.
+fn build(tree: &Tree, kind: Kind, file: &str) {
+    fixture().kind(kind).build(&tree.path(file)).unwrap();
+}
+
 /// Splits files of a tree into a directory of it.
 fn split_into(tree: &Tree, directory: &str, files: &[&str]) -> Report {
     try_split(tree, directory, files).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
@@ -86,10 +91,7 @@ fn assert_verifies(binary: &Path, original: Option<&Path>) {
 #[test]
 fn every_linker_makes_a_host_binary_of_split_objects() {
     let tree = Tree::new();
-    fixture()
-        .kind(Kind::Object)
-        .build(&tree.path("vec.o"))
-        .unwrap();
+    build(&tree, Kind::Object, "vec.o");
     let main = build_main(&tree);
     let report = split_into(&tree, "host", &["vec.o"]);
     assert_eq!(report.archives.len(), 3);
@@ -111,10 +113,7 @@ fn every_linker_makes_a_host_binary_of_split_objects() {
 #[test]
 fn the_code_objects_are_those_of_the_linked_binary() {
     let tree = Tree::new();
-    fixture()
-        .kind(Kind::Object)
-        .build(&tree.path("vec.o"))
-        .unwrap();
+    build(&tree, Kind::Object, "vec.o");
     fixture().build(&tree.path("stage/lib/libvec.so")).unwrap();
     split_into(&tree, "host", &["vec.o"]);
     let options = kpack_split::install::Options::new(tree.path("stage"), "vec", ["lib/libvec.so"]);
@@ -330,10 +329,7 @@ fn everything_else_of_a_compiled_object_stays_byte_for_byte() {
 #[test]
 fn objects_have_as_many_sections_as_they_like() {
     let tree = Tree::new();
-    fixture()
-        .kind(Kind::Object)
-        .build(&tree.path("few.o"))
-        .unwrap();
+    build(&tree, Kind::Object, "few.o");
     let mut text = String::new();
     for section in 0..66_000 {
         text.push_str(&format!(".section s{section},\"a\"\n.byte 1\n"));
@@ -377,10 +373,7 @@ fn aarch64_objects_run_after_the_link() {
 #[test]
 fn a_static_library_becomes_one() {
     let tree = Tree::new();
-    fixture()
-        .kind(Kind::Object)
-        .build(&tree.path("a_member_with_a_long_name.o"))
-        .unwrap();
+    build(&tree, Kind::Object, "a_member_with_a_long_name.o");
     let main = build_main(&tree);
     fs::write(tree.path("odd.txt"), "odd").unwrap();
     let library = tree.path("libvec.a");
@@ -471,10 +464,7 @@ fn a_kernel_name_tells_the_device_code() {
 #[test]
 fn splitting_again_replaces_what_the_file_had() {
     let tree = Tree::new();
-    fixture()
-        .kind(Kind::Object)
-        .build(&tree.path("vec.o"))
-        .unwrap();
+    build(&tree, Kind::Object, "vec.o");
     let other = FatLibrary::new().kind(Kind::Object);
     other
         .clone()
@@ -667,10 +657,7 @@ fn what_cannot_be_split_before_the_link_says_why() {
     let bitcode = b"BC\xc0\xde and so on, with __hip_fatbin_wrapper in it";
     fs::write(tree.path("lto.o"), bitcode).unwrap();
     fs::write(tree.path("bundle"), "__CLANG_OFFLOAD_BUNDLE__ and so on").unwrap();
-    fixture()
-        .kind(Kind::Object)
-        .build(&tree.path("vec.o"))
-        .unwrap();
+    build(&tree, Kind::Object, "vec.o");
     let archive = |file: &str, member: &str| {
         let mut ar = Command::new("ar");
         ar.current_dir(tree.root()).args(["qcS", file, member]);
@@ -725,10 +712,7 @@ fn what_cannot_be_split_before_the_link_says_why() {
 #[test]
 fn truncated_objects_are_refused() {
     let tree = Tree::new();
-    fixture()
-        .kind(Kind::Object)
-        .build(&tree.path("vec.o"))
-        .unwrap();
+    build(&tree, Kind::Object, "vec.o");
     let bytes = fs::read(tree.path("vec.o")).unwrap();
     for length in (0..bytes.len()).step_by(97) {
         fs::write(tree.path("cut.o"), &bytes[..length]).unwrap();
@@ -814,10 +798,7 @@ fn damage_is_refused_or_harmless() {
 #[test]
 fn nonsense_for_an_alignment_is_not_believed() {
     let tree = Tree::new();
-    fixture()
-        .kind(Kind::Object)
-        .build(&tree.path("vec.o"))
-        .unwrap();
+    build(&tree, Kind::Object, "vec.o");
     let bytes = fs::read(tree.path("vec.o")).unwrap();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
     let (table, count) = (word(40), usize::from(bytes[60]));

@@ -7,7 +7,7 @@ use std::io::{Cursor, Read};
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
-use command::{command, kpack, said};
+use command::{command, kpack, said, words};
 use insta::assert_snapshot;
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
@@ -32,14 +32,7 @@ fn split_prefix() -> Tree {
     let tree = prefix();
     let output = kpack(
         &tree,
-        &[
-            "install",
-            "--prefix",
-            ".",
-            "--module",
-            "vec",
-            "lib/libvec.so",
-        ],
+        &words("install --prefix . --module vec lib/libvec.so"),
     );
     assert!(output.status.success(), "{output:?}");
     tree
@@ -89,14 +82,7 @@ fn help() {
 fn an_install_and_the_tree_after_it() {
     let tree = prefix();
     let before = tree.files().join("\n");
-    let install = [
-        "install",
-        "--prefix",
-        ".",
-        "--module",
-        "vec",
-        "lib/libvec.so",
-    ];
+    let install = words("install --prefix . --module vec lib/libvec.so");
     let first = said(&tree, &install);
     let after = tree.files().join("\n");
     let second = said(&tree, &install);
@@ -112,17 +98,8 @@ fn an_install_with_warnings() {
         .build(&tree.path("lib/libplain.so"))
         .unwrap();
     symlink("libvec.so", tree.path("lib/libvec.so.1")).unwrap();
-    let arguments = [
-        "install",
-        "--prefix",
-        ".",
-        "--module",
-        "vec",
-        "--arch",
-        "gfx1100",
-        "lib/libvec.so.1",
-        "lib/libplain.so",
-    ];
+    let arguments =
+        words("install --prefix . --module vec --arch gfx1100 lib/libvec.so.1 lib/libplain.so");
     let text = said(&tree, &arguments);
     with_filters(|| assert_snapshot!(text));
 }
@@ -240,13 +217,7 @@ fn errors() {
         &["lib/out.so"],
         &["lib/none.so"],
         &["lib/libvec.so", "--arch", "gfx1201"],
-        &[
-            "lib/libvec.so",
-            "--arch",
-            "gfx1100",
-            "--unexpected",
-            "error",
-        ],
+        &words("lib/libvec.so --arch gfx1100 --unexpected error"),
         &["lib/libvec.so", "--arch", "gfx 1100"],
         &["lib/libvec.so", "--source", "x"],
         &["lib/libvec.so", "--kpack-dir", "../x"],

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use command::{command, kpack, said};
+use command::{command, kpack, said, words};
 use insta::assert_snapshot;
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file};
 use kpack_tests::process::{self, kill_at_any_moment};
@@ -173,13 +173,7 @@ fn what_is_said_of_what_stays_generic() {
     let kernel = code_object("gfx942", b"kernel").unwrap();
     fs::write(stage.join("lib/kernel.bin"), kernel).unwrap();
     text += &said(&tree, &[&SPLIT[..5], &["--output-dir", "unknown"]].concat());
-    let again = [
-        "split",
-        "--batch-artifact-parent-dir",
-        "out",
-        "--output-dir",
-        "again",
-    ];
+    let again = words("split --batch-artifact-parent-dir out --output-dir again");
     text += &said(&tree, &again);
     let single = [
         "split",
@@ -201,40 +195,14 @@ fn wrong_usage() {
     let mut text = String::new();
     for arguments in [
         &["split", "--output-dir", "out"][..],
-        &[
-            "split",
-            "--artifact-dir",
-            "in/blas_lib",
-            "--output-dir",
-            "out",
-        ],
+        &words("split --artifact-dir in/blas_lib --output-dir out"),
         &[&SPLIT[..], &["--split-databases", "rocblas", "cufft"]].concat(),
         &[&SPLIT[..], &["--split-databases", "none", "rocblas"]].concat(),
         &[&SPLIT[..], &["--gpu-targets", "gfx 90a"]].concat(),
-        &[
-            "split",
-            "--artifact-dir",
-            "in",
-            "--artifact-prefix",
-            "x_lib",
-            "--output-dir",
-            "out",
-        ],
+        &words("split --artifact-dir in --artifact-prefix x_lib --output-dir out"),
         &[&SPLIT[..5], &["--output-dir", "in/blas_lib/out"]].concat(),
-        &[
-            "split",
-            "--batch-artifact-parent-dir",
-            "in",
-            "--output-dir",
-            "in",
-        ],
-        &[
-            "split",
-            "--batch-artifact-parent-dir",
-            "in/blas_lib",
-            "--output-dir",
-            "out",
-        ],
+        &words("split --batch-artifact-parent-dir in --output-dir in"),
+        &words("split --batch-artifact-parent-dir in/blas_lib --output-dir out"),
     ] {
         text += &said(&tree, arguments);
         text += "\n";

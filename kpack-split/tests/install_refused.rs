@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use command::command;
+use command::{command, words};
 use kpack_split::Error;
 use kpack_split::install::{Only, Options, install};
 use kpack_split::verify::{self, Outcome, Subject};
@@ -470,14 +470,7 @@ fn a_run_that_is_killed() {
     kill_at_any_moment(
         |_| {
             *tree.borrow_mut() = original.copy();
-            let arguments = [
-                "install",
-                "--prefix",
-                ".",
-                "--module",
-                "vec",
-                "lib/libvec.so",
-            ];
+            let arguments = words("install --prefix . --module vec lib/libvec.so");
             command(&tree.borrow(), &arguments)
         },
         || tree.borrow().snapshot_with_times(),

@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::process::Command;
 use std::thread;
 
-use command::command;
+use command::{command, words};
 use kpack_tests::process::{self, kill_at_any_moment};
 use kpack_tests::tree::Tree;
 use planned::CONFIGURATION;
@@ -19,15 +19,7 @@ use shards::three_shards;
 fn recombine(tree: &Tree) -> Command {
     command(
         tree,
-        &[
-            "recombine",
-            "--input-shards-dir",
-            "shards",
-            "--output-dir",
-            "out",
-            "--config",
-            "packaging.json",
-        ],
+        &words("recombine --input-shards-dir shards --output-dir out --config packaging.json"),
     )
 }
 

@@ -16,6 +16,11 @@ pub(crate) fn command(tree: &Tree, arguments: &[&str]) -> Command {
     command
 }
 
+/// The arguments in a line.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
 pub(crate) fn kpack(tree: &Tree, arguments: &[&str]) -> Output {
     command(tree, arguments).output().unwrap()
 }
