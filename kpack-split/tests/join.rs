@@ -336,6 +336,18 @@ fn wrappers_that_ask_for_each_others_code() {
     assert!(text.contains("wrapper 0 has code object index 1"), "{text}");
 }
 
+#[test]
+fn a_marker_that_leads_to_no_path() {
+    let tree = split(&library(1));
+    let path = tree.path("prefix").join(FILE);
+    let mut bytes = fs::read(&path).unwrap();
+    let place = bytes.windows(6).position(|w| w == b".kpack").unwrap();
+    bytes[place] = 0;
+    fs::write(&path, &bytes).unwrap();
+    let text = refused(&tree, &options(&tree, &["gfx1100"]));
+    assert!(text.contains("a search path has a NUL byte"), "{text}");
+}
+
 /// The addresses that the split freed hold code for few targets, and none of what was compressed.
 #[test]
 fn code_that_does_not_fit_where_it_was_goes_after_everything_else() {
@@ -462,6 +474,8 @@ proptest! {
     #[test]
     fn flipped_bytes(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8.., 0..4), 1..3),
+        // Code for all targets goes after everything else.
+        targets in prop::sample::select(vec![&["gfx1100"][..], &["gfx1100", "gfx942", "gfx90a:xnack+"]]),
     ) {
         static SPLIT: std::sync::OnceLock<Tree> = std::sync::OnceLock::new();
         let tree = SPLIT.get_or_init(|| split(&library(1))).copy();
@@ -481,14 +495,16 @@ proptest! {
         }
         fs::write(&path, &bytes).unwrap();
         let before = tree.snapshot();
-        match join(&options(&tree, &["gfx1100"]), &()) {
+        match join(&options(&tree, targets), &()) {
             // It may look like a file without device code.
             Ok(report) if matches!(report.files[0].outcome, Outcome::LeftAlone { .. }) => {
                 prop_assert_eq!(tree.snapshot(), before);
             }
             Ok(_) => {
                 let joined = targets_of(&path);
-                prop_assert_eq!(joined, ["gfx1100"]);
+                prop_assert_eq!(BTreeSet::from_iter(joined), {
+                    BTreeSet::from_iter(targets.iter().map(ToString::to_string))
+                });
                 let faults = faults(&path);
                 let other_code = faults.iter().find(|text| text.contains("is not what it was built with"));
                 prop_assert!(other_code.is_none(), "{faults:?}");

@@ -67,10 +67,14 @@ impl Linked {
         let mut bytes = vec![0; available.min(marker::MAX_SIZE)];
         let read = self.image.source().read_exact_at(at, &mut bytes);
         read.map_err(|e| self.error(e.into()))?;
-        let marker = Marker::read(&bytes).map_err(|e| {
-            let text = format!("{what} at file offset {at:#x}: {e}");
+        let refused = |reason: String| {
+            let text = format!("{what} at file offset {at:#x}: {reason}");
             Error::refused(&self.path, text)
-        });
-        Ok(marker?.0)
+        };
+        let (marker, _) = Marker::read(&bytes).map_err(|e| refused(e.to_string()))?;
+        match marker.kpack_search_paths.iter().any(|p| p.contains('\0')) {
+            true => Err(refused("a search path has a NUL byte".to_owned())),
+            false => Ok(marker),
+        }
     }
 }
