@@ -6,8 +6,8 @@
 //! each code object that it is given.
 //!
 //! Debian's `libamdhip64` (5.2) does not read markers. It loads the unsplit library, whose code objects
-//! are the reference. It must load the same ones from joined libraries, in all kinds of
-//! processes. kpack's loader must find them for the split library; the stub HIP runtime calls it.
+//! are the reference. It must load the same ones from joined libraries, and from split ones with the shim,
+//! in all kinds of processes. kpack's loader must find them for the split library; the stub HIP runtime calls it.
 
 mod recipes;
 pub(super) mod rig;
@@ -28,8 +28,8 @@ use super::table::Table;
 use super::treatment::copy_tree;
 use super::{real_libraries, stub_libraries};
 use crate::{bootstrap, dist, process, repository};
-use rig::Rig;
-use situations::{ALL_GPUS, Variant};
+use rig::{Execution, Rig};
+use situations::{ALL_GPUS, Code, Variant};
 
 /// Options of `cargo xtask real`.
 #[derive(Debug, Args)]
@@ -122,6 +122,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     table.add("rocRAND as Debian built it", real.rocrand());
+    let what = "rocRAND with the shim, preloaded";
+    match Rig::has_gpus() {
+        None => table.add(what, real.rocrand_shim()),
+        Some(why) => table.not_checked(what, why),
+    }
     table.finish()
 }
 
@@ -139,11 +144,16 @@ impl Real<'_> {
         process::step("Building tests/real with hipcc, and installing it without and with kpack");
         let source = repository::root().join("tests/real");
         let (build, kpack) = (self.work.join("build"), self.kpack);
-        for (prefix, with) in [("fat", "OFF"), ("split", "ON")] {
+        let forms = [
+            ("fat", "OFF", "OFF"),
+            ("linked", "ON", "ON"),
+            ("split", "ON", "OFF"),
+        ];
+        for (prefix, with, shim) in forms {
             let prefix = self.work.join(prefix);
             process::output(cmd!(
                 self.shell,
-                "cmake -S {source} -B {build} -G Ninja -Wno-dev -DCMAKE_CXX_COMPILER=hipcc -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH={kpack} -DCMAKE_INSTALL_PREFIX=/opt/rocm -DUSE_KPACK={with}"
+                "cmake -S {source} -B {build} -G Ninja -Wno-dev -DCMAKE_CXX_COMPILER=hipcc -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH={kpack} -DCMAKE_INSTALL_PREFIX=/opt/rocm -DUSE_KPACK={with} -DUSE_SHIM={shim}"
             ))?;
             process::output(cmd!(self.shell, "cmake --build {build}"))?;
             process::output(cmd!(
@@ -173,23 +183,33 @@ impl Real<'_> {
     }
 
     /// The forms of the library.
-    fn variants(&self) -> [Variant; 4] {
-        let (fat, split) = (self.work.join("fat"), self.work.join("split"));
+    fn variants(&self) -> [Variant; 6] {
+        let [fat, split, linked] = ["fat", "split", "linked"].map(|name| self.work.join(name));
         let [(first, _), (second, _)] = TARGETS;
         let one = self.joined(&split, "joined-one", &[first]);
         let two = self.joined(&split, "joined-two", &[first, second]);
-        let variant = |name, prefix: Result<PathBuf>, gpus, readable| Variant {
+        let variant = |name, prefix: Result<PathBuf>, code| Variant {
             name,
             library: prefix.map(|prefix| prefix.join(LIBRARY)),
-            gpus,
-            readable,
+            gpus: &ALL_GPUS,
+            code,
         };
         [
-            variant("unsplit", Ok(fat), &ALL_GPUS, true),
-            variant("split", Ok(split), &ALL_GPUS, false),
-            variant("joined for one target", one, &ALL_GPUS[..1], true),
-            variant("joined for two targets", two, &ALL_GPUS, true),
+            variant("unsplit", Ok(fat), Code::InTheFile),
+            variant("split", Ok(split.clone()), Code::Unreadable),
+            Variant {
+                gpus: &ALL_GPUS[..1],
+                ..variant("joined for one target", one, Code::InTheFile)
+            },
+            variant("joined for two targets", two, Code::InTheFile),
+            variant("shim, preloaded", Ok(split), Code::Preloaded(self.shim())),
+            variant("shim, linked", Ok(linked), Code::Linked),
         ]
+    }
+
+    /// The shim for `LD_PRELOAD`.
+    fn shim(&self) -> PathBuf {
+        self.kpack.join("lib/libkpack_hip.so")
     }
 
     /// A copy of a prefix that is joined, and has no archives.
@@ -249,10 +269,7 @@ impl Real<'_> {
     /// Splits the library of Debian's own package.
     fn rocrand(&self) -> Result<String> {
         process::step("Splitting rocRAND as Debian built it");
-        let directory = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
-        let installed = directory.join("librocrand.so.1").canonicalize()?;
-        let name = installed.file_name().context("a library has a name")?;
-        let file = format!("lib/{}", name.display());
+        let (installed, file) = installed_rocrand()?;
         let split = self.work.join("rocrand");
         fs::create_dir_all(split.join("lib"))?;
         fs::copy(&installed, split.join(&file))?;
@@ -279,6 +296,29 @@ impl Real<'_> {
         Ok(format!(
             "{found} code objects, the same from the unsplit, split and joined library"
         ))
+    }
+
+    /// Loads the split rocRAND with the shim, for all of its GPUs in one process.
+    fn rocrand_shim(&self) -> Result<String> {
+        let (installed, file) = installed_rocrand()?;
+        let shim = self.shim();
+        let gpus = ROCRAND.map(|(_, gpu)| gpu);
+        let run = |library: &Path, preload| {
+            let execution = Execution {
+                gpus: &gpus,
+                steps: &["open", "init"],
+                preload,
+                ..Execution::default()
+            };
+            self.rig.run(library, &execution)
+        };
+        let expected = run(&installed, None)?;
+        let found = run(&self.work.join("rocrand").join(file), Some(&shim))?;
+        ensure!(
+            found == expected && found.loaded.len() == gpus.len(),
+            "the real runtime loads {found:?}, and {expected:?} from the unsplit library"
+        );
+        Ok(format!("{} code objects in one process", found.count()))
     }
 
     /// Compares what the real runtime takes from a fat library with what the loader takes from the
@@ -340,4 +380,13 @@ fn files(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// rocRAND as Debian installs it, and its path in a prefix.
+fn installed_rocrand() -> Result<(PathBuf, String)> {
+    let directory = Path::new("/usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let installed = directory.join("librocrand.so.1").canonicalize()?;
+    let name = installed.file_name().context("a library has a name")?;
+    let file = format!("lib/{}", name.display());
+    Ok((installed, file))
 }

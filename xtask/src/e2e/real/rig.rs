@@ -39,6 +39,8 @@ pub(crate) struct Execution<'a> {
     pub(crate) gpus: &'a [&'a str],
     /// What the program does: the arguments of `tests/real/load.c`.
     pub(crate) steps: &'a [&'a str],
+    /// For `LD_PRELOAD`.
+    pub(crate) preload: Option<&'a Path>,
     /// The runtime loads a code object when its kernel is used first, not all as it starts.
     pub(crate) deferred: bool,
     /// The program is set-user-ID, and its user is not root.
@@ -102,6 +104,13 @@ impl<'a> Rig<'a> {
         })
     }
 
+    /// Why the shim cannot be checked here.
+    pub(crate) fn has_gpus() -> Option<&'static str> {
+        Path::new("/sys/class/kfd").exists().then_some(
+            "the shim takes code for the GPUs of this machine, not for those of the stub",
+        )
+    }
+
     /// Why a set-user-ID program cannot be run here.
     pub(crate) fn not_privileged(&self) -> Option<&'static str> {
         let probe = Execution {
@@ -145,6 +154,7 @@ impl<'a> Rig<'a> {
                 "HIP_ENABLE_DEFERRED_LOADING",
                 if execution.deferred { "1" } else { "0" },
             )
+            .env("LD_PRELOAD", execution.preload.unwrap_or(Path::new("")))
             .env("STUB_HSA_GPUS", execution.gpus.join(","))
             .env("STUB_HSA_REPORT", &report)
             .quiet()

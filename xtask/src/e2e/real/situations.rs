@@ -28,6 +28,8 @@ struct Situation {
     /// The steps of `tests/real/load.c`. `kernels` stands for the use of each kernel; without it, the
     /// runtime loads all code as it starts.
     steps: &'static str,
+    /// `LD_PRELOAD` has no effect on the library.
+    no_preload: bool,
     /// The program is set-user-ID.
     privileged: bool,
 }
@@ -41,6 +43,7 @@ const fn situation(
         name,
         gpus,
         steps,
+        no_preload: false,
         privileged: false,
     }
 }
@@ -71,8 +74,12 @@ const SITUATIONS: [Situation; 11] = [
     ),
     situation("in a child of fork", &[GFX1030], "open fork init kernels"),
     situation("RTLD_LOCAL", &[GFX1030], "local init kernels"),
-    situation("RTLD_DEEPBIND", &[GFX1030], "deepbind init kernels"),
     Situation {
+        no_preload: true,
+        ..situation("RTLD_DEEPBIND", &[GFX1030], "deepbind init kernels")
+    },
+    Situation {
+        no_preload: true,
         privileged: true,
         ..situation(
             "a set-user-ID program",
@@ -89,12 +96,23 @@ pub(super) struct Variant {
     pub(super) library: Result<PathBuf>,
     /// The GPUs that it has code for.
     pub(super) gpus: &'static [&'static str],
-    /// A runtime that does not read markers finds the code.
-    pub(super) readable: bool,
+    pub(super) code: Code,
+}
+
+/// How a runtime that does not read markers gets the code.
+#[derive(Debug)]
+pub(super) enum Code {
+    InTheFile,
+    /// By the shim, for `LD_PRELOAD`.
+    Preloaded(PathBuf),
+    /// By the shim, which is linked into the library.
+    Linked,
+    /// Not at all.
+    Unreadable,
 }
 
 impl Situation {
-    fn run(&self, rig: &Rig<'_>, library: &Path) -> Result<Outcome> {
+    fn run(&self, rig: &Rig<'_>, preload: Option<&Path>, library: &Path) -> Result<Outcome> {
         let mut steps = Vec::new();
         for step in self.steps.split(' ') {
             match step {
@@ -105,6 +123,7 @@ impl Situation {
         let execution = Execution {
             gpus: self.gpus,
             steps: &steps,
+            preload,
             deferred: steps.contains(&KERNELS[0]),
             privileged: self.privileged,
         };
@@ -113,7 +132,12 @@ impl Situation {
 
     /// How the process must end with a library.
     fn end(&self, variant: &Variant) -> End {
-        if !variant.readable {
+        let is_readable = match variant.code {
+            Code::InTheFile | Code::Linked => true,
+            Code::Preloaded(_) => !self.no_preload,
+            Code::Unreadable => false,
+        };
+        if !is_readable {
             End::NotInitialized
         } else if self.gpus.iter().any(|gpu| !variant.gpus.contains(gpu)) {
             End::NoCodeForGpu
@@ -129,13 +153,17 @@ impl Situation {
         library: &Path,
         fat: &Path,
     ) -> Result<String> {
-        let (found, end) = (self.run(rig, library)?, self.end(variant));
+        let preload = match &variant.code {
+            Code::Preloaded(shim) => Some(shim.as_path()),
+            _ => None,
+        };
+        let (found, end) = (self.run(rig, preload, library)?, self.end(variant));
         ensure!(found.end == end, "expected {end:?}, found {found:?}");
         if end != End::Normal {
             ensure!(found.count() == 0, "the real runtime loaded {found:?}");
             return Ok(format!("nothing is loaded: {end:?}"));
         }
-        let expected = self.run(rig, fat)?;
+        let expected = self.run(rig, None, fat)?;
         ensure!(
             expected.loaded.len() == self.gpus.len(),
             "from the unsplit library, the real runtime loaded only {expected:?}"
@@ -164,6 +192,10 @@ pub(super) fn check(
                 continue;
             }
         };
+        if let (Code::Preloaded(_) | Code::Linked, Some(why)) = (&variant.code, Rig::has_gpus()) {
+            table.not_checked(variant.name, why);
+            continue;
+        }
         for situation in &SITUATIONS {
             let row = format!("{}: {}", variant.name, situation.name);
             match not_privileged.filter(|_| situation.privileged) {
