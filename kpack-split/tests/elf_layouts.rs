@@ -107,6 +107,17 @@ fn static_executables() -> Result<()> {
 }
 
 #[test]
+fn a_symbol_at_the_end_of_the_device_code() -> Result<()> {
+    // Where nothing is laid out after the device code, linkers put `_end` there.
+    let directory = tempfile::tempdir()?;
+    let end = directory.path().join("end.s");
+    let text = ".section .hip_fatbin,\"a\",@progbits\n.globl device_code_end\ndevice_code_end:\n";
+    fs::write(&end, text)?;
+    let library = fat_library(Kind::Shared)?.flag(&end);
+    Bench::new()?.check(&library, Kind::Shared).map(drop)
+}
+
+#[test]
 fn wrappers_between_red_zones() -> Result<()> {
     let bench = Bench::new()?;
     bench.check(&fat_library(Kind::Shared)?.red_zones(), Kind::Shared)?;

@@ -257,10 +257,13 @@ impl Explained {
             }
         }
         match section.kind {
-            // The section index is in the record's first word.
-            elf::SHT_DYNSYM => {
-                (address - section.addr).is_multiple_of(24) && (old ^ new) >> 48 << 48 == old ^ new
-            }
+            elf::SHT_DYNSYM => match (address - section.addr) % 24 {
+                // The section's index is in the first word.
+                0 => (old ^ new) >> 48 << 48 == old ^ new,
+                // Symbols of the device code point to the marker, `_end` after it, too.
+                8 => old > self.fat.start && old <= self.fat.end && self.fat.contains(&new),
+                _ => false,
+            },
             elf::SHT_RELA => pods::<elf::Rela64<LE>>(entry).first().is_some_and(|rela| {
                 let wrapper = rela.r_offset.get(LE).wrapping_sub(POINTER);
                 self.wrappers.binary_search(&wrapper).is_ok()
