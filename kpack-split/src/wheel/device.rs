@@ -199,15 +199,15 @@ impl Plan<'_> {
             ));
         }
         let (project, version) = (host.required("Name")?, host.required("Version")?);
-        let metadata = host.metadata.of_device(&[
+        let summary = format!("GPU code of {project} for {}", device.label);
+        let description = format!("{summary}. An extra of {project} installs it.");
+        let own = [
             ("Name", device.project.clone()),
             ("Version", version.to_owned()),
-            (
-                "Summary",
-                format!("GPU code of {project} for {}", device.label),
-            ),
+            ("Summary", summary),
             ("Requires-Dist", format!("{project}=={version}")),
-        ]);
+        ];
+        let metadata = host.metadata.of_device(&own, &description);
         let metadata = metadata.and_then(checked);
         let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
         let metadata = Content::Bytes(metadata.bytes().to_vec());

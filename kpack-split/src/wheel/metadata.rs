@@ -32,6 +32,9 @@ const COMMON: &[&str] = &[
     "Requires-Python",
 ];
 
+/// The longest description, in bytes, that device wheels repeat: it is in each of dozens.
+const LONG_DESCRIPTION: usize = 1000;
+
 /// The first version of metadata with extras.
 const WITH_EXTRAS: &str = "2.1";
 
@@ -98,14 +101,19 @@ impl Fields {
     /// # Errors
     /// What is wrong with the result.
     pub(super) fn with(&self, more: &[(&str, String)]) -> Result<Self, String> {
-        self.edited(&|_| true, more)
+        self.edited(&|_| true, more, &self.bytes[self.end..])
     }
 
-    /// The metadata of another project: what it has in common with this one, and `own` fields.
+    /// The metadata of another project: what it has in common with this one, `own` fields, and
+    /// `description` if this one's is long.
     ///
     /// # Errors
     /// What is wrong with the result.
-    pub(super) fn of_device(&self, own: &[(&str, String)]) -> Result<Self, String> {
+    pub(super) fn of_device(
+        &self,
+        own: &[(&str, String)],
+        description: &str,
+    ) -> Result<Self, String> {
         let is_common = |field: &Field| {
             let is_first = |common: &&str| {
                 let name = field.name.get(..common.len());
@@ -113,14 +121,20 @@ impl Fields {
             };
             COMMON.iter().any(is_first)
         };
-        self.edited(&is_common, own)
+        let body = &self.bytes[self.end..];
+        let short = format!("\n{description}\n");
+        match body.trim_ascii().is_empty() || body.len() > LONG_DESCRIPTION {
+            true => self.edited(&is_common, own, short.as_bytes()),
+            false => self.edited(&is_common, own, body),
+        }
     }
 
-    /// With the fields that `keeps` accepts, and `more` after them.
+    /// With the fields that `keeps` accepts, `more` after them, and the description `body`.
     fn edited(
         &self,
         keeps: &dyn Fn(&Field) -> bool,
         more: &[(&str, String)],
+        body: &[u8],
     ) -> Result<Self, String> {
         let newline = self.newline();
         let mut bytes = Vec::new();
@@ -136,7 +150,7 @@ impl Fields {
         for (name, value) in more {
             bytes.extend(format!("{name}: {value}{newline}").as_bytes());
         }
-        bytes.extend(&self.bytes[self.end..]);
+        bytes.extend(body);
         let edited = Self::parse(bytes)?;
         let has = |(name, value): &&(&str, String)| edited.all(name).any(|found| found == value);
         match more.iter().find(|field| !has(field)) {
@@ -188,14 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn device_wheels_keep_licences_and_description() {
+    fn device_wheels_keep_licences_and_a_short_description() {
         let host = "Metadata-Version: 2.4\nName: a\nVersion: 1\nRequires-Dist: b\nLicense-File: L\n\nText\n";
-        let device = Fields::parse(host.into()).unwrap();
-        let device = device.of_device(&[("Name", "a-device".to_owned())]);
-        let device = String::from_utf8(device.unwrap().bytes).unwrap();
-        assert_eq!(
-            device,
-            "Metadata-Version: 2.4\nLicense-File: L\nName: a-device\n\nText\n"
-        );
+        let device = |host: &str| {
+            let host = Fields::parse(host.into()).unwrap();
+            let device = host.of_device(&[("Name", "a-device".to_owned())], "See a.");
+            String::from_utf8(device.unwrap().bytes).unwrap()
+        };
+        let fields = "Metadata-Version: 2.4\nLicense-File: L\nName: a-device\n";
+        assert_eq!(device(host), format!("{fields}\nText\n"));
+        let long = format!("{host}{}", "more\n".repeat(1000));
+        assert_eq!(device(&long), format!("{fields}\nSee a.\n"));
     }
 }

@@ -39,6 +39,9 @@ pub(super) enum Content<'a> {
 /// The variable with the time of all members.
 const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 
+/// The level of compression. The library needs it to be as good as others at level 6.
+const LEVEL: i64 = 9;
+
 /// The size from which a member needs ZIP64.
 const LARGE: u64 = u32::MAX as u64;
 
@@ -146,6 +149,7 @@ fn deflated(
         error => zip_error(scratch, Some(name), error),
     };
     let options = options.compression_method(CompressionMethod::Deflated);
+    let options = options.compression_level(Some(LEVEL));
     let started = zip.start_file(name, options.large_file(size >= LARGE));
     started.map_err(failed)?;
     let digest = record::copy(from, &mut zip, &|e| Error::io(scratch, "read", e), &|e| {
