@@ -215,7 +215,7 @@ fn a_binary_that_cannot_be_joined() {
     let found = of_library(&tree, "gfx942");
     assert_eq!(found.len(), 1, "{found:?}");
     for part in [
-        "ROCm 7.13",
+        "set LD_PRELOAD to libkpack_hip.so",
         "`kpack join` refuses",
         "wrapper 0 has code object index 1",
     ] {
@@ -434,6 +434,21 @@ fn what_the_environment_chooses_counts_unless_the_program_has_raised_privileges(
     assert!(said.contains("old/libamdhip64.so.6"), "{said}");
     fs::set_permissions(tree.path("app"), fs::Permissions::from_mode(0o4755)).unwrap();
     assert_eq!(code(), (0, String::new()));
+}
+
+#[test]
+fn a_preloaded_shim_serves_an_old_runtime() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    stub(&tree, "kpack/libkpack_hip.so", &[]);
+    split(&tree);
+    let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
+    let shim = tree.path("kpack/libkpack_hip.so");
+    let output = doctor.env("LD_PRELOAD", &shim).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let finds = format!("{} finds the code for it", shim.display());
+    assert!(said.contains(&finds), "{said}");
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(super) enum Runtime {
 pub(super) enum Support {
     /// Not at all.
     None,
+    /// A preloaded shim does it.
+    Shim(PathBuf),
     /// It calls the loader of this name; `None` if that was not found.
     Loader(String, Option<PathBuf>),
 }
@@ -193,7 +195,12 @@ impl Runtime {
         let needed = dynamic.strings(&image, DT_NEEDED).map_err(failed)?;
         let loader = needed.into_iter().find(|name| name.starts_with(LOADER));
         let support = match loader {
-            None => Support::None,
+            None => match libraries.iter().find(|library| is_named(library, SHIM)) {
+                Some(Library {
+                    path: Some(shim), ..
+                }) => Support::Shim(shim.clone()),
+                _ => Support::None,
+            },
             Some(name) => {
                 let found = libraries.iter().find(|library| is_named(library, LOADER));
                 Support::Loader(name, found.and_then(|library| library.path.clone()))
@@ -205,6 +212,8 @@ impl Runtime {
 
 /// How the names of the loader begin.
 const LOADER: &str = "librocm_kpack.so";
+/// How the names of the shim begin.
+const SHIM: &str = "libkpack_hip.so";
 
 /// Whether a library's file name begins like this.
 fn is_named(library: &Library, start: &str) -> bool {

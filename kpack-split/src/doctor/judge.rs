@@ -8,6 +8,7 @@ use kpack_format::TargetId;
 use super::facts::{Binary, Code, Form, Process, Runtime, Support};
 use super::{Finding, Machine};
 use crate::verify::Outcome;
+use crate::words::{list, list_some};
 
 /// Names in one message; more help nobody.
 const MOST_NAMES: usize = 5;
@@ -254,6 +255,13 @@ impl<'a> Group<'a> {
                 let text = format!("this HIP runtime reads markers, with {loader}{loads}");
                 Finding::new(Outcome::Ok, Some(path), text)
             }
+            Runtime::Found(path, Support::Shim(shim)) => {
+                let (shim, loads) = (shim.display(), self.loads(path));
+                let text = format!(
+                    "this HIP runtime does not read markers; {shim} finds the code for it{loads}"
+                );
+                Finding::new(Outcome::Ok, Some(path), text)
+            }
             Runtime::Found(path, Support::None) if self.split.is_empty() => {
                 let loads = self.loads(path);
                 let text = format!(
@@ -288,7 +296,9 @@ impl<'a> Group<'a> {
         match self.join_refuses {
             None => join(&self.split, &gpus),
             Some(reason) => {
-                format!("use the HIP runtime of ROCm 7.13 or newer; `kpack join` refuses: {reason}")
+                format!(
+                    "set LD_PRELOAD to libkpack_hip.so, the shim; `kpack join` refuses: {reason}"
+                )
             }
         }
     }
@@ -318,17 +328,7 @@ fn join(binaries: &[&Binary], gpus: &[&TargetId]) -> String {
     }
 }
 
-/// Names with commas between them.
-fn list<T: ToString>(names: impl IntoIterator<Item = T>) -> String {
-    let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
-    names.join(", ")
-}
-
 /// Paths, not too many.
 fn names(paths: &[&Path]) -> String {
-    let some = list(paths.iter().take(MOST_NAMES).map(|path| path.display()));
-    match paths.len().saturating_sub(MOST_NAMES) {
-        0 => some,
-        more => format!("{some} and {more} more"),
-    }
+    list_some(paths.iter().map(|path| path.display()), MOST_NAMES)
 }
