@@ -452,6 +452,28 @@ fn a_preloaded_shim_serves_an_old_runtime() {
 }
 
 #[test]
+fn a_linked_shim_serves_every_runtime() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    // What kpack-hip/link has, too.
+    let note = ".section .note.kpack_hip,\"a\",@note\n.long 6, 0, 1\n.asciz \"kpack\"\n.zero 2\n";
+    fs::write(tree.path("note.s"), note).unwrap();
+    let library = library(&tree, &["gfx942"]).flag(tree.path("note.s"));
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let findings = findings(&tree, "prefix", "gfx942");
+    assert_eq!(troubles(&findings, &tree), [""; 0]);
+    assert_eq!(
+        findings[0].text,
+        "split, linked with the shim, with code for gfx942"
+    );
+}
+
+#[test]
 fn a_binary_of_another_machine() {
     if !require::tool("aarch64-linux-gnu-gcc") {
         return;

@@ -18,6 +18,13 @@ unsafe extern "C" {
 core::arch::global_asm!(
     ".hidden __wrap___hipRegisterFatBinary",
     ".hidden __wrap___hipUnregisterFatBinary",
+    // An ELF note tells `kpack doctor` that a binary has the shim. Linkers and `strip` keep it.
+    ".pushsection .note.kpack_hip,\"a\",%note",
+    ".balign 4",
+    ".long 6, 0, 1",
+    ".asciz \"kpack\"",
+    ".balign 4",
+    ".popsection",
 );
 
 /// In place of `__hipRegisterFatBinary`.

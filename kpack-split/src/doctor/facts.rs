@@ -61,6 +61,8 @@ pub(super) struct Binary {
     pub(super) prefix: PathBuf,
     /// What it is.
     pub(super) form: Form,
+    /// Whether the shim is linked into it, so that every HIP runtime gets its code.
+    pub(super) has_shim: bool,
     /// Why `kpack join` refuses it; `None` if it does not, or need not be asked.
     pub(super) join_refuses: Option<String>,
 }
@@ -215,6 +217,9 @@ const LOADER: &str = "librocm_kpack.so";
 /// How the names of the shim begin.
 const SHIM: &str = "libkpack_hip.so";
 
+/// The note of a shim that is linked into a binary.
+const SHIM_NOTE: &str = ".note.kpack_hip";
+
 /// Whether a library's file name begins like this.
 fn is_named(library: &Library, start: &str) -> bool {
     let name = Path::new(&library.name).file_name();
@@ -240,8 +245,14 @@ impl Binary {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
             path,
             form,
+            has_shim: linked.image.sections.iter().any(|s| s.name == SHIM_NOTE),
             join_refuses: None,
         }))
+    }
+
+    /// Whether the HIP runtime must read its marker.
+    pub(super) fn needs_support(&self) -> bool {
+        matches!(self.form, Form::Split(_) | Form::EarlyMarker) && !self.has_shim
     }
 
     /// Why `kpack join` refuses a split binary for the GPUs that it has code for.
@@ -267,11 +278,6 @@ impl Binary {
 }
 
 impl Form {
-    /// Whether only its marker leads to its code.
-    pub(super) fn has_marker(&self) -> bool {
-        matches!(self, Self::Split(_) | Self::EarlyMarker)
-    }
-
     /// What the binary is, and its path in the install prefix.
     fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<(Self, Option<String>)>, Error> {
         let fat = match &linked.code {

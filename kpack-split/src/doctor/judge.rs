@@ -87,6 +87,7 @@ fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
         }
         Form::Fat(_) => "not split",
         Form::Joined(_) => "joined",
+        Form::Split(_) if binary.has_shim => "split, linked with the shim",
         Form::Split(_) => "split",
     };
     let gpus = machine.gpus.iter().flatten();
@@ -194,7 +195,7 @@ impl<'a> Group<'a> {
         let mut groups: Vec<Self> = Vec::new();
         for process in processes {
             let split = process.binaries.iter();
-            let split = split.filter(|binary| binary.form.has_marker());
+            let split = split.filter(|binary| binary.needs_support());
             let mut split = split.map(Some).peekable();
             let none = split.peek().is_none().then_some(None);
             for binary in split.chain(none) {
