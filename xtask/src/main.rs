@@ -4,6 +4,8 @@ mod bench;
 mod bootstrap;
 mod corpus;
 mod corpus_sizes;
+#[cfg(test)]
+mod dependencies;
 mod dist;
 mod e2e;
 mod faults;

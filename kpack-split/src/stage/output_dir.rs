@@ -115,22 +115,32 @@ impl OutputDir {
         Ok(())
     }
 
-    /// Moves the release into an existing empty directory, which keeps its attributes. The stamp goes first, so
-    /// that the next run replaces what an interrupted one moved; programs go last, since they need the rest.
+    /// Moves the release into an existing empty directory, which keeps its attributes. Both directories have the
+    /// stamp meanwhile, so that the next run goes on after an interrupted one. Programs go last, since they need
+    /// the rest.
     fn move_into(&self) -> io::Result<()> {
-        let mut moved = Vec::new();
+        let stamps = [&self.hidden, &self.path].map(|directory| directory.join(STAMP));
         let mut entries = fs::read_dir(&self.hidden)?.collect::<io::Result<Vec<_>>>()?;
-        entries.sort_by_key(|entry| (entry.file_name() != STAMP, entry.file_name() == "bin"));
-        for entry in entries {
-            let to = self.path.join(entry.file_name());
-            if let Err(error) = fs::rename(entry.path(), &to) {
-                for (from, to) in moved {
-                    let _ = fs::rename(to, from);
-                }
-                return Err(error);
+        entries.retain(|entry| entry.file_name() != STAMP);
+        entries.sort_by_key(|entry| entry.file_name() == "bin");
+        let mut moved = Vec::new();
+        let move_all = || {
+            fs::hard_link(&stamps[0], &stamps[1])?;
+            for entry in entries {
+                let to = self.path.join(entry.file_name());
+                fs::rename(entry.path(), &to)?;
+                moved.push((entry.path(), to));
             }
-            moved.push((entry.path(), to));
+            Ok(())
+        };
+        if let Err(error) = move_all() {
+            for (from, to) in moved.into_iter().rev() {
+                let _ = fs::rename(to, from);
+            }
+            let _ = fs::remove_file(&stamps[1]);
+            return Err(error);
         }
+        fs::remove_file(&stamps[0])?;
         fs::remove_dir(&self.hidden)
     }
 }

@@ -100,13 +100,12 @@ pub(super) fn check_read_only(trial: &Trial<'_>) -> Result<bool> {
     }
     trial.place.restore()?;
     let mut directories = Vec::from([trial.place.root().to_owned()]);
-    let below = WalkDir::new(trial.place.root().join(trial.scenario.directory()));
-    let below = below.max_depth(trial.scenario.depth_of_directories());
-    let below = below
-        .into_iter()
-        .flatten()
-        .filter(|entry| entry.file_type().is_dir());
-    directories.extend(below.map(walkdir::DirEntry::into_path));
+    if let Some(depth) = trial.scenario.depth_of_directories() {
+        let below = WalkDir::new(trial.place.root().join(trial.scenario.directory()));
+        let below = below.max_depth(depth).into_iter().flatten();
+        let below = below.filter(|entry| entry.file_type().is_dir());
+        directories.extend(below.map(walkdir::DirEntry::into_path));
+    }
     let modes = directories
         .iter()
         .map(|path| Ok(fs::metadata(path)?.permissions()));

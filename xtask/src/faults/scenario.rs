@@ -327,11 +327,12 @@ fn cargo_build(place: &Place, version: &str) -> Result<()> {
 }
 
 impl Scenario {
-    /// How deep the directories go that it writes to without replacing them.
-    pub(super) fn depth_of_directories(&self) -> usize {
+    /// How deep the directories go that it writes to without replacing them; `None` if it replaces all.
+    pub(super) fn depth_of_directories(&self) -> Option<usize> {
         match self.promise {
-            Promise::Binaries { .. } => usize::MAX,
-            Promise::Units { .. } => 0,
+            Promise::Binaries { .. } => Some(usize::MAX),
+            Promise::Units { depth: 0, .. } => None,
+            Promise::Units { .. } => Some(0),
         }
     }
 

@@ -1,0 +1,51 @@
+//! Tests that `docs/dependencies.md` says why each dependency is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+use crate::repository;
+
+/// By the name of each foreign crate, the crates of the workspace that are built with it.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let mut command = MetadataCommand::new();
+    let metadata = command.current_dir(repository::root()).no_deps();
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for package in metadata.exec().unwrap().packages {
+        let foreign = package.dependencies.iter().filter(|it| it.path.is_none());
+        for dependency in foreign {
+            let users = found.entry(dependency.name.clone()).or_default();
+            if dependency.kind == DependencyKind::Normal {
+                users.insert(package.name.to_string());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn each_dependency_has_a_row() {
+    let page = fs::read_to_string(repository::root().join("docs/dependencies.md")).unwrap();
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let rows = rows.map(|row| Vec::from_iter(row.split('|').map(str::trim)));
+    let explained: BTreeMap<String, String> = rows
+        .map(|cells| {
+            assert!(!cells[3].is_empty(), "{cells:?} has no reason");
+            (cells[1].trim_matches('`').to_owned(), cells[2].to_owned())
+        })
+        .collect();
+    let expected: BTreeMap<String, String> = dependencies()
+        .into_iter()
+        .map(|(name, users)| {
+            let users = Vec::from_iter(users).join(", ");
+            let users = if users.is_empty() {
+                "tests".to_owned()
+            } else {
+                users
+            };
+            (name, users)
+        })
+        .collect();
+    assert_eq!(explained, expected);
+}
