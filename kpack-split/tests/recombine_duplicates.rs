@@ -9,7 +9,7 @@ use std::fs;
 
 use kpack_format::digest::Hasher;
 use kpack_format::manifest::Manifest;
-use kpack_split::artifact::recombine::{Plan, Severity, plan};
+use kpack_split::artifact::recombine::{Recombination, Severity, plan};
 use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file};
 use kpack_tests::tree::Tree;
 use planned::{CONFIGURATION, assert_said, options, planned, said, with_validation};
@@ -31,14 +31,14 @@ fn at(shard: &str, artifact: &str, file: &str) -> String {
     format!("shards/{shard}/blas_lib_{artifact}/{PREFIX}/{file}")
 }
 
-fn lenient(tree: &Tree) -> Plan {
+fn lenient(tree: &Tree) -> Recombination {
     let allowed = with_validation("error_on_duplicate_device_code", false);
     let options = options(tree, &allowed);
     plan(&options, &|_, _| {}).unwrap()
 }
 
 /// Recombines with duplicates allowed, and verifies the result.
-fn recombined(tree: &Tree) -> Plan {
+fn recombined(tree: &Tree) -> Recombination {
     let plan = lenient(tree);
     plan.apply(&options(tree, CONFIGURATION), &()).unwrap();
     assert_holds(&tree.path("out"));

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use kpack_split::artifact::recombine::{Plan, Severity};
+use kpack_split::artifact::recombine::{Recombination, Severity};
 use kpack_split::artifact::split::{Options, split};
 use kpack_tests::fixture::{FatLibrary, Storage, code, library_file};
 use kpack_tests::require;
@@ -33,7 +33,7 @@ fn put(tree: &Tree, shard: &str, file: &str, bytes: &[u8]) {
 }
 
 /// Every finding is about an existing file.
-fn assert_there(plan: &Plan) {
+fn assert_there(plan: &Recombination) {
     for finding in &plan.findings {
         let path = &finding.path;
         assert!(path.symlink_metadata().is_ok(), "{}", path.display());

@@ -7,7 +7,7 @@ mod shards;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use command::{command, words};
@@ -102,7 +102,9 @@ fn a_component_is_written_before_the_lock_of_the_next_one_is_awaited() {
     fs::create_dir_all(tree.path("out/.blas_lib.tmp")).unwrap();
     let other_run = File::open(tree.path("out/.blas_lib.tmp")).unwrap();
     other_run.lock().unwrap();
-    let mut run = recombine(&tree).args(["--jobs", "1"]).spawn().unwrap();
+    let mut command = recombine(&tree);
+    command.args(["--jobs", "1"]).stdout(Stdio::null());
+    let mut run = command.stderr(Stdio::null()).spawn().unwrap();
     while !tree.path("out/alas_lib_generic").exists() {
         assert_eq!(run.try_wait().unwrap(), None);
         thread::yield_now();

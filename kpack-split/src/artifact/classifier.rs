@@ -8,7 +8,7 @@ use kpack_format::TargetId;
 use walkdir::DirEntry;
 
 use super::classify::{Class, Classification, KPACK, Node, Observation, Topic};
-use super::content::Content;
+use super::content::FileContent;
 use super::data_file::{is_package, not_data};
 use super::databases::{self, Database, ForAll, Merge, Place, Selection};
 use super::elf_header::Headers;
@@ -26,17 +26,14 @@ pub(super) struct Classifier<'a> {
     pub(super) full: &'a Path,
     /// Its path in the prefix.
     pub(super) path: &'a Path,
-    /// Its path as text.
     pub(super) name: Cow<'a, str>,
     pub(super) databases: &'a Selection,
-    /// Collects observations.
     pub(super) result: &'a mut Classification,
     /// Gets what the entry has to do with other files.
     pub(super) pairs: &'a mut Pairs,
 }
 
 impl Classifier<'_> {
-    /// Classifies the entry.
     pub(super) fn entry(&mut self, found: &DirEntry) -> Result<(Node, Class), Error> {
         let kind = found.file_type();
         if kind.is_dir() {
@@ -141,7 +138,7 @@ impl Classifier<'_> {
                 class => Ok(class),
             },
             None if kind == Some(FileKind::Archive) => {
-                let content = Content::read(self.full, file, size, kind, false)?;
+                let content = FileContent::read(self.full, file, size, kind, false)?;
                 Ok(self.archive(&content))
             }
             None => {
@@ -179,9 +176,9 @@ impl Classifier<'_> {
             kind => kind,
         };
         let is_library = self.path.extension().is_some_and(|end| end == "dat");
-        let content = Content::read(self.full, file, size, kind, is_library)?;
+        let content = FileContent::read(self.full, file, size, kind, is_library)?;
         self.pairs.add(self.path, &content);
-        if let Content::NoLibrary { reason, damaged } = &content {
+        if let FileContent::NoLibrary { reason, damaged } = &content {
             if *damaged && pairs::TENSILE.contains(&database.name) {
                 self.observe(Topic::Damaged, format!("it is damaged: {reason}"));
             }
@@ -258,7 +255,7 @@ impl Classifier<'_> {
         )
     }
 
-    fn archive(&mut self, content: &Content) -> Class {
+    fn archive(&mut self, content: &FileContent) -> Class {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
         let named = stem
             .rsplit_once('_')
@@ -308,7 +305,7 @@ impl Classifier<'_> {
             );
             return Ok(unknown(None, true, reason));
         }
-        let content = Content::read(self.full, file, size, kind, false)?;
+        let content = FileContent::read(self.full, file, size, kind, false)?;
         match device_code(&content) {
             Class::Host => self.by_name(|| not_data(self.full, file, kind)),
             class => Ok(class),
@@ -346,10 +343,10 @@ impl Classifier<'_> {
 }
 
 /// The class of a file whose path names no target, by its content.
-fn device_code(content: &Content) -> Class {
+fn device_code(content: &FileContent) -> Class {
     let reason = match content {
-        Content::CodeObject(_) => "it is an AMDGPU code object",
-        Content::Bundle(targets) if !targets.is_empty() => "it is an offload bundle",
+        FileContent::CodeObject(_) => "it is an AMDGPU code object",
+        FileContent::Bundle(targets) if !targets.is_empty() => "it is an offload bundle",
         _ => return Class::Host,
     };
     unknown(content.only_target().cloned(), true, reason.to_owned())

@@ -16,7 +16,7 @@ use crate::split;
 use crate::words::list;
 
 /// The targets that a file's content names.
-pub(super) enum Content {
+pub(super) enum FileContent {
     /// It names none.
     Silent,
     /// An AMDGPU code object; the target is `None` if its processor is unknown.
@@ -29,7 +29,6 @@ pub(super) enum Content {
     Library(Library),
     /// A damaged library file of Tensile.
     NoLibrary {
-        /// Why.
         reason: String,
         /// Whether its first bytes fit no other format either.
         damaged: bool,
@@ -52,8 +51,7 @@ fn is_of_another_format(bytes: &[u8]) -> bool {
     }
 }
 
-impl Content {
-    /// Reads a file of this `kind`. `library` tells whether it may be a library file.
+impl FileContent {
     pub(super) fn read(
         path: &Path,
         file: &File,
@@ -77,7 +75,7 @@ impl Content {
                 )
             }
             Some(FileKind::Linked) => match split::read(path)? {
-                split::Input::Fat(fat, _) => Self::Bundle(fat.code.targets()),
+                split::BinaryKind::Fat(fat, _) => Self::Bundle(fat.code.targets()),
                 _ => Self::Silent,
             },
             Some(FileKind::Archive) => {

@@ -18,9 +18,7 @@ const MOST_SECTIONS: usize = 6;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
 
-/// How two files differ.
 pub(crate) struct Difference {
-    /// The text.
     pub(crate) text: String,
     /// Whether only things differ that a build for other targets changes: the build ID, addresses,
     /// and IDs of compilation units.
@@ -39,7 +37,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         parts.push(format!("{a} bytes against {b}"));
     }
     let linked = |path| Ok::<_, Error>(Linked::read(path, input::open(path)?).ok());
-    let mut shown = at;
+    let (mut shown, mut known) = (at, None);
     if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
         match layout::compare(&a, &b)? {
             Same::Yes => return Ok(None),
@@ -56,32 +54,18 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         if unit_ids(&a) != unit_ids(&b) {
             parts.push(UNIT_IDS.to_owned());
         }
-        if let Some(text) = rpaths(&a, &b) {
-            parts.push(text);
-            return Ok(Some(Difference {
-                text: format!("differs: {}", parts.join("; ")),
-                layout_only: false,
-            }));
-        }
-        let (ours, theirs) = (texts(&a), texts(&b));
-        let mut pairs = ours.iter().zip(&theirs);
-        if let Some((a, b)) = pairs.find(|(a, b)| a != b) {
-            let what = kind_of_text(a, b);
-            parts.push(format!("{what} `{}` against `{}`", cut(a), cut(b)));
-            return Ok(Some(Difference {
-                text: format!("differs: {}", parts.join("; ")),
-                layout_only: false,
-            }));
-        }
+        known = rpaths(&a, &b).or_else(|| {
+            let (ours, theirs) = (texts(&a), texts(&b));
+            let mut pairs = ours.iter().zip(&theirs);
+            pairs.find(|(a, b)| a != b).map(|(a, b)| two_texts(a, b))
+        });
     }
     let (a, b) = (around(one, shown)?, around(other, shown)?);
-    match (text_at(&a, shown), text_at(&b, shown)) {
-        (Some(a), Some(b)) if a != b => {
-            let what = kind_of_text(&a, &b);
-            parts.push(format!("{what} `{a}` against `{b}`"));
-        }
-        _ => parts.push(format!("first difference at byte {at:#x}")),
-    }
+    parts.push(match (known, text_at(&a, shown), text_at(&b, shown)) {
+        (Some(known), ..) => known,
+        (_, Some(a), Some(b)) if a != b => two_texts(&a, &b),
+        _ => format!("first difference at byte {at:#x}"),
+    });
     Ok(Some(Difference {
         text: format!("differs: {}", parts.join("; ")),
         layout_only: false,
@@ -151,7 +135,6 @@ fn rpaths(one: &Image<File>, other: &Image<File>) -> Option<String> {
     })
 }
 
-/// The RPATH of a binary.
 struct Rpath {
     paths: Vec<String>,
     /// Maximum number of bytes without a name in the table of names.
@@ -184,9 +167,9 @@ fn build_id(note: &[u8]) -> String {
     }
 }
 
-/// Shortens a text for display.
-fn cut(text: &str) -> &str {
-    text.get(..2 * CONTEXT).unwrap_or(text)
+fn two_texts(a: &str, b: &str) -> String {
+    let cut = |text: &str| text.get(..2 * CONTEXT).unwrap_or(text).to_owned();
+    format!("{} `{}` against `{}`", kind_of_text(a, b), cut(a), cut(b))
 }
 
 fn kind_of_text(a: &str, b: &str) -> &'static str {
@@ -215,7 +198,6 @@ fn kind_of_text(a: &str, b: &str) -> &'static str {
     }
 }
 
-/// Whether two files have the same bytes.
 pub(crate) fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
     Ok(size(one)? == size(other)? && first_difference(one, other)?.is_none())
 }

@@ -35,7 +35,6 @@ pub(super) struct Row {
     timestamp: i64,
 }
 
-/// A row and its code.
 pub(super) type WithCode = (Row, Vec<u8>);
 
 /// The primary key, for people; the target first.
@@ -69,7 +68,6 @@ pub(crate) fn targets(path: &Path) -> Result<Result<BTreeSet<String>, Unreadable
     read(path, query, |row| row.get(0))
 }
 
-/// All rows, each with its code.
 pub(super) fn rows(path: &Path) -> Result<Result<Vec<WithCode>, Unreadable>, Error> {
     let query =
         "SELECT arch, kernel_name, hip_version, generator_sum, timestamp, code FROM cache_v1";
@@ -85,7 +83,6 @@ pub(super) fn rows(path: &Path) -> Result<Result<Vec<WithCode>, Unreadable>, Err
     })
 }
 
-/// A database with these rows and their code.
 pub(super) fn to_bytes<'a>(
     rows: impl Iterator<Item = io::Result<(Row, &'a [u8])>>,
 ) -> io::Result<Vec<u8>> {

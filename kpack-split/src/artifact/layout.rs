@@ -18,7 +18,6 @@ use crate::input::Linked;
 /// The fewest consecutive printable bytes that count as text.
 pub(super) const LEAST_TEXT: usize = 6;
 
-/// What a comparison of two binaries gives.
 pub(super) enum Same {
     /// Equal except for the code IDs in their markers: each shard lists the targets that it built.
     Yes,

@@ -10,10 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::databases::Selection;
 use crate::Error;
 
-/// The name of the file.
 pub(crate) const FILE_NAME: &str = ".kpack-artifact";
 
-/// The content of the mark.
 #[derive(Serialize, Deserialize)]
 struct Mark {
     format_version: u32,

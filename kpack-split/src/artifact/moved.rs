@@ -21,7 +21,6 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// Maps the sections of the file `one` to those of the other.
     pub(super) fn new<'a>(
         one: &Image<File>,
         pairs: impl Iterator<Item = (&'a Section, &'a Section)>,

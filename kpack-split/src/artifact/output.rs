@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::classify::Node;
 use super::databases::Selection;
-use super::rules::{Content, Installed};
+use super::rules::{Installed, InstalledContent};
 use super::tree::{Item, Tree};
 
-/// Changed bytes by offset.
 pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
 /// An artifact directory to write.
@@ -16,19 +15,17 @@ pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 pub(super) struct Output {
     /// The artifact directory whose times it gets.
     pub(super) model: PathBuf,
-    /// The databases that were split.
     pub(super) databases: Selection,
     /// Its prefixes. Empty prefixes are not listed.
     pub(super) prefixes: Vec<String>,
     /// By path in the artifact.
-    pub(super) entries: BTreeMap<PathBuf, Source>,
+    pub(super) entries: BTreeMap<PathBuf, EntrySource>,
     /// Number of files and symbolic links.
     pub(super) files: u64,
     /// Size of the files in bytes; a file with several names counts once.
     pub(super) size: u64,
     /// Number of bytes copied. A host binary may be larger than its source.
     pub(super) copied: u64,
-    /// Number of archives of kernels.
     pub(super) archives: u64,
     /// The files with several names already counted.
     counted: HashSet<Inode>,
@@ -39,7 +36,7 @@ type Inode = (Option<usize>, (u64, u64));
 
 /// The source of an artifact's entry.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum EntrySource {
     /// A directory with this one's mode and time.
     Directory(PathBuf),
     /// A copy of a file with changed bytes, or of a symbolic link.
@@ -54,14 +51,12 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) from: PathBuf,
-    /// Index of its module.
     pub(super) module: usize,
     /// Index of the binary in its module.
     pub(super) binary: usize,
 }
 
 impl Output {
-    /// An empty one.
     pub(super) fn new(model: &Path, databases: Selection) -> Self {
         Self {
             model: model.to_owned(),
@@ -76,7 +71,6 @@ impl Output {
         }
     }
 
-    /// Adds the prefixes of an artifact.
     pub(super) fn add_prefixes(&mut self, prefixes: &[String]) {
         for prefix in prefixes {
             if !self.prefixes.contains(prefix) {
@@ -89,7 +83,7 @@ impl Output {
     pub(super) fn add_prefix_directories(&mut self, tree: &Tree) {
         for prefix in &tree.prefixes {
             let from = tree.root.join(prefix);
-            let source = Source::Directory(from.clone());
+            let source = EntrySource::Directory(from.clone());
             self.insert(Path::new(prefix), &from, source);
         }
     }
@@ -97,10 +91,10 @@ impl Output {
     /// The source of the file or symbolic link at `path`, if any.
     pub(super) fn file_at(&self, path: &Path) -> Option<&Path> {
         match self.entries.get(path)? {
-            Source::Directory(_) => None,
-            Source::Copy(from, _) | Source::Bytes(_, from) | Source::Host(Host { from, .. }) => {
-                Some(from)
-            }
+            EntrySource::Directory(_) => None,
+            EntrySource::Copy(from, _)
+            | EntrySource::Bytes(_, from)
+            | EntrySource::Host(Host { from, .. }) => Some(from),
         }
     }
 
@@ -116,11 +110,11 @@ impl Output {
         match item.node {
             Node::Directory { empty: false } => {}
             Node::Directory { empty: true } => {
-                self.insert(path, &item.from, Source::Directory(from));
+                self.insert(path, &item.from, EntrySource::Directory(from));
             }
             Node::Symlink | Node::File { .. } => {
                 self.count(item, None, item.size());
-                self.insert(path, &item.from, Source::Copy(from, edits));
+                self.insert(path, &item.from, EntrySource::Copy(from, edits));
             }
         }
     }
@@ -128,7 +122,7 @@ impl Output {
     /// Adds the host binary of `item`, which will have `size` bytes.
     pub(super) fn add_host(&mut self, path: &Path, item: &Item, host: Host, size: u64) {
         self.count(item, Some(host.module), size);
-        self.insert(path, &item.from, Source::Host(host));
+        self.insert(path, &item.from, EntrySource::Host(host));
     }
 
     /// Adds a new file with the mode and time of `like`.
@@ -136,7 +130,7 @@ impl Output {
         self.files += 1;
         self.size += bytes.len() as u64;
         self.copied += bytes.len() as u64;
-        self.insert(path, like, Source::Bytes(bytes, like.to_owned()));
+        self.insert(path, like, EntrySource::Bytes(bytes, like.to_owned()));
     }
 
     /// The entries to install. `artifact` is its directory.
@@ -155,21 +149,21 @@ impl Output {
                 may_share,
                 path,
                 content: match source {
-                    Source::Directory(_) => Content::Directory,
-                    Source::Copy(from, edits) => Content::File(from, edits),
-                    Source::Host(host) => Content::File(&host.from, &[]),
-                    Source::Bytes(bytes, _) => Content::Bytes(bytes),
+                    EntrySource::Directory(_) => InstalledContent::Directory,
+                    EntrySource::Copy(from, edits) => InstalledContent::File(from, edits),
+                    EntrySource::Host(host) => InstalledContent::File(&host.from, &[]),
+                    EntrySource::Bytes(bytes, _) => InstalledContent::Bytes(bytes),
                 },
             })
         })
     }
 
     /// Adds an entry and its parent directories, which are modelled on those of `from`.
-    fn insert(&mut self, path: &Path, from: &Path, source: Source) {
+    fn insert(&mut self, path: &Path, from: &Path, source: EntrySource) {
         let above = path.ancestors().zip(from.ancestors()).skip(1);
         for (path, from) in above.filter(|(path, _)| *path != Path::new("")) {
             let entry = self.entries.entry(path.to_owned());
-            entry.or_insert_with(|| Source::Directory(from.to_owned()));
+            entry.or_insert_with(|| EntrySource::Directory(from.to_owned()));
         }
         self.entries.insert(path.to_owned(), source);
     }

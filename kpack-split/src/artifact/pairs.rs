@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::tensile::Library;
 
 use super::classify::{Class, Entry, Node, Observation, Topic};
-use super::content::Content;
+use super::content::FileContent;
 use super::data_file::uncompressed;
 
 /// Records which library file names which code object.
@@ -27,8 +27,8 @@ impl Pairs {
         self.libraries.extend(other.libraries);
     }
 
-    pub(super) fn add(&mut self, path: &Path, content: &Content) {
-        let Content::Library(library) = content else {
+    pub(super) fn add(&mut self, path: &Path, content: &FileContent) {
+        let FileContent::Library(library) = content else {
             return;
         };
         let directory = path.parent().unwrap_or(Path::new(""));

@@ -93,12 +93,12 @@ pub(crate) struct Installed<'a> {
     pub(crate) may_share: bool,
     /// Its path in the artifact.
     pub(crate) path: &'a Path,
-    pub(crate) content: Content<'a>,
+    pub(crate) content: InstalledContent<'a>,
 }
 
 /// What an entry is.
 #[derive(Clone, Copy)]
-pub(crate) enum Content<'a> {
+pub(crate) enum InstalledContent<'a> {
     Directory,
     /// A file or symbolic link, with bytes that change, by offset.
     File(&'a Path, &'a [(u64, Vec<u8>)]),
@@ -133,7 +133,9 @@ pub(crate) fn conflicts<'a>(
             }
             Entry::Occupied(ref other) => other.get(),
         };
-        if let (Content::Directory, Content::Directory) = (other.content, entry.content) {
+        if let (InstalledContent::Directory, InstalledContent::Directory) =
+            (other.content, entry.content)
+        {
             continue;
         }
         let is_one_artifact = other.artifact == entry.artifact;
@@ -168,25 +170,25 @@ pub(crate) fn conflicts<'a>(
     Ok(found)
 }
 
-impl Content<'_> {
-    fn is_same(self, other: Content<'_>) -> Result<bool, Error> {
+impl InstalledContent<'_> {
+    fn is_same(self, other: InstalledContent<'_>) -> Result<bool, Error> {
         let link = |path: &Path| {
             let is_link = path.is_symlink().then(|| fs::read_link(path));
             is_link.transpose().map_err(|e| Error::io(path, "read", e))
         };
         match (self, other) {
-            (Content::Directory, Content::Directory) => Ok(true),
-            (Content::Directory, _) | (_, Content::Directory) => Ok(false),
-            (Content::Bytes(one), Content::Bytes(other)) => Ok(one == other),
-            (Content::Bytes(bytes), Content::File(path, edits))
-            | (Content::File(path, edits), Content::Bytes(bytes)) => {
+            (InstalledContent::Directory, InstalledContent::Directory) => Ok(true),
+            (InstalledContent::Directory, _) | (_, InstalledContent::Directory) => Ok(false),
+            (InstalledContent::Bytes(one), InstalledContent::Bytes(other)) => Ok(one == other),
+            (InstalledContent::Bytes(bytes), InstalledContent::File(path, edits))
+            | (InstalledContent::File(path, edits), InstalledContent::Bytes(bytes)) => {
                 let failed = |e| Error::io(path, "read", e);
                 let size = fs::symlink_metadata(path).map_err(failed)?.len();
                 let may_be =
                     edits.is_empty() && size == bytes.len() as u64 && link(path)?.is_none();
                 Ok(may_be && fs::read(path).map_err(failed)? == bytes)
             }
-            (Content::File(one, edits), Content::File(other, other_edits)) => {
+            (InstalledContent::File(one, edits), InstalledContent::File(other, other_edits)) => {
                 match (link(one)?, link(other)?) {
                     (None, None) => Ok(edits == other_edits && same_bytes(one, other)?),
                     (one, other) => Ok(one == other),
@@ -198,28 +200,28 @@ impl Content<'_> {
 
 /// What is found instead of the host file that kernels belong to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Host {
+pub(crate) enum HostFault {
     /// Nothing.
     Missing,
     /// A file that loads no kernels, at this path in the artifact: truncated, for example.
     NotSplit(PathBuf),
 }
 
-/// The binaries that the archive at `path` in an artifact has kernels for, but that are missing or not split. `prefixes` are those of the artifact; `entry` finds what is at a path, in any of the
-/// artifacts.
+/// The binaries that the archive at `path` in an artifact has kernels for, but that are missing or not
+/// split. `prefixes` are those of the artifact; `entry` finds what is at a path, in any of the artifacts.
 pub(crate) fn kernels_without_host<'t>(
     path: &Path,
     toc: &Toc,
     prefixes: &[String],
     entry: &dyn Fn(&Path) -> Option<&'t Item>,
-) -> BTreeMap<String, Host> {
+) -> BTreeMap<String, HostFault> {
     let kernels = toc.kernels.keys();
     let binaries: BTreeSet<&str> = kernels
         .map(|kernel| KernelName::parse(kernel).binary)
         .collect();
     let mut found = BTreeMap::new();
     for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
-        let mut host = Some(Host::Missing);
+        let mut host = Some(HostFault::Missing);
         // The archive is somewhere in the prefix that its kernels are named in, or in the first of several.
         let around = path.ancestors().skip(1);
         for prefix in around.chain(prefixes.iter().map(Path::new)) {
@@ -230,7 +232,7 @@ pub(crate) fn kernels_without_host<'t>(
                     host = None;
                     break;
                 }
-                Some(_) => host = Some(Host::NotSplit(place)),
+                Some(_) => host = Some(HostFault::NotSplit(place)),
             }
         }
         found.extend(host.map(|host| (binary.to_owned(), host)));

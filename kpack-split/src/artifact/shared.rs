@@ -33,17 +33,21 @@ pub(crate) struct Entries {
 impl Entries {
     /// Reads the file at `path`; `Err` with the reason if it does not have this form.
     pub(crate) fn read(path: &Path, kind: Merge) -> Result<Result<Self, String>, Error> {
+        let bytes = || fs::read(path).map_err(|e| Error::io(path, "read", e));
         match kind {
             Merge::Bundle => bundle(path),
-            Merge::ByTarget => {
-                let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
-                Ok(map(&bytes))
-            }
-            Merge::Lines => {
-                let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
-                Ok(lines(bytes))
-            }
+            Merge::ByTarget => Ok(map(&bytes()?)),
+            Merge::Lines => Ok(lines(bytes()?)),
             Merge::KernelCache => rows(path),
+        }
+    }
+
+    fn new(kind: Merge, entries: BTreeMap<Key, (Vec<u8>, Vec<u8>)>) -> Self {
+        let host = HOST.to_owned();
+        Self {
+            kind,
+            host,
+            entries,
         }
     }
 
@@ -51,13 +55,10 @@ impl Entries {
     /// `self` stay.
     pub(crate) fn merge(&mut self, other: Self) -> Vec<String> {
         let mut differ = Vec::new();
-        for (key, (name, content)) in other.entries {
-            match self.entries.get(&key) {
-                Some((_, own)) if *own != content => differ.push(text(&key)),
-                Some(_) => {}
-                None => {
-                    self.entries.insert(key, (name, content));
-                }
+        for (key, entry) in other.entries {
+            let name = text(&key);
+            if self.entries.entry(key).or_insert_with(|| entry.clone()).1 != entry.1 {
+                differ.push(name);
             }
         }
         differ
@@ -149,11 +150,10 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
     if host.is_some_and(|host| host.size > 0) {
         return Ok(Err("it has code for the host".to_owned()));
     }
-    let mut found = Entries {
-        kind: Merge::Bundle,
-        host: host.map_or(HOST, |host| host.id.as_str()).to_owned(),
-        entries: BTreeMap::new(),
-    };
+    let mut found = Entries::new(Merge::Bundle, BTreeMap::new());
+    if let Some(host) = host {
+        found.host = host.id.as_str().to_owned();
+    }
     let damaged = |error: offload_bundle::BundleError| Error::refused(path, error.to_string());
     for code in read.code_objects(file, |_| true).map_err(damaged)? {
         let code = code.map_err(damaged)?;
@@ -177,11 +177,10 @@ fn lines(bytes: Vec<u8>) -> Result<Entries, String> {
         let name = line.as_bytes().to_vec();
         (Key::Text(line.to_owned()), (name, Vec::new()))
     };
-    Ok(Entries {
-        kind: Merge::Lines,
-        host: String::new(),
-        entries: text.lines().map(entry).collect(),
-    })
+    Ok(Entries::new(
+        Merge::Lines,
+        text.lines().map(entry).collect(),
+    ))
 }
 
 fn rows(path: &Path) -> Result<Result<Entries, String>, Error> {
@@ -201,11 +200,7 @@ fn rows(path: &Path) -> Result<Result<Entries, String>, Error> {
             return Ok(Err(format!("it has two rows for {key}")));
         }
     }
-    Ok(Ok(Entries {
-        kind: Merge::KernelCache,
-        host: String::new(),
-        entries,
-    }))
+    Ok(Ok(Entries::new(Merge::KernelCache, entries)))
 }
 
 fn map(bytes: &[u8]) -> Result<Entries, String> {
@@ -221,9 +216,5 @@ fn map(bytes: &[u8]) -> Result<Entries, String> {
             return Err(format!("it has the key `{}` twice", text(&entry.key)));
         }
     }
-    Ok(Entries {
-        kind: Merge::ByTarget,
-        host: String::new(),
-        entries,
-    })
+    Ok(Entries::new(Merge::ByTarget, entries))
 }

@@ -10,7 +10,7 @@ use walkdir::WalkDir;
 
 use super::manifest_txt;
 use super::mark;
-use super::output::{Output, Source};
+use super::output::{EntrySource, Output};
 use super::writer::{Writer, set_directories};
 use crate::Error;
 use crate::report::Progress;
@@ -86,16 +86,16 @@ impl Stage {
         let mut writer = self.writer(name)?;
         for (path, source) in &output.entries {
             match source {
-                Source::Host(_) => continue,
-                Source::Directory(_) => {
+                EntrySource::Host(_) => continue,
+                EntrySource::Directory(_) => {
                     make_directories(&self.artifact(name).join(path))?;
                     continue;
                 }
-                Source::Copy(from, edits) => {
+                EntrySource::Copy(from, edits) => {
                     progress.file(path);
                     progress.advance(writer.copy(path, from, edits)?);
                 }
-                Source::Bytes(bytes, like) => {
+                EntrySource::Bytes(bytes, like) => {
                     progress.file(path);
                     writer.bytes(path, bytes, like)?;
                     progress.advance(bytes.len() as u64);

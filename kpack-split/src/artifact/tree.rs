@@ -154,7 +154,6 @@ pub(crate) struct Tree {
     pub(crate) rejected: Vec<(PathBuf, String)>,
 }
 
-/// An entry of a tree.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     /// The shard of its tree.
@@ -214,7 +213,6 @@ impl Item {
 }
 
 impl Tree {
-    /// An empty one.
     pub(crate) fn empty(shard: &str, root: &Path) -> Self {
         Self {
             shard: shard.into(),
@@ -263,13 +261,11 @@ impl Tree {
         files.map(DirEntry::path)
     }
 
-    /// The observations on one topic.
     pub(crate) fn about(&self, topic: Topic) -> impl Iterator<Item = &Observation> {
         let observations = self.observations.iter();
         observations.filter(move |observation| observation.topic == topic)
     }
 
-    /// Adds what is in a prefix.
     fn add(&mut self, prefix: &str, directory: &Path, content: Classification) {
         let within: Arc<str> = prefix.into();
         let item = |from: PathBuf, node, class| Item {

@@ -12,12 +12,11 @@ use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
 use super::classify::walk_error;
-use super::output::{Output, Source};
+use super::output::{EntrySource, Output};
 use crate::Error;
 use crate::input;
 use crate::store::{StagedFile, copy_range, make_directories, write_manifest};
 
-/// Writes files of one artifact.
 pub(super) struct Writer {
     root: PathBuf,
     /// The first copy of each file that has several names.
@@ -115,7 +114,6 @@ fn metadata(path: &Path) -> Result<Metadata, Error> {
     metadata.map_err(|e| Error::io(path, "read", e))
 }
 
-/// A file's modification time.
 pub(super) fn modified(path: &Path) -> Result<SystemTime, Error> {
     let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
     modified.map_err(|e| Error::io(path, "read", e))
@@ -164,7 +162,7 @@ pub(super) fn set_directories(root: &Path, output: &Output) -> Result<(), Error>
         }
         let relative = entry.path().strip_prefix(root).unwrap_or(entry.path());
         let like = match output.entries.get(relative) {
-            Some(Source::Directory(like)) => like.clone(),
+            Some(EntrySource::Directory(like)) => like.clone(),
             _ => output.model.join(relative),
         };
         let set = || {

@@ -13,7 +13,7 @@ use super::output::{self, Text, count, size};
 use super::progress::{ALL, Bar, Verbosity, draw_target, style};
 use crate::Error;
 use crate::artifact::packaging::Configuration;
-use crate::artifact::recombine::{Artifact, Finding, Options, Plan, Severity, plan};
+use crate::artifact::recombine::{Artifact, Finding, Options, Recombination, Severity, plan};
 use crate::parallel;
 
 /// Merge the split artifacts of several shards: a generic artifact, and one for each group of targets
@@ -85,7 +85,7 @@ struct Summary<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let mut plan = Plan::default();
+    let mut plan = Recombination::default();
     let result = recombine(arguments, &mut plan);
     if arguments.json {
         let error = result.as_ref().err();
@@ -108,7 +108,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 
 /// Plans the merge and, without `--dry-run`, writes it. `planned` holds the plan even if it was
 /// rejected.
-fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
+fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), Error> {
     let configuration = Configuration::read(&arguments.config)?;
     for error in configuration.unknown_keys() {
         match arguments.strict {
@@ -162,7 +162,7 @@ fn recombine(arguments: &Arguments, planned: &mut Plan) -> Result<(), Error> {
     planned.failure(&options.shards_dir)
 }
 
-fn summary(plan: &Plan) -> Text {
+fn summary(plan: &Recombination) -> Text {
     let rows = plan.writable().map(|artifact| {
         let targets: Vec<String> = artifact.targets.iter().map(ToString::to_string).collect();
         let shards: Vec<&str> = artifact.shards.iter().map(String::as_str).collect();

@@ -9,8 +9,9 @@ use object::elf::DT_NEEDED;
 use super::dynamic_linker::{self, Library, Loading};
 use crate::Error;
 use crate::elf::{DeviceCode, Dynamic, Image};
-use crate::input::{self, Archives, FileKind, Linked, Marked, Overlay, elf_error, prefix_of};
-use crate::install::locate::Prefix;
+use crate::input::{
+    self, Archives, FileKind, Linked, Marked, Overlay, Prefix, elf_error, prefix_of,
+};
 use crate::join;
 use crate::object_file::is_object;
 use crate::verify::{Obstacle, Resolver};

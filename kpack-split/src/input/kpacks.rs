@@ -70,7 +70,7 @@ pub(crate) fn find_kpacks(
     let mut found: BTreeMap<TargetId, Vec<Kpack>> = BTreeMap::new();
     let mut manifests = Vec::new();
     for search_path in &marker.kpack_search_paths {
-        let Some(pattern) = Pattern::new(overlay, directory, search_path) else {
+        let Some(pattern) = SearchPattern::new(overlay, directory, search_path) else {
             continue;
         };
         let listed = pattern.manifest_targets()?;
@@ -123,13 +123,13 @@ fn without_dots(path: &Path) -> PathBuf {
 }
 
 /// A search path with a placeholder for the target.
-struct Pattern<'a> {
+struct SearchPattern<'a> {
     /// The path before the first component with the target, then those that overlay it.
     directories: Vec<PathBuf>,
     path: names::Pattern<'a>,
 }
 
-impl<'a> Pattern<'a> {
+impl<'a> SearchPattern<'a> {
     fn new(overlay: &Overlay, directory: &Path, search_path: &'a str) -> Option<Self> {
         let path = SearchPath::new(search_path).split()?;
         let directory = directory.join(path.directory);

@@ -136,12 +136,12 @@ impl Contents {
                 vec![DeviceCode::read(path, &file, &[whole])?]
             }
             _ => match split::read(path)? {
-                split::Input::Fat(fat, _) => vec![fat.code],
-                split::Input::Split(_) => {
+                split::BinaryKind::Fat(fat, _) => vec![fat.code],
+                split::BinaryKind::Split(_) => {
                     let reason = "its device code is in archives; name one of these instead";
                     return Err(Error::refused(path, reason));
                 }
-                split::Input::LeftAlone(reason) => return Err(Error::refused(path, reason)),
+                split::BinaryKind::LeftAlone(reason) => return Err(Error::refused(path, reason)),
             },
         };
         Ok(Self::Bundles(bundles))

@@ -8,9 +8,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
 use crate::Error;
-use crate::input::{self, Archives, Marked, Overlay, find_kpacks};
-
-use super::locate::KpackPath;
+use crate::input::{self, Archives, KpackPath, Marked, Overlay, find_kpacks};
 
 /// The targets of the split binary at `path` with these `markers`, from its manifest and archives;
 /// `None` if a marker has the early form, which names no archives.

@@ -13,10 +13,10 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, KernelName};
 
 use super::host::{Content, Edits};
-use super::locate::KpackPath;
 use super::{Binary, Only, Options, Report};
 use crate::Error;
 use crate::elf::Plan;
+use crate::input::KpackPath;
 use crate::store::{Directory, KpackDir, StagedFile, Transaction, Update, stem_of};
 
 /// The changes to make in the prefix.

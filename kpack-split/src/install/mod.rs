@@ -7,10 +7,8 @@
 mod again;
 mod apply;
 mod host;
-pub(crate) mod locate;
 mod options;
 mod plans;
-pub(crate) mod presplit;
 mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,19 +21,17 @@ use kpack_format::names::Group;
 
 use crate::Error;
 use crate::elf::{Image, Plan};
-use crate::input::{self, Archives, Linked, Marked};
+use crate::input::{self, Archives, KpackPath, Linked, Located, Marked, Prefix};
 use crate::parallel;
-use crate::split::{self, Budget, Compression, DeviceCode, FatFile, Input};
+use crate::split::{self, BinaryKind, Budget, Compression, DeviceCode, FatFile, Presplit};
 use apply::Run;
-use locate::{KpackPath, Located, Prefix};
 use plans::Plans;
-use presplit::Presplit;
 use targets::{split_already, wanted_targets};
 
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
-pub(crate) use crate::store::is_name_part;
+pub use crate::split::Unexpected;
 pub(crate) use host::Content;
-pub use options::{Only, Options, Unexpected};
+pub use options::{Only, Options};
 
 /// Splits binaries of an install prefix.
 ///
@@ -167,18 +163,19 @@ enum BinaryContent {
 }
 
 impl Binary {
-    /// `input` is the binary, or another file with its device code.
-    fn new(located: Located, input: Input, archives: &Archives) -> Result<Self, Error> {
-        let (content, presplit) = match input {
-            Input::Fat(file, linked) => {
+    /// `kind` is of the binary, or of another file with its device code.
+    fn new(located: Located, kind: BinaryKind, archives: &Archives) -> Result<Self, Error> {
+        let (content, presplit) = match kind {
+            BinaryKind::Fat(file, linked) => {
                 let presplit = Presplit::read(linked, false, archives)?;
-                (BinaryContent::Fat(file), presplit.ok())
+                (BinaryContent::Fat(file), presplit)
             }
-            Input::Split(linked) => match Presplit::read(linked, false, archives)? {
-                Ok(presplit) => (BinaryContent::Split(Vec::new()), Some(presplit)),
-                Err(markers) => (BinaryContent::Split(markers), None),
-            },
-            Input::LeftAlone(reason) => (BinaryContent::LeftAlone(reason), None),
+            BinaryKind::Split(linked) => {
+                let markers = linked.markers()?;
+                let presplit = Presplit::read(linked, false, archives)?;
+                (BinaryContent::Split(markers), presplit)
+            }
+            BinaryKind::LeftAlone(reason) => (BinaryContent::LeftAlone(reason), None),
         };
         Ok(Self {
             located,

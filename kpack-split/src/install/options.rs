@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use kpack_format::TargetId;
 
+use crate::split::Unexpected;
 use crate::store::check_names;
 use crate::{Error, Storage};
 
@@ -37,18 +38,6 @@ pub struct Options {
     pub files: Vec<PathBuf>,
     /// Whether to find all binaries with device code in the prefix, instead of `files`.
     pub all: bool,
-}
-
-/// How to treat device code for a target that is not listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Unexpected {
-    /// Skip it, with a warning
-    #[default]
-    Drop,
-    /// Reject the input
-    Error,
-    /// Keep it
-    Keep,
 }
 
 /// A part of the work.

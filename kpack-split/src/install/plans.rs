@@ -11,11 +11,10 @@ use kpack_format::names::Group;
 use kpack_format::{CodeId, TargetId};
 
 use super::host::Edits;
-use super::locate::{KpackPath, Located};
 use super::{Binary, Report};
 use crate::Error;
 use crate::elf::Plan;
-use crate::input::{Linked, elf_error};
+use crate::input::{KpackPath, Linked, Located, elf_error};
 use crate::split::code_ids;
 
 /// Changes to the host files, by path.

@@ -6,10 +6,9 @@ use std::path::Path;
 use kpack_format::TargetId;
 use kpack_format::names::Group;
 
-use super::locate::KpackPath;
 use super::{Binary, BinaryContent, Only, Options, Report, Unexpected, again};
 use crate::Error;
-use crate::input::Archives;
+use crate::input::{Archives, KpackPath};
 use crate::words::list;
 
 /// The first binary split by an earlier run, and the targets of all such binaries.

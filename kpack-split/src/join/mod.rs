@@ -14,7 +14,7 @@ use kpack_format::TargetId;
 
 use crate::Error;
 use crate::elf::JoinPlan;
-use crate::install::locate::{Located, Prefix};
+use crate::input::{Located, Prefix};
 use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
 use binary::{Binary, Input};

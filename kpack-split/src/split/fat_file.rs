@@ -12,7 +12,7 @@ use crate::elf::{self, Image, Plan};
 use crate::input::{self, FileKind, Linked};
 
 /// What a linked file means to the splitter.
-pub(crate) enum Input {
+pub(crate) enum BinaryKind {
     /// It contains device code.
     Fat(FatFile, Linked),
     /// It is already split.
@@ -35,7 +35,7 @@ pub(crate) struct FatFile {
 ///
 /// # Errors
 /// [`Error::Refused`] if it is not a binary, or damaged.
-pub(crate) fn read(path: &Path) -> Result<Input, Error> {
+pub(crate) fn read(path: &Path) -> Result<BinaryKind, Error> {
     let file = input::open(path)?;
     let unlinked = match input::identify(path, &file)? {
         Some(FileKind::Linked) => None,
@@ -48,17 +48,17 @@ pub(crate) fn read(path: &Path) -> Result<Input, Error> {
     };
     if let Some(what) = unlinked {
         let advice = "split it before the link, with `kpack object`";
-        return Ok(Input::LeftAlone(format!("{what}; {advice}")));
+        return Ok(BinaryKind::LeftAlone(format!("{what}; {advice}")));
     }
     of(Linked::read(path, file)?)
 }
 
 /// Tells whether to split a linked file.
-pub(crate) fn of(linked: Linked) -> Result<Input, Error> {
+pub(crate) fn of(linked: Linked) -> Result<BinaryKind, Error> {
     Ok(match &linked.code {
-        elf::DeviceCode::Fat(fat) => Input::Fat(FatFile::read(&linked, fat)?, linked),
-        elf::DeviceCode::Split(_) => Input::Split(linked),
-        elf::DeviceCode::None(reason) => Input::LeftAlone(reason.to_string()),
+        elf::DeviceCode::Fat(fat) => BinaryKind::Fat(FatFile::read(&linked, fat)?, linked),
+        elf::DeviceCode::Split(_) => BinaryKind::Split(linked),
+        elf::DeviceCode::None(reason) => BinaryKind::LeftAlone(reason.to_string()),
     })
 }
 

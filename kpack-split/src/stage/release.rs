@@ -14,9 +14,8 @@ use super::messages::Binary;
 use super::output_dir::OutputDir;
 use crate::input::Archives;
 use crate::install::Content;
-use crate::install::presplit::Presplit;
 use crate::report::{FileReport, Outcome, Report};
-use crate::split::{self, Input, code_ids};
+use crate::split::{self, BinaryKind, Presplit, code_ids};
 use crate::store::{Directory, StagedFile, Transaction, Update, make_directories};
 use crate::{Error, Storage};
 
@@ -62,7 +61,7 @@ impl<'a> Release<'a> {
         let directory = self.output.hidden.join(binary.directory);
         make_directories(&directory)?;
         let (linked, reason) = match split::read(&binary.path)? {
-            Input::Fat(_, linked) => {
+            BinaryKind::Fat(_, linked) => {
                 self.report.warn(
                     &binary.path,
                     "keeps device code that was not split before the link; split it in the staged \
@@ -70,13 +69,13 @@ impl<'a> Release<'a> {
                 );
                 (Some(linked), "a fat binary".to_owned())
             }
-            Input::Split(linked) => (Some(linked), "already split".to_owned()),
-            Input::LeftAlone(reason) => (None, reason),
+            BinaryKind::Split(linked) => (Some(linked), "already split".to_owned()),
+            BinaryKind::LeftAlone(reason) => (None, reason),
         };
         let presplit = linked.map(|linked| Presplit::read(linked, true, &self.opened));
-        let outcome = match presplit.transpose()? {
-            Some(Ok(presplit)) => self.place(&presplit, &name, binary.directory)?,
-            _ => {
+        let outcome = match presplit.transpose()?.flatten() {
+            Some(presplit) => self.place(&presplit, &name, binary.directory)?,
+            None => {
                 fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
                 Outcome::LeftAlone { reason }
             }

@@ -146,5 +146,4 @@ fn digests(
     Ok(digests)
 }
 
-/// Bytes read at a time.
 const PIECE: u64 = 1 << 20;

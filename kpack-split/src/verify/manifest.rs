@@ -24,7 +24,7 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
     };
     let group = Group::from(manifest.component_name.as_str());
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut check = Check {
+    let mut check = ManifestCheck {
         context,
         is_part: group.part_of(&file_name).is_some(),
         manifest: &manifest,
@@ -55,8 +55,7 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
     Ok(())
 }
 
-/// A manifest being verified.
-struct Check<'a> {
+struct ManifestCheck<'a> {
     context: &'a Context<'a>,
     /// Whether it is a fragment, which lists only one package's archives.
     is_part: bool,
@@ -66,7 +65,7 @@ struct Check<'a> {
     faults: Vec<String>,
 }
 
-impl Check<'_> {
+impl ManifestCheck<'_> {
     fn fault(&mut self, text: String) {
         self.faults.push(text);
     }

@@ -197,7 +197,6 @@ fn nothing_checked(path: &Path, report: &mut Report) {
     }
 }
 
-/// State shared by all checks.
 struct Context<'a> {
     options: &'a Options,
     artifacts: Artifacts,
@@ -283,7 +282,6 @@ fn without_host(binary: &str) -> String {
     )
 }
 
-/// A file to verify.
 struct Work {
     path: PathBuf,
     kind: FileKind,

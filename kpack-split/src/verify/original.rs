@@ -209,7 +209,6 @@ fn compare_code(
     Ok(())
 }
 
-/// Describes how two code objects differ.
 fn difference(original: &[u8], stored: &[u8]) -> String {
     let at = original.iter().zip(stored).position(|(a, b)| a != b);
     match at {

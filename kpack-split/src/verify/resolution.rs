@@ -7,7 +7,7 @@ use kpack_format::TargetId;
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
-use super::resolver::{Obstacle, Place, Resolver};
+use super::resolver::{CodePlace, Obstacle, Resolver};
 use super::{Context, Options, Outcome, Report, Subject, means};
 use crate::Error;
 use crate::input::{or_refused, read_manifest};
@@ -24,7 +24,7 @@ struct Resolution<'a> {
     /// Number of code objects found for each index.
     count_by_index: BTreeMap<u32, usize>,
     /// Where they are, each with one index and target that leads there.
-    places: BTreeMap<Place, (u32, String)>,
+    places: BTreeMap<CodePlace, (u32, String)>,
 }
 
 /// Looks up the code objects with these `indices`.

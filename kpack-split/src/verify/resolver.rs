@@ -48,10 +48,9 @@ pub(crate) enum Obstacle<'a> {
 
 /// The location of a code object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct CodePlace {
     archive: usize,
     pub(crate) ordinal: u32,
-    /// Its size in bytes.
     pub(crate) size: u64,
 }
 
@@ -99,14 +98,14 @@ impl Resolver {
     }
 
     /// Locates the code object of wrapper `index` for `target`.
-    pub(crate) fn find(&self, index: u32, target: &str) -> Option<Place> {
+    pub(crate) fn find(&self, index: u32, target: &str) -> Option<CodePlace> {
         self.places(index, target).into_iter().next()
     }
 
     /// The locations of the code object of wrapper `index` for `target`: one in each archive that has it.
-    pub(crate) fn places(&self, index: u32, target: &str) -> Vec<Place> {
+    pub(crate) fn places(&self, index: u32, target: &str) -> Vec<CodePlace> {
         let kernel = self.kernel(index);
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<CodePlace> = Vec::new();
         for (archive, opened) in self.archives.iter().enumerate() {
             // Two search paths may lead to the same archive.
             let is_known = places.iter().any(|known| self.path(*known) == opened.path);
@@ -115,7 +114,7 @@ impl Resolver {
             }
             let open = lock(&opened.archive);
             let found = open.toc().entry(&kernel, target);
-            places.extend(found.map(|found| Place {
+            places.extend(found.map(|found| CodePlace {
                 archive,
                 ordinal: found.ordinal,
                 size: found.original_size,
@@ -124,15 +123,14 @@ impl Resolver {
         places
     }
 
-    /// Path of the archive.
-    pub(crate) fn path(&self, place: Place) -> &Path {
+    pub(crate) fn path(&self, place: CodePlace) -> &Path {
         &self.archives[place.archive].path
     }
 
     /// Reads the code object of wrapper `index` for `target` at `place`.
     pub(crate) fn read(
         &mut self,
-        place: Place,
+        place: CodePlace,
         index: u32,
         target: &str,
     ) -> Result<Vec<u8>, ArchiveError> {
@@ -162,7 +160,7 @@ impl Resolver {
     /// is damaged.
     pub(crate) fn damage(
         &mut self,
-        place: Place,
+        place: CodePlace,
         index: u32,
         target: &str,
     ) -> Result<Option<String>, Error> {

@@ -18,6 +18,7 @@ use crate::artifact::shared::Entries;
 use crate::artifact::split::artifact_prefix;
 use crate::artifact::tree::{Role, is_artifact};
 use crate::input::{Linked, or_refused};
+use crate::leftover::directories;
 use crate::parallel;
 use crate::words::{counted, list_some};
 
@@ -49,14 +50,8 @@ pub(super) fn compare(
         };
         return artifact(unsplit, set, context, report);
     }
-    let mut artifacts: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(unsplit).map_err(|e| Error::io(unsplit, "list", e))? {
-        let path = entry.map_err(|e| Error::io(unsplit, "list", e))?.path();
-        if is_artifact(&path) {
-            artifacts.push(path);
-        }
-    }
-    artifacts.sort();
+    let mut artifacts = directories(unsplit)?;
+    artifacts.retain(|path| is_artifact(path));
     if artifacts.is_empty() {
         let pair = Pair {
             unsplit: unsplit.to_owned(),

@@ -6,7 +6,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 
 use kpack_split::artifact::packaging::Configuration;
-use kpack_split::artifact::recombine::{Finding, Options, Plan, Severity, plan};
+use kpack_split::artifact::recombine::{Finding, Options, Recombination, Severity, plan};
 use kpack_tests::tree::Tree;
 
 /// Two groups.
@@ -37,12 +37,12 @@ pub(crate) fn options(tree: &Tree, configuration: &str) -> Options {
 }
 
 /// The plan for them.
-pub(crate) fn planned(tree: &Tree, configuration: &str) -> Plan {
+pub(crate) fn planned(tree: &Tree, configuration: &str) -> Recombination {
     plan(&options(tree, configuration), &|_, _| {}).unwrap()
 }
 
 /// Recombines them.
-pub(crate) fn recombine(tree: &Tree, configuration: &str) -> Plan {
+pub(crate) fn recombine(tree: &Tree, configuration: &str) -> Recombination {
     let options = options(tree, configuration);
     let plan = plan(&options, &|_, _| {}).unwrap();
     plan.apply(&options, &()).unwrap();
@@ -50,7 +50,7 @@ pub(crate) fn recombine(tree: &Tree, configuration: &str) -> Plan {
 }
 
 /// Findings, with the path from the tree's root.
-pub(crate) fn said(plan: &Plan) -> Vec<String> {
+pub(crate) fn said(plan: &Recombination) -> Vec<String> {
     let line = |finding: &Finding| {
         let path = finding.path.to_string_lossy();
         let path = path.split_once("/shards").map_or(&*path, |(_, path)| path);
@@ -60,7 +60,7 @@ pub(crate) fn said(plan: &Plan) -> Vec<String> {
 }
 
 /// Some finding of `severity` has all `parts`.
-pub(crate) fn assert_said(plan: &Plan, severity: Severity, parts: &[&str]) {
+pub(crate) fn assert_said(plan: &Recombination, severity: Severity, parts: &[&str]) {
     let said = said(plan);
     let start = format!("{severity:?} ");
     let found = said

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Artifact, Options, Plan};
+use super::{Artifact, Options, Recombination};
 use crate::Error;
 use crate::artifact::mark;
 use crate::artifact::stage::Stage;
@@ -10,7 +10,7 @@ use crate::parallel;
 use crate::report::Progress;
 use crate::store::{CreatedDirectories, Directory};
 
-impl Plan {
+impl Recombination {
     /// Writes the artifacts of the components that did not fail. `progress` gets the size of each file
     /// that was copied. Returns the components that failed now, and why; the others are written.
     ///

@@ -17,11 +17,10 @@ use crate::words::list_some;
 
 /// A difference between two trees at a path.
 #[derive(Debug)]
-pub(super) struct Difference {
+pub(super) struct TreeDifference {
     /// Path in the artifact.
     pub(super) path: PathBuf,
     pub(super) kind: DifferenceKind,
-    /// The text.
     pub(super) text: String,
 }
 
@@ -48,7 +47,7 @@ pub(super) fn differences<'t>(
     second: &'t Tree,
     archives: &Archives,
     compared: impl Fn(&Path, &Item) -> bool,
-) -> Result<Vec<Difference>, Error> {
+) -> Result<Vec<TreeDifference>, Error> {
     let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
     let mut found = Vec::new();
     let entries = |tree: &'t Tree| {
@@ -61,7 +60,7 @@ pub(super) fn differences<'t>(
             && let Some((kind, text)) = difference(item, theirs, archives)?
         {
             let path = path.clone();
-            found.push(Difference { path, kind, text });
+            found.push(TreeDifference { path, kind, text });
         }
     }
     for (kind, tree, other) in [
@@ -74,7 +73,7 @@ pub(super) fn differences<'t>(
             if !is_there && !path.starts_with(&lacks) {
                 lacks.clone_from(path);
                 let (path, text) = (path.clone(), format!("only shard {} has it", item.shard));
-                found.push(Difference { path, kind, text });
+                found.push(TreeDifference { path, kind, text });
             }
         }
     }
@@ -136,8 +135,8 @@ fn mode(path: &Path) -> Result<u32, Error> {
     Ok(metadata.permissions().mode() & 0o7777)
 }
 
-/// Kernels with their targets, and the checksums of their code objects where the archive has them.
-type Kernels = BTreeMap<(String, String), Option<Sha256>>;
+/// KernelSums with their targets, and the checksums of their code objects where the archive has them.
+type KernelSums = BTreeMap<(String, String), Option<Sha256>>;
 
 /// The difference between the kernels of two archives, however they are compressed.
 fn kernels_differ(
@@ -147,7 +146,7 @@ fn kernels_differ(
 ) -> Result<Option<(DifferenceKind, String)>, Error> {
     let (a, b) = (archives.toc(&first.from)?, archives.toc(&second.from)?);
     let (ours, theirs) = (kernels(&a), kernels(&b));
-    let only = |own: &Kernels, other: &Kernels| -> BTreeSet<String> {
+    let only = |own: &KernelSums, other: &KernelSums| -> BTreeSet<String> {
         let names = own.keys().filter(|key| !other.contains_key(*key));
         names.map(|(kernel, _)| kernel.clone()).collect()
     };
@@ -183,7 +182,7 @@ fn kernels_differ(
     Ok(Some((kind, parts.join("; "))))
 }
 
-fn kernels(toc: &Toc) -> Kernels {
+fn kernels(toc: &Toc) -> KernelSums {
     let mut found = BTreeMap::new();
     for (kernel, targets) in &toc.kernels {
         for (target, entry) in targets {

@@ -10,7 +10,7 @@ use kpack_format::names::is_manifest;
 use walkdir::WalkDir;
 
 use super::manifests;
-use super::shards::{Artifacts, Shards};
+use super::shards::{ComponentArtifacts, Shards};
 use super::{Artifact, Finding, Options, Severity};
 use crate::Error;
 use crate::artifact::classify::Topic;
@@ -134,7 +134,9 @@ impl<'a> Component<'a> {
         }
     }
 
-    pub(super) fn shards(&self) -> impl Iterator<Item = (&'a str, &'a Artifacts)> + use<'a> {
+    pub(super) fn shards(
+        &self,
+    ) -> impl Iterator<Item = (&'a str, &'a ComponentArtifacts)> + use<'a> {
         self.shards.of(self.name)
     }
 
@@ -222,7 +224,6 @@ impl<'a> Component<'a> {
         files.any(|file| is_manifest(file.path()))
     }
 
-    /// An empty artifact, modelled on that of a shard.
     pub(super) fn artifact(&self, group: Option<&TargetGroup>, model: &Path) -> Artifact {
         let suffix = group.map_or(names::GENERIC, |group| &group.name);
         Artifact {

@@ -11,7 +11,7 @@ use crate::artifact::classify::{Class, Topic};
 use crate::artifact::code_ids::MoreCodeIds;
 use crate::artifact::names;
 use crate::artifact::output::Edits;
-use crate::artifact::rules::{Host, Misplaced, belongs, kernels_without_host};
+use crate::artifact::rules::{HostFault, Misplaced, belongs, kernels_without_host};
 use crate::artifact::tree::{Item, Role, Tree};
 use crate::input::Linked;
 use crate::object_file::is_object;
@@ -153,7 +153,7 @@ impl<'a> Component<'a> {
                 let entry = |path: &Path| host.entries.get(path);
                 for found in kernels_without_host(path, &toc, &host.prefixes, &entry).into_values()
                 {
-                    if let Host::NotSplit(path) = found {
+                    if let HostFault::NotSplit(path) = found {
                         wrong.extend(host.entries.get(&path).map(|item| &item.from));
                     }
                 }

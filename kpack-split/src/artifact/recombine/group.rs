@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kpack_format::TargetId;
 
-use super::compare::{Difference, DifferenceKind, differences};
+use super::compare::{DifferenceKind, TreeDifference, differences};
 use super::component::Component;
 use super::shards::ForTarget;
 use super::{Artifact, Finding, Severity};
@@ -17,7 +17,7 @@ use crate::artifact::rules::{Misplaced, belongs};
 use crate::artifact::tree::{Role, Tree};
 
 /// The device code for one target.
-struct Target<'a> {
+struct TargetTree<'a> {
     shards: BTreeSet<&'a str>,
     tree: Tree,
 }
@@ -29,7 +29,7 @@ impl<'a> Component<'a> {
         let mut artifact = self.artifact(Some(group), Path::new(""));
         let mut all = Tree::empty("", Path::new(""));
         for target in &group.architectures {
-            let Some(Target { shards, tree }) = self.target(target)? else {
+            let Some(TargetTree { shards, tree }) = self.target(target)? else {
                 continue;
             };
             artifact
@@ -64,7 +64,7 @@ impl<'a> Component<'a> {
 
     /// The device code for a target. If several shards have it, the first one's is taken, and entries that
     /// only others have.
-    fn target(&mut self, target: &TargetId) -> Result<Option<Target<'a>>, Error> {
+    fn target(&mut self, target: &TargetId) -> Result<Option<TargetTree<'a>>, Error> {
         let with: Vec<(&str, &ForTarget)> = self
             .shards()
             .filter_map(|(shard, artifacts)| Some((shard, artifacts.targets.get(target)?)))
@@ -75,7 +75,7 @@ impl<'a> Component<'a> {
         let tree = self.input(first, input)?;
         self.nothing_misplaced(&tree, target);
         let shards = BTreeSet::from([*first]);
-        let mut taken = Target { shards, tree };
+        let mut taken = TargetTree { shards, tree };
         for (shard, input) in others {
             let other = self.input(shard, input)?;
             self.nothing_misplaced(&other, target);
@@ -121,11 +121,11 @@ impl<'a> Component<'a> {
         target: &TargetId,
         taken: &Tree,
         other: &Tree,
-        differences: &[Difference],
+        differences: &[TreeDifference],
     ) {
         let (strict, shard) = (self.strict(), &*other.shard);
         let mut said: Vec<Finding> = Vec::new();
-        for Difference { path, kind, text } in differences {
+        for TreeDifference { path, kind, text } in differences {
             let first = taken.entries.get(path);
             let from = other.entries.get(path).or(first);
             let from = from.map_or_else(|| other.root.join(path), |item| item.from.clone());
@@ -166,7 +166,7 @@ impl<'a> Component<'a> {
 /// Whether two shards have different parts of the device code for a target, rather than two builds of it:
 /// what both have is the same, and a prefix of which one has more has no kpack in the other. Databases
 /// are often installed for all targets, whatever was built.
-fn parts_of_one(first: &Tree, second: &Tree, differences: &[Difference]) -> bool {
+fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> bool {
     let with_kpacks = |tree: &Tree| -> BTreeSet<Arc<str>> {
         let kpacks = tree.entries.values().filter(|item| item.is_kpack());
         kpacks.map(|item| Arc::clone(&item.prefix)).collect()
@@ -185,7 +185,7 @@ fn parts_of_one(first: &Tree, second: &Tree, differences: &[Difference]) -> bool
     })
 }
 
-impl Target<'_> {
+impl TargetTree<'_> {
     /// Adds the entries that only `other` has, and returns whether there were any.
     fn add(&mut self, other: Tree) -> bool {
         let mut added = false;

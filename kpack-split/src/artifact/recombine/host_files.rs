@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::compare::{Difference, DifferenceKind, differences};
+use super::compare::{DifferenceKind, TreeDifference, differences};
 use super::component::Component;
 use super::merge::MOST_NAMES;
 use super::{Finding, Severity};
@@ -85,7 +85,7 @@ impl Component<'_> {
         why: MustMatch,
         first: &Tree,
         tree: &Tree,
-        difference: &Difference,
+        difference: &TreeDifference,
     ) -> Result<Option<(Severity, String)>, Error> {
         let compares = self.compares_host_files();
         // If only the taken tree has it, the device code of other shards does not need it.
@@ -148,7 +148,11 @@ fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
 
 /// The text about a copy that is not taken and may differ from the `first` one: device code, host
 /// binaries, and data.
-fn left_out(first: &Tree, item: &Item, difference: &Difference) -> Result<Option<String>, Error> {
+fn left_out(
+    first: &Tree,
+    item: &Item,
+    difference: &TreeDifference,
+) -> Result<Option<String>, Error> {
     let (shard, text) = (&item.shard, &difference.text);
     let is_only = difference.kind == DifferenceKind::OnlySecond;
     if matches!(

@@ -20,7 +20,7 @@ use crate::input::{self, Archives};
 use crate::store::{self, Present};
 
 /// A module's archives in all groups.
-pub(super) struct Module {
+pub(super) struct ModuleManifest {
     /// Path of the kpack directory in the artifact.
     directory: PathBuf,
     /// A shard's manifest or archive, whose mode and time the manifests get.
@@ -28,7 +28,7 @@ pub(super) struct Module {
     manifest: Manifest,
 }
 
-impl Module {
+impl ModuleManifest {
     /// The manifest of an artifact, with its path; `None` if its group has nothing of this module.
     pub(super) fn manifest(&self, artifact: &Artifact) -> Option<(PathBuf, Manifest)> {
         let mut manifest = self.manifest.clone();
@@ -51,8 +51,8 @@ pub(super) fn merge(
     groups: &[Tree],
     wanted: &dyn Fn(&str) -> bool,
     archives: &Archives,
-) -> Result<(Vec<Module>, Vec<Finding>), Error> {
-    let mut merge = Merge::read(generics)?;
+) -> Result<(Vec<ModuleManifest>, Vec<Finding>), Error> {
+    let mut merge = ManifestMerge::read(generics)?;
     for tree in groups {
         let kpacks = tree.entries.iter();
         for (path, item) in kpacks.filter(|(_, item)| item.is_kpack()) {
@@ -65,22 +65,21 @@ pub(super) fn merge(
 
 /// Manifests being made, by path in the artifact.
 #[derive(Default)]
-struct Merge {
-    modules: BTreeMap<PathBuf, Module>,
+struct ManifestMerge {
+    modules: BTreeMap<PathBuf, ModuleManifest>,
     /// What the shards' manifests list, by manifest and target.
-    listed: BTreeMap<PathBuf, BTreeMap<String, Vec<ShardsEntry>>>,
+    listed: BTreeMap<PathBuf, BTreeMap<String, Vec<ListedArchive>>>,
     findings: Vec<Finding>,
 }
 
 /// What a shard's manifest says of an archive.
-struct ShardsEntry {
+struct ListedArchive {
     shard: Arc<str>,
     manifest: PathBuf,
     file: KpackFile,
 }
 
-impl Merge {
-    /// Reads the shards' manifests.
+impl ManifestMerge {
     fn read(generics: &[Tree]) -> Result<Self, Error> {
         let mut merge = Self::default();
         for tree in generics {
@@ -88,7 +87,7 @@ impl Merge {
                 let mut manifest = input::read_manifest(&item.from)?;
                 let targets = merge.listed.entry(path.clone()).or_default();
                 for (target, file) in std::mem::take(&mut manifest.kpack_files) {
-                    targets.entry(target).or_default().push(ShardsEntry {
+                    targets.entry(target).or_default().push(ListedArchive {
                         shard: tree.shard.clone(),
                         manifest: item.from.clone(),
                         file,
@@ -96,7 +95,7 @@ impl Merge {
                 }
                 let hint = manifest.install_hint.clone();
                 let module = merge.modules.entry(path.clone());
-                let module = module.or_insert_with(|| Module {
+                let module = module.or_insert_with(|| ModuleManifest {
                     directory: parent(path),
                     like: item.from.clone(),
                     manifest,
@@ -149,16 +148,19 @@ impl Merge {
             );
             self.say(Severity::Warning, &item.from, text);
         }
-        let module = self.modules.entry(manifest).or_insert_with(|| Module {
-            directory: parent(path),
-            like: item.from.clone(),
-            manifest: Manifest {
-                component_name: group.to_string(),
-                prefix: expected.clone(),
-                kpack_files: BTreeMap::new(),
-                install_hint: None,
-            },
-        });
+        let module = self
+            .modules
+            .entry(manifest)
+            .or_insert_with(|| ModuleManifest {
+                directory: parent(path),
+                like: item.from.clone(),
+                manifest: Manifest {
+                    component_name: group.to_string(),
+                    prefix: expected.clone(),
+                    kpack_files: BTreeMap::new(),
+                    install_hint: None,
+                },
+            });
         module.manifest.kpack_files.insert(target.to_string(), file);
         let said = std::mem::replace(&mut module.manifest.prefix, expected.clone());
         if said != expected {

@@ -15,15 +15,12 @@ use crate::words::{list, list_some};
 /// Maximum number of differing entries or files to name.
 pub(super) const MOST_NAMES: usize = 5;
 
-/// The merged files.
 #[derive(Default)]
 pub(super) struct Merged<'t> {
-    files: BTreeMap<&'t Path, File<'t>>,
+    files: BTreeMap<&'t Path, MergedFile<'t>>,
 }
 
-/// A file of the output.
-struct File<'t> {
-    /// A shard's copy.
+struct MergedFile<'t> {
     like: &'t Item,
     /// The bytes, if no shard's copy has everything.
     bytes: Option<Vec<u8>>,
@@ -31,7 +28,6 @@ struct File<'t> {
 }
 
 impl Merged<'_> {
-    /// Whether this is such a file.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.files.contains_key(path)
     }
@@ -52,8 +48,7 @@ impl Merged<'_> {
     }
 }
 
-/// A shard's copy.
-struct Copy<'a> {
+struct ShardCopy<'a> {
     item: &'a Item,
     entries: Entries,
 }
@@ -84,14 +79,14 @@ impl Component<'_> {
         path: &Path,
         kind: Merge,
         trees: &'t [Tree],
-    ) -> Result<Vec<Copy<'t>>, Error> {
+    ) -> Result<Vec<ShardCopy<'t>>, Error> {
         let mut copies = Vec::new();
         for tree in trees {
             let Some(item) = tree.entries.get(path) else {
                 continue;
             };
             match Entries::read(&item.from, kind)? {
-                Ok(entries) => copies.push(Copy { item, entries }),
+                Ok(entries) => copies.push(ShardCopy { item, entries }),
                 Err(reason) => {
                     let found = trees.iter().filter_map(|tree| tree.entries.get(path));
                     self.all_the_same(&found.collect::<Vec<_>>(), &reason)?;
@@ -123,7 +118,7 @@ impl Component<'_> {
         Ok(())
     }
 
-    fn merge<'t>(&mut self, copies: &[Copy<'t>]) -> Result<Option<File<'t>>, Error> {
+    fn merge<'t>(&mut self, copies: &[ShardCopy<'t>]) -> Result<Option<MergedFile<'t>>, Error> {
         let Some((first, others)) = copies.split_first() else {
             return Ok(None);
         };
@@ -148,7 +143,7 @@ impl Component<'_> {
             self.say(severity, &copy.item.from, text);
         }
         if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
-            return Ok(Some(File {
+            return Ok(Some(MergedFile {
                 like: whole.item,
                 bytes: None,
                 shards: vec![&whole.item.shard],
@@ -159,7 +154,7 @@ impl Component<'_> {
         self.say(Severity::Note, &first.item.from, text);
         let bytes = all.to_bytes();
         let bytes = bytes.map_err(|e| Error::io(&first.item.from, "merge", e))?;
-        Ok(Some(File {
+        Ok(Some(MergedFile {
             like: first.item,
             bytes: Some(bytes),
             shards,

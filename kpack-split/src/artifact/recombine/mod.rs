@@ -2,7 +2,7 @@
 //! each group of targets.
 //!
 //! [`plan`] reads everything and writes nothing; the plan lists everything that is wrong.
-//! [`Plan::apply`] writes every artifact under a hidden name, and renames them when all are complete.
+//! [`Recombination::apply`] writes every artifact under a hidden name, and renames them when all are complete.
 
 mod apply;
 mod compare;
@@ -50,7 +50,7 @@ pub struct Options {
 
 /// The artifacts to write, and what is wrong with them.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct Recombination {
     /// The artifacts, by name.
     pub artifacts: Vec<Artifact>,
     /// Findings about the shards. A component with an error is not written.
@@ -128,7 +128,7 @@ pub enum Severity {
     Error,
 }
 
-impl Plan {
+impl Recombination {
     /// Number of errors.
     pub fn errors(&self) -> usize {
         self.findings.iter().filter(|f| f.is_error()).count()

@@ -6,7 +6,7 @@ use super::component::Component;
 use super::overlay::overlaps;
 use super::shards::Shards;
 use super::stale::stale;
-use super::{Artifact, Concerning, Finding, Options, Plan, Severity};
+use super::{Artifact, Concerning, Finding, Options, Recombination, Severity};
 use crate::Error;
 use crate::artifact::split::resolve;
 use crate::input::Archives;
@@ -21,7 +21,10 @@ use crate::words::list;
 /// [`Error::Refused`] for a directory without shards and a primary shard that is not there;
 /// [`Error::Usage`] for a component that no shard has; [`Error::Io`]. Damaged files, and what is
 /// wrong with the shards together, are no errors here, but among the plan's findings.
-pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> Result<Plan, Error> {
+pub fn plan(
+    options: &Options,
+    on_component: &(dyn Fn(&str, usize) + Sync),
+) -> Result<Recombination, Error> {
     let configuration = &options.configuration;
     let mut shards = Shards::read(&options.shards_dir)?;
     if !shards.put_first(&configuration.primary_shard) {
@@ -35,10 +38,10 @@ pub fn plan(options: &Options, on_component: &(dyn Fn(&str, usize) + Sync)) -> R
     }
     refuse_overlap(options, &shards)?;
     let components = chosen(options, &shards)?;
-    let mut plan = Plan {
+    let mut plan = Recombination {
         findings: unused(options, &shards),
         components: components.len(),
-        ..Plan::default()
+        ..Recombination::default()
     };
     let archives = Archives::default();
     let planned = parallel::with_jobs(options.jobs, || {

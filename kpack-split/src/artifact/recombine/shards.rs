@@ -16,17 +16,17 @@ pub(super) struct Shard {
     pub(super) name: String,
     path: PathBuf,
     /// By component.
-    pub(super) artifacts: BTreeMap<String, Artifacts>,
+    pub(super) artifacts: BTreeMap<String, ComponentArtifacts>,
 }
 
 /// A component as one shard has it.
 #[derive(Debug, Default)]
-pub(super) struct Artifacts {
+pub(super) struct ComponentArtifacts {
     pub(super) generic: Option<PathBuf>,
     pub(super) targets: BTreeMap<TargetId, ForTarget>,
 }
 
-impl Artifacts {
+impl ComponentArtifacts {
     /// The artifact directories, that of a group for each of its targets.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         let targets = self.targets.values().map(ForTarget::path);
@@ -44,7 +44,6 @@ pub(super) enum ForTarget {
 }
 
 impl ForTarget {
-    /// The artifact directory.
     pub(super) fn path(&self) -> &Path {
         match self {
             Self::Directory(path) => path,
@@ -73,7 +72,7 @@ impl Shards {
             let found = Siblings::read(path)?;
             leftovers.extend(found.leftovers);
             others.extend(found.others.into_iter().map(|path| (path, false)));
-            let mut artifacts: BTreeMap<String, Artifacts> = BTreeMap::new();
+            let mut artifacts: BTreeMap<String, ComponentArtifacts> = BTreeMap::new();
             for (path, component, role) in found.artifacts {
                 let file_name = path.file_name().unwrap_or_default().to_string_lossy();
                 if file_name.starts_with('.') {
@@ -131,12 +130,11 @@ impl Shards {
             .shards
             .iter()
             .flat_map(|shard| shard.artifacts.values());
-        let artifacts = artifacts.flat_map(Artifacts::paths);
+        let artifacts = artifacts.flat_map(ComponentArtifacts::paths);
         let shards = self.shards.iter().map(|shard| shard.path.as_path());
         shards.chain(artifacts)
     }
 
-    /// The names of all shards.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.shards.iter().map(|shard| shard.name.as_str())
     }
@@ -151,7 +149,7 @@ impl Shards {
     pub(super) fn of<'a>(
         &'a self,
         component: &str,
-    ) -> impl Iterator<Item = (&'a str, &'a Artifacts)> {
+    ) -> impl Iterator<Item = (&'a str, &'a ComponentArtifacts)> {
         self.shards
             .iter()
             .filter_map(move |shard| Some((shard.name.as_str(), shard.artifacts.get(component)?)))

@@ -32,7 +32,6 @@ impl TargetFiles {
         }
     }
 
-    /// Adds them to `artifact`.
     pub(super) fn add_to(self, artifact: &mut Artifact) {
         for (path, item) in self.items {
             artifact.shards.insert(item.shard.to_string());

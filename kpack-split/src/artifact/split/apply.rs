@@ -15,13 +15,13 @@ use walkdir::WalkDir;
 use super::Options;
 use super::manifests;
 use super::modules::{FatBinary, Module};
-use super::plan::Plan;
+use super::plan::Placement;
 use super::report::{ArtifactReport, Report};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::artifact::names;
-use crate::artifact::output::{Output, Source};
+use crate::artifact::output::{EntrySource, Output};
 use crate::artifact::stage::Stage;
 use crate::artifact::writer::{commit_with_time, modified};
 use crate::elf::ElfError;
@@ -31,10 +31,9 @@ use crate::report::{ArchiveReport, Progress};
 use crate::split::{self, Budget, Compression, DeviceCode};
 use crate::store::{self, Directory, make_directories, stage_archive, stage_manifest};
 
-/// Writes the split artifacts.
 pub(super) fn apply(
     options: &Options,
-    plan: &Plan,
+    plan: &Placement,
     budget: &Budget,
     progress: &dyn Progress,
     report: &mut Report,
@@ -58,10 +57,9 @@ pub(super) fn apply(
     stage.publish(&targets, generic.as_deref())
 }
 
-/// Writes into the stage.
 struct Work<'a> {
     options: &'a Options,
-    plan: &'a Plan,
+    plan: &'a Placement,
     stage: &'a Stage,
     budget: &'a Budget,
     progress: &'a dyn Progress,
@@ -81,7 +79,6 @@ enum Task<'a> {
 }
 
 impl Work<'_> {
-    /// The name of an artifact.
     fn name(&self, target: Option<&TargetId>) -> String {
         names::artifact(&self.options.artifact_prefix, target)
     }
@@ -174,7 +171,6 @@ impl Work<'_> {
         Ok(written)
     }
 
-    /// Compresses the device code of a module.
     fn compress(&self, module: &Module) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
@@ -214,7 +210,9 @@ impl Work<'_> {
         let mut writer = self.stage.writer(&self.name(None))?;
         let generic = self.plan.artifacts.get(&None);
         for (path, source) in generic.iter().flat_map(|output| &output.entries) {
-            let Source::Host(host) = source else { continue };
+            let EntrySource::Host(host) = source else {
+                continue;
+            };
             if host.module != index {
                 continue;
             }

@@ -105,7 +105,7 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
     let artifacts = parent_dir::find(&options.parent_dir, output, &mut report.notices)?;
     let mut read = parallel::map(artifacts, |artifact| {
         let options = Options {
-            artifact_dir: artifact.sources.first().to_owned(),
+            artifact_dir: artifact.sources[0].1.clone(),
             artifact_prefix: artifact.prefix,
             ..options.each.clone()
         };

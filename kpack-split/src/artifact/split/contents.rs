@@ -16,8 +16,8 @@ use crate::Error;
 use crate::artifact::classify::{Class, Node, Topic};
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
-use crate::input::{Archives, Linked};
-use crate::install::presplit::Presplit;
+use crate::input::{Archives, Linked, or_refused};
+use crate::split::Presplit;
 
 /// What is in an artifact.
 pub(super) struct Contents {
@@ -33,13 +33,12 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Reads what is in the artifact.
     pub(super) fn read(
         options: &Options,
         sources: &Sources,
         report: &mut Report,
     ) -> Result<Self, Error> {
-        let trees = sources.read(options, report)?;
+        let trees = Trees::read(sources, options, report)?;
         refuse_contradictions(&trees)?;
 
         let mut modules: Vec<Module> = Vec::new();
@@ -113,15 +112,15 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
     let archives = Archives::default();
     for (.., item) in split {
         let linked = Linked::open(&item.from);
-        match linked.and_then(|linked| Presplit::read(linked, false, &archives)) {
-            Ok(Err(_)) => {}
-            Ok(Ok(_)) => {
+        let read = linked.and_then(|linked| Presplit::read(linked, false, &archives));
+        match or_refused(read)? {
+            Ok(None) => {}
+            Ok(Some(_)) => {
                 let text = "its device code was split before the link, and is where it was built; \
                             expected it in the artifact, where `kpack install` puts it";
                 return Err(Error::refused(&item.from, text));
             }
-            Err(Error::Refused { path, reason }) => report.warn(path, reason),
-            Err(error) => return Err(error),
+            Err((path, reason)) => report.warn(path, reason),
         }
     }
     Ok(())

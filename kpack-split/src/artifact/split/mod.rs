@@ -56,7 +56,7 @@ fn split_one(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     output_dir::check_output(&options.output_dir, [input])?;
     refuse_install_tree(&options.artifact_dir)?;
     parent_dir::refuse_group(&options.artifact_dir)?;
-    let (contents, report) = read(options, &Sources::One(options.artifact_dir.clone()))?;
+    let (contents, report) = read(options, &[(None, options.artifact_dir.clone())])?;
     if !contents.has_expected(options) {
         let found = contents.found.keys();
         targets::refuse_none_expected(&options.artifact_dir, options, found)?;

@@ -17,10 +17,9 @@ use crate::artifact::classify::{Class, Node};
 use crate::artifact::manifest_txt;
 use crate::artifact::tree::{Item, Tree};
 use crate::elf;
-use crate::input::elf_error;
-use crate::install::is_name_part;
-use crate::install::locate::{KpackPath, Located, Prefix};
-use crate::split::{self, FatFile, Input, code_ids};
+use crate::input::{KpackPath, Located, Prefix, elf_error};
+use crate::split::{self, BinaryKind, FatFile, code_ids};
+use crate::store::is_name_part;
 
 /// The fat binaries of a prefix, or of all prefixes of an artifact.
 pub(super) struct Module {
@@ -144,30 +143,9 @@ pub(super) fn module(
             Layout::Artifact => ".kpack",
         }))?;
 
-    let mut binaries = Vec::new();
-    for Named {
-        from,
-        prefix,
-        names,
-    } in names(tree, &fat, index, fat_of)?
-    {
-        let Some(first) = names.first() else { continue };
-        let Input::Fat(file, _) = split::read(&from)? else {
-            return Err(Error::refused(&from, "it changed while it was read"));
-        };
-        let marker = Marker {
-            code_ids: code_ids::planned(&file.code.targets()),
-            ..marker(&kpacks, &group, &names)
-        };
-        let plan = file.plan(&file.with_kept(marker.clone()))?;
-        binaries.push(FatBinary {
-            prefix,
-            name: first.name.clone(),
-            marker,
-            file,
-            plan,
-        });
-    }
+    let named = names(tree, &fat, index, fat_of)?.into_iter();
+    let binaries = named.map(|named| named.read(&kpacks, &group));
+    let binaries = binaries.collect::<Result<_, Error>>()?;
     let directory = Path::new(&prefix).join(&kpacks.name);
     let mut present = BTreeMap::new();
     for (path, item) in all() {
@@ -193,6 +171,25 @@ struct Named {
     from: PathBuf,
     prefix: String,
     names: Vec<Located>,
+}
+
+impl Named {
+    fn read(self, kpacks: &KpackPath, group: &Group) -> Result<FatBinary, Error> {
+        let BinaryKind::Fat(file, _) = split::read(&self.from)? else {
+            return Err(Error::refused(&self.from, "it changed while it was read"));
+        };
+        let marker = Marker {
+            code_ids: code_ids::planned(&file.code.targets()),
+            ..marker(kpacks, group, &self.names)
+        };
+        Ok(FatBinary {
+            prefix: self.prefix,
+            name: self.names[0].name.clone(),
+            plan: file.plan(&file.with_kept(marker.clone()))?,
+            marker,
+            file,
+        })
+    }
 }
 
 /// The binaries that fat files are names of. `fat_of` gets the position of each file's, in the module

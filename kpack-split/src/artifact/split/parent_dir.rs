@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use kpack_format::TargetId;
+
 use super::output_dir;
-use super::sources::Sources;
 use crate::Error;
 use crate::artifact::tree::is_of_group;
 use crate::artifact::{manifest_txt, names};
 use crate::leftover::{self, directories};
 use crate::report::{Notice, Severity};
 
-/// An artifact of a batch.
-pub(super) struct Artifact {
+pub(super) struct BatchArtifact {
     /// Name and component.
     pub(super) prefix: String,
-    pub(super) sources: Sources,
+    pub(super) sources: Vec<(Option<TargetId>, PathBuf)>,
 }
 
 /// The artifacts in `parent`, by prefix. Anything else in it is noted.
@@ -24,7 +24,7 @@ pub(super) fn find(
     parent: &Path,
     output: &Path,
     notices: &mut Vec<Notice>,
-) -> Result<Vec<Artifact>, Error> {
+) -> Result<Vec<BatchArtifact>, Error> {
     let metadata = parent
         .metadata()
         .map_err(|e| Error::io(parent, "list", e))?;
@@ -57,7 +57,7 @@ pub(super) fn find(
     artifacts
         .map(|(prefix, paths)| {
             let sources = sources(&prefix, &paths)?;
-            Ok(Artifact { prefix, sources })
+            Ok(BatchArtifact { prefix, sources })
         })
         .collect()
 }
@@ -96,19 +96,27 @@ pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
     Err(Error::refused(artifact, reason))
 }
 
-fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Sources, Error> {
-    match paths {
-        [path] => Ok(Sources::One(path.clone())),
-        [one, other, ..] => Sources::of_split(prefix, paths).ok_or_else(|| {
-            Error::usage(format!(
-                "{} and {} are both artifact {prefix}; split them into output directories of \
-                 their own, unless they are of `kpack recombine`, and split already",
-                one.display(),
-                other.display()
-            ))
-        }),
-        [] => Ok(Sources::Split(Vec::new())),
-    }
+/// The directories of one artifact: one, or those of an earlier split, by their names.
+fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Vec<(Option<TargetId>, PathBuf)>, Error> {
+    let [one, other, ..] = paths else {
+        return Ok(paths.iter().map(|path| (None, path.clone())).collect());
+    };
+    let source = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let (component, target) = names::parse(&name)?;
+        (component == prefix).then(|| (target, path.clone()))
+    };
+    let sources: Option<Vec<_>> = paths.iter().map(source).collect();
+    let mut sources = sources.ok_or_else(|| {
+        Error::usage(format!(
+            "{} and {} are both artifact {prefix}; split them into output directories of their own, \
+             unless they are of `kpack recombine`, and split already",
+            one.display(),
+            other.display()
+        ))
+    })?;
+    sources.sort();
+    Ok(sources)
 }
 
 /// Name and component of an artifact directory, which may have a target, or a family of targets,

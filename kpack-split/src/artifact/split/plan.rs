@@ -25,7 +25,7 @@ use crate::report::{FileReport, Outcome};
 use crate::words::list;
 
 /// The split artifacts, before they are written.
-pub(super) struct Plan {
+pub(super) struct Placement {
     /// The prefixes that are there.
     pub(super) prefixes: Vec<String>,
     /// By target; `None` is the generic one.
@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub(super) targets: Targets,
 }
 
-impl Plan {
+impl Placement {
     /// How many bytes are read.
     pub(super) fn bytes(&self) -> u64 {
         let copied = self.artifacts.values().map(|output| output.copied);
@@ -51,7 +51,7 @@ pub(super) fn plan(
     options: &Options,
     mut contents: Contents,
     report: &mut Report,
-) -> Result<Plan, Error> {
+) -> Result<Placement, Error> {
     report.device_code = !contents.found.is_empty();
     let found = std::mem::take(&mut contents.found);
     let targets = Targets::choose(options, found, report)?;
@@ -73,7 +73,7 @@ pub(super) fn plan(
             report.binaries.push(file_report(binary, &targets));
         }
     }
-    Ok(Plan {
+    Ok(Placement {
         prefixes: contents.trees.prefixes(),
         artifacts,
         modules: contents.modules,

@@ -1,5 +1,6 @@
 //! Finds the directories that an artifact is read from: one, or the artifacts of an earlier split.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -13,80 +14,10 @@ use crate::artifact::names;
 use crate::artifact::rules::{Misplaced, belongs};
 use crate::artifact::tree::{Item, Role, Tree, is_artifact};
 
-/// The directories that an artifact is read from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Sources {
-    /// One, which may be an artifact of an earlier split.
-    One(PathBuf),
-    /// The artifacts of an earlier split with their targets, the generic one first.
-    Split(Vec<(Option<TargetId>, PathBuf)>),
-}
+/// The directories that an artifact is read from: one, which may be of an earlier split, or all
+/// artifacts of an earlier split with their targets, the generic one first.
+pub(super) type Sources = [(Option<TargetId>, PathBuf)];
 
-impl Sources {
-    /// The artifacts of an earlier split, by their names; `None` if these say something else.
-    pub(super) fn of_split(prefix: &str, paths: &[PathBuf]) -> Option<Self> {
-        let mut sources = Vec::new();
-        for path in paths {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let (component, target) = names::parse(&name)?;
-            if component != prefix {
-                return None;
-            }
-            sources.push((target, path.clone()));
-        }
-        sources.sort();
-        Some(Self::Split(sources))
-    }
-
-    /// The first of them.
-    pub(super) fn first(&self) -> &Path {
-        match self {
-            Self::One(path) => path,
-            Self::Split(paths) => paths.first().map_or(Path::new(""), |(_, path)| path),
-        }
-    }
-
-    /// Reads them.
-    pub(super) fn read(&self, options: &Options, report: &mut Report) -> Result<Trees, Error> {
-        let mut trees = Trees::default();
-        match self {
-            Self::One(path) => match detect_already_split(path, &options.artifact_prefix)? {
-                Some((target, tree, generic)) => {
-                    trees.all.push((Some(target), tree));
-                    trees.generic_beside = Some(generic);
-                }
-                None => trees.all.push((None, read(path, &options.databases)?)),
-            },
-            Self::Split(paths) => {
-                for (target, path) in paths {
-                    let Some(target) = target else {
-                        trees.all.push((None, read(path, &options.databases)?));
-                        continue;
-                    };
-                    let tree = read(path, &mark::databases(path)?)?;
-                    if let Some((file, reason)) = misplaced(&tree, target) {
-                        let text = format!(
-                            "it {reason}, and there are several artifacts with this name (expected only \
-                             what was split off for {target}); split artifacts of different builds into \
-                             separate output directories"
-                        );
-                        return Err(Error::refused(&file.from, text));
-                    }
-                    trees.all.push((Some(target.clone()), tree));
-                }
-            }
-        }
-        for (target, tree) in &mut trees.all {
-            for prefix in &tree.missing {
-                report.note(tree.root.join(prefix), "listed, but not there; skipped");
-            }
-            unlisted::add(tree, target.is_none(), report)?;
-        }
-        Ok(trees)
-    }
-}
-
-/// What was read.
 #[derive(Default)]
 pub(super) struct Trees {
     /// With the target whose artifact it is; what is to be split, or the generic artifact, first.
@@ -97,6 +28,47 @@ pub(super) struct Trees {
 }
 
 impl Trees {
+    pub(super) fn read(
+        sources: &Sources,
+        options: &Options,
+        report: &mut Report,
+    ) -> Result<Self, Error> {
+        let mut trees = Self::default();
+        let only = match sources {
+            [(_, path)] => detect_already_split(path, &options.artifact_prefix)?,
+            _ => None,
+        };
+        if let Some((target, tree, generic)) = only {
+            trees.all.push((Some(target), tree));
+            trees.generic_beside = Some(generic);
+        } else {
+            for (target, path) in sources {
+                let databases = match target {
+                    Some(_) => mark::databases(path)?,
+                    None => options.databases.clone(),
+                };
+                trees.all.push((target.clone(), read(path, &databases)?));
+            }
+        }
+        for (target, tree) in &mut trees.all {
+            if let Some(target) = target
+                && let Some((file, reason)) = misplaced(tree, target)
+            {
+                let text = format!(
+                    "it {reason}, and there are several artifacts with this name (expected only what \
+                     was split off for {target}); split artifacts of different builds into separate \
+                     output directories"
+                );
+                return Err(Error::refused(&file.from, text));
+            }
+            for prefix in &tree.missing {
+                report.note(tree.root.join(prefix), "listed, but not there; skipped");
+            }
+            unlisted::add(tree, target.is_none(), report)?;
+        }
+        Ok(trees)
+    }
+
     /// Whether a generic artifact is written.
     pub(super) fn has_generic(&self) -> bool {
         self.generic_beside.is_none()
@@ -126,13 +98,11 @@ impl Trees {
 
     /// The prefixes, each once.
     pub(super) fn prefixes(&self) -> Vec<String> {
-        let mut prefixes: Vec<String> = Vec::new();
-        for prefix in self.all.iter().flat_map(|(_, tree)| &tree.prefixes) {
-            if !prefixes.contains(prefix) {
-                prefixes.push(prefix.clone());
-            }
-        }
-        prefixes
+        let all = self.all.iter().flat_map(|(_, tree)| &tree.prefixes);
+        let mut known = BTreeSet::new();
+        all.filter(|prefix| known.insert(*prefix))
+            .cloned()
+            .collect()
     }
 }
 

@@ -8,7 +8,7 @@ use kpack_format::TargetId;
 use super::Options;
 use super::report::Report;
 use crate::Error;
-use crate::install::Unexpected;
+use crate::split::Unexpected;
 use crate::words::list;
 
 /// The targets that there is something for.

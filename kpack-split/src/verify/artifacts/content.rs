@@ -14,7 +14,6 @@ use crate::verify::{Report, Subject};
 use crate::words::{counted, list};
 
 impl Member {
-    /// Verifies its content. `members` are the artifacts of its component.
     pub(super) fn verify(&self, members: &[Self]) -> Report {
         let mut report = Report::default();
         let root = &self.tree.root;
@@ -95,7 +94,6 @@ impl Member {
     }
 }
 
-/// The content of an artifact.
 #[derive(Default)]
 struct Seen {
     files: usize,

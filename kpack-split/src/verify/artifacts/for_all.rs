@@ -20,7 +20,6 @@ use crate::words::list;
 /// A target that a manifest lists.
 struct Promised {
     target: TargetId,
-    /// The manifest.
     by: PathBuf,
     /// Its archive's path in the artifact.
     archive: PathBuf,

@@ -31,7 +31,6 @@ pub(super) struct Artifacts {
     siblings: BTreeMap<PathBuf, Siblings>,
 }
 
-/// An artifact directory.
 #[derive(Default)]
 struct Found {
     /// The path as found, for messages; `None` if only a file in it is verified.
@@ -43,14 +42,12 @@ struct Found {
 /// The artifacts of one component, which are installed over each other; or one unsplit artifact.
 pub(super) struct Set {
     pub(super) component: String,
-    /// Their parent directory.
     parent: PathBuf,
     /// The resolved paths, the generic artifact first.
     pub(super) roots: Vec<(PathBuf, Role)>,
     is_split: bool,
 }
 
-/// An artifact of a set, with its content.
 struct Member {
     role: Role,
     asked_for: bool,
@@ -143,12 +140,10 @@ impl Artifacts {
         artifacts.any(|artifact| real.starts_with(artifact) || artifact.starts_with(real))
     }
 
-    /// The artifacts that are overlaid on each other.
     pub(super) fn overlay(&self) -> &Overlay {
         &self.overlay
     }
 
-    /// The sets of split artifacts.
     pub(super) fn sets(&self) -> impl Iterator<Item = &Set> + Clone {
         self.sets.iter().filter(|set| set.is_split)
     }

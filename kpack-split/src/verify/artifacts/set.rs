@@ -7,7 +7,9 @@ use std::path::Path;
 use super::{Member, Set};
 use crate::Error;
 use crate::artifact::names;
-use crate::artifact::rules::{Content, Host, Installed, conflicts, kernels_without_host};
+use crate::artifact::rules::{
+    HostFault, Installed, InstalledContent, conflicts, kernels_without_host,
+};
 use crate::artifact::tree::Role;
 use crate::input::{Archives, or_refused};
 use crate::verify::{Report, Subject, without_host};
@@ -31,8 +33,8 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
                 may_share,
                 path,
                 content: match item.is_directory() {
-                    true => Content::Directory,
-                    false => Content::File(&item.from, &[]),
+                    true => InstalledContent::Directory,
+                    false => InstalledContent::File(&item.from, &[]),
                 },
             });
             places.entry(place).or_default().extend(installed);
@@ -83,8 +85,10 @@ impl Set {
             };
             for (binary, host) in kernels_without_host(path, &toc, prefixes, &entry) {
                 let text = match host {
-                    Host::Missing => format!("has kernels of `{binary}`, which no artifact has"),
-                    Host::NotSplit(_) => without_host(&binary),
+                    HostFault::Missing => {
+                        format!("has kernels of `{binary}`, which no artifact has")
+                    }
+                    HostFault::NotSplit(_) => without_host(&binary),
                 };
                 report.fault(Subject::Artifact, &item.from, text);
             }

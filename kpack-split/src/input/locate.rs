@@ -7,8 +7,8 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use walkdir::{DirEntry, WalkDir};
 
+use super::{FileKind, Linked, identify, open};
 use crate::Error;
-use crate::input::{self, FileKind, Linked};
 use crate::leftover::is_leftover;
 use crate::store::Directory;
 
@@ -167,8 +167,8 @@ fn open_linked(entry: DirEntry) -> Result<Option<(PathBuf, File)>, Error> {
         return Ok(None);
     }
     let path = entry.into_path();
-    let file = input::open(&path)?;
-    let kind = input::identify(&path, &file)?;
+    let file = open(&path)?;
+    let kind = identify(&path, &file)?;
     Ok((kind == Some(FileKind::Linked)).then_some((path, file)))
 }
 

@@ -15,7 +15,7 @@ use kpack_format::names::{Group, KernelName};
 
 use crate::Error;
 use crate::elf::{DeviceCode, SplitWrapper};
-use crate::input::{Archives, Linked, Marked, OpenArchive, Overlay, find_kpacks};
+use crate::input::{Archives, Linked, OpenArchive, Overlay, find_kpacks};
 use crate::parallel::lock;
 
 /// Advice for an archive that changed since the object was compiled.
@@ -66,9 +66,9 @@ pub(crate) type Destination<'a> =
     dyn FnMut(&Group, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
 
 impl Presplit {
-    /// Reads a binary. Returns only its markers if none of its objects was split before the link,
-    /// or if all markers are relative and it is not `in_build_tree` (there, relative markers refer
-    /// to archives too). If only some objects were split, all its code objects must be collected.
+    /// Reads a binary. `None` if none of its objects was split before the link, or if all markers are
+    /// relative and it is not `in_build_tree` (there, relative markers refer to archives too). If only
+    /// some objects were split, all its code objects must be collected.
     ///
     /// # Errors
     /// [`Error::Refused`] if an archive that a marker refers to is missing or lacks a code object
@@ -77,7 +77,7 @@ impl Presplit {
         linked: Linked,
         in_build_tree: bool,
         archives: &Archives,
-    ) -> Result<Result<Self, Vec<Marked>>, Error> {
+    ) -> Result<Option<Self>, Error> {
         let markers = linked.markers()?;
         let is_absolute = |marker: &Marker| {
             let mut paths = marker.kpack_search_paths.iter();
@@ -86,7 +86,7 @@ impl Presplit {
         let is_mixed = matches!(linked.code, DeviceCode::Fat(_));
         let is_one = in_build_tree || is_mixed || markers.iter().any(|m| is_absolute(&m.marker));
         if markers.is_empty() || !is_one {
-            return Ok(Err(markers));
+            return Ok(None);
         }
         let mut presplit = Self {
             linked,
@@ -101,7 +101,7 @@ impl Presplit {
             }
         }
         presplit.wrappers.sort_by_key(|wrapper| wrapper.position);
-        Ok(Ok(presplit))
+        Ok(Some(presplit))
     }
 
     /// Locates a wrapper, its marker and its code object.
