@@ -7,11 +7,11 @@ use std::path::Path;
 use kpack_format::TargetId;
 use walkdir::DirEntry;
 
-use super::classify::{Class, Classification, KPACK, Node, Observation, Topic};
 use super::content::FileContent;
 use super::data_file::{is_package, not_data};
 use super::databases::{self, Database, ForAll, Merge, Place, Selection};
 use super::elf_header::Headers;
+use super::entry::{Class, Classification, KPACK, Node, Observation, Topic};
 use super::kernel_cache::{self, Unreadable};
 use super::pairs::{self, Pairs};
 use super::pe;

@@ -3,12 +3,9 @@
 //! A file's path says where it belongs, by the known kernel databases, and its content says so too,
 //! where it is a code object, a bundle, an archive or a library file. Nothing is written here.
 
-use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use kpack_format::TargetId;
 use walkdir::{DirEntry, WalkDir};
 
 use super::classifier::Classifier;
@@ -18,122 +15,7 @@ use crate::Error;
 use crate::leftover::is_leftover;
 use crate::parallel;
 
-/// The content of a prefix.
-#[derive(Debug, Clone, Default)]
-pub struct Classification {
-    /// Everything below the prefix, sorted by path, a directory before what is in it.
-    pub entries: Vec<Entry>,
-    /// Observations about some of them.
-    pub observations: Vec<Observation>,
-}
-
-impl Classification {
-    /// The observations on one topic.
-    pub fn about(&self, topic: Topic) -> impl Iterator<Item = &Observation> {
-        let observations = self.observations.iter();
-        observations.filter(move |observation| observation.topic == topic)
-    }
-}
-
-/// A file, symbolic link or directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Its path in the prefix.
-    pub path: PathBuf,
-    /// What the file system says it is.
-    pub node: Node,
-    /// Where it belongs. A directory that is not empty is [`Class::Host`], and belongs wherever
-    /// something in it does.
-    pub class: Class,
-}
-
-/// The type of an entry in the file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Node {
-    /// A directory.
-    Directory {
-        /// Whether nothing is in it.
-        empty: bool,
-    },
-    /// A symbolic link.
-    Symlink,
-    /// A regular file.
-    File {
-        /// In bytes.
-        size: u64,
-        /// Device and inode, where it has more than one name.
-        shared_inode: Option<(u64, u64)>,
-    },
-}
-
-impl Node {
-    pub(super) fn of_file(metadata: &Metadata) -> Self {
-        Self::File {
-            size: metadata.len(),
-            shared_inode: (metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino())),
-        }
-    }
-}
-
-/// Where an entry belongs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Class {
-    /// For every target.
-    Host,
-    /// A host binary with device code in it, which is to be split.
-    Fat,
-    /// A host binary whose device code is in kpacks already.
-    Split,
-    /// For one target.
-    Target {
-        /// The target.
-        target: TargetId,
-        /// The database that it is of, or `kpack` for an archive.
-        database: &'static str,
-    },
-    /// It looks architecture-specific, and is in no known place.
-    Unknown {
-        /// The only target that it can be of: device code of one target by its content, or data by
-        /// its name.
-        target: Option<TargetId>,
-        /// Whether it has device code; it looks so by its name only otherwise.
-        device_code: bool,
-        /// Why it looks so.
-        reason: String,
-    },
-}
-
-/// An observation about a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observation {
-    /// Its topic.
-    pub topic: Topic,
-    /// The file.
-    pub path: PathBuf,
-    /// The text.
-    pub text: String,
-}
-
-/// The topic of an observation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Topic {
-    /// The name says one target and the content another. The text shows both.
-    Contradiction,
-    /// A code object without its library file, or a library file without its code objects.
-    Unpaired,
-    /// A library file of Tensile or a kernel cache is damaged.
-    Damaged,
-    /// A file outside of databases begins like device code and cannot be read as such. It counts as a
-    /// host file.
-    Unreadable,
-    /// A kernel cache, which is for all targets. The text names those that it has device code for.
-    ForAll,
-    /// Any other topic.
-    Other,
-}
-
-/// What the database of kpack archives is called in [`Class::Target`].
-pub const KPACK: &str = "kpack";
+pub use super::entry::{Class, Classification, Entry, KPACK, Node, Observation, Topic};
 
 /// Reads what is below `prefix`. Files of databases that are not selected are for the host.
 ///
@@ -161,7 +43,7 @@ pub(crate) fn classify_without_special_files(
 }
 
 /// Everything below `directory`, sorted by path.
-pub(super) fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
+fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
     let walk = WalkDir::new(directory).min_depth(1).sort_by_file_name();
     let walk = walk.into_iter();
     walk.map(|entry| entry.map_err(|error| walk_error(directory, error)))
@@ -189,7 +71,7 @@ pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error>
 /// Number of entries that one thread classifies at a time.
 const AT_ONCE: usize = 32;
 
-pub(super) fn classify_found(
+fn classify_found(
     prefix: &Path,
     databases: &Selection,
     found: &[DirEntry],

@@ -40,15 +40,9 @@ fn is_of_another_format(bytes: &[u8]) -> bool {
     const GZIP: &[u8] = &[0x1f, 0x8b];
     const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
     const ZLIB: u8 = 0x78;
-    match bytes.first() {
-        None => false,
-        Some(first)
-            if *first == ZLIB || first.is_ascii_graphic() || first.is_ascii_whitespace() =>
-        {
-            true
-        }
-        Some(_) => bytes.starts_with(GZIP) || bytes.starts_with(ZSTD),
-    }
+    let is_text = |first: &u8| first.is_ascii_graphic() || first.is_ascii_whitespace();
+    let is_other = |first: &u8| *first == ZLIB || is_text(first);
+    bytes.first().is_some_and(is_other) || bytes.starts_with(GZIP) || bytes.starts_with(ZSTD)
 }
 
 impl FileContent {

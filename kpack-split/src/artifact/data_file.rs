@@ -20,8 +20,8 @@ const COMPRESSED: &[&str] = &["bz2", "gz", "xz", "zlib", "zst"];
 
 /// The name of a file without what its compression puts behind it: `x.dat` for `x.dat.zlib`.
 pub(super) fn uncompressed(name: &str) -> &str {
-    let stems = COMPRESSED.iter().filter_map(|end| stem(name, end));
-    stems.into_iter().next().unwrap_or(name)
+    let mut stems = COMPRESSED.iter().filter_map(|end| stem(name, end));
+    stems.next().unwrap_or(name)
 }
 
 /// What is before the extension, which may have dots in it; `None` for another, or nothing.
@@ -40,7 +40,7 @@ pub(super) fn not_data(
     Ok(match kind {
         Some(FileKind::Linked | FileKind::Object) => Some("an ELF file for the host"),
         Some(FileKind::StaticLibrary) => Some("a static library"),
-        _ if !is_named_so(path) => Some("not named like a data file"),
+        _ if !ends_in(path, EXTENSIONS) => Some("not named like a data file"),
         _ if is_script(file).map_err(|e| Error::io(path, "read", e))? => Some("a script"),
         _ => None,
     })
@@ -52,10 +52,6 @@ const PACKAGES: &[&str] = &["7z", "deb", "egg", "jar", "rpm", "tar", "tgz", "whl
 /// Whether a file is named like a package, compressed or not.
 pub(super) fn is_package(path: &Path) -> bool {
     ends_in(path, PACKAGES)
-}
-
-fn is_named_so(path: &Path) -> bool {
-    ends_in(path, EXTENSIONS)
 }
 
 fn ends_in(path: &Path, extensions: &[&str]) -> bool {
@@ -88,7 +84,7 @@ mod tests {
             "kernels-gfx942.dat.zlib",
             "gfx1100/Contraction.yaml",
         ] {
-            assert!(is_named_so(Path::new(name)), "{name}");
+            assert!(ends_in(Path::new(name), EXTENSIONS), "{name}");
         }
         for name in [
             "gfx9.h",
@@ -101,7 +97,7 @@ mod tests {
             "gfx942.tar.gz",
             "kernels_gfx942.whl",
         ] {
-            assert!(!is_named_so(Path::new(name)), "{name}");
+            assert!(!ends_in(Path::new(name), EXTENSIONS), "{name}");
         }
     }
 

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use walkdir::{DirEntry, WalkDir};
 
 use super::classify::walk_error;
 use super::mark;
 use crate::Error;
+use crate::input::plain;
 
 /// The name of the file.
 pub const FILE_NAME: &str = "artifact_manifest.txt";
@@ -40,7 +41,7 @@ pub fn read(artifact: &Path) -> Result<Vec<String>, Error> {
                 format!("line {}: {reason}", index + 1),
             ))
         };
-        let Some(prefix) = plain(line) else {
+        let Some(prefix) = plain(Path::new(line)) else {
             return refuse(format!(
                 "`{line}`: expected a path within the artifact directory, without `..`"
             ));
@@ -135,19 +136,6 @@ pub fn module(prefix: &str) -> String {
         _ => parts.last(),
     };
     name.copied().unwrap_or_default().to_lowercase()
-}
-
-/// The path with `/`, if it is relative and goes down only.
-fn plain(path: &str) -> Option<String> {
-    let mut parts = Vec::new();
-    for part in Path::new(path).components() {
-        match part {
-            Component::Normal(part) => parts.push(part.to_str()?),
-            Component::CurDir => {}
-            _ => return None,
-        }
-    }
-    (!parts.is_empty()).then(|| parts.join("/"))
 }
 
 #[cfg(test)]

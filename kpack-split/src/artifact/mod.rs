@@ -13,6 +13,7 @@ mod data_file;
 pub mod databases;
 pub(crate) mod differences;
 mod elf_header;
+mod entry;
 pub(crate) mod kernel_cache;
 mod layout;
 pub mod manifest_txt;

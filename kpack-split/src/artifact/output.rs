@@ -11,7 +11,7 @@ use super::tree::{Item, Tree};
 pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
 /// An artifact directory to write.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Output {
     /// The artifact directory whose times it gets.
     pub(super) model: PathBuf,
@@ -61,13 +61,7 @@ impl Output {
         Self {
             model: model.to_owned(),
             databases,
-            prefixes: Vec::new(),
-            entries: BTreeMap::new(),
-            files: 0,
-            size: 0,
-            copied: 0,
-            archives: 0,
-            counted: HashSet::new(),
+            ..Self::default()
         }
     }
 

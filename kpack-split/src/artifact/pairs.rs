@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::tensile::Library;
 
-use super::classify::{Class, Entry, Node, Observation, Topic};
 use super::content::FileContent;
 use super::data_file::uncompressed;
+use super::entry::{Class, Entry, Node, Observation, Topic};
 
 /// Records which library file names which code object.
 #[derive(Default)]

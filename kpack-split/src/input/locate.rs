@@ -210,7 +210,7 @@ impl KpackPath {
 }
 
 /// The path with `/`, if it is relative and has no `..`.
-fn plain(path: &Path) -> Option<String> {
+pub(crate) fn plain(path: &Path) -> Option<String> {
     let mut parts = Vec::new();
     for part in path.components() {
         match part {

@@ -20,7 +20,7 @@ pub(crate) use kpack_build::shared::input::{
 pub use kpacks::{Kpack, Kpacks};
 pub(crate) use kpacks::{find_kpacks, prefix_of};
 pub(crate) use linked::{Linked, has_bundle};
-pub(crate) use locate::{KpackPath, Located, Prefix};
+pub(crate) use locate::{KpackPath, Located, Prefix, plain};
 pub(crate) use markers::Marked;
 pub(crate) use overlay::Overlay;
 

@@ -61,11 +61,7 @@ pub fn plan(
             // A damaged file, or one that cannot be read; the others go on.
             Err(error) => {
                 plan.io |= matches!(error, Error::Io { .. });
-                let (path, text) = match error {
-                    Error::Refused { path, reason } => (path, reason),
-                    error => (options.shards_dir.clone(), error.in_one_line()),
-                };
-                (Vec::new(), vec![Finding::new(Severity::Error, path, text)])
+                (Vec::new(), vec![failed(error, options)])
             }
         };
         if findings.iter().any(Finding::is_error) {
@@ -84,6 +80,14 @@ pub fn plan(
         plan.findings.push(finding);
     }
     Ok(plan)
+}
+
+fn failed(error: Error, options: &Options) -> Finding {
+    let (path, text) = match error {
+        Error::Refused { path, reason } => (path, reason),
+        error => (options.shards_dir.clone(), error.in_one_line()),
+    };
+    Finding::new(Severity::Error, path, text)
 }
 
 /// Reports what the shards' directory has besides shards, and configured components that no shard has.

@@ -74,30 +74,27 @@ impl Shards {
             others.extend(found.others.into_iter().map(|path| (path, false)));
             let mut artifacts: BTreeMap<String, ComponentArtifacts> = BTreeMap::new();
             for (path, component, role) in found.artifacts {
-                let file_name = path.file_name().unwrap_or_default().to_string_lossy();
-                if file_name.starts_with('.') {
+                let file_name = path.file_name().unwrap_or_default();
+                if file_name.as_encoded_bytes().starts_with(b".") {
                     continue;
                 }
-                let parts = match role {
+                let targets = match &role {
+                    Role::Generic => Some(BTreeMap::new()),
+                    Role::Target(target) => {
+                        let directory = ForTarget::Directory(path.clone());
+                        Some(BTreeMap::from([(target.clone(), directory)]))
+                    }
                     Role::Group => parts(Tree::read(name, &path)?),
-                    _ => None,
+                    Role::Unsplit => None,
                 };
-                if role == Role::Unsplit || role == Role::Group && parts.is_none() {
+                let Some(targets) = targets else {
                     others.push((path, true));
                     continue;
-                }
-                let component = artifacts.entry(component).or_default();
-                match role {
-                    Role::Generic => component.generic = Some(path),
-                    Role::Target(target) => {
-                        component.targets.insert(target, ForTarget::Directory(path));
-                    }
-                    Role::Group | Role::Unsplit => {
-                        let parts = parts.into_iter().flatten();
-                        let parts =
-                            parts.map(|(target, tree)| (target, ForTarget::Part(Box::new(tree))));
-                        component.targets.extend(parts);
-                    }
+                };
+                let own = artifacts.entry(component).or_default();
+                own.targets.extend(targets);
+                if role == Role::Generic {
+                    own.generic = Some(path);
                 }
             }
             if artifacts.is_empty() {
@@ -167,7 +164,7 @@ impl Shards {
 
 /// What the artifact of a group has for each target; `None` for an artifact that is only named like a
 /// group's, such as an unsplit one (`blas_lib_gfx110X`).
-fn parts(tree: Tree) -> Option<BTreeMap<TargetId, Tree>> {
+fn parts(tree: Tree) -> Option<BTreeMap<TargetId, ForTarget>> {
     let mut parts: BTreeMap<TargetId, Tree> = BTreeMap::new();
     let mut others = Vec::new();
     for (path, item) in &tree.entries {
@@ -196,7 +193,9 @@ fn parts(tree: Tree) -> Option<BTreeMap<TargetId, Tree>> {
         first.add_from(&tree, path);
     }
     (first.observations, first.rejected) = (tree.observations, tree.rejected);
-    Some(parts)
+    let parts = parts.into_iter();
+    let parts = parts.map(|(target, tree)| (target, ForTarget::Part(Box::new(tree))));
+    Some(parts.collect())
 }
 
 /// The directories among these that are not hidden, by name. Hidden ones are work in progress.

@@ -366,9 +366,8 @@ impl OfFiles<'_> {
 /// When the newest of a module's binaries changed. What is made of them is as old as they are, so
 /// that the same input gives the same artifacts.
 fn newest(module: &Module) -> Result<SystemTime, Error> {
-    let mut newest = SystemTime::UNIX_EPOCH;
-    for binary in &module.binaries {
-        newest = newest.max(modified(&binary.file.code.path)?);
-    }
-    Ok(newest)
+    let mut binaries = module.binaries.iter();
+    binaries.try_fold(SystemTime::UNIX_EPOCH, |newest, binary| {
+        Ok(newest.max(modified(&binary.file.code.path)?))
+    })
 }

@@ -9,7 +9,7 @@ use super::report::Report;
 use super::sources::Trees;
 use super::targets::Targets;
 use crate::Error;
-use crate::input;
+use crate::input::{or_refused, read_manifest};
 
 /// A manifest of the input.
 pub(super) struct Listed {
@@ -48,15 +48,10 @@ pub(super) fn read(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Er
         if !is_listed || !item.is_manifest() {
             continue;
         }
-        match input::read_manifest(&item.from) {
-            Ok(manifest) => manifests.push(Listed {
-                from: item.from.clone(),
-                manifest,
-            }),
-            Err(Error::Refused { path, reason }) => {
-                report.warn(path, format!("copied unchanged: {reason}"));
-            }
-            Err(error) => return Err(error),
+        let from = item.from.clone();
+        match or_refused(read_manifest(&from))? {
+            Ok(manifest) => manifests.push(Listed { from, manifest }),
+            Err((path, reason)) => report.warn(path, format!("copied unchanged: {reason}")),
         }
     }
     Ok(manifests)

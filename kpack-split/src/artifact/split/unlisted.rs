@@ -9,6 +9,7 @@ use crate::Error;
 use crate::artifact::classify::{self, Class, Entry, Node};
 use crate::artifact::manifest_txt;
 use crate::artifact::tree::{Item, Tree};
+use crate::input::or_refused;
 
 /// Adds what is in no prefix to the entries of `tree`, with an empty prefix.
 ///
@@ -23,10 +24,10 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             let reason = "it is no file, directory or symbolic link, and in no prefix; remove it";
             return Err(Error::refused(found.path(), reason));
         }
-        match classify::classify_entry(root, found) {
+        match or_refused(classify::classify_entry(root, found))? {
             Ok(read) => entries.extend(read.entries),
             // It is not installed, so its damage does not matter.
-            Err(Error::Refused { path, reason }) => {
+            Err((path, reason)) => {
                 let metadata = found.metadata();
                 let metadata = metadata.map_err(|e| classify::walk_error(root, e))?;
                 report.note(path, format!("in no prefix, and damaged: {reason}"));
@@ -37,7 +38,6 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
                     class: Class::Host,
                 });
             }
-            Err(error) => return Err(error),
         }
     }
     classify::mark_empty(&mut entries);
