@@ -467,10 +467,16 @@ fn damaged_wheels_are_errors_and_leave_nothing() {
 }
 
 #[test]
-fn the_input_is_not_overwritten() {
+fn fat_wheels_are_not_overwritten() {
     let tree = Tree::new();
     let fat = wheel(FAT).write(&tree.path("out")).unwrap();
+    let other = wheel(FAT).write(&tree.path("dist")).unwrap();
     let before = tree.snapshot();
+    let error = split(&Options::new([&other], tree.path("out")), &()).unwrap_err();
+    assert!(
+        error.to_string().contains("it is not a host wheel"),
+        "{error}"
+    );
     let error = split(&Options::new([&fat], tree.path("out")), &()).unwrap_err();
     assert!(
         error

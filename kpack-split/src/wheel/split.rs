@@ -191,6 +191,15 @@ fn check_input(wheel: &Wheel, stage: &Stage, notices: &mut Notices) -> Result<()
         let text = "the host wheel has the same name and would replace it; choose another output directory";
         return Err(Error::refused(path, text));
     }
+    let is_host = |path: &Path| {
+        let pins = Wheel::open(path).and_then(|wheel| wheel.pins());
+        pins.is_ok_and(|pins| pins.are_of_host())
+    };
+    if output.exists() && !is_host(&output) {
+        let text =
+            "it is not a host wheel and would be replaced by one; choose another output directory";
+        return Err(Error::refused(&output, text));
+    }
     let platform = &wheel.name.platform;
     if platform.starts_with("win") {
         let text = "kpack cannot split Windows binaries yet";
