@@ -6,7 +6,8 @@ const SO_VERSION: u32 = 0;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,librocm_kpack.so.{SO_VERSION}");
+    // Not `rustc-cdylib-link-arg`, which would name every shared library that this crate is linked into.
+    println!("cargo::rustc-link-arg=-Wl,-soname,librocm_kpack.so.{SO_VERSION}");
     // Calls within the library stay in it, whatever else the process loads.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    println!("cargo::rustc-link-arg=-Wl,-Bsymbolic-functions");
 }
