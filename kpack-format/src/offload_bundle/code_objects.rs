@@ -2,9 +2,8 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Bundle, BundleError, Format, TRUSTED_SIZE, compressed, malformed};
+use super::{Bundle, BundleError, Format, append_up_to, compressed, malformed};
 use crate::TargetId;
-use crate::archive::with_capacity;
 
 impl Bundle {
     /// Reads the device code of this bundle, entry by entry, in order of offset. `source` must be
@@ -185,14 +184,13 @@ impl<R: Read> CodeObjectReader<'_, R> {
         let left = self.left.get_or_insert(size);
         let wanted = most.min(*left);
         let read = match &mut *self.content {
-            Content::Plain { source, .. } => source.take(wanted).read_to_end(out)?,
+            Content::Plain { source, .. } => append_up_to(source, wanted, out)?,
             Content::Compressed(stream) => {
-                let read = stream.as_mut().take(wanted).read_to_end(out);
-                read.or_else(compressed::failed(offset))?
+                append_up_to(stream.as_mut(), wanted, out).or_else(compressed::failed(offset))?
             }
         };
-        *left -= read as u64;
-        if (read as u64) < wanted {
+        *left -= read;
+        if read < wanted {
             let after = size - *left;
             return malformed!(offset, "an entry of {size} bytes ends after {after}");
         }
@@ -204,7 +202,7 @@ impl<R: Read> CodeObjectReader<'_, R> {
     /// # Errors
     /// As [`append`](Self::append).
     pub fn read(mut self) -> Result<Vec<u8>, BundleError> {
-        let mut bytes = with_capacity(self.size().min(TRUSTED_SIZE) as usize)?;
+        let mut bytes = Vec::new();
         self.append(&mut bytes, u64::MAX)?;
         Ok(bytes)
     }

@@ -10,7 +10,6 @@ mod write;
 use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
 
-use crate::archive::with_capacity;
 use crate::code_object::{CodeObject, CodeObjectError};
 
 pub use code_objects::{CodeObjectReader, CodeObjects, DeviceCode};
@@ -140,10 +139,25 @@ impl Bundle {
 const TRUSTED_SIZE: u64 = 16 << 20;
 
 /// Reads up to `size` bytes; fewer if the source ends.
-fn read_up_to<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, std::io::Error> {
-    let mut bytes = with_capacity(size.min(TRUSTED_SIZE) as usize)?;
-    source.take(size).read_to_end(&mut bytes)?;
+fn read_up_to<R: Read>(source: &mut R, size: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    append_up_to(source, size, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Appends up to `size` bytes and returns their number; fewer if the source ends.
+fn append_up_to<R: Read>(source: &mut R, size: u64, out: &mut Vec<u8>) -> std::io::Result<u64> {
+    let mut read = 0;
+    while read < size {
+        let step = TRUSTED_SIZE.min(size - read);
+        // Without memory for them, `read_to_end` could end the process.
+        out.try_reserve(step as usize)?;
+        match source.take(step).read_to_end(out)? {
+            0 => break,
+            more => read += more as u64,
+        }
+    }
+    Ok(read)
 }
 
 pub(crate) fn malformed<T>(offset: u64, reason: impl Into<String>) -> Result<T, BundleError> {
