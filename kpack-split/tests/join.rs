@@ -14,6 +14,7 @@ use kpack_split::install::{Options as Install, Outcome, install};
 use kpack_split::join::{Options, join};
 use kpack_split::verify;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
 use rustix::process::{Pid, Signal, kill_process};
@@ -39,10 +40,14 @@ fn library(seed: u8) -> FatLibrary {
 fn split(library: &FatLibrary) -> Tree {
     let tree = Tree::new();
     library.build(&tree.path("fat")).unwrap();
+    install_fat(&tree);
+    tree
+}
+
+fn install_fat(tree: &Tree) {
     fs::create_dir_all(tree.path("prefix/lib")).unwrap();
     fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
-    split_again(&tree);
-    tree
+    split_again(tree);
 }
 
 fn split_again(tree: &Tree) {
@@ -403,6 +408,38 @@ fn it_can_be_joined_for_more_targets_and_for_fewer() {
     assert_eq!(tree.snapshot(), of_all);
     split_again(&tree);
     assert_eq!(tree.snapshot(), split);
+}
+
+/// Whatever is in no section, such as a signature, comes right after the device code here: nothing else is
+/// between it and the end of the last segment.
+#[test]
+fn what_is_in_no_section_stays() {
+    let appended = [0xa5; 20_000];
+    let tree = Tree::new();
+    library(1).build(&tree.path("fat")).unwrap();
+    let mut strip = Command::new("objcopy");
+    process::run(
+        strip
+            .args(["--strip-all", "-R", ".comment"])
+            .arg(tree.path("fat")),
+    );
+    let mut fat = fs::read(tree.path("fat")).unwrap();
+    fat.extend(appended);
+    fs::write(tree.path("fat"), fat).unwrap();
+    install_fat(&tree);
+    let split = tree.snapshot();
+    let is_there = || {
+        let bytes = fs::read(tree.path("prefix").join(FILE)).unwrap();
+        bytes.windows(appended.len()).any(|all| all == appended)
+    };
+    assert!(is_there());
+    for targets in [&["gfx1100"][..], &["gfx1100", "gfx942", "gfx90a"]] {
+        joined(&tree, targets);
+        assert!(is_there(), "joined for {targets:?}");
+        split_again(&tree);
+        assert!(is_there(), "split again, after {targets:?}");
+        assert_eq!(tree.snapshot(), split);
+    }
 }
 
 #[test]

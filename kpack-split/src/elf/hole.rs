@@ -170,7 +170,10 @@ impl Place {
             .chain([image.table().start, image.size])
             .filter(|offset| *offset >= segment.file_end());
         let next = later.min().unwrap_or(image.size);
-        let size = (next - start) - (next - start) % page_size(image);
+        let page = page_size(image);
+        // What is in no section may come right after the device code.
+        let room = (in_file - kept).next_multiple_of(page);
+        let size = room.min((next - start) - (next - start) % page);
         if size > 0 {
             if self.memory == in_file {
                 self.memory = kept;

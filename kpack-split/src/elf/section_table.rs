@@ -159,13 +159,17 @@ pub(crate) fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
         .chain(image.segments.iter().map(|s| s.file_end()))
         .chain(gaps.iter().map(|gap| gap.cut.end))
         .fold(0, u64::max);
-    let last = table.end.max(names.file_end());
-    // Keep anything after them, such as a signature or an appended archive.
-    let nothing_after = image.size.saturating_sub(last) < 16;
-    if nothing_after && table.start >= content && names.offset >= content {
-        content
-    } else {
-        image.size
+    let (first, last) = (
+        table.start.min(names.offset),
+        table.end.max(names.file_end()),
+    );
+    // Keep what is in no section, such as a signature or an appended archive. A rewritten file has it before
+    // its tables.
+    let is_padding = |from: u64, to: u64| to.saturating_sub(from) < 16;
+    match first >= content && is_padding(last, image.size) {
+        true if is_padding(content, first) => content,
+        true => first,
+        false => image.size,
     }
 }
 
