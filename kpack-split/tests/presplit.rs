@@ -17,7 +17,7 @@ use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, files_in};
 use markers::{assert_expects, markers};
-use verified::{assert_holds, assert_holds_against, check_with};
+use verified::{assert_holds, assert_holds_against, check, check_with, faults};
 
 fn fixture() -> FatLibrary {
     add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx942"]).kind(Kind::Object)
@@ -330,4 +330,21 @@ fn a_damaged_archive_is_not_installed() {
         assert_eq!(tree.snapshot(), before);
         bytes[at] ^= 1;
     }
+}
+
+/// Which object each wrapper is of is unknown then.
+#[test]
+fn a_damaged_marker_is_one_fault() {
+    let tree = build();
+    let library = tree.path("host/lib/libvec.so");
+    let mut bytes = fs::read(&library).unwrap();
+    let key = b"kpack_search_paths";
+    let marker = bytes.windows(key.len()).position(|part| part == key);
+    bytes[marker.unwrap()] = b'K';
+    fs::write(&library, bytes).unwrap();
+    let found = faults(&check(&tree, "host/lib/libvec.so"));
+    assert!(
+        matches!(&found[..], [only] if only.contains("not a kpack marker")),
+        "{found:#?}"
+    );
 }

@@ -67,7 +67,9 @@ fn check(
         report.fault(Subject::Marker, path, error.to_string());
     }
     let groups = report.accepted(Subject::Marker, path, binary.markers())?;
-    let groups = groups.unwrap_or_default();
+    let Some(groups) = groups else {
+        return Ok(());
+    };
     in_order(path, wrappers, &groups, report);
     let mut groups = groups.iter();
     groups.try_for_each(|group| check_group(path, group, faults, context, report))

@@ -135,7 +135,7 @@ fn mode(path: &Path) -> Result<u32, Error> {
     Ok(metadata.permissions().mode() & 0o7777)
 }
 
-/// KernelSums with their targets, and the checksums of their code objects where the archive has them.
+/// Kernels with their targets, and the checksums of their code objects where the archive has them.
 type KernelSums = BTreeMap<(String, String), Option<Sha256>>;
 
 /// The difference between the kernels of two archives, however they are compressed.
