@@ -114,6 +114,7 @@ impl Wheel {
         let record = wheel.bytes(&wheel.in_dist_info("RECORD"))?;
         wheel.record = record::parse(&record).map_err(|text| wheel.refused("RECORD", text))?;
         wheel.check_metadata()?;
+        wheel.check_places()?;
         Ok(wheel)
     }
 
@@ -156,6 +157,29 @@ impl Wheel {
             return Err(self.refused("WHEEL", text));
         }
         Ok(())
+    }
+
+    /// Checks that all members can be installed together.
+    fn check_places(&self) -> Result<(), Error> {
+        let mut known = BTreeMap::new();
+        for member in &self.members {
+            let path = match self.place(member) {
+                Place::Site(_, path) => path,
+                Place::Elsewhere => Path::new("..").join(&member.name),
+            };
+            if known.insert(path, &member.name).is_some() {
+                let text = "another member is installed at the same path; build the wheel again";
+                return Err(member_error(&self.path, &member.name, text));
+            }
+        }
+        let mut above = known.keys().flat_map(|path| path.ancestors().skip(1));
+        match above.find_map(|directory| known.get(directory)) {
+            None => Ok(()),
+            Some(name) => {
+                let text = "it is a file and a directory";
+                Err(member_error(&self.path, name, text))
+            }
+        }
     }
 
     /// Where a member is installed.
@@ -375,14 +399,15 @@ fn duplicate(path: &Path, window: Window) -> Result<Error, Error> {
 /// The files in a wheel. Installers disagree about anything else.
 fn members(path: &Path, zip: &ZipArchive<Window>) -> Result<Vec<Member>, Error> {
     let mut members = Vec::new();
-    let mut directories = BTreeSet::new();
     for index in 0..zip.len() {
         let entry = zip
             .by_index_data(index)
             .map_err(|e| zip_error(path, None, e))?;
-        let raw = String::from_utf8_lossy(entry.name_raw()).into_owned();
+        let raw = String::from_utf8_lossy(entry.name_raw());
         let refused = |text: &str| member_error(path, &raw, text);
-        let name = entry.name().map_err(|e| zip_error(path, Some(&raw), e))?;
+        let Ok(name) = std::str::from_utf8(entry.name_raw()) else {
+            return Err(refused("its name is not UTF-8; build the wheel again"));
+        };
         if entry.is_symlink() {
             return Err(refused(
                 "it is a symbolic link, which installers do not unpack",
@@ -391,38 +416,24 @@ fn members(path: &Path, zip: &ZipArchive<Window>) -> Result<Vec<Member>, Error> 
         if entry.encrypted() {
             return Err(refused("it is encrypted"));
         }
-        let plain = name.strip_suffix('/').unwrap_or(&name);
+        let plain = name.strip_suffix('/').unwrap_or(name);
         let is_part = |part: &str| !matches!(part, "" | "." | "..");
         if !plain.split('/').all(is_part) || plain.contains(['\\', '\0']) {
             return Err(refused(
                 "its name is no path in the wheel (expected names with `/` between them, without `..`)",
             ));
         }
-        let above = plain
-            .match_indices('/')
-            .map(|(at, _)| plain[..at].to_owned());
-        directories.extend(above);
         if entry.is_dir() {
             continue;
         }
         let mode = entry.unix_mode().map(|mode| mode & 0o777);
         members.push(Member {
-            name: name.into_owned(),
+            name: name.to_owned(),
             mode: mode.filter(|mode| *mode != 0).unwrap_or(0o644),
             index,
         });
     }
-    match members
-        .iter()
-        .find(|member| directories.contains(&member.name))
-    {
-        Some(member) => Err(member_error(
-            path,
-            &member.name,
-            "it is a file and a directory",
-        )),
-        None => Ok(members),
-    }
+    Ok(members)
 }
 
 /// The directory of the metadata.
@@ -468,7 +479,11 @@ pub(super) struct Window {
 
 impl Read for Window {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.at)?;
+        // The system refuses offsets that do not fit into 63 bits, as if reading had failed.
+        let read = match self.at < self.size {
+            true => self.file.read_at(buffer, self.at)?,
+            false => 0,
+        };
         self.at += read as u64;
         Ok(read)
     }

@@ -7,12 +7,13 @@ use std::str::FromStr;
 use kpack_format::digest::sha256;
 use kpack_format::names::in_package_name;
 use kpack_format::{Sha256, TargetId};
-use pep508_rs::{ExtraName, PackageName, Requirement, VerbatimUrl};
+use pep508_rs::{ExtraName, PackageName};
 
 use super::archive::Wheel;
 use super::metadata::Fields;
 use super::options::{DeviceGroup, Options};
 use super::plan::{DeviceFile, Plan};
+use super::set;
 use super::writer::{Content, Item};
 use crate::Error;
 use crate::input;
@@ -252,8 +253,7 @@ fn checked(fields: Fields) -> Result<Fields, String> {
         PackageName::from_str(name).map_err(|error| error.to_string())?;
     }
     for requirement in fields.all("Requires-Dist") {
-        let parsed = Requirement::<VerbatimUrl>::from_str(requirement);
-        parsed.map_err(|error| format!("`Requires-Dist: {requirement}`: {error}"))?;
+        set::requirement(requirement)?;
     }
     Ok(fields)
 }

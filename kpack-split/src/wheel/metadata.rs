@@ -57,7 +57,8 @@ impl Fields {
             }
             match (fields.last_mut(), text.split_once(':')) {
                 (Some(field), _) if text.starts_with([' ', '\t']) => {
-                    field.value = format!("{}\n{text}", field.value);
+                    field.value.push('\n');
+                    field.value.push_str(text);
                     field.end = end;
                 }
                 (_, Some((name, value))) if !name.is_empty() && !name.contains([' ', '\t']) => {

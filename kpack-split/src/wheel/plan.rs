@@ -64,7 +64,7 @@ impl<'a> Plan<'a> {
         progress: &dyn Progress,
         notices: &mut Notices,
     ) -> Result<Self, Error> {
-        let members = in_site(wheel)?;
+        let members = in_site(wheel);
         make_directories(scratch)?;
         // Messages and reports have the path without symbolic links.
         let scratch = scratch.canonicalize();
@@ -296,17 +296,13 @@ impl<'a> Plan<'a> {
 }
 
 /// The members that are installed in `site-packages`, by their paths there.
-fn in_site(wheel: &Wheel) -> Result<BTreeMap<PathBuf, (Scheme, usize)>, Error> {
-    let mut members = BTreeMap::new();
-    for (index, member) in wheel.members.iter().enumerate() {
-        if let Place::Site(scheme, path) = wheel.place(member)
-            && members.insert(path, (scheme, index)).is_some()
-        {
-            let text = "another member is installed at the same path; build the wheel again";
-            return Err(member_error(&wheel.path, &member.name, text));
-        }
-    }
-    Ok(members)
+fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (Scheme, usize)> {
+    let members = wheel.members.iter().enumerate();
+    let members = members.filter_map(|(index, member)| match wheel.place(member) {
+        Place::Site(scheme, path) => Some((path, (scheme, index))),
+        Place::Elsewhere => None,
+    });
+    members.collect()
 }
 
 /// An error about an unpacked file as one about the member.

@@ -52,12 +52,8 @@ impl Wheel {
             }
         }
         for text in self.metadata.all("Requires-Dist") {
-            let requirement = Requirement::<VerbatimUrl>::from_str(text);
-            let requirement = requirement.map_err(|error| {
-                let error = error.to_string();
-                let first = error.lines().next().unwrap_or_default();
-                self.refused("METADATA", format!("`Requires-Dist: {text}`: {first}"))
-            })?;
+            let requirement = requirement(text);
+            let requirement = requirement.map_err(|error| self.refused("METADATA", error))?;
             let pin = Pin {
                 version: exact(&requirement),
                 project: requirement.name,
@@ -108,6 +104,27 @@ impl Pins {
     }
 }
 
+/// The most parentheses in a requirement. The library parses them recursively.
+const MAX_PARENTHESES: usize = 100;
+
+/// Parses the value of `Requires-Dist`.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn requirement(text: &str) -> Result<Requirement<VerbatimUrl>, String> {
+    if text.matches('(').count() > MAX_PARENTHESES {
+        let start: String = text.chars().take(40).collect();
+        return Err(format!(
+            "`Requires-Dist: {start}…` has more than {MAX_PARENTHESES} parentheses"
+        ));
+    }
+    Requirement::from_str(text).map_err(|error| {
+        let error = error.to_string();
+        let first = error.lines().next().unwrap_or_default();
+        format!("`Requires-Dist: {text}`: {first}")
+    })
+}
+
 /// The only version that a requirement accepts.
 fn exact(requirement: &Requirement<VerbatimUrl>) -> Option<Version> {
     let Some(VersionOrUrl::VersionSpecifier(specifiers)) = &requirement.version_or_url else {
@@ -126,6 +143,8 @@ pub(super) fn device_of<'w>(pin: &Pin, host: &Wheel, wheels: &'w [Wheel]) -> Opt
         own.platform == other.platform
             && (any || (&own.python, &own.abi) == (&other.python, &other.abi))
     };
-    let mut wheels = wheels.iter().filter(|wheel| pin.is_for(wheel));
-    wheels.find(has_same_tags)
+    let wheels = wheels.iter().filter(|wheel| pin.is_for(wheel));
+    let mut wheels = wheels.filter(has_same_tags);
+    let accepted = wheels.clone().find(|wheel| pin.accepts(wheel));
+    accepted.or_else(|| wheels.next())
 }

@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use pep508_rs::PackageName;
 
 use super::archive::Wheel;
 use super::options::{DEVICE_NAME, Options};
@@ -102,10 +105,16 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         let devices = Vec::from_iter(plan.devices.iter());
         for device in devices {
             let (name, record, items) = plan.device(device, any_python)?;
-            let path = stage.artifact(&name);
+            let (path, output) = (stage.artifact(&name), stage.output(&name));
+            let mut others = written.iter().chain(&hosts);
+            if others.any(|other: &Written| other.path == output) {
+                return Err(Error::usage(format!(
+                    "two wheels would be named {name}; split them one after the other, into directories of their own"
+                )));
+            }
             writer::write(&path, &items, &record, time)?;
             written.push(Written {
-                path: stage.output(&name),
+                path: output,
                 size: size(&path)?,
                 targets: device.targets.iter().map(ToString::to_string).collect(),
                 extra: Some(format!("device-{}", device.label)),
@@ -165,6 +174,10 @@ fn check_options(options: &Options) -> Result<(), Error> {
             "device name `{}`: expected {{target}} in it, such as {DEVICE_NAME}",
             options.device_name
         )));
+    }
+    let name = options.device_name.replace("{dist}", "dist");
+    if let Err(error) = PackageName::from_str(&name.replace("{target}", "target")) {
+        return Err(Error::usage(format!("device name `{name}`: {error}")));
     }
     let mut known = BTreeSet::new();
     for processor in options.groups.iter().flat_map(|group| &group.processors) {

@@ -87,6 +87,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
 /// Opens a wheel and reads all of it; `None` if it is damaged.
 fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
     let read = Wheel::open(path).and_then(|wheel| {
+        wheel.pins()?;
         let digests = wheel.unpack(&|_| None)?;
         Ok((wheel, digests.len()))
     });
@@ -183,6 +184,17 @@ fn overlay(
                 report.fault(Subject::Wheel, &wheel.path, text);
                 is_sound = false;
             }
+        }
+    }
+    for (path, wheel) in &known {
+        for (file, other) in path
+            .ancestors()
+            .skip(1)
+            .filter_map(|p| known.get_key_value(p))
+        {
+            let text = format!("`{}` is a file in {}", file.display(), other.display());
+            report.fault(Subject::Wheel, wheel, text);
+            is_sound = false;
         }
     }
     if !is_sound {
