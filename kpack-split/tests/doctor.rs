@@ -282,7 +282,7 @@ fn an_archive_that_is_missing_stale_or_damaged() {
     assert_eq!(
         of_library(&tree, "gfx942"),
         [
-            "Fault /tree/prefix/lib/libvec.so: split, but the kpack for gfx942 is missing: \
+            "Fault /tree/prefix/lib/libvec.so: split, but the archive for gfx942 is missing: \
              `/tree/prefix/lib/.kpack/vec_lib_gfx942.kpack`; run `apt install vec-gfx942`"
         ]
     );

@@ -649,7 +649,7 @@ fn an_archive_that_a_manifest_promises_and_no_shard_has() {
         &[
             "linux-c",
             "rocblas_lib.kpm",
-            "promises a kpack for gfx942, which no shard has",
+            "promises an archive for gfx942, which no shard has",
         ],
     );
 }
@@ -659,7 +659,7 @@ fn a_target_that_was_promised_and_is_lost_as_a_whole() {
     let tree = three_shards();
     fs::remove_dir_all(tree.path("shards/linux-c/blas_lib_gfx942")).unwrap();
     let plan = planned(&tree, CONFIGURATION);
-    let promised = "promises a kpack for gfx942, which no shard has";
+    let promised = "promises an archive for gfx942, which no shard has";
     assert_said(&plan, Severity::Error, &["linux-c", promised]);
 }
 

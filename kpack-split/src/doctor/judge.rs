@@ -167,7 +167,7 @@ fn verdict<'a>(binary: &'a Binary, gpu: &TargetId) -> Verdict<'a> {
             place,
             install,
         }) => Verdict::Fault(
-            format!("the kpack for {target} is missing: `{place}`"),
+            format!("the archive for {target} is missing: `{place}`"),
             run(install, "install the package that contains it"),
         ),
         Some(Code::OtherBuild { archive, install }) => Verdict::Fault(

@@ -70,7 +70,7 @@ impl Code {
             match found {
                 true => _ = targets.insert(target),
                 false if binary.marker.code_ids.contains_key(&target) => {
-                    let text = format!("the kpack for {target} has no code object of it");
+                    let text = format!("the archive for {target} has no code object of it");
                     return Err(Error::refused(&binary.located.path, text));
                 }
                 false => _ = known.remove(&target),
@@ -206,7 +206,7 @@ fn open(binary: &Binary) -> Result<Resolver, Error> {
 
 fn of_other_build(binary: &Binary, target: &str) -> Error {
     let text = format!(
-        "the kpack for {target} is {}",
+        "the archive for {target} is {}",
         of_another_build(&binary.kernel_name)
     );
     Error::refused(&binary.located.path, text)
@@ -225,7 +225,7 @@ fn check_archive(binary: &Binary, resolver: &Resolver, target: &str) -> Result<(
         Some(command) => format!("run `{command}`"),
         None => "install its package".to_owned(),
     };
-    let text = format!("the kpack for {target} is missing: `{place}`; {advice}");
+    let text = format!("the archive for {target} is missing: `{place}`; {advice}");
     Err(Error::refused(&binary.located.path, text))
 }
 
@@ -244,7 +244,7 @@ fn all_are_asked_for(
         None => Ok(()),
         Some((index, _)) => {
             let text = format!(
-                "it has {} wrappers, but the kpack for {target} has code for wrapper {index}; the binary is damaged, install it again",
+                "it has {} wrappers, but the archive for {target} has code for wrapper {index}; the binary is damaged, install it again",
                 binary.indices.len()
             );
             Err(Error::refused(&binary.located.path, text))

@@ -164,7 +164,7 @@ impl<'a> Component<'a> {
 }
 
 /// Whether two shards have different parts of the device code for a target, rather than two builds of it:
-/// what both have is the same, and a prefix of which one has more has no kpack in the other. Databases
+/// what both have is the same, and a prefix of which one has more has no archive in the other. Databases
 /// are often installed for all targets, whatever was built.
 fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> bool {
     let with_kpacks = |tree: &Tree| -> BTreeSet<Arc<str>> {

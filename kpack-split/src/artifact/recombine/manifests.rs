@@ -234,7 +234,7 @@ impl ManifestMerge {
                     && wanted(target)
                     && !said(target)
                 {
-                    let text = format!("it promises a kpack for {target}, which no shard has");
+                    let text = format!("it promises an archive for {target}, which no shard has");
                     missing.push(Finding::new(Severity::Error, &first.manifest, text));
                 }
             }
@@ -242,7 +242,7 @@ impl ManifestMerge {
         let modules = self.modules.values();
         for module in modules.filter(|module| module.manifest.kpack_files.is_empty()) {
             let text = format!(
-                "no group has a kpack of {}: its binaries will find no device code",
+                "no group has an archive of {}: its binaries will find no device code",
                 module.manifest.component_name
             );
             missing.push(Finding::new(Severity::Warning, &module.like, text));
