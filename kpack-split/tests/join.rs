@@ -306,11 +306,17 @@ fn an_archive_that_is_missing_damaged_or_of_another_build() {
     let bytes = fs::read(tree.path(archive)).unwrap();
     fs::remove_file(tree.path(archive)).unwrap();
     let text = refused(&tree, &options(&tree, &["gfx1100"]));
-    assert!(text.contains("the archive for gfx1100 is missing"), "{text}");
+    assert!(
+        text.contains("the archive for gfx1100 is missing"),
+        "{text}"
+    );
     assert!(text.contains("run `apt install vec-gfx1100`"), "{text}");
     fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib.kpm")).unwrap();
     let text = refused(&tree, &options(&tree, &["gfx1100"]));
-    assert!(text.contains("the archive for gfx1100 is missing"), "{text}");
+    assert!(
+        text.contains("the archive for gfx1100 is missing"),
+        "{text}"
+    );
 
     let mut damaged = bytes.clone();
     damaged[100] ^= 1;

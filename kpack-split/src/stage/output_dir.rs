@@ -125,7 +125,13 @@ impl OutputDir {
         entries.sort_by_key(|entry| entry.file_name() == "bin");
         let mut moved = Vec::new();
         let move_all = || {
-            fs::hard_link(&stamps[0], &stamps[1])?;
+            match fs::hard_link(&stamps[0], &stamps[1]) {
+                // Some file systems have no hard links.
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    fs::copy(&stamps[0], &stamps[1])?;
+                }
+                linked => linked?,
+            }
             for entry in entries {
                 let to = self.path.join(entry.file_name());
                 fs::rename(entry.path(), &to)?;
