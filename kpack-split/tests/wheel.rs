@@ -309,6 +309,19 @@ fn groups_and_names_of_device_wheels() {
     options.device_name = "amd-{dist}-{target}".to_owned();
     options.groups = vec!["gfx9=gfx90a,gfx942".parse().unwrap()];
     split(&options, &()).unwrap();
+
+    let mut wrong = options.clone();
+    wrong.groups[0].name = "All".to_owned();
+    let error = split(&wrong, &()).unwrap_err().to_string();
+    assert!(
+        error.contains("the extra device-all asks for all"),
+        "{error}"
+    );
+    wrong = options;
+    wrong.device_name = "../{target}".to_owned();
+    let error = split(&wrong, &()).unwrap_err().to_string();
+    assert!(error.starts_with("device name `../{target}`"), "{error}");
+
     let device = "amd_vec_gfx9-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
     assert_eq!(names(&tree.path("out")), [device, FAT]);
     let metadata = text(&tree.path("out").join(FAT), "vec-1.0.dist-info/METADATA");

@@ -208,6 +208,18 @@ fn requirements_that_no_parser_reads_are_rejected() {
 }
 
 #[test]
+fn more_extras_than_there_are_gpus_are_a_fault() {
+    let tree = Tree::new();
+    let fields = (0..100_000)
+        .map(|n| format!("Provides-Extra: device-{n}\nRequires-Dist: a ; extra == 'device-{n}'\n"));
+    let fat = tree.path(FAT);
+    fs::write(&fat, with_metadata(&String::from_iter(fields))).unwrap();
+    let report = verify(&[fat], &VerifyOptions::default()).unwrap();
+    let text = &report.checks[0].text;
+    assert!(text.contains("more than 1000 extras"), "{text}");
+}
+
+#[test]
 fn a_field_with_many_lines_is_read_once() {
     let tree = Tree::new();
     let lines = " a\n".repeat(1_000_000);

@@ -51,6 +51,10 @@ impl Wheel {
                 pins.extras.entry(extra).or_default();
             }
         }
+        if pins.extras.len() > MAX_EXTRAS {
+            let text = format!("it has more than {MAX_EXTRAS} extras for device wheels");
+            return Err(self.refused("METADATA", text));
+        }
         for text in self.metadata.all("Requires-Dist") {
             let requirement = requirement(text);
             let requirement = requirement.map_err(|error| self.refused("METADATA", error))?;
@@ -103,6 +107,9 @@ impl Pins {
         devices
     }
 }
+
+/// The most extras for device wheels: each is compared with each requirement.
+const MAX_EXTRAS: usize = 1000;
 
 /// The most parentheses in a requirement. The library parses them recursively.
 const MAX_PARENTHESES: usize = 100;

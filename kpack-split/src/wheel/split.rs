@@ -8,6 +8,7 @@ use std::str::FromStr;
 use pep508_rs::PackageName;
 
 use super::archive::Wheel;
+use super::device::{ALL, normalized};
 use super::options::{DEVICE_NAME, Options};
 use super::plan::Plan;
 use super::writer;
@@ -177,7 +178,16 @@ fn check_options(options: &Options) -> Result<(), Error> {
     }
     let name = options.device_name.replace("{dist}", "dist");
     if let Err(error) = PackageName::from_str(&name.replace("{target}", "target")) {
-        return Err(Error::usage(format!("device name `{name}`: {error}")));
+        let text = format!("device name `{}`: {error}", options.device_name);
+        return Err(Error::usage(text));
+    }
+    let mut groups = options.groups.iter();
+    if let Some(group) = groups.find(|g| normalized(&format!("device-{}", g.name)) == ALL) {
+        let text = format!(
+            "group `{}`: the extra {ALL} asks for all device wheels; name the group otherwise",
+            group.name
+        );
+        return Err(Error::usage(text));
     }
     let mut known = BTreeSet::new();
     for processor in options.groups.iter().flat_map(|group| &group.processors) {
