@@ -20,7 +20,7 @@ pub struct Manifest {
     /// By target ID.
     pub kpack_files: BTreeMap<String, KpackFile>,
     /// How users install the archive of a target, such as `apt install vec-@GFXARCH@`, where
-    /// [`GFXARCH`](crate::names::GFXARCH) stands for the target ID
+    /// [`GFXARCH`] stands for the target ID
     /// [in a package's name](crate::names::in_package_name).
     pub install_hint: Option<String>,
 }

@@ -3,6 +3,7 @@
 mod build_dep;
 mod join;
 mod tree;
+mod wheel;
 
 use std::fs;
 use std::io;
@@ -29,6 +30,8 @@ pub(crate) enum Bench {
     Tree(tree::Tree),
     /// Join librocsparse0's library for one GPU (190 MB), compared with copying the joined file.
     Join(join::Join),
+    /// Split Python wheels, compared with unpacking and packing them.
+    Wheel(wheel::Wheel),
     /// Compile `kpack-build` as a build dependency, compared with `cc` and `bindgen`.
     BuildDep(build_dep::BuildDep),
 }
@@ -59,6 +62,7 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
         Bench::Load(options) => load(options),
         Bench::Tree(options) => tree::run(options),
         Bench::Join(options) => join::run(options),
+        Bench::Wheel(options) => wheel::run(options),
         Bench::BuildDep(options) => build_dep::run(options),
     }
 }

@@ -85,19 +85,12 @@ pub(crate) fn libraries() -> Result<Vec<Library>> {
             .with_context(|| format!("cannot fetch {package}"))?;
             fs::rename(&partial, &directory)?;
         }
-        let mut found = Vec::new();
-        for entry in WalkDir::new(&directory) {
-            let entry = entry?;
-            if entry.file_type().is_file() && has_device_code(entry.path())? {
-                found.push(entry.into_path());
-            }
-        }
+        let found = with_device_code(&directory)?;
         ensure!(
             !found.is_empty(),
             "{} has no library with device code; remove it to fetch it again",
             directory.display()
         );
-        found.sort();
         libraries.extend(found.into_iter().map(|path| Library { package, path }));
     }
     Ok(libraries)
@@ -126,21 +119,57 @@ fn debian(shell: &Shell, package: &str, directory: &Path) -> Result<()> {
 
 /// Downloads a wheel and unpacks it.
 fn python_index(shell: &Shell, package: &str, directory: &Path) -> Result<()> {
-    let _directory = shell.push_dir(directory);
-    process::output(cmd!(
-        shell,
-        "python3 -m pip download --quiet --no-deps --only-binary=:all: {package}"
-    ))?;
-    let file = only_file(directory, "whl")?;
-    process::output(cmd!(shell, "python3 -m zipfile -e {file} ."))?;
+    let file = download_wheel(shell, package, directory)?;
+    process::output(cmd!(shell, "python3 -m zipfile -e {file} {directory}"))?;
     fs::remove_file(file)?;
     Ok(())
+}
+
+fn download_wheel(shell: &Shell, package: &str, directory: &Path) -> Result<PathBuf> {
+    process::output(cmd!(
+        shell,
+        "python3 -m pip download --quiet --no-deps --only-binary=:all: --dest {directory} {package}"
+    ))?;
+    only_file(directory, "whl")
+}
+
+/// The newest wheel of a package in the Python package index. One already present is not fetched again.
+///
+/// # Errors
+/// It cannot be fetched.
+pub(crate) fn wheel(shell: &Shell, package: &str) -> Result<PathBuf> {
+    let corpus = repository::target_directory().join("corpus/wheels");
+    let directory = corpus.join(package);
+    if !directory.exists() {
+        // Only a complete file gets its final directory.
+        let partial = corpus.join(format!("{package}.partial"));
+        let _ = fs::remove_dir_all(&partial);
+        download_wheel(shell, package, &partial)
+            .with_context(|| format!("cannot fetch {package}"))?;
+        fs::rename(&partial, &directory)?;
+    }
+    only_file(&directory, "whl")
 }
 
 fn only_file(directory: &Path, extension: &str) -> Result<PathBuf> {
     let mut files = repository::files_with_extension(directory, extension)?;
     let file = files.pop();
     file.with_context(|| format!("no .{extension} file was downloaded"))
+}
+
+/// The shared objects with device code in a tree; links are not followed.
+///
+/// # Errors
+/// A file cannot be read.
+pub(crate) fn with_device_code(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in WalkDir::new(directory).sort_by_file_name() {
+        let entry = entry?;
+        if entry.file_type().is_file() && has_device_code(entry.path())? {
+            found.push(entry.into_path());
+        }
+    }
+    Ok(found)
 }
 
 fn has_device_code(path: &Path) -> Result<bool> {

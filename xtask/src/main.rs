@@ -35,6 +35,8 @@ enum Task {
     E2e(e2e::Options),
     /// Build, split, package, install and load a library with Debian's ROCm.
     Real(e2e::real::Options),
+    /// Split Python wheels with device code, and install and load them as users do.
+    Wheels(e2e::wheels::Options),
     /// Run all tests of the workspace.
     Test {
         /// First install the tools that the tests run, with apt-get; a missing tool then fails its test.
@@ -91,6 +93,7 @@ fn run() -> Result<()> {
     match Arguments::parse().task {
         Task::E2e(options) => e2e::run(&options),
         Task::Real(options) => e2e::real::run(&options),
+        Task::Wheels(options) => e2e::wheels::run(&options),
         Task::Test { bootstrap, rest } => test::run(bootstrap, &rest),
         Task::Corpus { sizes: false } => corpus::run(),
         Task::Corpus { sizes: true } => corpus_sizes::run(),

@@ -18,6 +18,7 @@ mod runtime;
 mod stub_libraries;
 mod table;
 mod treatment;
+pub(crate) mod wheels;
 
 use std::collections::BTreeMap;
 use std::fs;

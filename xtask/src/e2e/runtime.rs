@@ -108,8 +108,9 @@ impl Runtime {
         let _ = fs::remove_file(&report);
         let executable = prefix.join(&program.executable);
         let libraries: Vec<PathBuf> = program.libraries.iter().map(|l| prefix.join(l)).collect();
+        let arguments = &libraries;
         let (stdout, stderr) = process::both_outputs(
-            cmd!(shell, "{executable} {libraries...}")
+            cmd!(shell, "{executable} {arguments...}")
                 .env("LD_LIBRARY_PATH", self.prefix.join("lib"))
                 .env("ROCM_KPACK_DEBUG", "1")
                 .env("LD_BIND_NOW", "1")
@@ -127,7 +128,7 @@ impl Runtime {
         })?;
         let events = text
             .lines()
-            .map(|line| parse(line, &prefix))
+            .map(|line| parse(line, &prefix, &libraries))
             .collect::<Result<_>>()?;
         Ok(Observation {
             stdout,
@@ -155,7 +156,7 @@ pub(super) fn source() -> PathBuf {
     repository::root().join("tests/stub-hip/amdhip64.c")
 }
 
-fn parse(line: &str, prefix: &Path) -> Result<Event> {
+fn parse(line: &str, prefix: &Path, libraries: &[PathBuf]) -> Result<Event> {
     let unknown = || anyhow!("the stub HIP runtime reported an unknown line: {line}");
     let fields: Vec<&str> = line.split('\t').collect();
     let [event, binary, wrapper, rest @ ..] = fields.as_slice() else {
@@ -176,7 +177,14 @@ fn parse(line: &str, prefix: &Path) -> Result<Event> {
         ("launch", [name]) => Kind::Launch((*name).to_owned()),
         _ => return Err(unknown()),
     };
-    let binary = Path::new(binary);
+    let mut binary = Path::new(binary);
+    // A library in the prefix may be a link to a file elsewhere.
+    let is_it = |library: &&PathBuf| library.canonicalize().is_ok_and(|file| file == binary);
+    if !binary.starts_with(prefix)
+        && let Some(library) = libraries.iter().find(is_it)
+    {
+        binary = library;
+    }
     ensure!(
         binary.starts_with(prefix),
         "the program loaded {}, which is not in {}",

@@ -43,6 +43,10 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) 
     // A symbol without a version can come from any of them.
     let mut of_any = needs.symbols.get(&None);
     for name in &needs.libraries {
+        // A wheel has libraries of its own.
+        if library.with_file_name(name).exists() {
+            continue;
+        }
         let found = process::output(cmd!(shell, "cc -print-file-name={name}"))?;
         let found = Path::new(found.trim());
         if found.is_absolute() && !is_rocm(name, found)? {

@@ -1,0 +1,132 @@
+//! `cargo xtask wheels`: splits Python wheels with device code, shows the results to other people's tools,
+//! installs them with pip and uv, and loads the device code from where these put it.
+
+mod environment;
+mod project;
+mod published;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use xshell::{Shell, cmd};
+
+pub(crate) use self::environment::Tools;
+use super::table::Table;
+use crate::{bootstrap, corpus, dist, process, repository};
+
+/// Options of `cargo xtask wheels`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// First install the tools that are missing, with apt-get (as root, or through sudo).
+    #[arg(long)]
+    bootstrap: bool,
+    /// Also split a wheel with a file of more than 4 GiB.
+    #[arg(long)]
+    large: bool,
+}
+
+/// Wheels of the Python package index, without dependencies on other packages.
+const PUBLISHED: [&str; 4] = [
+    "torch-scatter-rocm",
+    "pyg-lib-rocm",
+    "cyllama-rocm",
+    "bitsandbytes",
+];
+
+/// Runs everything and prints a table of the checks.
+///
+/// # Errors
+/// A check failed, or the package index does not answer.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.bootstrap {
+        bootstrap::install_missing()?;
+    }
+    let shell = repository::shell()?;
+    let work = repository::target_directory().join("wheels");
+    let _ = fs::remove_dir_all(&work);
+    fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
+    let kpack = work.join("kpack");
+    dist::fill(&kpack, Path::new("lib"), &dist::Built::new(&shell)?)?;
+    // Links from uv's cache must stay in one file system.
+    let tools = Tools::install(&shell, work.join("tools"))?;
+    let wheels = Wheels {
+        shell: &shell,
+        kpack: &kpack,
+        tools: &tools,
+        load: work.join("load"),
+    };
+    let (load, source) = (&wheels.load, repository::root().join("tests/e2e/load.c"));
+    process::output(cmd!(shell, "cc -O2 -o {load} {source} -ldl"))?;
+
+    let mut table = Table::default();
+    for package in PUBLISHED {
+        published(&wheels, package, &work, &mut table)?;
+    }
+    project::check(&wheels, &work.join("vec"), options.large, &mut table)?;
+    table.finish()
+}
+
+fn published(wheels: &Wheels<'_>, package: &str, work: &Path, table: &mut Table) -> Result<()> {
+    process::step(&format!("Splitting the wheel of {package}"));
+    let file = corpus::wheel(wheels.shell, package)?;
+    let work = work.join(package);
+    if let Err(error) = published::check(wheels, package, &file, &work, table) {
+        table.add(package, Err(error));
+    }
+    // Each unpacks to hundreds of megabytes.
+    fs::remove_dir_all(work)?;
+    Ok(())
+}
+
+/// What all checks use.
+struct Wheels<'a> {
+    shell: &'a Shell,
+    /// The prefix with the helper and the loader.
+    kpack: &'a Path,
+    tools: &'a Tools<'a>,
+    /// A program that loads libraries.
+    load: PathBuf,
+}
+
+impl Wheels<'_> {
+    /// Splits wheels, and verifies the results against each.
+    fn split(&self, fat: &[&Path], output: &Path) -> Result<()> {
+        let helper = self.kpack.join("bin/kpack");
+        process::output(cmd!(
+            self.shell,
+            "{helper} wheel split {fat...} --output-dir {output}"
+        ))?;
+        for fat in fat {
+            let split = files(output)?;
+            process::output(cmd!(
+                self.shell,
+                "{helper} wheel verify {split...} --against {fat}"
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn unpack(&self, wheel: &Path, directory: &Path) -> Result<()> {
+        fs::create_dir_all(directory)?;
+        let unpack = self.tools.program("python", &["-m", "zipfile", "-e"]);
+        process::output(unpack.arg(wheel).arg(directory))?;
+        Ok(())
+    }
+}
+
+/// The files of a directory, by name.
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let mut files = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    files.sort();
+    Ok(files)
+}
+
+fn name(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}

@@ -1,0 +1,345 @@
+//! Wheels that others have published.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use xshell::cmd;
+
+use super::environment::{Environment, Installer};
+use super::{Wheels, files, name};
+use crate::e2e::bundle_reader;
+use crate::e2e::check::Checker;
+use crate::e2e::reference::Reference;
+use crate::e2e::runtime::{Program, Runtime};
+use crate::e2e::stub_libraries;
+use crate::e2e::table::Table;
+use crate::{corpus, process};
+
+/// Splits a wheel below `work`, and checks what comes of it.
+///
+/// # Errors
+/// It cannot be split, or the unsplit libraries do not load.
+pub(super) fn check(
+    wheels: &Wheels<'_>,
+    package: &str,
+    fat: &Path,
+    work: &Path,
+    table: &mut Table,
+) -> Result<()> {
+    let split = Split {
+        wheels,
+        package,
+        fat,
+        output: work.join("split"),
+    };
+    let libraries = Library::of(wheels, fat, work);
+    if let Err(error) = &libraries {
+        let message = format!("{error:#}");
+        let line = message.lines().find(|line| line.contains(TOO_OLD));
+        let line = line.with_context(|| message.clone())?;
+        let what = format!("{package}, loaded");
+        table.not_checked(what, format!("this machine is too old for it: {line}"));
+    }
+    let libraries = libraries.unwrap_or_default();
+    wheels.split(&[fat], &split.output)?;
+    table.add(
+        format!("{package}, split"),
+        split.again(&work.join("again")),
+    );
+    table.add(
+        format!("{package}, sizes"),
+        split.sizes(&work.join("unpacked")),
+    );
+    table.add(format!("{package}, other tools"), split.other_tools());
+    for installer in Installer::ALL {
+        table.add(
+            format!("{package}, {}", installer.name()),
+            split.installed(installer, &libraries, &work.join("installed")),
+        );
+    }
+    Ok(())
+}
+
+/// What the dynamic linker says where a library needs another one in a newer version.
+const TOO_OLD: &str = "' not found (required by";
+
+struct Split<'a> {
+    wheels: &'a Wheels<'a>,
+    package: &'a str,
+    fat: &'a Path,
+    output: PathBuf,
+}
+
+impl Split<'_> {
+    fn host(&self) -> PathBuf {
+        self.output.join(name(self.fat))
+    }
+
+    fn devices(&self) -> Result<Vec<PathBuf>> {
+        let mut devices = files(&self.output)?;
+        devices.retain(|file| *file != self.host());
+        Ok(devices)
+    }
+
+    /// Splits a copy of the wheel elsewhere, which must give the same bytes.
+    fn again(&self, work: &Path) -> Result<String> {
+        fs::create_dir_all(work)?;
+        let (copy, again) = (work.join(name(self.fat)), work.join("split"));
+        fs::copy(self.fat, &copy)?;
+        self.wheels.split(&[&copy], &again)?;
+        let (first, second) = (files(&self.output)?, files(&again)?);
+        ensure!(
+            first
+                .iter()
+                .map(|file| name(file))
+                .eq(second.iter().map(|file| name(file))),
+            "the second time, {second:?} came out"
+        );
+        for (first, second) in first.iter().zip(&second) {
+            ensure!(
+                fs::read(first)? == fs::read(second)?,
+                "{} differs the second time",
+                name(first)
+            );
+        }
+        Ok("verified; the same bytes the second time".to_owned())
+    }
+
+    /// A device wheel is its archives, the host's description and licences, and little more; and the
+    /// host is about as small as a zip file of it.
+    fn sizes(&self, work: &Path) -> Result<String> {
+        let mut sizes = Vec::new();
+        for wheel in self.devices()? {
+            let unpacked = work.join(name(&wheel));
+            self.wheels.unpack(&wheel, &unpacked)?;
+            let is_theirs = |path: &Path| {
+                path.extension().is_some_and(|found| found == "kpack")
+                    || path.ends_with("METADATA")
+                    || path.iter().any(|part| part == "licenses")
+            };
+            let files = tree(&unpacked).filter(|(path, _)| is_theirs(path));
+            let files: u64 = files.map(|(_, size)| size).sum();
+            let size = wheel.metadata()?.len();
+            ensure!(
+                size <= files + 4096,
+                "{} has {size} bytes; its archives, description and licences {files}",
+                name(&wheel)
+            );
+            sizes.push(size);
+        }
+        let (host, unpacked) = (self.host(), work.join("host"));
+        self.wheels.unpack(&host, &unpacked)?;
+        let plain = work.join("plain.zip");
+        let script = "import sys, zipfile, pathlib\n\
+             root = pathlib.Path(sys.argv[2])\n\
+             with zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED, compresslevel=6) as file:\n\
+             \x20   for path in sorted(root.rglob('*')):\n\
+             \x20       file.write(path, path.relative_to(root))\n";
+        let zip = self.wheels.tools.program("python", &["-c", script]);
+        process::output(zip.arg(&plain).arg(unpacked))?;
+        let (host, plain) = (host.metadata()?.len(), plain.metadata()?.len());
+        // Members that did not change stay as their builder compressed them.
+        ensure!(
+            host <= plain + plain / 100,
+            "the host wheel has {host} bytes, and a zip file of the same tree {plain}"
+        );
+        let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+        let (least, most) = (sizes.iter().min(), sizes.iter().max());
+        Ok(format!(
+            "{} MB: host {}, {} device wheels {}–{}; all {}",
+            megabytes(self.fat.metadata()?.len()),
+            megabytes(host),
+            sizes.len(),
+            megabytes(*least.context("no device wheel")?),
+            megabytes(*most.context("no device wheel")?),
+            megabytes(host + sizes.iter().sum::<u64>())
+        ))
+    }
+
+    /// What other tools say of the wheels, they must say of the fat wheel already.
+    fn other_tools(&self) -> Result<String> {
+        let tools = self.wheels.tools;
+        let devices = self.devices()?;
+        let mut said = Vec::new();
+        // auditwheel has nothing to look at in a device wheel.
+        let commands: [(&str, &[&str], bool); 4] = [
+            (
+                "wheel",
+                &["unpack", "--dest", "/dev/shm/kpack-wheels"],
+                true,
+            ),
+            // Device wheels add files to the host's packages, and have no modules.
+            ("check-wheel-contents", &["--ignore", "W010"], true),
+            ("twine", &["check", "--strict"], true),
+            ("auditwheel", &["show"], false),
+        ];
+        for (program, arguments, of_devices) in commands {
+            let run = |wheel: &Path| {
+                process::output(tools.program(program, arguments).arg(wheel))
+                    .with_context(|| name(wheel))
+            };
+            let Err(known) = run(self.fat) else {
+                run(&self.host())?;
+                if of_devices {
+                    devices.iter().try_for_each(|wheel| run(wheel).map(drop))?;
+                }
+                said.push(program.to_owned());
+                continue;
+            };
+            let codes = |error: &anyhow::Error| -> BTreeSet<String> {
+                let text = format!("{error:#}");
+                let words = text
+                    .split_whitespace()
+                    .map(|word| word.trim_end_matches(':'));
+                words
+                    .filter(|word| is_code(word))
+                    .map(str::to_owned)
+                    .collect()
+            };
+            let known = codes(&known);
+            for wheel in devices.iter().filter(|_| of_devices).chain([&self.host()]) {
+                if let Err(error) = run(wheel) {
+                    let new: Vec<_> = codes(&error).difference(&known).cloned().collect();
+                    if !new.is_empty() {
+                        return Err(error);
+                    }
+                }
+            }
+            said.push(format!("{program} (as of the fat wheel)"));
+        }
+        Ok(said.join(", "))
+    }
+
+    /// A processor that each library has code for.
+    fn processor(&self, libraries: &[Library]) -> Result<String> {
+        for device in self.devices()? {
+            let device = name(&device);
+            let named = device
+                .split_once("_device_")
+                .and_then(|(_, rest)| rest.split_once('-'));
+            let (processor, _) = named.context("the name of a device wheel")?;
+            let has = |target: &str| target.split(':').next() == Some(processor);
+            if libraries
+                .iter()
+                .all(|library| library.reference.targets().into_iter().any(has))
+            {
+                return Ok(processor.to_owned());
+            }
+        }
+        bail!("no device wheel is for all libraries")
+    }
+
+    /// Installs the host with one device wheel, verifies that, and loads all its device code.
+    fn installed(
+        &self,
+        installer: Installer,
+        libraries: &[Library],
+        work: &Path,
+    ) -> Result<String> {
+        let environment = Environment::new(self.wheels.tools, installer, work)?;
+        let processor = self.processor(libraries)?;
+        let requirements = [
+            self.package.to_owned(),
+            format!("{}-device-{processor}", self.package),
+        ];
+        // What they depend on is no matter here.
+        environment.install_each(&self.output, &requirements, &["--no-deps"])?;
+        let (shell, packages) = (self.wheels.shell, &environment.packages);
+        let helper = self.wheels.kpack.join("bin/kpack");
+        // It follows no links, so it gets the files that they lead to.
+        let copy = work.with_extension("copy");
+        let _ = fs::remove_dir_all(&copy);
+        process::output(cmd!(shell, "cp -rL {packages} {copy}"))?;
+        process::output(cmd!(shell, "{helper} verify {copy} --arch {processor}"))?;
+        let mut loaded = 0;
+        for library in libraries {
+            for target in library.reference.targets() {
+                if target.split(':').next() == Some(&processor) {
+                    loaded += library.loads(self.wheels, packages, target)?;
+                }
+            }
+        }
+        ensure!(
+            loaded > 0 || libraries.is_empty(),
+            "no code object was loaded"
+        );
+        Ok(match loaded {
+            0 => format!("verified for {processor}"),
+            _ => format!("verified and loaded for {processor}: {loaded} code objects"),
+        })
+    }
+}
+
+/// check-wheel-contents' names of findings, as `W005`.
+fn is_code(word: &str) -> bool {
+    word.len() == 4
+        && word.starts_with('W')
+        && word.bytes().skip(1).all(|byte| byte.is_ascii_digit())
+}
+
+/// A library with device code, and what the unsplit one has for each wrapper.
+struct Library {
+    runtime: Runtime,
+    program: [Program; 1],
+    reference: Reference,
+    scratch: PathBuf,
+}
+
+impl Library {
+    /// All libraries of a fat wheel.
+    fn of(wheels: &Wheels<'_>, fat: &Path, work: &Path) -> Result<Vec<Self>> {
+        let prefix = work.join("fat");
+        wheels.unpack(fat, &prefix)?;
+        let scratch = work.join("scratch");
+        let mut libraries = Vec::new();
+        for file in corpus::with_device_code(&prefix)? {
+            let stubs = work.join("stubs").join(name(&file));
+            let runtime = stub_libraries::build(wheels.shell, &file, &stubs, wheels.kpack)?;
+            let program = Program {
+                executable: wheels.load.clone(),
+                libraries: vec![file.strip_prefix(&prefix)?.to_owned()],
+            };
+            let mut reference = Reference::default();
+            let seen = runtime.run(wheels.shell, &prefix, &program, "gfx90a", &scratch)?;
+            reference.add(&seen, |_, bundle| {
+                let code_objects = bundle_reader::read(bundle)?;
+                fs::remove_file(bundle)?;
+                Ok(code_objects)
+            })?;
+            libraries.push(Self {
+                runtime,
+                program: [program],
+                reference,
+                scratch: scratch.clone(),
+            });
+        }
+        ensure!(
+            !libraries.is_empty(),
+            "{} has no device code",
+            fat.display()
+        );
+        Ok(libraries)
+    }
+
+    /// How many code objects are loaded for a GPU, all of them those of the unsplit library.
+    fn loads(&self, wheels: &Wheels<'_>, packages: &Path, target: &str) -> Result<usize> {
+        let checker = Checker {
+            shell: wheels.shell,
+            runtime: &self.runtime,
+            helper: &wheels.kpack.join("bin/kpack"),
+            programs: &self.program,
+            reference: &self.reference,
+            scratch: &self.scratch,
+        };
+        checker.observe(packages, target)
+    }
+}
+
+/// The files below a directory, and their sizes.
+fn tree(directory: &Path) -> impl Iterator<Item = (PathBuf, u64)> {
+    let entries = walkdir::WalkDir::new(directory).into_iter().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_file());
+    files.filter_map(|entry| Some((entry.path().to_owned(), entry.metadata().ok()?.len())))
+}
