@@ -293,9 +293,9 @@ fn device_wheels_of_one_name_are_a_usage_error() {
 }
 
 #[test]
-fn sets_of_two_versions_verify_together() {
+fn sets_of_several_versions_and_builds_verify_together() {
     let tree = Tree::new();
-    let wheels = ["1.0", "2.0"].map(|version| {
+    let wheels = ["1.0", "2.0", "2.0-1"].map(|version| {
         let fat = Wheel::new(&FAT.replace("1.0", version)).member("vec/_vec.so", binary());
         fat.write(&tree.path("dist")).unwrap()
     });

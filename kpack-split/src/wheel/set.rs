@@ -151,7 +151,7 @@ pub(super) fn device_of<'w>(pin: &Pin, host: &Wheel, wheels: &'w [Wheel]) -> Opt
             && (any || (&own.python, &own.abi) == (&other.python, &other.abi))
     };
     let wheels = wheels.iter().filter(|wheel| pin.is_for(wheel));
-    let mut wheels = wheels.filter(has_same_tags);
-    let accepted = wheels.clone().find(|wheel| pin.accepts(wheel));
-    accepted.or_else(|| wheels.next())
+    let wheels = wheels.filter(has_same_tags);
+    // Those of other versions and builds may be among them.
+    wheels.min_by_key(|wheel| (!pin.accepts(wheel), wheel.name.build != host.name.build))
 }
