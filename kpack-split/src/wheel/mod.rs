@@ -8,6 +8,7 @@
 
 mod archive;
 mod device;
+mod members;
 mod metadata;
 mod name;
 mod options;

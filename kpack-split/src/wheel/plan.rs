@@ -10,8 +10,9 @@ use kpack_format::manifest::Manifest;
 use kpack_format::names::Group;
 use kpack_format::target_id::ParseTargetIdError;
 
-use super::archive::{Member, Place, Scheme, Wheel, member_error};
+use super::archive::{Place, Scheme, Wheel};
 use super::device::Devices;
+use super::members::{Member, member_error};
 use super::name::escaped;
 use super::options::Options;
 use super::record::Digest;

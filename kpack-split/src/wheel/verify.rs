@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::archive::{Member, Place, Wheel};
+use super::archive::{Place, Wheel};
 use super::device::ALL;
+use super::members::Member;
 use super::record::Digest;
 use super::set::{Pins, device_of};
 use crate::Error;

@@ -10,7 +10,8 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
-use super::archive::{Member, Wheel, zip_error};
+use super::archive::Wheel;
+use super::members::{Member, zip_error};
 use super::record::{self, Digest};
 use crate::Error;
 use crate::input;

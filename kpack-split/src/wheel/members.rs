@@ -1,0 +1,143 @@
+//! The members of a ZIP archive, whose names and kinds are checked before anything is made of them.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use zip::ZipArchive;
+use zip::result::ZipError;
+use zip::unstable::read::ZipIterable;
+
+use crate::Error;
+
+/// A file in a wheel.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) name: String,
+    /// The permission bits.
+    pub(super) mode: u32,
+    /// Its place in the ZIP directory.
+    pub(super) index: usize,
+}
+
+/// An error in a member.
+pub(super) fn member_error(wheel: &Path, member: &str, text: &str) -> Error {
+    Error::refused(wheel, format!("member `{member}`: {text}"))
+}
+
+/// An error of the library: damage, unless a system call failed.
+pub(super) fn zip_error(path: &Path, member: Option<&str>, error: ZipError) -> Error {
+    let damaged = |text: String| match member {
+        Some(member) => member_error(path, member, &text),
+        None => Error::refused(
+            path,
+            format!("not a ZIP archive that kpack can read: {text}"),
+        ),
+    };
+    match error {
+        ZipError::Io(error) if error.raw_os_error().is_some() => Error::io(path, "read", error),
+        error => damaged(error.to_string()),
+    }
+}
+
+/// The error for an archive with two members of one name.
+pub(super) fn duplicate(path: &Path, window: Window) -> Result<Error, Error> {
+    let failed = |error| zip_error(path, None, error);
+    let mut zip = ZipIterable::try_new(window, Default::default()).map_err(failed)?;
+    let files = zip.files().map_err(failed)?;
+    let mut known = HashSet::new();
+    for file in files.by_ref() {
+        let name = file.map_err(failed)?.name_raw().to_owned();
+        if let Some(name) = known.replace(name) {
+            let text = "two members have this name; build the wheel again";
+            return Ok(member_error(path, &String::from_utf8_lossy(&name), text));
+        }
+    }
+    Ok(Error::refused(path, "two members have one name"))
+}
+
+/// The files in a wheel. Installers disagree about anything else.
+pub(super) fn members(path: &Path, zip: &ZipArchive<Window>) -> Result<Vec<Member>, Error> {
+    let mut members = Vec::new();
+    for index in 0..zip.len() {
+        let entry = zip
+            .by_index_data(index)
+            .map_err(|e| zip_error(path, None, e))?;
+        let raw = String::from_utf8_lossy(entry.name_raw());
+        let refused = |text: &str| member_error(path, &raw, text);
+        let Ok(name) = std::str::from_utf8(entry.name_raw()) else {
+            return Err(refused("its name is not UTF-8; build the wheel again"));
+        };
+        if entry.is_symlink() {
+            return Err(refused(
+                "it is a symbolic link, which installers do not unpack",
+            ));
+        }
+        if entry.encrypted() {
+            return Err(refused("it is encrypted"));
+        }
+        let plain = name.strip_suffix('/').unwrap_or(name);
+        let is_part = |part: &str| !matches!(part, "" | "." | "..");
+        if !plain.split('/').all(is_part) || plain.contains(['\\', '\0']) {
+            return Err(refused(
+                "its name is no path in the wheel (expected names with `/` between them, without `..`)",
+            ));
+        }
+        if entry.is_dir() {
+            continue;
+        }
+        let mode = entry.unix_mode().map(|mode| mode & 0o777);
+        members.push(Member {
+            name: name.to_owned(),
+            mode: mode.filter(|mode| *mode != 0).unwrap_or(0o644),
+            index,
+        });
+    }
+    Ok(members)
+}
+
+/// A file that several threads read at once.
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    file: Arc<File>,
+    at: u64,
+    size: u64,
+}
+
+impl Window {
+    /// All of a file, from its beginning.
+    pub(super) fn new(file: File, size: u64) -> Self {
+        Self {
+            file: Arc::new(file),
+            at: 0,
+            size,
+        }
+    }
+}
+
+impl Read for Window {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // The system refuses offsets that do not fit into 63 bits, as if reading had failed.
+        let read = match self.at < self.size {
+            true => self.file.read_at(buffer, self.at)?,
+            false => 0,
+        };
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Window {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.size.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
