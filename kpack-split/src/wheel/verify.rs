@@ -172,36 +172,11 @@ fn overlay(
         .canonicalize()
         .map_err(|e| Error::io(scratch, "open", e))?;
     let (tree, original) = (scratch.join("site"), scratch.join("fat"));
-    let mut known: BTreeMap<PathBuf, &Path> = BTreeMap::new();
-    let mut is_sound = true;
-    for wheel in [host].into_iter().chain(devices.iter().copied()) {
-        for path in wheel
-            .members
-            .iter()
-            .filter_map(|member| in_site(wheel, member))
-        {
-            if let Some(other) = known.insert(path.clone(), &wheel.path) {
-                let text = format!("{} has `{}`, too", other.display(), path.display());
-                report.fault(Subject::Wheel, &wheel.path, text);
-                is_sound = false;
-            }
-        }
-    }
-    for (path, wheel) in &known {
-        for (file, other) in path
-            .ancestors()
-            .skip(1)
-            .filter_map(|p| known.get_key_value(p))
-        {
-            let text = format!("`{}` is a file in {}", file.display(), other.display());
-            report.fault(Subject::Wheel, wheel, text);
-            is_sound = false;
-        }
-    }
-    if !is_sound {
+    let wheels = Vec::from_iter([host].into_iter().chain(devices.iter().copied()));
+    if !fit_together(&wheels, report) {
         return Ok(());
     }
-    for wheel in [host].into_iter().chain(devices.iter().copied()) {
+    for wheel in wheels {
         wheel.unpack(&|member| Some(tree.join(in_site(wheel, member)?)))?;
     }
     if let Some(fat) = fat {
@@ -231,6 +206,38 @@ fn overlay(
         report.checks.push(check);
     }
     Ok(())
+}
+
+/// Whether wheels can be installed together: no two have a file at one path, or one at a directory of
+/// another.
+fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
+    let mut known: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+    let mut is_sound = true;
+    for wheel in wheels {
+        for path in wheel
+            .members
+            .iter()
+            .filter_map(|member| in_site(wheel, member))
+        {
+            if let Some(other) = known.insert(path.clone(), &wheel.path) {
+                let text = format!("{} has `{}`, too", other.display(), path.display());
+                report.fault(Subject::Wheel, &wheel.path, text);
+                is_sound = false;
+            }
+        }
+    }
+    for (path, wheel) in &known {
+        for (file, other) in path
+            .ancestors()
+            .skip(1)
+            .filter_map(|p| known.get_key_value(p))
+        {
+            let text = format!("`{}` is a file in {}", file.display(), other.display());
+            report.fault(Subject::Wheel, wheel, text);
+            is_sound = false;
+        }
+    }
+    is_sound
 }
 
 /// Where a member is in `site-packages`, unless it is metadata.
