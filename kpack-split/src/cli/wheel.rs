@@ -96,8 +96,8 @@ struct Verify {
 
 /// Show which extra of a host wheel is for which GPU
 ///
-/// Prints name, version, tags, targets and size of each WHEEL. Of a host wheel also the device wheels, the
-/// extras that ask for each, and their sizes if they are named, too.
+/// Prints the name, version, tags, targets and size of each WHEEL. For a host wheel, also lists its device
+/// wheels with the extras that ask for them; name the device wheels, too, to see their sizes.
 #[derive(Debug, Args)]
 #[command(after_help = exit_codes!())]
 struct Show {
