@@ -310,7 +310,12 @@ fn a_signal_leaves_nothing_behind() {
         // The run waits for this lock when everything is written and nothing has its name yet.
         let library = File::open(tree.path("lib/libvec.so")).unwrap();
         library.lock().unwrap();
-        let mut run = command(&tree, "").stderr(Stdio::piped()).spawn().unwrap();
+        // A shell starts background jobs with the signal ignored, and programs inherit that.
+        let mut run = Command::new("env");
+        run.args(["--default-signal", env!("CARGO_BIN_EXE_kpack"), "install"])
+            .args(["--module", "vec", "lib/libvec.so", "--prefix"])
+            .arg(tree.root());
+        let mut run = run.stderr(Stdio::piped()).spawn().unwrap();
         wait_for_hidden_file(&tree, &mut run);
         kill_process(Pid::from_child(&run), signal).unwrap();
         let output = run.wait_with_output().unwrap();
