@@ -53,12 +53,12 @@ impl Built {
     }
 
     /// The shim for `LD_PRELOAD`.
-    fn shim(&self) -> PathBuf {
+    pub(crate) fn shim(&self) -> PathBuf {
         self.runtime.join("libkpack_hip.so")
     }
 
     /// The shim for linkers, as cargo builds it.
-    fn static_shim(&self) -> PathBuf {
+    pub(crate) fn static_shim(&self) -> PathBuf {
         self.runtime.join("libkpack_hip_link.a")
     }
 

@@ -105,8 +105,12 @@ fn stripped(shell: &Shell, built: &Built, work: &Path) -> Result<Built> {
         ))?;
         Ok(to)
     };
-    strip("--strip-unneeded", &built.loader())?;
-    strip("--strip-debug", &built.static_loader())?;
+    for library in [built.loader(), built.shim()] {
+        strip("--strip-unneeded", &library)?;
+    }
+    for library in [built.static_loader(), built.static_shim()] {
+        strip("--strip-debug", &library)?;
+    }
     Ok(Built {
         helper: strip("--strip-unneeded", &built.helper)?,
         runtime: directory,
