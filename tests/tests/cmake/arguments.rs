@@ -40,10 +40,6 @@ const WRONG: &[(&str, &str)] = &[
     ),
     ("kpack_install(TARGETS nothing MODULE veclib)", "nothing"),
     (
-        "RUNTIME_SHIM)",
-        "libkpack_hip.a, which does not exist. Use an installed kpack",
-    ),
-    (
         "kpack_install(TARGETS kernels MODULE veclib RUNTIME_SHIM)",
         "RUNTIME_SHIM: nothing is linked into \"kernels\" (STATIC_LIBRARY). Give RUNTIME_SHIM",
     ),
@@ -151,6 +147,18 @@ fn wrong_arguments_are_explained(package: &Package) {
     configure(&project, &format!("{LIBRARY})")).succeeds();
     let all = "gfx900 gfx90a:sramecc+:xnack- gfx9-4-generic gfx11-generic:xnack+ gfx1250 gfx1250-strict amdgcnspirv";
     configure(&project, &format!("{LIBRARY} ARCHITECTURES {all})")).succeeds();
+}
+
+#[test]
+fn the_shim_needs_an_installed_kpack() {
+    if kpack_tests::require::tools(&["cmake", "cc"]) {
+        let call = format!("{LIBRARY} RUNTIME_SHIM)");
+        let source_tree = Package::source_tree();
+        configure(&Project::new(&source_tree, "arguments"), &call)
+            .fails_with("libkpack_hip.a, which does not exist. Use an installed kpack");
+        let installed = Package::installed();
+        configure(&Project::new(&installed, "arguments"), &call).succeeds();
+    }
 }
 
 fn options_reach_the_helper(package: &Package) {
