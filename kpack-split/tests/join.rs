@@ -15,7 +15,7 @@ use kpack_split::join::{Options, join};
 use kpack_split::verify;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::process;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Snapshot, Tree};
 use proptest::prelude::*;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -94,6 +94,18 @@ fn faults(path: &Path) -> Vec<String> {
     faults.map(|check| check.text).collect()
 }
 
+/// Asserts that the joined binary holds and runs like the fat one, and splits it again into `split`.
+fn assert_works_and_is_split_again(tree: &Tree, kind: Kind, split: &Snapshot) {
+    assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+    if kind != Kind::Shared {
+        let run = |path: &Path| Command::new(path).output().unwrap();
+        let binary = tree.path("prefix").join(FILE);
+        assert_eq!(run(&binary), run(&tree.path("fat")));
+    }
+    split_again(tree);
+    assert_eq!(tree.snapshot(), *split, "{kind:?}");
+}
+
 #[test]
 fn what_is_joined_has_the_chosen_code_and_is_split_again_without_a_loss() {
     for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
@@ -102,13 +114,7 @@ fn what_is_joined_has_the_chosen_code_and_is_split_again_without_a_loss() {
         joined(&tree, &["gfx1100"]);
         let binary = tree.path("prefix").join(FILE);
         assert_eq!(targets_of(&binary), ["gfx1100"]);
-        assert_eq!(faults(&tree.path("prefix")), [""; 0]);
-        if kind != Kind::Shared {
-            let run = |path: &Path| Command::new(path).output().unwrap();
-            assert_eq!(run(&binary), run(&tree.path("fat")));
-        }
-        split_again(&tree);
-        assert_eq!(tree.snapshot(), split, "{kind:?}");
+        assert_works_and_is_split_again(&tree, kind, &split);
     }
 }
 
@@ -388,13 +394,7 @@ fn code_that_does_not_fit_where_it_was_goes_after_everything_else() {
             assert_eq!(BTreeSet::from_iter(targets_of(&binary)), {
                 BTreeSet::from_iter(targets.iter().map(ToString::to_string))
             });
-            assert_eq!(faults(&tree.path("prefix")), [""; 0]);
-            if kind != Kind::Shared {
-                let run = |path: &Path| Command::new(path).output().unwrap();
-                assert_eq!(run(&binary), run(&tree.path("fat")));
-            }
-            split_again(&tree);
-            assert_eq!(tree.snapshot(), split, "{kind:?}");
+            assert_works_and_is_split_again(&tree, kind, &split);
         }
     }
 }
