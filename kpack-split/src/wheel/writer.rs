@@ -74,21 +74,7 @@ pub(super) fn write(
     let failed = |e: io::Error| Error::io(path, "write", e);
     let scratch = path.parent().unwrap_or(Path::new(""));
     let options = SimpleFileOptions::default().last_modified_time(time);
-    let prepared = parallel::try_map(items, |item| {
-        let options = options.unix_permissions(item.mode);
-        match &item.content {
-            Content::Copied(..) | Content::Archive(_) => Ok(None),
-            Content::File(from) => {
-                let file = input::open(from)?;
-                let size = file.metadata().map_err(|e| Error::io(from, "read", e))?;
-                deflated(&item.name, file, size.len(), options, scratch).map(Some)
-            }
-            Content::Bytes(bytes) => {
-                let size = bytes.len() as u64;
-                deflated(&item.name, bytes.as_slice(), size, options, scratch).map(Some)
-            }
-        }
-    })?;
+    let prepared = prepare(items, options, scratch)?;
 
     let file = File::create_new(path).map_err(failed)?;
     let mut zip = ZipWriter::new(io::BufWriter::new(file));
@@ -136,6 +122,32 @@ pub(super) fn write(
     zip.finish().map_err(broken)?.flush().map_err(failed)
 }
 
+/// A member that is compressed, in an archive of its own, and its digest.
+type Compressed = (ZipArchive<File>, Digest);
+
+/// Compresses the members that are not compressed yet, several at once.
+fn prepare(
+    items: &[Item<'_>],
+    options: SimpleFileOptions,
+    scratch: &Path,
+) -> Result<Vec<Option<Compressed>>, Error> {
+    parallel::try_map(items, |item| {
+        let options = options.unix_permissions(item.mode);
+        match &item.content {
+            Content::Copied(..) | Content::Archive(_) => Ok(None),
+            Content::File(from) => {
+                let file = input::open(from)?;
+                let size = file.metadata().map_err(|e| Error::io(from, "read", e))?;
+                deflated(&item.name, file, size.len(), options, scratch).map(Some)
+            }
+            Content::Bytes(bytes) => {
+                let size = bytes.len() as u64;
+                deflated(&item.name, bytes.as_slice(), size, options, scratch).map(Some)
+            }
+        }
+    })
+}
+
 /// Compresses a member into an archive of its own, from which it can be copied.
 fn deflated(
     name: &str,
@@ -143,7 +155,7 @@ fn deflated(
     size: u64,
     options: SimpleFileOptions,
     scratch: &Path,
-) -> Result<(ZipArchive<File>, Digest), Error> {
+) -> Result<Compressed, Error> {
     let mut zip = ZipWriter::new(scratch_file(scratch)?);
     let failed = |error: ZipError| match error {
         ZipError::Io(error) => Error::io(scratch, "write to", error),
