@@ -52,7 +52,10 @@ pub(super) fn check(
         format!("{package}, sizes"),
         split.sizes(&work.join("unpacked")),
     );
-    table.add(format!("{package}, other tools"), split.other_tools());
+    table.add(
+        format!("{package}, other tools"),
+        split.other_tools(&work.join("by-wheel")),
+    );
     for installer in Installer::ALL {
         table.add(
             format!("{package}, {}", installer.name()),
@@ -159,17 +162,14 @@ impl Split<'_> {
     }
 
     /// What other tools say of the wheels, they must say of the fat wheel already.
-    fn other_tools(&self) -> Result<String> {
+    fn other_tools(&self, work: &Path) -> Result<String> {
+        let work = work.to_str().context("a path that is not UTF-8")?;
         let tools = self.wheels.tools;
         let devices = self.devices()?;
         let mut said = Vec::new();
         // auditwheel has nothing to look at in a device wheel.
         let commands: [(&str, &[&str], bool); 4] = [
-            (
-                "wheel",
-                &["unpack", "--dest", "/dev/shm/kpack-wheels"],
-                true,
-            ),
+            ("wheel", &["unpack", "--dest", work], true),
             // Device wheels add files to the host's packages, and have no modules.
             ("check-wheel-contents", &["--ignore", "W010"], true),
             ("twine", &["check", "--strict"], true),
