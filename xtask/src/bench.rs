@@ -85,15 +85,14 @@ fn largest() -> Result<corpus::Library> {
 
 fn load(options: &Load) -> Result<()> {
     let library = largest()?;
-    let shell = repository::shell()?;
-    let helper = repository::build_helper(&shell)?;
+    let helper = repository::build_helper()?;
     let prefix = repository::target_directory().join("bench-load");
     let _ = fs::remove_dir_all(&prefix);
     fs::create_dir_all(prefix.join("lib"))?;
     let file = Path::new("lib").join(library.name());
     fs::copy(&library.path, prefix.join(&file))?;
     cmd!(
-        shell,
+        process::shell(),
         "{helper} install --module rocsparse --prefix {prefix} --arch gfx1030 {file}"
     )
     .ignore_stderr()
@@ -102,7 +101,7 @@ fn load(options: &Load) -> Result<()> {
     let rounds = options.rounds.to_string();
     process::step("Loading every kernel, and decompressing every frame with zstd alone");
     cmd!(
-        shell,
+        process::shell(),
         "cargo bench --quiet --locked --package kpack-runtime --bench load -- {archive} {rounds}"
     )
     .run()?;
@@ -112,7 +111,7 @@ fn load(options: &Load) -> Result<()> {
 
 fn split(options: &Split) -> Result<()> {
     let library = largest()?;
-    let helper = repository::build_helper(&repository::shell()?)?;
+    let helper = repository::build_helper()?;
     let work = repository::target_directory().join("bench");
 
     process::step(&format!(

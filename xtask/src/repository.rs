@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use crate::process;
 
@@ -24,11 +24,12 @@ pub(crate) fn target_directory() -> PathBuf {
     }
 }
 
-/// A shell whose current directory is the root.
-pub(crate) fn shell() -> Result<Shell> {
-    let shell = Shell::new()?;
-    shell.change_dir(root());
-    Ok(shell)
+/// An empty directory of this name in the target directory.
+pub(crate) fn empty_directory(name: &str) -> Result<PathBuf> {
+    let directory = target_directory().join(name);
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    Ok(directory)
 }
 
 /// The files of a directory with an extension, sorted.
@@ -43,10 +44,10 @@ pub(crate) fn files_with_extension(directory: &Path, extension: &str) -> Result<
 }
 
 /// Builds the helper binary `kpack` optimised, and returns its path.
-pub(crate) fn build_helper(shell: &Shell) -> Result<PathBuf> {
+pub(crate) fn build_helper() -> Result<PathBuf> {
     process::step("Building the helper binary `kpack` (release)");
     cmd!(
-        shell,
+        process::shell(),
         "cargo build --release --locked --package kpack-split --bin kpack"
     )
     .run()?;
@@ -54,10 +55,9 @@ pub(crate) fn build_helper(shell: &Shell) -> Result<PathBuf> {
 }
 
 /// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns their directory.
-pub(crate) fn build_libraries(shell: &Shell) -> Result<PathBuf> {
+pub(crate) fn build_libraries() -> Result<PathBuf> {
     process::step("Building the loader `librocm_kpack` and the shim `libkpack_hip` (release)");
-    cmd!(
-        shell,
+    cmd!(process::shell(),
         "cargo build --release --locked --package kpack-runtime --package kpack-hip --package kpack-hip-link --lib"
     )
     .run()?;

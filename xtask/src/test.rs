@@ -3,7 +3,7 @@
 use anyhow::Result;
 use xshell::cmd;
 
-use crate::{bootstrap, process, repository};
+use crate::{bootstrap, process};
 
 /// Runs `cargo test` over the workspace with the arguments `rest`; with `bootstrap`, installs the
 /// tools that tests run first.
@@ -11,15 +11,14 @@ use crate::{bootstrap, process, repository};
 /// # Errors
 /// A test fails, or a tool cannot be installed.
 pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
-    let shell = repository::shell()?;
     if bootstrap {
         bootstrap::install_missing()?;
         // A test that lacks a tool now fails, instead of being skipped.
-        shell.set_var("KPACK_REQUIRE_TOOLS", "1");
+        process::shell().set_var("KPACK_REQUIRE_TOOLS", "1");
     }
     process::step("Running the tests of the workspace");
     cmd!(
-        shell,
+        process::shell(),
         "cargo test --locked --workspace --all-features {rest...}"
     )
     .run()?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use crate::{process, repository};
 
@@ -19,26 +19,23 @@ const KERNELS: usize = 64;
 /// # Errors
 /// ThreadSanitizer reports a data race in the loader, or misses the deliberate one.
 pub(crate) fn run() -> Result<()> {
-    let shell = repository::shell()?;
-    let clang = process::find_program("clang-19")
-        .or_else(|| process::find_program("clang"))
+    let clang = process::find_program("clang-19|clang")
         .context("clang is not installed; run `cargo xtask bootstrap`")?;
     let work = repository::target_directory().join("thread-sanitizer");
-    let helper = repository::build_helper(&shell)?;
+    let helper = repository::build_helper()?;
     let prefix = work.join("prefix");
     let _ = fs::remove_dir_all(&prefix);
     fs::create_dir_all(prefix.join("lib"))?;
-    let archive = make_archive(&shell, &helper, &prefix)?;
-    let loader = build_loader(&shell, &clang, &work)?;
+    let archive = make_archive(&helper, &prefix)?;
+    let loader = build_loader(&clang, &work)?;
 
     let program = work.join("threads");
     let include = repository::root().join("kpack-runtime/include");
     let source = repository::root().join("kpack-runtime/tests/c/threads.c");
-    process::output(cmd!(
-        shell,
+    process::run!(
         "{clang} -std=c11 -Wall -Wextra -fsanitize=thread -g -I {include} {source} {loader} -o {program} -lgcc_s -lpthread -ldl -lm"
-    ))?;
-    let symbols = process::output(cmd!(shell, "nm {loader}").ignore_stderr())?;
+    )?;
+    let symbols = process::output(cmd!(process::shell(), "nm {loader}").ignore_stderr())?;
     ensure!(
         symbols.contains("__tsan_read"),
         "{} was not built for ThreadSanitizer",
@@ -46,12 +43,12 @@ pub(crate) fn run() -> Result<()> {
     );
     process::step("Loading in eight threads under ThreadSanitizer");
     for archive in [&archive, &without_frame_offsets(&archive)?] {
-        let printed = process::output(cmd!(shell, "{program} {archive}"))?;
+        let printed = process::run!("{program} {archive}")?;
         let name = archive.file_name().unwrap_or_default().display();
         println!("   {name}: {} loaded, no report", printed.trim());
     }
 
-    let race = cmd!(shell, "{program} {archive} race")
+    let race = cmd!(process::shell(), "{program} {archive} race")
         .quiet()
         .ignore_status()
         .output()?;
@@ -65,15 +62,14 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// The loader as a static library, with its own code and zstd's instrumented.
-fn build_loader(shell: &Shell, clang: &Path, work: &Path) -> Result<PathBuf> {
+fn build_loader(clang: &Path, work: &Path) -> Result<PathBuf> {
     process::step("Building the loader for ThreadSanitizer");
     let target = match ARCH {
         "x86_64" | "aarch64" => format!("{ARCH}-unknown-linux-gnu"),
         other => bail!("ThreadSanitizer is not set up for {other}"),
     };
     let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
-    cmd!(
-        shell,
+    cmd!(process::shell(),
         "cargo build --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib"
     )
     // The flags are not stable, and this does not rebuild the standard library. ThreadSanitizer cannot
@@ -102,7 +98,7 @@ fn without_frame_offsets(archive: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn make_archive(shell: &Shell, helper: &Path, prefix: &Path) -> Result<PathBuf> {
+fn make_archive(helper: &Path, prefix: &Path) -> Result<PathBuf> {
     let library = prefix.join("lib/libvec.so");
     (0..KERNELS)
         .fold(FatLibrary::new(), |library, number| {
@@ -110,9 +106,6 @@ fn make_archive(shell: &Shell, helper: &Path, prefix: &Path) -> Result<PathBuf> 
             library.wrapper(Storage::Plain, [code])
         })
         .build(&library)?;
-    process::output(cmd!(
-        shell,
-        "{helper} install --prefix {prefix} --module vec lib/libvec.so"
-    ))?;
+    process::run!("{helper} install --prefix {prefix} --module vec lib/libvec.so")?;
     Ok(prefix.join("lib/.kpack/vec_lib_gfx1100.kpack"))
 }

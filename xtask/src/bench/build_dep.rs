@@ -7,7 +7,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use xshell::cmd;
 
 use super::{measure, typical};
 use crate::{process, repository};
@@ -84,13 +83,10 @@ fn write_package(directory: &Path, name: &str, dependency: &str) -> Result<()> {
 
 /// Fetches the dependency and counts the crates compiled for it, including itself.
 fn count(directory: &Path, name: &str) -> Result<usize> {
-    let shell = repository::shell()?;
-    shell.change_dir(directory);
-    process::output(cmd!(shell, "cargo fetch"))?;
-    let tree = process::output(cmd!(
-        shell,
-        "cargo tree --offline --edges build,normal --prefix none --no-dedupe"
-    ))?;
+    let _directory = process::shell().push_dir(directory);
+    process::run!("cargo fetch")?;
+    let tree =
+        process::run!("cargo tree --offline --edges build,normal --prefix none --no-dedupe")?;
     // Further copies of one package are marked at the end of the line.
     let all: BTreeSet<&str> = tree
         .lines()

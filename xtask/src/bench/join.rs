@@ -25,8 +25,7 @@ pub(crate) struct Join {
 /// A command fails, or the corpus cannot be fetched.
 pub(super) fn run(options: &Join) -> Result<()> {
     let library = largest()?;
-    let shell = repository::shell()?;
-    let helper = repository::build_helper(&shell)?;
+    let helper = repository::build_helper()?;
     let work = repository::target_directory().join("bench-join");
     let _ = fs::remove_dir_all(&work);
     let prefix = work.join("prefix");
@@ -35,7 +34,7 @@ pub(super) fn run(options: &Join) -> Result<()> {
     let split = prefix.join(&file);
     fs::copy(&library.path, &split).with_context(|| split.display().to_string())?;
     cmd!(
-        shell,
+        process::shell(),
         "{helper} install --quiet --module rocsparse --prefix {prefix} {file}"
     )
     .run()?;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use kpack_tests::fixture::library_file;
 use serde_json::Value;
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use super::{compare, measure};
 use crate::{corpus, process, repository};
@@ -35,12 +35,11 @@ const BOUND: f64 = 1.5;
 /// # Errors
 /// A command fails, or the corpus cannot be fetched.
 pub(super) fn run(options: &Tree) -> Result<()> {
-    let shell = repository::shell()?;
-    let helper = repository::build_helper(&shell)?;
+    let helper = repository::build_helper()?;
     let work = repository::target_directory().join("bench-tree");
     let _ = fs::remove_dir_all(&work);
     let artifact = work.join("blas_lib");
-    build(&shell, &helper, &work, &artifact)?;
+    build(&helper, &work, &artifact)?;
 
     process::step(&format!(
         "tar | zstd -3 -T2 and kpack split, {} rounds",
@@ -76,7 +75,7 @@ pub(super) fn run(options: &Tree) -> Result<()> {
 
 /// Builds an artifact directory with real fat binaries in several modules, and a kernel database of
 /// real code objects.
-fn build(shell: &Shell, helper: &Path, work: &Path, artifact: &Path) -> Result<()> {
+fn build(helper: &Path, work: &Path, artifact: &Path) -> Result<()> {
     let libraries: Vec<corpus::Library> = corpus::libraries()?
         .into_iter()
         .filter(|library| library.package != corpus::LARGEST)
@@ -100,7 +99,7 @@ fn build(shell: &Shell, helper: &Path, work: &Path, artifact: &Path) -> Result<(
     manifest += &format!("{prefix}\n");
     let directory = artifact.join(prefix).join("lib/rocblas/library");
     fs::create_dir_all(&directory)?;
-    let code_objects = code_objects(shell, helper, &libraries, &work.join("code-objects"))?;
+    let code_objects = code_objects(helper, &libraries, &work.join("code-objects"))?;
     for index in 0..PAIRS {
         let (target, code_object) = &code_objects[index % code_objects.len()];
         let stem = format!("TensileLibrary_Type_SS_Contraction_l_Ailk_Bljk_{index:04}_{target}");
@@ -112,7 +111,7 @@ fn build(shell: &Shell, helper: &Path, work: &Path, artifact: &Path) -> Result<(
         )?;
     }
     fs::write(artifact.join("artifact_manifest.txt"), manifest)?;
-    let size = cmd!(shell, "du -sh --apparent-size {artifact}")
+    let size = cmd!(process::shell(), "du -sh --apparent-size {artifact}")
         .quiet()
         .read()?;
     let (size, _) = size.split_once('\t').unwrap_or((&size, ""));
@@ -125,7 +124,6 @@ fn build(shell: &Shell, helper: &Path, work: &Path, artifact: &Path) -> Result<(
 
 /// Extracts the code objects of one library per package to files; returns them with their targets.
 fn code_objects(
-    shell: &Shell,
     helper: &Path,
     libraries: &[corpus::Library],
     directory: &Path,
@@ -142,7 +140,7 @@ fn code_objects(
         names.push(name);
     }
     let install = cmd!(
-        shell,
+        process::shell(),
         "{helper} install --json --prefix {directory} --module kernels {names...}"
     );
     let report: Value = serde_json::from_str(&process::output(install)?)?;
@@ -152,15 +150,12 @@ fn code_objects(
         else {
             bail!("an archive without path or target: {archive}");
         };
-        let list = process::output(cmd!(shell, "{helper} list --json {path}"))?;
+        let list = process::run!("{helper} list --json {path}")?;
         let list: Value = serde_json::from_str(&list)?;
         for kernel in list["kernels"].as_array().into_iter().flatten() {
             let kernel = kernel["name"].as_str().context("a kernel without a name")?;
             let file = directory.join(format!("{}.co", found.len()));
-            process::output(cmd!(
-                shell,
-                "{helper} extract {path} --kernel {kernel} --arch {target} -o {file}"
-            ))?;
+            process::run!("{helper} extract {path} --kernel {kernel} --arch {target} -o {file}")?;
             found.push((target.to_owned(), file));
         }
     }

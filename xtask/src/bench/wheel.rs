@@ -6,7 +6,6 @@ use std::process::Command;
 
 use anyhow::Result;
 use clap::Args;
-use xshell::Shell;
 
 use super::{compare, measure, verdict};
 use crate::e2e::wheels::Tools;
@@ -29,28 +28,20 @@ const WHEELS: [(&str, f64); 2] = [("cyllama-rocm", 0.5), ("bitsandbytes", 1.0)];
 /// # Errors
 /// A command fails, or the Python package index does not answer.
 pub(super) fn run(options: &Wheel) -> Result<()> {
-    let shell = repository::shell()?;
-    let helper = repository::build_helper(&shell)?;
+    let helper = repository::build_helper()?;
     let work = repository::target_directory().join("bench-wheel");
     let _ = fs::remove_dir_all(&work);
     fs::create_dir_all(&work)?;
-    Tools::install(&shell, work.join("tools"))?;
+    Tools::install(work.join("tools"))?;
     for (package, bound) in WHEELS {
-        one(&shell, &helper, package, bound, &work, options.rounds)?;
+        one(&helper, package, bound, &work, options.rounds)?;
     }
     fs::remove_dir_all(&work)?;
     Ok(())
 }
 
-fn one(
-    shell: &Shell,
-    helper: &Path,
-    package: &str,
-    bound: f64,
-    work: &Path,
-    rounds: u32,
-) -> Result<()> {
-    let wheel = corpus::wheel(shell, package)?;
+fn one(helper: &Path, package: &str, bound: f64, work: &Path, rounds: u32) -> Result<()> {
+    let wheel = corpus::wheel(package)?;
     process::step(&format!(
         "kpack wheel split of {package}, and wheel unpack and wheel pack, {rounds} rounds"
     ));

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 use cargo_metadata::{
     CargoOpt, DependencyKind, Metadata, MetadataCommand, Package, PackageId, TargetKind,
 };
-use xshell::cmd;
 
 use crate::{process, repository};
 
@@ -24,8 +23,7 @@ const STANDARD_LIBRARY: &str = "share/doc/rust/COPYRIGHT-library.html";
 /// # Errors
 /// The toolchain comes without them.
 pub(crate) fn of_standard_library() -> Result<PathBuf> {
-    let shell = repository::shell()?;
-    let sysroot = process::output(cmd!(shell, "rustc --print sysroot"))?;
+    let sysroot = process::run!("rustc --print sysroot")?;
     in_toolchain(Path::new(sysroot.trim()))
 }
 
@@ -82,8 +80,7 @@ fn add(text: &mut String, heading: &str, licence: &str) -> Result<()> {
 /// The texts of the licences of all crates that are linked into these, and for each text the files that
 /// have it.
 fn third_party(of_crates: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let shell = repository::shell()?;
-    let version = process::output(cmd!(shell, "rustc -vV"))?;
+    let version = process::run!("rustc -vV")?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let metadata = MetadataCommand::new()
         .current_dir(repository::root())

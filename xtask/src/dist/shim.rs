@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use xshell::cmd;
 
-use crate::{process, repository};
+use crate::process;
 
 /// The functions that linkers call in place of the HIP runtime's.
 const FUNCTIONS: [&str; 2] = [
@@ -22,16 +21,12 @@ const BITCODE: [&str; 2] = [".llvmbc", ".llvmcmd"];
 /// The linker, `objcopy` or `ar` fails.
 pub(super) fn merge(static_library: &Path, directory: &Path) -> Result<PathBuf> {
     process::step("Merging the shim into one object");
-    let shell = repository::shell()?;
     let (object, merged) = (directory.join("shim.o"), directory.join("libkpack_hip.a"));
     let needed = FUNCTIONS.map(|name| format!("-Wl,-u,{name}"));
-    process::output(cmd!(
-        shell,
-        "cc -r -nostdlib -Wl,-S,--gc-sections {needed...} -o {object} {static_library}"
-    ))?;
+    process::run!("cc -r -nostdlib -Wl,-S,--gc-sections {needed...} -o {object} {static_library}")?;
     let kept = FUNCTIONS.map(|name| format!("--keep-global-symbol={name}"));
     let removed = BITCODE.map(|name| format!("--remove-section={name}"));
-    process::output(cmd!(shell, "objcopy {kept...} {removed...} {object}"))?;
-    process::output(cmd!(shell, "ar rcsD {merged} {object}"))?;
+    process::run!("objcopy {kept...} {removed...} {object}")?;
+    process::run!("ar rcsD {merged} {object}")?;
     Ok(merged)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use kpack_tests::fixture::{Storage, bundle, library_file};
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use super::bundle_reader;
 use super::check::Checker;
@@ -57,15 +57,8 @@ const AOTRITON: &str = "ml-libs/aotriton/stage";
 const TRANSFORM: &str = "hipblasltTransform.hsaco";
 
 /// Runs all steps; adds a line for each.
-pub(super) fn check(
-    shell: &Shell,
-    runtime: &Runtime,
-    helper: &Path,
-    work: &Path,
-    table: &mut Table,
-) {
+pub(super) fn check(runtime: &Runtime, helper: &Path, work: &Path, table: &mut Table) {
     let run = Run {
-        shell,
         runtime,
         helper,
         work,
@@ -85,7 +78,6 @@ pub(super) fn check(
 }
 
 struct Run<'a> {
-    shell: &'a Shell,
     runtime: &'a Runtime,
     helper: &'a Path,
     work: &'a Path,
@@ -102,7 +94,7 @@ impl Run<'_> {
             self.tree(&built, targets)?;
             let (helper, output) = (self.helper, self.work.join("shards").join(shard));
             let split = cmd!(
-                self.shell,
+                process::shell(),
                 "{helper} split --batch-artifact-parent-dir {built} --output-dir {output} --unknown error"
             );
             process::output(split)?;
@@ -116,9 +108,9 @@ impl Run<'_> {
             .join("blas_lib")
             .join(BLAS);
         let scratch = self.work.join("scratch");
-        let observation =
-            self.runtime
-                .run(self.shell, &fat, &programs()[0], "gfx1100", &scratch)?;
+        let observation = self
+            .runtime
+            .run(&fat, &programs()[0], "gfx1100", &scratch)?;
         reference.add(&observation, |wrapper, _| {
             let known = code.get(wrapper).cloned();
             known.with_context(|| format!("{} is not what was built", wrapper.0.display()))
@@ -137,7 +129,7 @@ impl Run<'_> {
         fs::write(&configuration, CONFIGURATION)?;
         let (shards, output) = (work.join("shards"), work.join("packages"));
         let command = cmd!(
-            self.shell,
+            process::shell(),
             "{helper} recombine --input-shards-dir {shards} --config {configuration} --output-dir {output}"
         );
         process::output(command)?;
@@ -146,7 +138,7 @@ impl Run<'_> {
         let (shard, targets) = SHARDS[0];
         let (built, targets) = (work.join("built").join(shard), targets.join(","));
         let command = cmd!(
-            self.shell,
+            process::shell(),
             "{helper} verify {output} --against {built} --arch {targets}"
         );
         process::output(command)?;
@@ -169,10 +161,7 @@ impl Run<'_> {
         );
         let page = work.join("sizes.html");
         let built = work.join("built");
-        process::output(cmd!(
-            self.shell,
-            "{helper} report {output} --before {built} --html {page}"
-        ))?;
+        process::run!("{helper} report {output} --before {built} --html {page}")?;
         Ok(format!(
             "{} artifacts, verified alone and against what the first machine built",
             names.len()
@@ -229,7 +218,6 @@ impl Run<'_> {
 
     fn checker<'a>(&'a self, reference: &'a Reference) -> Checker<'a> {
         Checker {
-            shell: self.shell,
             runtime: self.runtime,
             helper: self.helper,
             programs: programs(),
@@ -242,10 +230,7 @@ impl Run<'_> {
         let helper = self.helper;
         let against = against.map(|against| ["--against".into(), against.to_owned()]);
         let against: Vec<PathBuf> = against.into_iter().flatten().collect();
-        process::output(cmd!(
-            self.shell,
-            "{helper} verify --quiet {path} {against...}"
-        ))?;
+        process::run!("{helper} verify --quiet {path} {against...}")?;
         Ok(())
     }
 
@@ -258,7 +243,7 @@ impl Run<'_> {
             for prefix in fs::read_to_string(artifact.join("artifact_manifest.txt"))?.lines() {
                 let from = artifact.join(prefix).join(".");
                 if from.is_dir() {
-                    process::output(cmd!(self.shell, "cp -a {from} {root}"))?;
+                    process::run!("cp -a {from} {root}")?;
                 }
             }
         }
@@ -285,7 +270,7 @@ impl Run<'_> {
             for (target, bytes) in &entries {
                 known.insert(target.clone(), CodeObject::of(bytes));
             }
-            assemble(self.shell, name, &bundle(storage, &entries)?, &build)
+            assemble(name, &bundle(storage, &entries)?, &build)
         };
         let library = "lib/librocblas.so.5";
         let objects: Vec<PathBuf> = (0..)
@@ -297,10 +282,9 @@ impl Run<'_> {
         let sources = repository::root().join("tests/e2e/embedded");
         let stub = self.runtime.prefix.join("lib");
         let (output, source) = (stage.join(library), sources.join("vec.c"));
-        process::output(cmd!(
-            self.shell,
+        process::run!(
             "cc -O2 -shared -fPIC -Wl,-soname,librocblas.so.5 -o {output} {source} {objects...} -L{stub} -lamdhip64"
-        ))?;
+        )?;
         link(&stage.join("lib/librocblas.so"), "librocblas.so.5")?;
         let (output, source, lib) = (
             stage.join(PROGRAM),
@@ -308,10 +292,9 @@ impl Run<'_> {
             stage.join("lib"),
         );
         let run_path = "$ORIGIN/../lib";
-        process::output(cmd!(
-            self.shell,
+        process::run!(
             "cc -O2 -pie -fPIE -o {output} {source} {app} -L{lib} -lrocblas -L{stub} -lamdhip64 -Wl,-rpath,{run_path}"
-        ))?;
+        )?;
         // Two more modules, one of which has no program.
         let lt = stage
             .ancestors()
@@ -324,10 +307,9 @@ impl Run<'_> {
             let output = lt.join(prefix).join("lib").join(name);
             fs::create_dir_all(lt.join(prefix).join("lib"))?;
             let source = sources.join("vec.c");
-            process::output(cmd!(
-                self.shell,
+            process::run!(
                 "cc -O2 -shared -fPIC -Wl,-soname,{name} -o {output} {source} {objects...} -L{stub} -lamdhip64"
-            ))?;
+            )?;
         }
         Ok(())
     }

@@ -24,6 +24,13 @@ pub(super) fn read(file: &Path) -> Result<CodeObjects> {
         .with_context(|| file.display().to_string())
 }
 
+/// As [`read`], and removes the file.
+pub(super) fn take(file: &Path) -> Result<CodeObjects> {
+    let code_objects = read(file)?;
+    fs::remove_file(file)?;
+    Ok(code_objects)
+}
+
 fn decompress(bytes: &[u8]) -> Result<Vec<u8>> {
     let header = match half(bytes, 4)? {
         2 => 24,

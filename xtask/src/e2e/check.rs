@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use xshell::{Shell, cmd};
 
 use super::reference::{Behaviour, Reference, Wrapper, indices};
 use super::runtime::{Kind, Observation, Program, Runtime};
@@ -13,7 +12,6 @@ use crate::process;
 /// The inputs of the checks.
 #[derive(Debug)]
 pub(super) struct Checker<'a> {
-    pub(super) shell: &'a Shell,
     pub(super) runtime: &'a Runtime,
     pub(super) helper: &'a Path,
     pub(super) programs: &'a [Program],
@@ -65,9 +63,7 @@ impl Checker<'_> {
         let mut seen = BTreeSet::new();
         let mut loaded = 0;
         for (program, expected) in self.programs.iter().zip(&self.reference.programs) {
-            let observation = self
-                .runtime
-                .run(self.shell, prefix, program, agent, self.scratch)?;
+            let observation = self.runtime.run(prefix, program, agent, self.scratch)?;
             let name = program.executable.display();
             let found = Behaviour::of(&observation);
             ensure!(
@@ -165,8 +161,8 @@ impl Checker<'_> {
 
     /// `kpack verify` of a binary against its unsplit original.
     pub(super) fn verify(&self, binary: &Path, original: &Path) -> Result<()> {
-        let (helper, shell) = (self.helper, self.shell);
-        process::output(cmd!(shell, "{helper} verify {binary} --against {original}"))?;
+        let helper = self.helper;
+        process::run!("{helper} verify {binary} --against {original}")?;
         Ok(())
     }
 }

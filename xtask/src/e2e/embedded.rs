@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use kpack_tests::fixture::{Storage, bundle};
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use super::project::Project;
 use super::reference::{CodeObject, Reference};
@@ -49,12 +49,7 @@ const APP: [Unit; 1] = [Unit {
 ///
 /// # Errors
 /// The C compiler is missing or fails, or an unsplit program does not run.
-pub(super) fn build(
-    shell: &Shell,
-    runtime: &Runtime,
-    helper: &Path,
-    work: &Path,
-) -> Result<Project> {
+pub(super) fn build(runtime: &Runtime, helper: &Path, work: &Path) -> Result<Project> {
     process::step("Linking embedded code objects with cc");
     let build = work.join("build");
     let fat = work.join("fat");
@@ -65,10 +60,9 @@ pub(super) fn build(
     let stub = runtime.prefix.join("lib");
 
     let library = PathBuf::from("lib/libvec.so.1.2");
-    let objects = device_objects(shell, &LIBRARY, &build)?;
+    let objects = device_objects(&LIBRARY, &build)?;
     let (output, source) = (fat.join(&library), sources.join("vec.c"));
-    cmd!(
-        shell,
+    cmd!(process::shell(),
         "cc -g -O2 -shared -fPIC -Wl,-soname,libvec.so.1 -o {output} {source} {objects...} -L{stub} -lamdhip64"
     )
     .run()?;
@@ -77,7 +71,7 @@ pub(super) fn build(
     }
 
     let mut programs = Vec::new();
-    let objects = &device_objects(shell, &APP, &build)?;
+    let objects = &device_objects(&APP, &build)?;
     for (name, flags) in [
         ("vecapp", ["-pie", "-fPIE"]),
         ("vecapp_nopie", ["-no-pie", "-fno-pie"]),
@@ -85,8 +79,7 @@ pub(super) fn build(
         let executable = PathBuf::from("bin").join(name);
         let (output, source) = (fat.join(&executable), sources.join("app.c"));
         let (lib, run_path) = (fat.join("lib"), "$ORIGIN/../lib");
-        cmd!(
-            shell,
+        cmd!(process::shell(),
             "cc -g -O2 {flags...} -o {output} {source} {objects...} -L{lib} -lvec -L{stub} -lamdhip64 -Wl,-rpath,{run_path}"
         )
         .run()?;
@@ -99,7 +92,7 @@ pub(super) fn build(
     let mut reference = Reference::default();
     for program in &programs {
         let scratch = work.join("fat-run");
-        let observation = runtime.run(shell, &fat, program, "gfx1100", &scratch)?;
+        let observation = runtime.run(&fat, program, "gfx1100", &scratch)?;
         reference.add(&observation, |(binary, index), dumped| {
             let units: &[Unit] = if *binary == library { &LIBRARY } else { &APP };
             let unit = &units[usize::try_from(*index)?];
@@ -118,8 +111,8 @@ pub(super) fn build(
 
     process::step("Splitting it with kpack install");
     let split = work.join("split");
-    copy_tree(shell, &fat, &split)?;
-    super::install(shell, helper, &split, reference.binaries())?;
+    copy_tree(&fat, &split)?;
+    super::install(helper, &split, reference.binaries())?;
     Ok(Project {
         fat,
         split,
@@ -145,23 +138,23 @@ impl Unit {
 }
 
 /// Assembles wrapper and bundle of each unit.
-fn device_objects(shell: &Shell, units: &[Unit], build: &Path) -> Result<Vec<PathBuf>> {
+fn device_objects(units: &[Unit], build: &Path) -> Result<Vec<PathBuf>> {
     let object = |unit: &Unit| {
         let bundle = bundle(unit.storage, &unit.code_objects()?)?;
-        assemble(shell, unit.name, &bundle, build)
+        assemble(unit.name, &bundle, build)
     };
     units.iter().map(object).collect()
 }
 
 /// Assembles the wrapper of a translation unit with its bundle, which stays in
 /// `<build>/<unit>.bundle`.
-pub(super) fn assemble(shell: &Shell, unit: &str, bundle: &[u8], build: &Path) -> Result<PathBuf> {
+pub(super) fn assemble(unit: &str, bundle: &[u8], build: &Path) -> Result<PathBuf> {
     let source = repository::root().join("tests/e2e/embedded/device.S");
     let file = build.join(format!("{unit}.bundle"));
     fs::write(&file, bundle)?;
     let object = build.join(format!("{unit}.o"));
     let name = format!("-DUNIT={unit}");
     let place = format!("-DBUNDLE=\"{}\"", file.display());
-    process::output(cmd!(shell, "cc {name} {place} -c -o {object} {source}"))?;
+    process::run!("cc {name} {place} -c -o {object} {source}")?;
     Ok(object)
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use xshell::{Cmd, Shell, cmd};
+use xshell::{Cmd, cmd};
 
 use super::hip_project::{HipTools, flags_without_rocm};
 use super::runtime::{Kind, Program, Runtime};
@@ -25,7 +25,6 @@ const CPP_WRAPPERS: usize = 2;
 
 /// Everything needed to build and run an example.
 struct Examples<'a> {
-    shell: &'a Shell,
     tools: &'a HipTools,
     runtime: &'a Runtime,
     /// The prefix with the helper and the CMake package.
@@ -35,7 +34,6 @@ struct Examples<'a> {
 
 /// Adds a line for each example.
 pub(super) fn check(
-    shell: &Shell,
     tools: &HipTools,
     runtime: &Runtime,
     kpack: &Path,
@@ -43,7 +41,6 @@ pub(super) fn check(
     table: &mut Table,
 ) {
     let examples = Examples {
-        shell,
         tools,
         runtime,
         kpack,
@@ -64,7 +61,7 @@ impl Examples<'_> {
         let cargo = |arguments: &str| {
             let words: Vec<&str> = arguments.split(' ').collect();
             let command = cmd!(
-                self.shell,
+                process::shell(),
                 "cargo {words...} --locked --manifest-path {manifest}"
             );
             self.in_place_of_rocm(command, &target)
@@ -91,10 +88,7 @@ impl Examples<'_> {
         )?;
         let helper = self.kpack.join("bin/kpack");
         let staged = self.work.join("rust-dist");
-        process::output(cmd!(
-            self.shell,
-            "{helper} stage --output-dir {staged} --messages {messages}"
-        ))?;
+        process::run!("{helper} stage --output-dir {staged} --messages {messages}")?;
         for (module, target) in RUST_MODULES
             .iter()
             .flat_map(|module| TARGETS.map(|target| (module, target)))
@@ -126,18 +120,15 @@ impl Examples<'_> {
         // Use a directory outside of the repository, or `cargo new` would find its workspace.
         let directory = tempfile::tempdir()?;
         let target = self.work.join("rust-kept");
-        let _directory = self.shell.push_dir(directory.path());
-        process::output(cmd!(self.shell, "cargo new --vcs none vector"))?;
-        let _package = self.shell.push_dir("vector");
+        let _directory = process::shell().push_dir(directory.path());
+        process::run!("cargo new --vcs none vector")?;
+        let _package = process::shell().push_dir("vector");
         let own = repository::root().join("kpack-build");
-        process::output(cmd!(
-            self.shell,
-            "cargo add --offline --build kpack-build --path {own}"
-        ))?;
+        process::run!("cargo add --offline --build kpack-build --path {own}")?;
         for file in ["build.rs", "src/add.hip", "src/main.rs"] {
-            self.shell.write_file(file, block(&text, file)?)?;
+            process::shell().write_file(file, block(&text, file)?)?;
         }
-        let run = self.in_place_of_rocm(cmd!(self.shell, "cargo run --offline"), &target);
+        let run = self.in_place_of_rocm(cmd!(process::shell(), "cargo run --offline"), &target);
         let shown = process::output(run)?;
         ensure!(shown == "64 elements\n", "the program printed {shown:?}");
         self.follows_headers(&target)?;
@@ -149,7 +140,7 @@ impl Examples<'_> {
             .context("docs/rust.md has no commands that stage")?;
         let bin = self.kpack.join("bin");
         let path = std::env::var("PATH")?;
-        let script = cmd!(self.shell, "sh -euc {staging}")
+        let script = cmd!(process::shell(), "sh -euc {staging}")
             .env("PATH", format!("{}:{path}", bin.display()))
             .env("CARGO_NET_OFFLINE", "true");
         process::output(self.in_place_of_rocm(script, &target))?;
@@ -170,19 +161,21 @@ impl Examples<'_> {
     /// Changes a header that only the device passes include, and expects new device code. Without a
     /// change, the build script must not run again.
     fn follows_headers(&self, target: &Path) -> Result<()> {
-        let source = self.shell.read_file("src/add.hip")?;
+        let source = process::shell().read_file("src/add.hip")?;
         let more = "#ifdef __HIP_DEVICE_COMPILE__\n#include \"sp $ace #1.h\"\n#else\n#define FACTOR 0\n#endif\n\
                     __global__ void times(float *a) { *a *= FACTOR; }\n";
-        self.shell
-            .write_file("src/add.hip", format!("{source}{more}"))?;
+        process::shell().write_file("src/add.hip", format!("{source}{more}"))?;
         let mut archives = Vec::new();
         for factor in ["2", "2", "33"] {
             let header = format!("#define FACTOR {factor}\n");
             // Cargo compares the times of files.
             if archives.last().is_none_or(|(last, _, _)| *last != header) {
-                self.shell.write_file("src/sp $ace #1.h", &header)?;
+                process::shell().write_file("src/sp $ace #1.h", &header)?;
             }
-            let build = cmd!(self.shell, "cargo build --offline --message-format=json");
+            let build = cmd!(
+                process::shell(),
+                "cargo build --offline --message-format=json"
+            );
             let messages = process::output(self.in_place_of_rocm(build, target))?;
             let executed = messages
                 .lines()
@@ -212,7 +205,7 @@ impl Examples<'_> {
             second.1 != third.1,
             "a header of device code changed, but the device code did not"
         );
-        self.shell.write_file("src/add.hip", source)?;
+        process::shell().write_file("src/add.hip", source)?;
         Ok(())
     }
 
@@ -223,16 +216,12 @@ impl Examples<'_> {
         let (compiler, generator) = (self.tools.compiler(), self.tools.generator());
         let prefixes = format!("{};{}", self.kpack.display(), self.runtime.prefix.display());
         let flags = flags_without_rocm();
-        process::output(cmd!(
-            self.shell,
+        process::run!(
             "cmake -S {source} -B {build} -G {generator} -DCMAKE_CXX_COMPILER={compiler} -DCMAKE_PREFIX_PATH={prefixes} -DCMAKE_CXX_FLAGS={flags}"
-        ))?;
-        process::output(cmd!(self.shell, "cmake --build {build}"))?;
+        )?;
+        process::run!("cmake --build {build}")?;
         self.runs(&build, "vector", CPP_WRAPPERS, TARGETS)?;
-        process::output(cmd!(
-            self.shell,
-            "cmake --install {build} --prefix {installed}"
-        ))?;
+        process::run!("cmake --install {build} --prefix {installed}")?;
         fs::remove_dir_all(&build)?;
         self.moved(&installed, "bin/vector", CPP_WRAPPERS)
     }
@@ -244,7 +233,7 @@ impl Examples<'_> {
         fs::remove_dir(&moved)?;
         fs::rename(staged, &moved)?;
         let helper = self.kpack.join("bin/kpack");
-        process::output(cmd!(self.shell, "{helper} verify {moved}"))?;
+        process::run!("{helper} verify {moved}")?;
         let places = [repository::root(), self.work];
         for (file, mut bytes) in super::contents(&moved)? {
             if file.extension().is_some_and(|found| found == "kpack") {
@@ -268,7 +257,7 @@ impl Examples<'_> {
     /// The code objects of an archive, decompressed.
     fn device_code(&self, archive: &Path) -> Result<Vec<u8>> {
         let helper = self.kpack.join("bin/kpack");
-        let listed = process::output(cmd!(self.shell, "{helper} list --json {archive}"))?;
+        let listed = process::run!("{helper} list --json {archive}")?;
         let listed: serde_json::Value = serde_json::from_str(&listed)?;
         let kernels = listed["kernels"].as_array();
         let kernels = kernels.with_context(|| format!("no kernels in {listed}"))?;
@@ -279,10 +268,7 @@ impl Examples<'_> {
             let name = name.with_context(|| format!("no name in {kernel}"))?;
             let target = target.with_context(|| format!("no target in {kernel}"))?;
             let file = self.work.join("code-object");
-            process::output(cmd!(
-                self.shell,
-                "{helper} extract {archive} --kernel {name} --arch {target} -o {file}"
-            ))?;
+            process::run!("{helper} extract {archive} --kernel {name} --arch {target} -o {file}")?;
             all.extend(fs::read(&file)?);
         }
         Ok(all)
@@ -303,9 +289,7 @@ impl Examples<'_> {
         let mut seen = BTreeSet::new();
         for target in targets {
             let scratch = self.work.join("run");
-            let observation = self
-                .runtime
-                .run(self.shell, prefix, &program, target, &scratch)?;
+            let observation = self.runtime.run(prefix, &program, target, &scratch)?;
             let loaded = observation
                 .events
                 .iter()

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use xshell::{Shell, cmd};
 
 use super::bundle_reader;
 use super::project::Project;
@@ -16,7 +15,6 @@ use crate::{process, repository};
 pub(super) struct HipTools {
     compiler: PathBuf,
     bundler: PathBuf,
-    cmake: PathBuf,
     generator: &'static str,
 }
 
@@ -35,19 +33,17 @@ impl HipTools {
     /// A tool is not installed.
     pub(super) fn find() -> Result<Self> {
         let program = |names: &str| {
-            names
-                .split('|')
-                .find_map(process::find_program)
+            process::find_program(names)
                 .with_context(|| format!("{} is not installed", names.replace('|', " or ")))
         };
         // clang looks for llvm-objcopy next to itself, so resolve the link in the PATH.
         let bundler = program("clang-offload-bundler-19|clang-offload-bundler")?;
         let bundler = bundler.canonicalize().unwrap_or(bundler);
         program("ld.lld-19|ld.lld").context("clang links device code with lld")?;
+        program("cmake")?;
         Ok(Self {
             compiler: program("clang++-19|clang++")?,
             bundler,
-            cmake: program("cmake")?,
             generator: match process::find_program("ninja") {
                 Some(_) => "Ninja",
                 None => {
@@ -75,20 +71,15 @@ impl HipTools {
     /// The build or install fails; the error has its output.
     pub(super) fn build_split_at_compile(
         &self,
-        shell: &Shell,
         runtime: &Runtime,
         kpack: &Path,
         work: &Path,
         prefix: &Path,
     ) -> Result<()> {
-        let linkers = linkers();
-        self.configure(shell, runtime, kpack, work, &linkers, "ON", "compile")?;
-        self.cmake(
-            shell,
-            &["--build", "build", "--parallel", "--clean-first"],
-            work,
-        )?;
-        self.install(shell, work, prefix, &[])
+        self.configure(runtime, kpack, work, "ON", "compile")?;
+        let build = work.join("build");
+        process::run!("cmake --build {build} --parallel --clean-first")?;
+        self.install(work, prefix, &[])
     }
 
     /// Builds and installs the project below `work`: unsplit, then split through the CMake
@@ -96,37 +87,31 @@ impl HipTools {
     ///
     /// # Errors
     /// The build fails, with its output, or an unsplit program does not run.
-    pub(super) fn build(
-        &self,
-        shell: &Shell,
-        runtime: &Runtime,
-        kpack: &Path,
-        work: &Path,
-    ) -> Result<Project> {
+    pub(super) fn build(&self, runtime: &Runtime, kpack: &Path, work: &Path) -> Result<Project> {
         let linkers = linkers();
         process::step(&format!(
             "Building a HIP project with {} (linkers: {})",
             self.compiler.display(),
             linkers.join(", ")
         ));
-        let fat = work.join("fat");
-        self.configure(shell, runtime, kpack, work, &linkers, "OFF", "install")?;
-        self.cmake(shell, &["--build", "build", "--parallel"], work)?;
-        self.install(shell, work, &fat, &[])?;
+        let (fat, build) = (work.join("fat"), work.join("build"));
+        self.configure(runtime, kpack, work, "OFF", "install")?;
+        process::run!("cmake --build {build} --parallel")?;
+        self.install(work, &fat, &[])?;
 
         process::step("Running it unsplit, and extracting its device code with clang's bundler");
         let programs = programs(&linkers);
         let mut reference = Reference::default();
         for program in &programs {
             let scratch = work.join("fat-run");
-            let observation = runtime.run(shell, &fat, program, "gfx1100", &scratch)?;
+            let observation = runtime.run(&fat, program, "gfx1100", &scratch)?;
             println!(
                 "   {}: {}",
                 program.executable.display(),
                 observation.stdout.trim()
             );
             reference.add(&observation, |_, bundle| {
-                let code_objects = unbundle(shell, &self.bundler, bundle, &scratch)?;
+                let code_objects = unbundle(&self.bundler, bundle, &scratch)?;
                 ensure!(
                     bundle_reader::read(bundle)? == code_objects,
                     "clang-offload-bundler and the second bundle reader disagree about {}",
@@ -138,9 +123,9 @@ impl HipTools {
 
         process::step("Installing the same build through kpack_install");
         let split = work.join("split");
-        self.configure(shell, runtime, kpack, work, &linkers, "ON", "install")?;
-        self.cmake(shell, &["--build", "build", "--parallel"], work)?;
-        self.install(shell, work, &split, &[])?;
+        self.configure(runtime, kpack, work, "ON", "install")?;
+        process::run!("cmake --build {build} --parallel")?;
+        self.install(work, &split, &[])?;
         Ok(Project {
             fat,
             split,
@@ -155,60 +140,27 @@ impl HipTools {
     ///
     /// # Errors
     /// The install fails; the error has its output.
-    pub(super) fn install(
-        &self,
-        shell: &Shell,
-        work: &Path,
-        prefix: &Path,
-        arguments: &[&str],
-    ) -> Result<()> {
-        let prefix = prefix.to_str().context("a path that is not UTF-8")?;
-        let command = [&["--install", "build", "--prefix", prefix], arguments].concat();
-        self.cmake(shell, &command, work)
+    pub(super) fn install(&self, work: &Path, prefix: &Path, arguments: &[&str]) -> Result<()> {
+        let build = work.join("build");
+        process::run!("cmake --install {build} --prefix {prefix} {arguments...}")?;
+        Ok(())
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is a variable of the project"
-    )]
     fn configure(
         &self,
-        shell: &Shell,
         runtime: &Runtime,
         kpack: &Path,
         work: &Path,
-        linkers: &[&str],
         split: &str,
         split_at: &str,
     ) -> Result<()> {
-        let source = repository::root().join("tests/e2e");
-        let compiler = self.compiler.display();
+        let (source, build) = (repository::root().join("tests/e2e"), work.join("build"));
+        let (compiler, generator) = (&self.compiler, self.generator);
         let prefixes = format!("{};{}", kpack.display(), runtime.prefix.display());
-        let arguments = [
-            "-S".to_owned(),
-            source.display().to_string(),
-            "-B".to_owned(),
-            "build".to_owned(),
-            "-G".to_owned(),
-            self.generator.to_owned(),
-            "-DCMAKE_BUILD_TYPE=RelWithDebInfo".to_owned(),
-            format!("-DCMAKE_CXX_COMPILER={compiler}"),
-            format!("-DCMAKE_PREFIX_PATH={prefixes}"),
-            format!("-DLINKERS={}", linkers.join(";")),
-            format!("-DSPLIT={split}"),
-            format!("-DKPACK_SPLIT_AT={split_at}"),
-        ];
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        self.cmake(shell, &arguments, work)
-    }
-
-    fn cmake(&self, shell: &Shell, arguments: &[&str], work: &Path) -> Result<()> {
-        std::fs::create_dir_all(work)?;
-        let _directory = shell.push_dir(work);
-        let cmake = &self.cmake;
-        let command = cmd!(shell, "{cmake} {arguments...}");
-        println!("$ {command}");
-        process::output(command)?;
+        let linkers = linkers().join(";");
+        process::run!(
+            "cmake -S {source} -B {build} -G {generator} -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER={compiler} -DCMAKE_PREFIX_PATH={prefixes} -DLINKERS={linkers} -DSPLIT={split} -DKPACK_SPLIT_AT={split_at}"
+        )?;
         Ok(())
     }
 }
@@ -221,12 +173,8 @@ pub(super) fn flags_without_rocm() -> String {
 
 /// The linkers that are installed.
 fn linkers() -> Vec<&'static str> {
-    let here = |programs: &str| {
-        programs
-            .split('|')
-            .any(|p| process::find_program(p).is_some())
-    };
-    let all = LINKERS.iter().filter(|(_, programs)| here(programs));
+    let all = LINKERS.iter();
+    let all = all.filter(|(_, programs)| process::find_program(programs).is_some());
     all.map(|(linker, _)| *linker).collect()
 }
 

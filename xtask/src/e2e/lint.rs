@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use crate::process;
 
@@ -20,8 +20,8 @@ pub(super) fn is_available() -> bool {
 ///
 /// # Errors
 /// The linter cannot be run.
-pub(super) fn lint(shell: &Shell, file: &Path) -> Result<Messages> {
-    let command = cmd!(shell, "eu-elflint --gnu-ld {file}");
+pub(super) fn lint(file: &Path) -> Result<Messages> {
+    let command = cmd!(process::shell(), "eu-elflint --gnu-ld {file}");
     let shown = command.to_string();
     // It exits with 1 if it has any messages.
     let output = command

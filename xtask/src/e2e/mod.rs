@@ -24,10 +24,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use walkdir::WalkDir;
-use xshell::{Shell, cmd};
 
 use crate::{bootstrap, corpus, dist, process, repository};
 use check::{Checker, Counts};
@@ -72,28 +71,23 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             None
         }
     };
-    let shell = repository::shell()?;
-    let work = repository::target_directory().join("e2e");
-    let _ = fs::remove_dir_all(&work);
-    fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
+    let work = repository::empty_directory("e2e")?;
 
-    let built = dist::Built::new(&shell)?;
+    let built = dist::Built::new()?;
     let kpack = work.join("kpack");
     dist::fill(&kpack, Path::new("lib"), &built)?;
     let helper = kpack.join("bin/kpack");
-    let runtime = Runtime::build(&shell, &work.join("hip"), &kpack)?;
+    let runtime = Runtime::build(&work.join("hip"), &kpack)?;
     let project = match &tools {
-        Some(tools) => tools.build(&shell, &runtime, &kpack, &work)?,
-        None => embedded::build(&shell, &runtime, &helper, &work)?,
+        Some(tools) => tools.build(&runtime, &kpack, &work)?,
+        None => embedded::build(&runtime, &helper, &work)?,
     };
 
     let mut table = Table::default();
     let run = Run {
-        shell: &shell,
         project: &project,
         work: &work,
         checker: Checker {
-            shell: &shell,
             runtime: &runtime,
             helper: &helper,
             programs: &project.programs,
@@ -107,7 +101,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         process::step("Checking the README's CMake example");
         table.add(
             "the README's CMake example",
-            readme::check(&shell, tools, &runtime, &kpack, &work.join("readme")),
+            readme::check(tools, &runtime, &kpack, &work.join("readme")),
         );
     }
     for treatment in Treatment::ALL {
@@ -121,23 +115,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         }
     }
-    artifacts::check(
-        &shell,
-        &runtime,
-        &helper,
-        &work.join("artifacts"),
-        &mut table,
-    );
+    artifacts::check(&runtime, &helper, &work.join("artifacts"), &mut table);
     if let Some(tools) = &tools {
         run.split_at_compile(tools, &kpack, &mut table);
         let work = work.join("examples");
         fs::create_dir_all(&work)?;
-        examples::check(&shell, tools, &runtime, &kpack, &work, &mut table);
+        examples::check(tools, &runtime, &kpack, &work, &mut table);
     }
     if options.corpus {
         for library in corpus::libraries()? {
             let work = work.join("corpus");
-            let checked = real_libraries::check(&shell, &kpack, &library, &work, &mut table);
+            let checked = real_libraries::check(&kpack, &library, &work, &mut table);
             if let Err(error) = checked {
                 table.add(library.name(), Err(error));
             }
@@ -151,7 +139,6 @@ const KPACKS: &str = "lib/.kpack";
 
 /// State shared by all checks.
 struct Run<'a> {
-    shell: &'a Shell,
     project: &'a Project,
     work: &'a Path,
     checker: Checker<'a>,
@@ -178,7 +165,7 @@ impl Run<'_> {
         process::step("Checking cmake --install --strip");
         let prefix = self.work.join("cmake-strip");
         let outcome = tools
-            .install(self.shell, self.work, &prefix, &["--strip"])
+            .install(self.work, &prefix, &["--strip"])
             .and_then(|()| Ok(counted(self.checker.check(&prefix)?)));
         table.add("cmake --install --strip", outcome);
     }
@@ -190,10 +177,10 @@ impl Run<'_> {
         let prefix = self.work.join("split-at-compile");
         let runtime = self.checker.runtime;
         let outcome = tools
-            .build_split_at_compile(self.shell, runtime, kpack, self.work, &prefix)
+            .build_split_at_compile(runtime, kpack, self.work, &prefix)
             .and_then(|()| {
                 let (linked, objects) = (self.project.split.join(KPACKS), prefix.join(KPACKS));
-                process::output(cmd!(self.shell, "diff -r {linked} {objects}"))?;
+                process::run!("diff -r {linked} {objects}")?;
                 Ok(counted(self.checker.check(&prefix)?))
             });
         table.add("objects split as they are compiled", outcome);
@@ -221,7 +208,7 @@ impl Run<'_> {
             .treated_copy(&self.project.fat, treatment, "fat")
             .and_then(|fat| {
                 let split = self.work.join("before");
-                copy_tree(self.shell, &fat, &split)?;
+                copy_tree(&fat, &split)?;
                 self.install(&split)?;
                 self.check_all(&split, &fat, Some(treatment))
             });
@@ -250,10 +237,10 @@ impl Run<'_> {
         for binary in self.project.reference.binaries() {
             let mut known = lint::Messages::new();
             for fat in fat {
-                known.extend(lint::lint(self.shell, &fat.join(binary))?);
+                known.extend(lint::lint(&fat.join(binary))?);
             }
             let file = split.join(binary);
-            lint::nothing_new(&file, &lint::lint(self.shell, &file)?, &known)?;
+            lint::nothing_new(&file, &lint::lint(&file)?, &known)?;
         }
         Ok(", lint".to_owned())
     }
@@ -263,20 +250,18 @@ impl Run<'_> {
             return Ok(String::new());
         }
         let (binary, function) = &self.project.debugged;
-        Ok(
-            match debugger_finds(self.shell, &prefix.join(binary), function)? {
-                Some(()) => ", debug file found by gdb".to_owned(),
-                None => ", debug file NOT CHECKED (no gdb)".to_owned(),
-            },
-        )
+        Ok(match debugger_finds(&prefix.join(binary), function)? {
+            Some(()) => ", debug file found by gdb".to_owned(),
+            None => ", debug file NOT CHECKED (no gdb)".to_owned(),
+        })
     }
 
     /// Copies `prefix` and applies `treatment` to every binary with device code.
     fn treated_copy(&self, prefix: &Path, treatment: Treatment, name: &str) -> Result<PathBuf> {
         let copy = self.work.join(format!("treated-{name}"));
-        copy_tree(self.shell, prefix, &copy)?;
+        copy_tree(prefix, &copy)?;
         for binary in self.project.reference.binaries() {
-            treatment.apply(self.shell, &copy.join(binary))?;
+            treatment.apply(&copy.join(binary))?;
         }
         Ok(copy)
     }
@@ -284,7 +269,7 @@ impl Run<'_> {
     /// Runs `kpack install` for every binary of `prefix`.
     fn install(&self, prefix: &Path) -> Result<()> {
         let files = self.project.reference.binaries();
-        install(self.shell, self.checker.helper, prefix, files)
+        install(self.checker.helper, prefix, files)
     }
 
     fn idempotent(&self) -> Result<String> {
@@ -296,7 +281,7 @@ impl Run<'_> {
 
     fn same_by_helper(&self) -> Result<String> {
         let prefix = self.work.join("by-helper");
-        copy_tree(self.shell, &self.project.fat, &prefix)?;
+        copy_tree(&self.project.fat, &prefix)?;
         self.install(&prefix)?;
         let files = contents(&prefix)?;
         same_files(&contents(&self.project.split)?, &files)?;
@@ -306,16 +291,12 @@ impl Run<'_> {
 
 /// Runs `kpack install` for files of a prefix.
 fn install<'a>(
-    shell: &Shell,
     helper: &Path,
     prefix: &Path,
     files: impl IntoIterator<Item = &'a Path>,
 ) -> Result<()> {
     let files: Vec<&Path> = files.into_iter().collect();
-    process::output(cmd!(
-        shell,
-        "{helper} install --prefix {prefix} --module {MODULE} {files...}"
-    ))?;
+    process::run!("{helper} install --prefix {prefix} --module {MODULE} {files...}")?;
     Ok(())
 }
 

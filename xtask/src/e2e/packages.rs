@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::package_root::PackageRoot;
 use walkdir::WalkDir;
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use super::hip_project::HipTools;
 use super::readme;
@@ -42,15 +42,14 @@ target_link_libraries(static PRIVATE rocm-kpack::rocm_kpack_static)
 ///
 /// # Errors
 /// A tool is missing, the user is not root, or something did not hold.
-pub(crate) fn check(shell: &Shell, packaged: &Packaged, work: &Path) -> Result<()> {
+pub(crate) fn check(packaged: &Packaged, work: &Path) -> Result<()> {
     let tools = HipTools::find()?;
     // In place of the HIP runtime; its loader is no matter here.
     let prefix = work.join("kpack");
     dist::fill(&prefix, Path::new("lib"), &packaged.built)?;
     let check = Check {
-        shell,
         tools: &tools,
-        runtime: &Runtime::build(shell, &work.join("hip"), &prefix)?,
+        runtime: &Runtime::build(&work.join("hip"), &prefix)?,
         packaged,
     };
     let mut table = Table::default();
@@ -69,7 +68,6 @@ pub(crate) fn check(shell: &Shell, packaged: &Packaged, work: &Path) -> Result<(
 }
 
 struct Check<'a> {
-    shell: &'a Shell,
     tools: &'a HipTools,
     /// What the README's example is linked with.
     runtime: &'a Runtime,
@@ -92,11 +90,10 @@ impl Check<'_> {
         let dependencies = self.install_dependencies(packages, &root)?;
 
         let directory = root.file("");
-        let shell = self.shell;
-        process::output(cmd!(shell, "chroot {directory} /usr/bin/kpack --version"))?;
+        process::run!("chroot {directory} /usr/bin/kpack --version")?;
         self.build_with_loader(packages.system, &root, &work.join("program"))?;
-        process::output(cmd!(shell, "chroot {directory} /tmp/shared"))?;
-        process::output(cmd!(shell, "chroot {directory} /tmp/static"))?;
+        process::run!("chroot {directory} /tmp/shared")?;
+        process::run!("chroot {directory} /tmp/static")?;
         self.readme(&root.file("usr"), &work.join("readme"))?;
         Ok(format!(
             "{files} files; all runs with {dependencies} alone; the README's example is built"
@@ -109,8 +106,8 @@ impl Check<'_> {
         let format = "%{NAME}";
         for package in &packages.files {
             let name = match packages.system {
-                System::Deb => cmd!(self.shell, "dpkg-deb --field {package} Package"),
-                System::Rpm => cmd!(self.shell, "rpm -qp --queryformat {format} {package}"),
+                System::Deb => cmd!(process::shell(), "dpkg-deb --field {package} Package"),
+                System::Rpm => cmd!(process::shell(), "rpm -qp --queryformat {format} {package}"),
             };
             let name = process::output(name)?;
             let documents = root.file("usr/share/doc").join(name.trim());
@@ -133,8 +130,11 @@ impl Check<'_> {
         let mut names = BTreeSet::new();
         for package in &packages.files {
             let listed = match packages.system {
-                System::Deb => cmd!(self.shell, "dpkg-deb --field {package} Depends"),
-                System::Rpm => cmd!(self.shell, "rpm --query --package {package} --requires"),
+                System::Deb => cmd!(process::shell(), "dpkg-deb --field {package} Depends"),
+                System::Rpm => cmd!(
+                    process::shell(),
+                    "rpm --query --package {package} --requires"
+                ),
             };
             // `libc6 (>= 2.34), libgcc-s1 (>= 4.2)`, or a line `libc.so.6(GLIBC_2.34)(64bit)`.
             for dependency in process::output(listed)?.split([',', '\n']) {
@@ -149,8 +149,8 @@ impl Check<'_> {
         ensure!(!names.is_empty(), "the packages need no C library");
         for name in &names {
             let files = match packages.system {
-                System::Deb => process::output(cmd!(self.shell, "dpkg --listfiles {name}"))?,
-                System::Rpm => process::output(cmd!(self.shell, "cc -print-file-name={name}"))?,
+                System::Deb => process::run!("dpkg --listfiles {name}")?,
+                System::Rpm => process::run!("cc -print-file-name={name}")?,
             };
             let libraries = files.lines().map(Path::new);
             for library in libraries.filter(|file| is_library(file)) {
@@ -162,13 +162,12 @@ impl Check<'_> {
         }
         // The dynamic linker finds the libraries through its cache.
         let directory = root.file("");
-        process::output(cmd!(self.shell, "chroot {directory} /sbin/ldconfig"))?;
+        process::run!("chroot {directory} /sbin/ldconfig")?;
         Ok(names.into_iter().collect::<Vec<_>>().join(", "))
     }
 
     /// Builds a C program with the development package, and puts it into `/tmp` of the root.
     fn build_with_loader(&self, system: System, root: &PackageRoot, work: &Path) -> Result<()> {
-        let shell = self.shell;
         fs::create_dir_all(work)?;
         fs::write(work.join("program.c"), PROGRAM)?;
         fs::write(work.join("CMakeLists.txt"), PROJECT)?;
@@ -178,11 +177,10 @@ impl Check<'_> {
             .join(system.libdir())
             .join("cmake/rocm-kpack");
         let build = work.join("build");
-        process::output(cmd!(
-            shell,
+        process::run!(
             "cmake -S {work} -B {build} -Drocm-kpack_DIR={package} -DCMAKE_SKIP_RPATH=ON"
-        ))?;
-        process::output(cmd!(shell, "cmake --build {build}"))?;
+        )?;
+        process::run!("cmake --build {build}")?;
         for program in ["shared", "static"] {
             fs::copy(build.join(program), root.file("tmp").join(program))?;
         }
@@ -190,22 +188,19 @@ impl Check<'_> {
     }
 
     fn readme(&self, prefix: &Path, work: &Path) -> Result<String> {
-        readme::check(self.shell, self.tools, self.runtime, prefix, work)
+        readme::check(self.tools, self.runtime, prefix, work)
     }
 
     /// The wheel, for those who call the command, those whose project is built with scikit-build-core,
     /// and those who call CMake.
     fn wheel(&self, work: &Path) -> Result<String> {
-        let (shell, wheel) = (self.shell, &self.packaged.wheel);
+        let wheel = &self.packaged.wheel;
         let environment = work.join("environment");
-        process::output(cmd!(shell, "python3 -m venv --without-pip {environment}"))?;
+        process::run!("python3 -m venv --without-pip {environment}")?;
         let python = environment.join("bin/python");
-        process::output(cmd!(
-            shell,
-            "pip3 --python {python} install --no-index {wheel}"
-        ))?;
+        process::run!("pip3 --python {python} install --no-index {wheel}")?;
         let kpack = environment.join("bin/kpack");
-        let version = process::output(cmd!(shell, "{kpack} --version"))?;
+        let version = process::run!("{kpack} --version")?;
 
         let project = work.join("project");
         readme::write_project(&project)?;
@@ -221,7 +216,10 @@ impl Check<'_> {
         )?;
         let made = work.join("vec");
         process::output(readme::with_stubs(
-            cmd!(shell, "pip3 wheel --no-deps --wheel-dir {made} {project}"),
+            cmd!(
+                process::shell(),
+                "pip3 wheel --no-deps --wheel-dir {made} {project}"
+            ),
             self.tools,
             self.runtime,
         ))?;
@@ -229,16 +227,10 @@ impl Check<'_> {
             .next()
             .context("pip made no wheel")??
             .path();
-        process::output(cmd!(shell, "python3 -m zipfile -e {vec} {made}"))?;
-        process::output(cmd!(
-            shell,
-            "{kpack} verify {made} --arch gfx1100 --arch gfx942"
-        ))?;
+        process::run!("python3 -m zipfile -e {vec} {made}")?;
+        process::run!("{kpack} verify {made} --arch gfx1100 --arch gfx942")?;
 
-        let prefix = process::output(cmd!(
-            shell,
-            "{python} -c 'import kpack; print(kpack.PREFIX)'"
-        ))?;
+        let prefix = process::run!("{python} -c 'import kpack; print(kpack.PREFIX)'")?;
         self.readme(Path::new(prefix.trim()), &work.join("readme"))?;
         Ok(format!(
             "{} runs; the README's example is built by scikit-build-core and by CMake",

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use xshell::{Cmd, Shell, cmd};
+use xshell::{Cmd, cmd};
 
 use super::hip_project::{HipTools, flags_without_rocm};
 use super::runtime::Runtime;
@@ -18,7 +18,6 @@ const PREFIX: &str = "/opt/kpack";
 /// # Errors
 /// The example is missing, fails, or does not install what the README says.
 pub(super) fn check(
-    shell: &Shell,
     tools: &HipTools,
     runtime: &Runtime,
     kpack: &Path,
@@ -32,8 +31,12 @@ pub(super) fn check(
     );
     let script = script.replace(PREFIX, &kpack.display().to_string());
 
-    let _directory = shell.push_dir(work);
-    let shown = process::output(with_stubs(cmd!(shell, "sh -euc {script}"), tools, runtime))?;
+    let _directory = process::shell().push_dir(work);
+    let shown = process::output(with_stubs(
+        cmd!(process::shell(), "sh -euc {script}"),
+        tools,
+        runtime,
+    ))?;
     let (_, described) = example
         .split_once("`out` now has")
         .context("README.md does not say what is installed")?;

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use xshell::{Shell, cmd};
 
 use super::check::Checker;
 use super::real::rig::Rig;
@@ -18,7 +17,6 @@ use crate::process;
 
 /// One library, unsplit and split.
 struct Case<'a> {
-    shell: &'a Shell,
     /// Path in the prefixes.
     file: PathBuf,
     fat: PathBuf,
@@ -26,7 +24,7 @@ struct Case<'a> {
     /// The linter's messages about the unsplit library.
     known: lint::Messages,
     /// The real HIP runtime, if it is installed and the library is for it.
-    rig: Option<Rig<'a>>,
+    rig: Option<Rig>,
     checker: Checker<'a>,
 }
 
@@ -35,13 +33,7 @@ struct Case<'a> {
 ///
 /// # Errors
 /// The unsplit library does not load.
-pub(super) fn check(
-    shell: &Shell,
-    kpack: &Path,
-    library: &Library,
-    work: &Path,
-    table: &mut Table,
-) -> Result<()> {
+pub(super) fn check(kpack: &Path, library: &Library, work: &Path, table: &mut Table) -> Result<()> {
     let name = library.name();
     let helper = &kpack.join("bin/kpack");
     process::step(&format!("Splitting {name} of {}", library.package));
@@ -53,31 +45,25 @@ pub(super) fn check(
         fs::create_dir_all(prefix.join("bin"))?;
         fs::copy(&library.path, prefix.join(&file))
             .with_context(|| format!("copying {}", library.path.display()))?;
-        build_loader(shell, &prefix.join("bin/load"))?;
+        build_loader(&prefix.join("bin/load"))?;
     }
-    let runtime = stub_libraries::build(shell, &library.path, &work.join("stubs"), kpack)?;
+    let runtime = stub_libraries::build(&library.path, &work.join("stubs"), kpack)?;
     let programs = [Program {
         executable: "bin/load".into(),
         libraries: vec![file.clone()],
     }];
     let scratch = work.join("scratch");
     let mut reference = Reference::default();
-    let observation = runtime.run(shell, &fat, &programs[0], "gfx90a", &scratch)?;
-    reference.add(&observation, |_, bundle| {
-        let code_objects = bundle_reader::read(bundle)?;
-        fs::remove_file(bundle)?;
-        Ok(code_objects)
-    })?;
+    let observation = runtime.run(&fat, &programs[0], "gfx90a", &scratch)?;
+    reference.add(&observation, |_, bundle| bundle_reader::take(bundle))?;
 
     let case = Case {
-        shell,
-        known: lint::lint(shell, &fat.join(&file))?,
-        rig: Rig::find(shell, &library.path, &work.join("rig"))?,
+        known: lint::lint(&fat.join(&file))?,
+        rig: Rig::find(&library.path, &work.join("rig"))?,
         file,
         fat,
         split,
         checker: Checker {
-            shell,
             runtime: &runtime,
             helper,
             programs: &programs,
@@ -111,13 +97,12 @@ impl Case<'_> {
         let target = self.checker.reference.targets().into_iter().find(in_all);
         let target = target.context("no target is in all wrappers")?;
         let copy = self.split.with_file_name("joined");
-        copy_tree(self.shell, &self.split, &copy)?;
+        copy_tree(&self.split, &copy)?;
         let (file, fat) = (copy.join(&self.file), self.fat.join(&self.file));
-        process::output(cmd!(
-            self.shell,
+        process::run!(
             "{helper} join --quiet --prefix {copy} --arch {target} --against {fat} {file}"
-        ))?;
-        lint::nothing_new(&file, &lint::lint(self.shell, &file)?, &self.known)?;
+        )?;
+        lint::nothing_new(&file, &lint::lint(&file)?, &self.known)?;
         fs::remove_dir_all(copy.join("lib/.kpack"))?;
         let Checker {
             runtime,
@@ -125,13 +110,9 @@ impl Case<'_> {
             scratch,
             ..
         } = self.checker;
-        let observation = runtime.run(self.shell, &copy, &programs[0], target, scratch)?;
+        let observation = runtime.run(&copy, &programs[0], target, scratch)?;
         let mut joined = Reference::default();
-        joined.add(&observation, |_, bundle| {
-            let code_objects = bundle_reader::read(bundle)?;
-            fs::remove_file(bundle)?;
-            Ok(code_objects)
-        })?;
+        joined.add(&observation, |_, bundle| bundle_reader::take(bundle))?;
         ensure!(joined.programs == self.checker.reference.programs);
         ensure!(joined.wrappers.keys().eq(wrappers.keys()));
         for (wrapper, code) in &joined.wrappers {
@@ -159,27 +140,27 @@ impl Case<'_> {
     }
 
     fn check_split(&self, helper: &Path) -> Result<String> {
-        install(self.shell, helper, &self.split, [self.file.as_path()])?;
+        install(helper, &self.split, [self.file.as_path()])?;
         let file = self.split.join(&self.file);
         self.checker.verify(&file, &self.fat.join(&self.file))?;
-        lint::nothing_new(&file, &lint::lint(self.shell, &file)?, &self.known)?;
+        lint::nothing_new(&file, &lint::lint(&file)?, &self.known)?;
         let counts = self.checker.check(&self.split)?;
         Ok(counted(counts) + ", verified against the original, lint")
     }
 
     fn check_treated(&self, treatment: Treatment) -> Result<String> {
         let copy = self.split.with_file_name("treated");
-        copy_tree(self.shell, &self.split, &copy)?;
+        copy_tree(&self.split, &copy)?;
         let file = copy.join(&self.file);
-        treatment.apply(self.shell, &file)?;
-        let messages = lint::lint(self.shell, &file)?;
+        treatment.apply(&file)?;
+        let messages = lint::lint(&file)?;
         if !messages.is_subset(&self.known) {
             // The split is not to blame for what the tool does to the unsplit library. The library is
             // large, so look only after a failure.
             let fat = self.split.with_file_name("treated-fat");
-            copy_tree(self.shell, &self.fat, &fat)?;
-            treatment.apply(self.shell, &fat.join(&self.file))?;
-            let mut known = lint::lint(self.shell, &fat.join(&self.file))?;
+            copy_tree(&self.fat, &fat)?;
+            treatment.apply(&fat.join(&self.file))?;
+            let mut known = lint::lint(&fat.join(&self.file))?;
             fs::remove_dir_all(&fat)?;
             known.extend(self.known.iter().cloned());
             lint::nothing_new(&file, &messages, &known)?;
@@ -194,8 +175,8 @@ impl Case<'_> {
 }
 
 /// Builds a program that loads the libraries that it is given.
-pub(super) fn build_loader(shell: &Shell, output: &Path) -> Result<()> {
+pub(super) fn build_loader(output: &Path) -> Result<()> {
     let source = crate::repository::root().join("tests/e2e/load.c");
-    process::output(cmd!(shell, "cc -O2 -o {output} {source} -ldl"))?;
+    process::run!("cc -O2 -o {output} {source} -ldl")?;
     Ok(())
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use ring::digest::{SHA256, digest};
-use xshell::{Shell, cmd};
 
 use super::runtime::{Event, Kind, Observation};
 use crate::process;
@@ -212,20 +211,14 @@ fn runs_on(target: &str, isa: &str) -> bool {
 ///
 /// # Errors
 /// The tool cannot read it.
-pub(super) fn unbundle(
-    shell: &Shell,
-    bundler: &Path,
-    bundle: &Path,
-    scratch: &Path,
-) -> Result<CodeObjects> {
-    let list = process::output(cmd!(shell, "{bundler} --list --type=o --input={bundle}"))?;
+pub(super) fn unbundle(bundler: &Path, bundle: &Path, scratch: &Path) -> Result<CodeObjects> {
+    let list = process::run!("{bundler} --list --type=o --input={bundle}")?;
     let mut code_objects = CodeObjects::new();
     for entry in list.lines().filter(|entry| !entry.starts_with("host-")) {
         let output = scratch.join("code-object");
-        process::output(cmd!(
-            shell,
+        process::run!(
             "{bundler} --unbundle --type=o --targets={entry} --input={bundle} --output={output}"
-        ))?;
+        )?;
         let (_, target) = entry
             .rsplit_once("--")
             .with_context(|| format!("no target in the bundle entry ID `{entry}`"))?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use super::reference::CodeObject;
 use crate::{process, repository};
@@ -66,15 +66,14 @@ pub(super) enum Kind {
 
 impl Runtime {
     /// Builds it in `prefix`, with the loader of the prefix `kpack`.
-    pub(super) fn build(shell: &Shell, prefix: &Path, kpack: &Path) -> Result<Self> {
+    pub(super) fn build(prefix: &Path, kpack: &Path) -> Result<Self> {
         process::step("Building the stub HIP runtime, libamdhip64.so");
         let library = prefix.join("lib");
         fs::create_dir_all(&library)?;
         let source = source();
         let file = library.join("libamdhip64.so.6");
         let loader = add_loader(kpack, &library)?;
-        cmd!(
-            shell,
+        cmd!(process::shell(),
             "cc -std=c11 -Wall -Wextra -O2 -fPIC -shared -Wl,-soname,libamdhip64.so.6 -o {file} {source} {loader...} -ldl"
         )
         .run()?;
@@ -94,7 +93,6 @@ impl Runtime {
     /// The program fails (the error has what it printed), or its report cannot be read.
     pub(super) fn run(
         &self,
-        shell: &Shell,
         prefix: &Path,
         program: &Program,
         agent: &str,
@@ -110,7 +108,7 @@ impl Runtime {
         let libraries: Vec<PathBuf> = program.libraries.iter().map(|l| prefix.join(l)).collect();
         let arguments = &libraries;
         let (stdout, stderr) = process::both_outputs(
-            cmd!(shell, "{executable} {arguments...}")
+            cmd!(process::shell(), "{executable} {arguments...}")
                 .env("LD_LIBRARY_PATH", self.prefix.join("lib"))
                 .env("ROCM_KPACK_DEBUG", "1")
                 .env("LD_BIND_NOW", "1")

@@ -10,7 +10,6 @@ use anyhow::{Context, Result};
 use object::read::ReadCache;
 use object::read::elf::{ElfFile64, FileHeader, Sym};
 use object::{Endianness, elf};
-use xshell::{Shell, cmd};
 
 use super::runtime::{self, Runtime};
 use crate::process;
@@ -36,7 +35,7 @@ const REGISTER: &str = "__hipRegisterFatBinary";
 ///
 /// # Errors
 /// A library cannot be read, or the compiler fails.
-pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) -> Result<Runtime> {
+pub(super) fn build(library: &Path, prefix: &Path, kpack: &Path) -> Result<Runtime> {
     let directory = prefix.join("lib");
     fs::create_dir_all(&directory)?;
     let needs = Needs::of(library).with_context(|| library.display().to_string())?;
@@ -47,7 +46,7 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) 
         if library.with_file_name(name).exists() {
             continue;
         }
-        let found = process::output(cmd!(shell, "cc -print-file-name={name}"))?;
+        let found = process::run!("cc -print-file-name={name}")?;
         let found = Path::new(found.trim());
         if found.is_absolute() && !is_rocm(name, found)? {
             continue;
@@ -69,10 +68,7 @@ pub(super) fn build(shell: &Shell, library: &Path, prefix: &Path, kpack: &Path) 
             flags.push(format!("-Wl,--version-script={}", versions_file.display()));
         }
         let output = directory.join(name);
-        process::output(cmd!(
-            shell,
-            "cc -w -fno-builtin -shared -fPIC -o {output} {sources...} {flags...} -ldl"
-        ))?;
+        process::run!("cc -w -fno-builtin -shared -fPIC -o {output} {sources...} {flags...} -ldl")?;
     }
     Ok(Runtime {
         prefix: prefix.to_owned(),

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use xshell::{Shell, cmd};
 
 use crate::process;
 
@@ -45,63 +44,49 @@ impl Treatment {
         }
     }
 
-    /// Paths of the programs that it runs; `Err` has the name of a missing one.
-    fn programs(self) -> Result<Vec<PathBuf>, &'static str> {
-        let names: &[&str] = match self {
-            Self::GnuStrip => &["strip"],
-            Self::LlvmStrip => &["llvm-strip-19|llvm-strip"],
-            Self::EuStrip => &["eu-strip"],
-            Self::DebugLink => &["objcopy"],
-            Self::Patchelf => &["patchelf"],
-        };
-        names
-            .iter()
-            .map(|&names| {
-                names
-                    .split('|')
-                    .find_map(process::find_program)
-                    .ok_or(names)
-            })
-            .collect()
+    /// The program that it runs, by its possible names.
+    fn program(self) -> &'static str {
+        match self {
+            Self::GnuStrip => "strip",
+            Self::LlvmStrip => "llvm-strip-19|llvm-strip",
+            Self::EuStrip => "eu-strip",
+            Self::DebugLink => "objcopy",
+            Self::Patchelf => "patchelf",
+        }
     }
 
     /// The name of a missing program.
     pub(super) fn missing_program(self) -> Option<&'static str> {
-        self.programs().err()
+        let program = self.program();
+        process::find_program(program).is_none().then_some(program)
     }
 
     /// Treats `file` in place. Debug files go beside it, as `<file>.debug`.
     ///
     /// # Errors
     /// A tool fails; the error has what it printed.
-    pub(super) fn apply(self, shell: &Shell, file: &Path) -> Result<()> {
-        let programs = self
-            .programs()
-            .map_err(|name| anyhow::anyhow!("{name} is not installed"))?;
-        let program = &programs[0];
+    pub(super) fn apply(self, file: &Path) -> Result<()> {
+        let program = process::find_program(self.program())
+            .with_context(|| format!("{} is not installed", self.program()))?;
         let debug = debug_file(file);
         match self {
             Self::GnuStrip => {
-                process::output(cmd!(
-                    shell,
+                process::run!(
                     "{program} --strip-unneeded --remove-section=.comment --remove-section=.note {file}"
-                ))?;
+                )?;
             }
             Self::LlvmStrip => {
-                process::output(cmd!(shell, "{program} {file}"))?;
+                process::run!("{program} {file}")?;
             }
             Self::EuStrip => {
-                process::output(cmd!(shell, "{program} --remove-comment -f {debug} {file}"))?;
+                process::run!("{program} --remove-comment -f {debug} {file}")?;
             }
             Self::DebugLink => {
-                process::output(cmd!(shell, "{program} --only-keep-debug {file} {debug}"))?;
-                process::output(cmd!(
-                    shell,
-                    "{program} --strip-debug --add-gnu-debuglink={debug} {file}"
-                ))?;
+                process::run!("{program} --only-keep-debug {file} {debug}")?;
+                process::run!("{program} --strip-debug --add-gnu-debuglink={debug} {file}")?;
             }
             Self::Patchelf => {
-                process::output(cmd!(shell, "{program} --set-rpath {LONG_RUN_PATH} {file}"))?;
+                process::run!("{program} --set-rpath {LONG_RUN_PATH} {file}")?;
             }
         }
         Ok(())
@@ -124,7 +109,7 @@ fn debug_file(file: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The debug file is missing or does not match.
-pub(super) fn debugger_finds(shell: &Shell, file: &Path, function: &str) -> Result<Option<()>> {
+pub(super) fn debugger_finds(file: &Path, function: &str) -> Result<Option<()>> {
     let Some(gdb) = process::find_program("gdb") else {
         return Ok(None);
     };
@@ -134,7 +119,7 @@ pub(super) fn debugger_finds(shell: &Shell, file: &Path, function: &str) -> Resu
         file.display()
     );
     let question = format!("info line {function}");
-    let answer = process::output(cmd!(shell, "{gdb} -nx -batch -ex {question} {file}"))?;
+    let answer = process::run!("{gdb} -nx -batch -ex {question} {file}")?;
     ensure!(
         answer.lines().any(|line| line.starts_with("Line ")),
         "gdb finds no debug information for {function} of {}; it printed\n{answer}",
@@ -147,11 +132,11 @@ pub(super) fn debugger_finds(shell: &Shell, file: &Path, function: &str) -> Resu
 ///
 /// # Errors
 /// cp fails.
-pub(super) fn copy_tree(shell: &Shell, from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(to);
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
     }
-    process::output(cmd!(shell, "cp -a {from} {to}"))?;
+    process::run!("cp -a {from} {to}")?;
     Ok(())
 }

@@ -38,7 +38,7 @@ const QUICK: usize = 30;
 /// A promise was broken, or strace cannot trace here.
 pub(crate) fn run(options: &Options) -> Result<()> {
     calls::check_strace()?;
-    let kpack = repository::build_helper(&repository::shell()?)?;
+    let kpack = repository::build_helper()?;
     let scratch = tempfile::tempdir()?;
     // Other users run a copy that they may read.
     let copy = limits::open_to_all(scratch.path(), &kpack)?;

@@ -20,7 +20,6 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use kpack_tests::package_root::PackageRoot;
 use kpack_tests::require::is_root;
-use xshell::{Shell, cmd};
 
 use super::reference::CodeObject;
 use super::runtime::{Kind, Program};
@@ -89,18 +88,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         );
         return Ok(());
     }
-    let shell = repository::shell()?;
-    let work = repository::target_directory().join("real");
-    let _ = fs::remove_dir_all(&work);
-    fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
+    let work = repository::empty_directory("real")?;
     let kpack = work.join("kpack");
-    dist::fill(&kpack, Path::new("lib"), &dist::Built::new(&shell)?)?;
+    dist::fill(&kpack, Path::new("lib"), &dist::Built::new()?)?;
     let mut table = Table::default();
     let real = Real {
-        shell: &shell,
         kpack: &kpack,
         work: &work,
-        rig: Rig::build(&shell, &work.join("rig"))?,
+        rig: Rig::build(&work.join("rig"))?,
     };
     real.build()?;
     table.add("tests/real, built by hipcc", real.installed());
@@ -131,11 +126,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 struct Real<'a> {
-    shell: &'a Shell,
     /// The prefix with the helper and the CMake package.
     kpack: &'a Path,
     work: &'a Path,
-    rig: Rig<'a>,
+    rig: Rig,
 }
 
 impl Real<'_> {
@@ -151,15 +145,11 @@ impl Real<'_> {
         ];
         for (prefix, with, shim) in forms {
             let prefix = self.work.join(prefix);
-            process::output(cmd!(
-                self.shell,
+            process::run!(
                 "cmake -S {source} -B {build} -G Ninja -Wno-dev -DCMAKE_CXX_COMPILER=hipcc -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH={kpack} -DCMAKE_INSTALL_PREFIX=/opt/rocm -DUSE_KPACK={with} -DUSE_SHIM={shim}"
-            ))?;
-            process::output(cmd!(self.shell, "cmake --build {build}"))?;
-            process::output(cmd!(
-                self.shell,
-                "cmake --install {build} --prefix {prefix}"
-            ))?;
+            )?;
+            process::run!("cmake --build {build}")?;
+            process::run!("cmake --install {build} --prefix {prefix}")?;
         }
         Ok(())
     }
@@ -168,10 +158,7 @@ impl Real<'_> {
         let (fat, split) = (self.work.join("fat"), self.work.join("split"));
         let (binary, original) = (split.join(LIBRARY), fat.join(LIBRARY));
         let helper = self.kpack.join("bin/kpack");
-        process::output(cmd!(
-            self.shell,
-            "{helper} verify {binary} --against {original}"
-        ))?;
+        process::run!("{helper} verify {binary} --against {original}")?;
         let same = self.same_code(&original, &split, LIBRARY, &TARGETS)?;
         ensure!(
             same == WRAPPERS * TARGETS.len(),
@@ -215,13 +202,10 @@ impl Real<'_> {
     /// A copy of a prefix that is joined, and has no archives.
     fn joined(&self, split: &Path, name: &str, targets: &[&str]) -> Result<PathBuf> {
         let prefix = self.work.join(name);
-        copy_tree(self.shell, split, &prefix)?;
+        copy_tree(split, &prefix)?;
         let helper = self.kpack.join("bin/kpack");
         let targets = targets.iter().flat_map(|target| ["--arch", target]);
-        process::output(cmd!(
-            self.shell,
-            "{helper} join --quiet --prefix {prefix} {targets...}"
-        ))?;
+        process::run!("{helper} join --quiet --prefix {prefix} {targets...}")?;
         fs::remove_dir_all(prefix.join("lib/.kpack"))?;
         Ok(prefix)
     }
@@ -231,11 +215,11 @@ impl Real<'_> {
         process::step(&format!("Making {generator} packages, and installing them"));
         let build = self.work.join("build");
         {
-            let _directory = self.shell.push_dir(&build);
-            process::output(cmd!(self.shell, "cpack -G {generator}"))?;
+            let _directory = process::shell().push_dir(&build);
+            process::run!("cpack -G {generator}")?;
         }
         let extension = generator.to_lowercase();
-        let packages = files(&build, &extension)?;
+        let packages = repository::files_with_extension(&build, &extension)?;
         let root = PackageRoot::new(&self.work.join(format!("root-{extension}")))?;
         let [(removed, _), (kept, agent)] = TARGETS;
         let name = format!("random-runtime-{removed}");
@@ -259,7 +243,7 @@ impl Real<'_> {
             "without {name} the dynamic linker finds only\n{libraries}"
         );
         let helper = self.kpack.join("bin/kpack");
-        process::output(cmd!(self.shell, "{helper} verify {prefix} --arch {kept}"))?;
+        process::run!("{helper} verify {prefix} --arch {kept}")?;
         Ok(format!(
             "{} installed, {name} removed: {kept} still loads",
             packages.len()
@@ -274,10 +258,7 @@ impl Real<'_> {
         fs::create_dir_all(split.join("lib"))?;
         fs::copy(&installed, split.join(&file))?;
         let helper = self.kpack.join("bin/kpack");
-        process::output(cmd!(
-            self.shell,
-            "{helper} install --prefix {split} --module rocrand {file}"
-        ))?;
+        process::run!("{helper} install --prefix {split} --module rocrand {file}")?;
         let found = self.same_code(&installed, &split, &file, &ROCRAND)?;
         let all = self.joined(&split, "rocrand-joined", &ROCRAND.map(|(target, _)| target))?;
         for (target, gpu) in ROCRAND {
@@ -348,14 +329,14 @@ impl Real<'_> {
         let stubs = self.work.join("stubs");
         let library = prefix.join(file);
         let executable = stubs.join("load");
-        let runtime = stub_libraries::build(self.shell, &library, &stubs, self.kpack)?;
-        real_libraries::build_loader(self.shell, &executable)?;
+        let runtime = stub_libraries::build(&library, &stubs, self.kpack)?;
+        real_libraries::build_loader(&executable)?;
         let program = Program {
             executable,
             libraries: vec![file.into()],
         };
         let scratch = self.work.join("scratch");
-        let seen = runtime.run(self.shell, prefix, &program, agent, &scratch)?;
+        let seen = runtime.run(prefix, &program, agent, &scratch)?;
         let mut loaded = Vec::new();
         for event in &seen.events {
             match &event.kind {
@@ -368,18 +349,6 @@ impl Real<'_> {
         loaded.sort();
         Ok(loaded)
     }
-}
-
-/// The files of a directory with an extension.
-fn files(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|found| found == extension) {
-            found.push(path);
-        }
-    }
-    Ok(found)
 }
 
 /// rocRAND as Debian installs it, and its path in a prefix.

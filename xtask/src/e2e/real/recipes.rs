@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use kpack_tests::package_root::PackageRoot;
-use xshell::cmd;
 
 use super::super::readme::block;
 use super::Real;
@@ -82,10 +81,7 @@ impl Real<'_> {
         }
         fs::copy(fat, host.join(LIBRARY))?;
         let (helper, prefix) = (self.kpack.join("bin/kpack"), host.join("usr"));
-        process::output(cmd!(
-            self.shell,
-            "{helper} install --quiet --prefix {prefix} --module vec lib/libvec.so.1"
-        ))?;
+        process::run!("{helper} install --quiet --prefix {prefix} --module vec lib/libvec.so.1")?;
         let archive = format!("usr/lib/.kpack/vec_lib_{TARGET}.kpack");
         fs::rename(host.join(&archive), device.join(&archive))?;
         Ok([host, device])
@@ -107,10 +103,7 @@ impl Real<'_> {
         fs::write(scripts.join("postinst"), block(&recipe, "sh")?)?;
         fs::set_permissions(scripts.join("postinst"), Permissions::from_mode(0o755))?;
         for tree in &trees {
-            process::output(cmd!(
-                self.shell,
-                "dpkg-deb --build --root-owner-group {tree} {tree}.deb"
-            ))?;
+            process::run!("dpkg-deb --build --root-owner-group {tree} {tree}.deb")?;
         }
         Ok(trees.map(|tree| tree.with_extension("deb")))
     }
@@ -135,7 +128,7 @@ impl Real<'_> {
                 "_build_id_links none".to_owned(),
             ];
             let definitions = definitions.iter().flat_map(|text| ["--define", text]);
-            process::output(cmd!(self.shell, "rpmbuild -bb {definitions...} {file}"))?;
+            process::run!("rpmbuild -bb {definitions...} {file}")?;
         }
         Ok(trees.map(|tree| tree.with_extension("rpm")))
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use kpack_tests::require::is_root;
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use super::super::reference::CodeObject;
 use super::super::stub_libraries;
@@ -27,8 +27,7 @@ const PRIVILEGED: &str = "load-privileged";
 
 /// The stub, and a program that loads libraries.
 #[derive(Debug)]
-pub(crate) struct Rig<'a> {
-    shell: &'a Shell,
+pub(crate) struct Rig {
     directory: PathBuf,
 }
 
@@ -65,15 +64,15 @@ pub(crate) enum End {
     NotInitialized,
 }
 
-impl<'a> Rig<'a> {
+impl Rig {
     /// Builds it, if the real runtime is installed and `library` is for it.
     ///
     /// # Errors
     /// The library cannot be read, or the compiler fails.
-    pub(crate) fn find(shell: &'a Shell, library: &Path, directory: &Path) -> Result<Option<Self>> {
+    pub(crate) fn find(library: &Path, directory: &Path) -> Result<Option<Self>> {
         let is_installed = NEEDED.iter().all(|(file, _)| Path::new(file).exists());
         match is_installed && stub_libraries::is_needed(RUNTIME, library)? {
-            true => Ok(Some(Self::build(shell, directory)?)),
+            true => Ok(Some(Self::build(directory)?)),
             false => Ok(None),
         }
     }
@@ -82,24 +81,21 @@ impl<'a> Rig<'a> {
     ///
     /// # Errors
     /// The compiler fails.
-    pub(crate) fn build(shell: &'a Shell, directory: &Path) -> Result<Self> {
+    pub(crate) fn build(directory: &Path) -> Result<Self> {
         process::step("Building a stub HSA runtime for the real HIP runtime");
         let source = repository::root().join("tests/real");
         fs::create_dir_all(directory)?;
         let (code, map) = (source.join("hsa.c"), source.join("hsa.map"));
         let library = directory.join("libhsa-runtime64.so.1");
-        process::output(cmd!(
-            shell,
+        process::run!(
             "cc -std=gnu11 -Wall -Wextra -Werror -O2 -fPIC -shared -Wl,-soname,libhsa-runtime64.so.1 -Wl,--version-script={map} -o {library} {code}"
-        ))?;
+        )?;
         // A set-user-ID program ignores LD_LIBRARY_PATH, so the program itself needs the stub.
         let (code, program) = (source.join("load.c"), directory.join("load"));
-        process::output(cmd!(
-            shell,
+        process::run!(
             "cc -Wall -Wextra -Werror -O2 -o {program} {code} -Wl,--no-as-needed,-rpath,{directory} {library}"
-        ))?;
+        )?;
         Ok(Self {
-            shell,
             directory: directory.to_owned(),
         })
     }
@@ -135,7 +131,7 @@ impl<'a> Rig<'a> {
         let report = self.directory.join("report.txt");
         let privileged = self.directory.join(PRIVILEGED);
         fs::write(&report, "")?;
-        let _directory = self.shell.push_dir(&self.directory);
+        let _directory = process::shell().push_dir(&self.directory);
         let steps = execution.steps;
         let command = match execution.privileged {
             true => {
@@ -143,11 +139,11 @@ impl<'a> Rig<'a> {
                 fs::set_permissions(&privileged, Permissions::from_mode(0o4755))?;
                 // The path is relative, since others may not enter all parents of the directory.
                 cmd!(
-                    self.shell,
+                    process::shell(),
                     "setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups ./{PRIVILEGED} {library} {steps...}"
                 )
             }
-            false => cmd!(self.shell, "./load {library} {steps...}"),
+            false => cmd!(process::shell(), "./load {library} {steps...}"),
         };
         let output = command
             .env(

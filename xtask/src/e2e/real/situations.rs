@@ -112,7 +112,7 @@ pub(super) enum Code {
 }
 
 impl Situation {
-    fn run(&self, rig: &Rig<'_>, preload: Option<&Path>, library: &Path) -> Result<Outcome> {
+    fn run(&self, rig: &Rig, preload: Option<&Path>, library: &Path) -> Result<Outcome> {
         let mut steps = Vec::new();
         for step in self.steps.split(' ') {
             match step {
@@ -146,13 +146,7 @@ impl Situation {
         }
     }
 
-    fn check(
-        &self,
-        rig: &Rig<'_>,
-        variant: &Variant,
-        library: &Path,
-        fat: &Path,
-    ) -> Result<String> {
+    fn check(&self, rig: &Rig, variant: &Variant, library: &Path, fat: &Path) -> Result<String> {
         let preload = match &variant.code {
             Code::Preloaded(shim) => Some(shim.as_path()),
             _ => None,
@@ -178,7 +172,7 @@ impl Situation {
 
 /// Adds a row for each variant in each situation. `fat` is the unsplit library.
 pub(super) fn check(
-    rig: &Rig<'_>,
+    rig: &Rig,
     fat: &Path,
     variants: impl IntoIterator<Item = Variant>,
     table: &mut Table,

@@ -4,37 +4,35 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use xshell::{Cmd, Shell, cmd};
+use xshell::{Cmd, cmd};
 
 use crate::{process, repository};
 
 /// The programs of `tests/wheels/requirements.txt`, in an environment of their own.
-pub(crate) struct Tools<'a> {
-    shell: &'a Shell,
+pub(crate) struct Tools {
     directory: PathBuf,
 }
 
-impl<'a> Tools<'a> {
+impl Tools {
     /// Installs them in `directory`.
     ///
     /// # Errors
     /// The package index does not answer, or has no such version.
-    pub(crate) fn install(shell: &'a Shell, directory: PathBuf) -> Result<Self> {
+    pub(crate) fn install(directory: PathBuf) -> Result<Self> {
         process::step("Installing the tools for Python wheels");
         let requirements = repository::root().join("tests/wheels/requirements.txt");
         // Debian's own Python installs pip nowhere.
-        process::output(cmd!(shell, "python3 -m venv --without-pip {directory}"))?;
-        process::output(cmd!(
-            shell,
+        process::run!("python3 -m venv --without-pip {directory}")?;
+        process::run!(
             "pip3 --python {directory}/bin/python install --quiet --requirement {requirements}"
-        ))?;
-        Ok(Self { shell, directory })
+        )?;
+        Ok(Self { directory })
     }
 
     /// A command. It uses no index, and nothing that another run has cached.
-    pub(crate) fn program(&self, name: &str, arguments: &[&str]) -> Cmd<'a> {
+    pub(crate) fn program(&self, name: &str, arguments: &[&str]) -> Cmd<'static> {
         let program = self.directory.join("bin").join(name);
-        cmd!(self.shell, "{program} {arguments...}")
+        cmd!(process::shell(), "{program} {arguments...}")
             .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
             .env("PIP_ROOT_USER_ACTION", "ignore")
             .env("UV_CACHE_DIR", self.directory.join("uv-cache"))
@@ -84,7 +82,7 @@ impl Installer {
 
 /// A place to install packages in.
 pub(super) struct Environment<'a> {
-    tools: &'a Tools<'a>,
+    tools: &'a Tools,
     installer: Installer,
     directory: PathBuf,
     /// The directory of the packages.
@@ -96,11 +94,7 @@ impl<'a> Environment<'a> {
     ///
     /// # Errors
     /// It cannot be created.
-    pub(super) fn new(
-        tools: &'a Tools<'a>,
-        installer: Installer,
-        directory: &Path,
-    ) -> Result<Self> {
+    pub(super) fn new(tools: &'a Tools, installer: Installer, directory: &Path) -> Result<Self> {
         let _ = fs::remove_dir_all(directory);
         let packages = match installer {
             Installer::PipTarget | Installer::UvTarget => directory.to_owned(),
@@ -126,7 +120,7 @@ impl<'a> Environment<'a> {
     }
 
     /// `pip` or `uv pip` for this environment.
-    fn command(&self, action: &str) -> Cmd<'a> {
+    fn command(&self, action: &str) -> Cmd<'static> {
         match self.installer {
             Installer::PipTarget => self.tools.program("python", &["-m", "pip", action]),
             Installer::UvTarget => self.tools.program("uv", &["pip", action, "--quiet"]),

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use xshell::{Shell, cmd};
 
 pub(crate) use self::environment::Tools;
+use super::real_libraries;
 use super::table::Table;
 use crate::{bootstrap, corpus, dist, process, repository};
 
@@ -43,22 +43,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.bootstrap {
         bootstrap::install_missing()?;
     }
-    let shell = repository::shell()?;
-    let work = repository::target_directory().join("wheels");
-    let _ = fs::remove_dir_all(&work);
-    fs::create_dir_all(&work).with_context(|| work.display().to_string())?;
+    let work = repository::empty_directory("wheels")?;
     let kpack = work.join("kpack");
-    dist::fill(&kpack, Path::new("lib"), &dist::Built::new(&shell)?)?;
+    dist::fill(&kpack, Path::new("lib"), &dist::Built::new()?)?;
     // Links from uv's cache must stay in one file system.
-    let tools = Tools::install(&shell, work.join("tools"))?;
+    let tools = Tools::install(work.join("tools"))?;
     let wheels = Wheels {
-        shell: &shell,
         kpack: &kpack,
         tools: &tools,
         load: work.join("load"),
     };
-    let (load, source) = (&wheels.load, repository::root().join("tests/e2e/load.c"));
-    process::output(cmd!(shell, "cc -O2 -o {load} {source} -ldl"))?;
+    real_libraries::build_loader(&wheels.load)?;
 
     let mut table = Table::default();
     for package in PUBLISHED {
@@ -70,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn published(wheels: &Wheels<'_>, package: &str, work: &Path, table: &mut Table) -> Result<()> {
     process::step(&format!("Splitting the wheel of {package}"));
-    let file = corpus::wheel(wheels.shell, package)?;
+    let file = corpus::wheel(package)?;
     let work = work.join(package);
     if let Err(error) = published::check(wheels, package, &file, &work, table) {
         table.add(package, Err(error));
@@ -82,10 +77,9 @@ fn published(wheels: &Wheels<'_>, package: &str, work: &Path, table: &mut Table)
 
 /// What all checks use.
 struct Wheels<'a> {
-    shell: &'a Shell,
     /// The prefix with the helper and the loader.
     kpack: &'a Path,
-    tools: &'a Tools<'a>,
+    tools: &'a Tools,
     /// A program that loads libraries.
     load: PathBuf,
 }
@@ -94,16 +88,10 @@ impl Wheels<'_> {
     /// Splits wheels, and verifies the results against each.
     fn split(&self, fat: &[&Path], output: &Path) -> Result<()> {
         let helper = self.kpack.join("bin/kpack");
-        process::output(cmd!(
-            self.shell,
-            "{helper} wheel split {fat...} --output-dir {output}"
-        ))?;
+        process::run!("{helper} wheel split {fat...} --output-dir {output}")?;
         for fat in fat {
             let split = files(output)?;
-            process::output(cmd!(
-                self.shell,
-                "{helper} wheel verify {split...} --against {fat}"
-            ))?;
+            process::run!("{helper} wheel verify {split...} --against {fat}")?;
         }
         Ok(())
     }

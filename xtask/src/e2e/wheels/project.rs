@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use walkdir::WalkDir;
-use xshell::cmd;
 
 use super::environment::{Environment, Installer};
 use super::{Wheels, files, name};
@@ -33,7 +32,7 @@ pub(super) fn check(
     table: &mut Table,
 ) -> Result<()> {
     process::step("Building a Python package with a HIP library, in two versions");
-    let runtime = Runtime::build(wheels.shell, &work.join("hip"), wheels.kpack)?;
+    let runtime = Runtime::build(&work.join("hip"), wheels.kpack)?;
     // The package is imported from where its library is.
     let script = work.join("import.py");
     let text = format!(
@@ -108,10 +107,9 @@ impl Project<'_> {
         let compiler = tools.compiler();
         let targets = TARGETS.map(|target| format!("--offload-arch={target}"));
         let optimization = if version == "1.0" { "-O1" } else { "-O0" };
-        process::output(cmd!(
-            self.wheels.shell,
+        process::run!(
             "{compiler} -x hip -nogpuinc -nogpulib {targets...} {optimization} -fPIC -shared -I{include} -o {output} {source} -L{stub} -lamdhip64"
-        ))?;
+        )?;
         fs::write(
             information.join("METADATA"),
             format!(
@@ -141,9 +139,7 @@ impl Project<'_> {
             libraries: vec![LIBRARY.into()],
         };
         let scratch = self.work.join("scratch");
-        let seen = self
-            .runtime
-            .run(self.wheels.shell, packages, &program, agent, &scratch)?;
+        let seen = self.runtime.run(packages, &program, agent, &scratch)?;
         ensure!(seen.stdout == "4\n", "it printed {}", seen.stdout);
         Ok(seen)
     }

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use xshell::cmd;
 
 use super::environment::{Environment, Installer};
 use super::{Wheels, files, name};
@@ -246,13 +245,13 @@ impl Split<'_> {
         ];
         // What they depend on is no matter here.
         environment.install_each(&self.output, &requirements, &["--no-deps"])?;
-        let (shell, packages) = (self.wheels.shell, &environment.packages);
+        let packages = &environment.packages;
         let helper = self.wheels.kpack.join("bin/kpack");
         // It follows no links, so it gets the files that they lead to.
         let copy = work.with_extension("copy");
         let _ = fs::remove_dir_all(&copy);
-        process::output(cmd!(shell, "cp -rL {packages} {copy}"))?;
-        process::output(cmd!(shell, "{helper} verify {copy} --arch {processor}"))?;
+        process::run!("cp -rL {packages} {copy}")?;
+        process::run!("{helper} verify {copy} --arch {processor}")?;
         let mut loaded = 0;
         for library in libraries {
             for target in library.reference.targets() {
@@ -296,18 +295,14 @@ impl Library {
         let mut libraries = Vec::new();
         for file in corpus::with_device_code(&prefix)? {
             let stubs = work.join("stubs").join(name(&file));
-            let runtime = stub_libraries::build(wheels.shell, &file, &stubs, wheels.kpack)?;
+            let runtime = stub_libraries::build(&file, &stubs, wheels.kpack)?;
             let program = Program {
                 executable: wheels.load.clone(),
                 libraries: vec![file.strip_prefix(&prefix)?.to_owned()],
             };
             let mut reference = Reference::default();
-            let seen = runtime.run(wheels.shell, &prefix, &program, "gfx90a", &scratch)?;
-            reference.add(&seen, |_, bundle| {
-                let code_objects = bundle_reader::read(bundle)?;
-                fs::remove_file(bundle)?;
-                Ok(code_objects)
-            })?;
+            let seen = runtime.run(&prefix, &program, "gfx90a", &scratch)?;
+            reference.add(&seen, |_, bundle| bundle_reader::take(bundle))?;
             libraries.push(Self {
                 runtime,
                 program: [program],
@@ -326,7 +321,6 @@ impl Library {
     /// How many code objects are loaded for a GPU, all of them those of the unsplit library.
     fn loads(&self, wheels: &Wheels<'_>, packages: &Path, target: &str) -> Result<usize> {
         let checker = Checker {
-            shell: wheels.shell,
             runtime: &self.runtime,
             helper: &wheels.kpack.join("bin/kpack"),
             programs: &self.program,
