@@ -1,7 +1,7 @@
 //! Archives: what is written is read again, the same entries give the same bytes, and no bytes
 //! make the reader panic, allocate without measure, or return wrong data.
 
-use std::io::{Cursor, Write};
+use std::io::{Cursor, Read, Seek, Write};
 
 use kpack_format::TargetId;
 use kpack_format::archive::{
@@ -23,7 +23,12 @@ fn writer(scheme: Scheme) -> ArchiveWriter<Spool> {
     ArchiveWriter::new(Cursor::new(Vec::new()), "vec_lib", &target(), scheme)
 }
 
-fn add(writer: &mut ArchiveWriter<Spool>, scheme: Scheme, kernel: &str, code: &[u8]) {
+fn add<S: Read + Write + Seek>(
+    writer: &mut ArchiveWriter<S>,
+    scheme: Scheme,
+    kernel: &str,
+    code: &[u8],
+) {
     let encoded = Encoder::new(scheme, 3)
         .unwrap()
         .encode(code, sha256(code))
@@ -603,6 +608,29 @@ proptest! {
         for scheme in SCHEMES {
             let shuffled: Vec<_> = order.iter().map(|index| KERNELS[*index]).collect();
             prop_assert_eq!(archive(scheme, &shuffled), archive(scheme, &KERNELS));
+        }
+    }
+
+    /// Of `KERNELS`, the last comes first, and the third shares the code object of the first.
+    #[test]
+    fn a_spool_in_order_becomes_the_same_archive(order in Just(vec![0usize, 1, 2, 3]).prop_shuffle()) {
+        for scheme in SCHEMES {
+            let shuffled: Vec<_> = order.iter().map(|index| KERNELS[*index]).collect();
+            let mut spool = Cursor::new(Vec::new());
+            let mut writer = ArchiveWriter::new(&mut spool, "vec_lib", &target(), scheme);
+            for (kernel, code) in &shuffled {
+                add(&mut writer, scheme, kernel, code);
+            }
+            let place = |kernel| order.iter().position(|index| *index == kernel).unwrap();
+            let in_order = place(3) < place(0).min(place(2)) && place(0).min(place(2)) < place(1);
+            prop_assert_eq!(writer.is_in_order(), in_order);
+            if in_order {
+                let written = writer.finish_in_place().unwrap();
+                let bytes = archive(scheme, &KERNELS);
+                prop_assert_eq!(written.checksum, sha256(&bytes));
+                prop_assert_eq!(written.size, bytes.len() as u64);
+                prop_assert_eq!(spool.into_inner(), bytes);
+            }
         }
     }
 

@@ -33,8 +33,13 @@ pub struct Compression<'a> {
     pub budget: &'a Budget,
 }
 
+/// Limit for compressed code objects that wait for an earlier one, in bytes.
+const EARLY: u64 = 16 << 20;
+
 /// A code object to compress.
 struct Job<'a> {
+    /// Its place in the order of reading.
+    number: usize,
     file: &'a DeviceCode,
     kernels: Vec<String>,
     target: TargetId,
@@ -57,31 +62,34 @@ pub fn compress(
         compression,
         claimed: Mutex::default(),
         encoders: Mutex::default(),
-        archives: Mutex::default(),
+        output: Mutex::default(),
     };
+    // In the order of archives, so that these need not be sorted.
+    let mut files: Vec<_> = files.iter().collect();
+    files.sort_by_key(|(name, _)| name);
     let jobs = files.iter().flat_map(|(name, file)| {
         file.code_objects(wanted, compression.scratch)
-            .map(move |code| {
-                let (wrappers, target, content) = code?;
-                interrupt::check(&file.path, "read")?;
-                progress.advance(content.size());
-                Ok(Job {
-                    file,
-                    kernels: wrappers
-                        .iter()
-                        .map(|index| KernelName::new(name, *index).to_string())
-                        .collect(),
-                    target,
-                    _permit: compression.budget.take(content.held()),
-                    content,
-                })
-            })
+            .map(move |code| (name, file, code))
+    });
+    let jobs = jobs.enumerate().map(|(number, (name, file, code))| {
+        let (wrappers, target, content) = code?;
+        interrupt::check(&file.path, "read")?;
+        progress.advance(content.size());
+        Ok(Job {
+            number,
+            file,
+            kernels: wrappers
+                .iter()
+                .map(|index| KernelName::new(name, *index).to_string())
+                .collect(),
+            target,
+            _permit: compression.budget.take(content.held()),
+            content,
+        })
     });
     let shared = parallel::try_map(jobs, |job: Result<Job<'_>, Error>| run.store(job?))?;
-    let mut archives = run
-        .archives
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
+    let output = run.output.into_inner();
+    let mut archives = output.unwrap_or_else(PoisonError::into_inner).archives;
     for shared in shared.into_iter().flatten() {
         if let Some(archive) = archives.get_mut(&shared.target) {
             for kernel in &shared.kernels {
@@ -108,14 +116,60 @@ struct Run<'a> {
     claimed: Mutex<HashSet<(TargetId, Sha256)>>,
     /// Idle encoders.
     encoders: Mutex<Vec<Encoder>>,
-    archives: Mutex<BTreeMap<TargetId, ArchiveWriter<File>>>,
+    output: Mutex<Output>,
+}
+
+/// Archives, and what is to be added to them.
+#[derive(Default)]
+struct Output {
+    archives: BTreeMap<TargetId, ArchiveWriter<File>>,
+    /// The number of the first job that has not ended.
+    next: usize,
+    /// What later jobs stored, by number.
+    early: BTreeMap<usize, Option<Addition>>,
+    early_size: u64,
+}
+
+/// A stored code object to add to an archive.
+struct Addition {
+    target: TargetId,
+    kernels: Vec<String>,
+    stored: Stored,
+}
+
+impl Addition {
+    fn size(&self) -> u64 {
+        self.stored.size()
+    }
+}
+
+impl Output {
+    fn insert(&mut self, number: usize, addition: Option<Addition>) {
+        self.early_size += addition.as_ref().map_or(0, Addition::size);
+        self.early.insert(number, addition);
+    }
+
+    /// Takes out what can be added now: in order, unless too much waits.
+    fn ready(&mut self) -> Option<Option<Addition>> {
+        let first = self.early.first_entry()?;
+        let number = *first.key();
+        if number > self.next && self.early_size <= EARLY {
+            return None;
+        }
+        let addition = first.remove();
+        self.next = self.next.max(number + 1);
+        self.early_size -= addition.as_ref().map_or(0, Addition::size);
+        Some(addition)
+    }
 }
 
 impl Run<'_> {
     /// Checks a code object and stores it compressed in its target's archive.
     fn store(&self, job: Job<'_>) -> Result<Option<Shared>, Error> {
         let checksum = job.content.checksum();
+        let number = job.number;
         if !lock(&self.claimed).insert((job.target.clone(), checksum)) {
+            self.add(number, None)?;
             return Ok(Some(Shared {
                 kernels: job.kernels,
                 target: job.target,
@@ -129,7 +183,12 @@ impl Run<'_> {
             Failure::Archive(error) => Error::archive(path, "compress", error),
             Failure::Scratch(error) => error,
         })?;
-        self.add(&job, &stored)?;
+        let addition = Addition {
+            target: job.target,
+            kernels: job.kernels,
+            stored,
+        };
+        self.add(number, Some(addition))?;
         Ok(None)
     }
 
@@ -145,18 +204,31 @@ impl Run<'_> {
         Ok(stored)
     }
 
-    fn add(&self, job: &Job<'_>, stored: &Stored) -> Result<(), Error> {
+    /// Adds what job `number` stored to its archive, and what waited for it.
+    fn add(&self, number: usize, addition: Option<Addition>) -> Result<(), Error> {
         let Compression {
             group,
             storage,
             scratch,
             ..
         } = *self.compression;
-        let (mut archives, target) = (lock(&self.archives), &job.target);
-        let archive = storage.archive(&mut archives, target.clone(), (group, target), scratch)?;
-        for kernel in &job.kernels {
-            let added = stored.add_to(archive, kernel);
-            added.map_err(|error| Error::archive(scratch, "write into", error))?;
+        let mut output = lock(&self.output);
+        output.insert(number, addition);
+        while let Some(ready) = output.ready() {
+            let Some(Addition {
+                target,
+                kernels,
+                stored,
+            }) = ready
+            else {
+                continue;
+            };
+            let key = target.clone();
+            let archive = storage.archive(&mut output.archives, key, (group, &target), scratch)?;
+            for kernel in &kernels {
+                let added = stored.add_to(archive, kernel);
+                added.map_err(|error| Error::archive(scratch, "write into", error))?;
+            }
         }
         Ok(())
     }
@@ -214,5 +286,50 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         *lock(&self.budget.used) -= self.size;
         self.budget.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kpack_format::archive::Encoded;
+
+    use super::*;
+
+    /// What job 0, 1 … stored, of these sizes, in the order in which the jobs end: the jobs whose code
+    /// objects are added after each.
+    fn added(jobs: &[(usize, u64)]) -> Vec<Vec<String>> {
+        let mut output = Output::default();
+        let add = |(number, size): &(usize, u64)| {
+            let encoded = Encoded {
+                bytes: vec![0; *size as usize],
+                original_size: 1,
+                checksum: [0; 32],
+            };
+            output.insert(
+                *number,
+                Some(Addition {
+                    target: "gfx1100".parse().unwrap(),
+                    kernels: vec![number.to_string()],
+                    stored: Stored::Held(encoded),
+                }),
+            );
+            let ready = std::iter::from_fn(|| output.ready());
+            ready.flatten().flat_map(|ready| ready.kernels).collect()
+        };
+        jobs.iter().map(add).collect()
+    }
+
+    #[test]
+    fn what_ends_early_waits_for_its_turn() {
+        let jobs = [(1, 1), (3, 1), (0, 1), (2, 1)];
+        let expected = [vec![], vec![], vec!["0", "1"], vec!["2", "3"]];
+        assert_eq!(added(&jobs), expected);
+    }
+
+    #[test]
+    fn little_waits() {
+        let jobs = [(1, EARLY), (2, 1), (0, 1), (3, 1)];
+        let expected = [vec![], vec!["1", "2"], vec!["0"], vec!["3"]];
+        assert_eq!(added(&jobs), expected);
     }
 }

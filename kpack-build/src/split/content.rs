@@ -173,6 +173,14 @@ impl Content {
 }
 
 impl Stored {
+    /// Its size in bytes.
+    pub(super) fn size(&self) -> u64 {
+        match self {
+            Self::Held(encoded) => encoded.bytes.len() as u64,
+            Self::Spooled { stored, .. } => stored.size,
+        }
+    }
+
     /// Adds it to an archive.
     pub(super) fn add_to(
         &self,

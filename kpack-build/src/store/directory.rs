@@ -4,12 +4,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::Error;
@@ -157,6 +158,14 @@ impl Directory {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(rustix::fs::openat(&self.file, ".", flags, mode)?.into())
+    }
+
+    /// Gives a [nameless](Self::create_nameless) file a name in it.
+    pub(super) fn link(&self, file: &File, name: &OsStr) -> io::Result<()> {
+        // Linking a descriptor itself needs a capability before Linux 6.10.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = AtFlags::SYMLINK_FOLLOW;
+        Ok(rustix::fs::linkat(CWD, path, &self.file, name, flags)?)
     }
 
     /// Opens a regular file for reading; `None` if there is none.

@@ -18,6 +18,9 @@ use crate::Error;
 use crate::input;
 use crate::interrupt::Watched;
 
+/// Small writes to archives are collected up to this size, in bytes.
+const BUFFER: usize = 64 << 10;
+
 /// A module's kpacks in a directory, which stays locked until this is dropped.
 #[derive(Debug)]
 pub struct KpackDir {
@@ -127,28 +130,34 @@ impl KpackDir {
 }
 
 /// Writes the future archive `name` in `directory` and reads it back: an unreadable archive must
-/// not replace device code.
+/// not replace device code. Its code objects are written again only if they came in another order, or
+/// if their scratch file cannot get a name.
 pub fn stage_archive(
     directory: &Arc<Directory>,
     name: &OsStr,
     archive: ArchiveWriter<File>,
 ) -> Result<(StagedFile, Written), Error> {
-    stage(directory, name, |out| archive.finish(out))
+    let adopted = match archive.is_in_order() {
+        true => StagedFile::adopt(directory, name, archive.spool())?,
+        false => None,
+    };
+    match adopted {
+        Some(staged) => stage(staged, |_| archive.finish_in_place()),
+        None => stage(StagedFile::create(Arc::clone(directory), name)?, |file| {
+            let mut out = BufWriter::with_capacity(BUFFER, Watched(file));
+            let written = archive.finish(&mut out)?;
+            out.flush()?;
+            Ok(written)
+        }),
+    }
 }
 
 fn stage(
-    directory: &Arc<Directory>,
-    name: &OsStr,
-    write: impl FnOnce(&mut dyn Write) -> Result<Written, ArchiveError>,
+    staged: StagedFile,
+    write: impl FnOnce(&File) -> Result<Written, ArchiveError>,
 ) -> Result<(StagedFile, Written), Error> {
-    let staged = StagedFile::create(Arc::clone(directory), name)?;
     let path = staged.path();
-    let written = {
-        let mut out = BufWriter::with_capacity(1 << 20, Watched(staged.file()));
-        let written = write(&mut out).map_err(|e| Error::archive(path, "write", e))?;
-        out.flush().map_err(|e| Error::io(path, "write", e))?;
-        written
-    };
+    let written = write(staged.file()).map_err(|e| Error::archive(path, "write", e))?;
     let written_back = Archive::open(BufReader::new(staged.file()));
     let kernels = written_back
         .map_err(|error| unreadable(path, &Error::archive(path, "read", error)))?
@@ -234,15 +243,22 @@ pub fn entry_of(
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+    use std::os::unix::fs::MetadataExt;
+
+    use kpack_format::archive::Scheme;
+    use kpack_format::digest::sha256;
 
     use super::*;
+    use crate::store::scratch_file;
 
     #[test]
     fn what_is_no_archive_does_not_get_the_name_of_one() {
         let directory = tempfile::tempdir().unwrap();
         let opened = Arc::new(Directory::open(directory.path()).unwrap());
-        let staged = stage(&opened, "vec_lib_gfx1100.kpack".as_ref(), |out| {
-            out.write_all(&[0; 100])?;
+        let name = "vec_lib_gfx1100.kpack".as_ref();
+        let staged = StagedFile::create(Arc::clone(&opened), name).unwrap();
+        let staged = stage(staged, |mut file| {
+            file.write_all(&[0; 100])?;
             Ok(Written {
                 size: 100,
                 kernel_count: 1,
@@ -255,5 +271,32 @@ mod tests {
             "{error}"
         );
         assert_eq!(opened.names().unwrap(), Vec::<OsString>::new());
+    }
+
+    #[test]
+    fn code_objects_in_order_are_not_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = Arc::new(Directory::open(directory.path()).unwrap());
+        let target = "gfx1100".parse().unwrap();
+        let name: &OsStr = "vec_lib_gfx1100.kpack".as_ref();
+        let mut archives = Vec::new();
+        for (order, is_in_place) in [([0, 1], true), ([1, 0], false)] {
+            let spool = scratch_file(directory.path()).unwrap();
+            let own = spool.metadata().unwrap().ino();
+            let mut archive = ArchiveWriter::new(spool, "vec_lib", &target, Scheme::None);
+            for index in order {
+                let (kernel, code) = (format!("lib/libvec.so#{index}"), [index; 4]);
+                let added = archive.add_from(&kernel, &mut &code[..], 4, 4, sha256(&code));
+                added.unwrap();
+            }
+            let (staged, _) = stage_archive(&opened, name, archive).unwrap();
+            // Not every file system has nameless files.
+            let is_in_place = is_in_place && opened.create_nameless().is_ok();
+            assert_eq!(staged.file().metadata().unwrap().ino() == own, is_in_place);
+            staged.commit().unwrap();
+            archives.push(std::fs::read(directory.path().join(name)).unwrap());
+        }
+        assert_eq!(archives[0], archives[1]);
+        assert_eq!(opened.names().unwrap(), [name]);
     }
 }

@@ -71,21 +71,48 @@ impl StagedFile {
             };
             // If locking is not supported, no run removes it as a leftover either.
             let is_taken = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-            let staged = Self {
-                directory: Arc::clone(&directory),
-                hidden,
-                name: name.to_owned(),
-                path: path.clone(),
-                file,
-                has_mode: false,
-                replaces: None,
-                done: false,
-            };
+            let staged = Self::new(&directory, hidden, name, file);
             // Before it was locked, another run may have taken it for a leftover and removed it.
             let linked = staged.file.metadata().map(|metadata| metadata.nlink() > 0);
             if linked.map_err(|e| Error::io(&path, "write", e))? && !is_taken {
                 return Ok(staged);
             }
+        }
+    }
+
+    /// Makes `file`, which is [nameless](super::scratch_file), the future file `name` in `directory`.
+    /// `None` if the system cannot name it there.
+    pub(super) fn adopt(
+        directory: &Arc<Directory>,
+        name: &OsStr,
+        file: &File,
+    ) -> Result<Option<Self>, Error> {
+        let path = directory.path().join(name);
+        interrupt::check(&path, "write")?;
+        let file = file.try_clone();
+        let file = file.map_err(|e| Error::io(&path, "write", e))?;
+        // Before any run can see it. If locking is not supported, none removes it as a leftover either.
+        let _ = file.try_lock();
+        loop {
+            let hidden = hidden_name(name);
+            match directory.link(&file, &hidden) {
+                Ok(()) => return Ok(Some(Self::new(directory, hidden, name, file))),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    fn new(directory: &Arc<Directory>, hidden: OsString, name: &OsStr, file: File) -> Self {
+        Self {
+            directory: Arc::clone(directory),
+            hidden,
+            name: name.to_owned(),
+            path: directory.path().join(name),
+            file,
+            has_mode: false,
+            replaces: None,
+            done: false,
         }
     }
 

@@ -1,7 +1,8 @@
 //! Writes the collected archive, in canonical order.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 
 use super::toc::{FORMAT_VERSION, Storage};
 use super::writer::{ArchiveWriter, Stored};
@@ -19,6 +20,9 @@ pub struct Written {
     pub checksum: Sha256,
 }
 
+/// Bytes of the spool read at a time.
+const PIECE: usize = 256 << 10;
+
 impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// Writes the archive. `out` is written from its current position and not flushed to disk.
     ///
@@ -26,37 +30,73 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// [`ArchiveError::TooLarge`], with nothing written; [`ArchiveError::Io`].
     pub fn finish<W: Write>(mut self, out: W) -> Result<Written, ArchiveError> {
         let (kernels, order) = self.in_order();
-        let (storage, end) = layout(self.scheme, order.iter().map(|index| &self.stored[*index]));
-        let checksums = order.iter().map(|index| self.stored[*index].checksum);
+        let (head, toc) = self.head_and_toc(kernels, &order)?;
+        let mut out = Hashing::new(out);
+        out.write_all(&head)?;
+        let prefix = prefix(self.scheme);
+        for index in order {
+            let Stored { offset, size, .. } = self.stored[index];
+            self.copy_spool(offset - prefix..offset + size, &mut out)?;
+        }
+        out.write_all(&toc)?;
+        Ok(out.written(self.kernels.len()))
+    }
+
+    /// Whether the spool has the code objects in canonical order.
+    pub fn is_in_order(&self) -> bool {
+        let mut next = 0;
+        let kernels_agree = self.kernels.values().all(|index| {
+            next += usize::from(*index == next);
+            *index < next
+        });
+        kernels_agree && next == self.stored.len()
+    }
+
+    /// Makes the spool the archive that [`finish`](Self::finish) would write. It has to be
+    /// [in order](Self::is_in_order).
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn finish_in_place(mut self) -> Result<Written, ArchiveError> {
+        let (kernels, order) = self.in_order();
+        let (head, toc) = self.head_and_toc(kernels, &order)?;
+        self.spool.rewind()?;
+        self.spool.write_all(&head)?;
+        self.spool.seek(SeekFrom::Start(self.spool_end))?;
+        self.spool.write_all(&toc)?;
+        let mut out = Hashing::new(io::sink());
+        self.copy_spool(0..self.spool_end + toc.len() as u64, &mut out)?;
+        Ok(out.written(self.kernels.len()))
+    }
+
+    /// What is before the code objects and after them.
+    fn head_and_toc(
+        &self,
+        kernels: BTreeMap<String, Targets>,
+        order: &[usize],
+    ) -> Result<(Vec<u8>, Vec<u8>), ArchiveError> {
+        let stored = || order.iter().map(|index| &self.stored[*index]);
+        let (storage, end) = layout(self.scheme, stored());
         let toc = Toc {
             group_name: self.group_name.clone(),
             gfx_arch_family: self.target.clone(),
             gfx_arches: vec![self.target.clone()],
             scheme: self.scheme,
             kernels,
-            checksums: Some(checksums.collect()),
+            checksums: Some(stored().map(|stored| stored.checksum).collect()),
         };
         let toc = toc.to_bytes(&storage);
         let what = || format!("the table of contents has {} bytes", toc.len());
         limits::check(what, toc.len() as u64, self.max_toc)?;
 
-        let mut out = Hashing {
-            out,
-            hasher: Hasher::default(),
-            size: 0,
-        };
-        let mut header = [0; DATA_OFFSET as usize];
-        header[..4].copy_from_slice(&MAGIC);
-        header[4..8].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        header[8..16].copy_from_slice(&end.to_le_bytes());
-        out.write_all(&header)?;
-        self.write_stored(&order, &mut out)?;
-        out.write_all(&toc)?;
-        Ok(Written {
-            size: out.size,
-            kernel_count: self.kernels.len() as u64,
-            checksum: out.hasher.finish(),
-        })
+        let mut head = vec![0; DATA_OFFSET as usize];
+        head[..4].copy_from_slice(&MAGIC);
+        head[4..8].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        head[8..16].copy_from_slice(&end.to_le_bytes());
+        if self.scheme == Scheme::ZstdPerKernel {
+            head.extend((order.len() as u32).to_le_bytes());
+        }
+        Ok((head, toc))
     }
 
     /// The TOC's kernels, and the stored code objects by ordinal, in the order of their first
@@ -80,32 +120,28 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         (kernels, order)
     }
 
-    fn write_stored(&mut self, order: &[usize], out: &mut impl Write) -> Result<(), ArchiveError> {
-        let is_framed = self.scheme == Scheme::ZstdPerKernel;
-        if is_framed {
-            out.write_all(&(order.len() as u32).to_le_bytes())?;
+    fn copy_spool(&mut self, range: Range<u64>, out: &mut impl Write) -> Result<(), ArchiveError> {
+        let size = range.end - range.start;
+        self.spool.seek(SeekFrom::Start(range.start))?;
+        let mut spool = BufReader::with_capacity(PIECE, Read::by_ref(&mut self.spool).take(size));
+        match io::copy(&mut spool, out)? == size {
+            true => Ok(()),
+            false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
         }
-        for index in order {
-            let Stored { offset, size, .. } = self.stored[*index];
-            if is_framed {
-                out.write_all(&(size as u32).to_le_bytes())?;
-            }
-            self.spool.seek(SeekFrom::Start(offset))?;
-            if io::copy(&mut Read::by_ref(&mut self.spool).take(size), out)? != size {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
-        }
-        Ok(())
+    }
+}
+
+/// Size of the number of frames, and of the size before each frame, in bytes.
+pub(super) fn prefix(scheme: Scheme) -> u64 {
+    match scheme {
+        Scheme::None => 0,
+        Scheme::ZstdPerKernel => 4,
     }
 }
 
 /// The offsets of the code objects, and the end of the last.
 fn layout<'a>(scheme: Scheme, stored: impl Iterator<Item = &'a Stored>) -> (Storage, u64) {
-    // The number of frames and each frame's size take four bytes.
-    let prefix = match scheme {
-        Scheme::None => 0,
-        Scheme::ZstdPerKernel => 4,
-    };
+    let prefix = prefix(scheme);
     let mut end = DATA_OFFSET + prefix;
     let places = stored.map(|stored| {
         let offset = end + prefix;
@@ -129,6 +165,24 @@ struct Hashing<W> {
     out: W,
     hasher: Hasher,
     size: u64,
+}
+
+impl<W> Hashing<W> {
+    fn new(out: W) -> Self {
+        Self {
+            out,
+            hasher: Hasher::default(),
+            size: 0,
+        }
+    }
+
+    fn written(self, kernel_count: usize) -> Written {
+        Written {
+            size: self.size,
+            kernel_count: kernel_count as u64,
+            checksum: self.hasher.finish(),
+        }
+    }
 }
 
 impl<W: Write> Write for Hashing<W> {

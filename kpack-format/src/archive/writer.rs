@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
+use super::finish::prefix;
 use super::index::malformed;
 use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TOC};
-use super::{Archive, ArchiveError, Encoded, Encoder, Scheme, TocEntry};
+use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, Scheme, TocEntry};
 use crate::code_id::index_in;
 use crate::digest::Sha256;
 use crate::names::KernelName;
@@ -18,10 +19,12 @@ const DEFAULT_LEVEL: i32 = 3;
 
 /// Collects code objects for one archive. Stored bytes go to the spool at once, and only the TOC is
 /// kept in memory. [`finish`](Self::finish) writes code objects in canonical order, so the same
-/// entries give the same file, whatever the order they came in.
+/// entries give the same file, whatever the order they came in. If they came in that order,
+/// [`finish_in_place`](Self::finish_in_place) makes the spool the archive.
 pub struct ArchiveWriter<S> {
     pub(super) spool: S,
-    spool_size: u64,
+    /// The end of the last code object in the spool, where they are as in an archive.
+    pub(super) spool_end: u64,
     pub(super) group_name: String,
     pub(super) target: String,
     pub(super) scheme: Scheme,
@@ -76,7 +79,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     pub fn new(spool: S, group_name: &str, target: &TargetId, scheme: Scheme) -> Self {
         Self {
             spool,
-            spool_size: 0,
+            spool_end: DATA_OFFSET + prefix(scheme),
             group_name: group_name.to_owned(),
             target: target.to_string(),
             scheme,
@@ -142,8 +145,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         self.add_from(kernel, &mut &*stored, stored.len() as u64, size, checksum)
     }
 
-    /// Like [`add`](Self::add), for a code object of `original_size` bytes whose stored form is in
-    /// the `size` bytes of `stored`.
+    /// Like [`add`](Self::add), for a code object of `original_size` bytes whose stored form is
+    /// `stored`, of `size` bytes.
     ///
     /// # Errors
     /// As [`add`](Self::add).
@@ -277,19 +280,23 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             let what = || format!("kernel `{kernel}` has {size} bytes compressed");
             limits::check(what, size, MAX_FRAME)?;
         }
-        self.spool.seek(SeekFrom::Start(self.spool_size))?;
-        if io::copy(&mut stored.take(size), &mut self.spool)? < size {
+        self.spool.seek(SeekFrom::Start(self.spool_end))?;
+        if self.scheme == Scheme::ZstdPerKernel {
+            self.spool.write_all(&(size as u32).to_le_bytes())?;
+        }
+        if io::copy(stored, &mut self.spool)? != size {
             return Err(ArchiveError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
+        let offset = self.spool_end + prefix(self.scheme);
         let index = self.stored.len();
         self.stored.push(Stored {
-            offset: self.spool_size,
+            offset,
             size,
             original_size,
             checksum,
         });
         self.by_checksum.insert(checksum, index);
-        self.spool_size += size;
+        self.spool_end = offset + size;
         Ok(index)
     }
 
@@ -308,6 +315,11 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                 Ok(())
             }
         }
+    }
+
+    /// The spool, with the stored code objects.
+    pub fn spool(&self) -> &S {
+        &self.spool
     }
 
     /// Whether nothing was added.

@@ -52,6 +52,8 @@ const WINDOW_LOG: (u32, u32) = (10, 27);
 pub(crate) struct Compressor {
     level: i32,
     compressor: bulk::Compressor<'static>,
+    /// Room for a frame, which is usually much smaller.
+    frame: Vec<u8>,
 }
 
 impl Compressor {
@@ -59,12 +61,19 @@ impl Compressor {
         let mut compressor = bulk::Compressor::new(level)?;
         // Readers that skip SHA-256 still notice damage.
         compressor.include_checksum(true)?;
-        Ok(Self { level, compressor })
+        Ok(Self {
+            level,
+            compressor,
+            frame: Vec::new(),
+        })
     }
 
     pub(crate) fn compress(&mut self, bytes: &[u8]) -> io::Result<Vec<u8>> {
-        let mut frame = with_capacity(compress_bound(bytes.len()))?;
-        self.compressor.compress_to_buffer(bytes, &mut frame)?;
+        self.frame.clear();
+        self.frame.try_reserve(compress_bound(bytes.len()))?;
+        self.compressor.compress_to_buffer(bytes, &mut self.frame)?;
+        let mut frame = with_capacity(self.frame.len())?;
+        frame.extend_from_slice(&self.frame);
         Ok(frame)
     }
 
