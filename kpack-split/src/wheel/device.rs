@@ -1,7 +1,6 @@
 //! Device wheels: one for each processor or group, and the extras of the host wheel that ask for them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::str::FromStr;
 
 use kpack_format::digest::sha256;
@@ -11,8 +10,8 @@ use pep508_rs::{ExtraName, PackageName};
 
 use super::archive::Wheel;
 use super::metadata::Fields;
-use super::options::{DeviceGroup, Options};
-use super::plan::{DeviceFile, Plan};
+use super::options::Options;
+use super::plan::SplitWheel;
 use super::set;
 use super::writer::{Content, Item};
 use crate::Error;
@@ -22,30 +21,25 @@ use crate::input;
 pub(super) const ALL: &str = "device-all";
 
 /// The device wheels of a host.
-pub(super) struct Devices {
-    project: String,
-    version: String,
-    device_name: String,
-    groups: Vec<DeviceGroup>,
+pub(super) struct Devices<'a> {
+    wheel: &'a Wheel,
+    options: &'a Options,
     /// By label.
-    devices: BTreeMap<String, Device>,
-    /// The members of the fat wheel that moved.
-    moved: BTreeSet<String>,
-    names: Vec<String>,
+    devices: BTreeMap<String, DeviceWheel<'a>>,
 }
 
 /// A device wheel.
-pub(super) struct Device {
+pub(super) struct DeviceWheel<'a> {
     /// The processor, or the group's name.
     pub(super) label: String,
     /// The name of its project.
     pub(super) project: String,
     pub(super) targets: BTreeSet<TargetId>,
     /// By path in `site-packages`.
-    pub(super) files: BTreeMap<String, DeviceFile>,
+    files: BTreeMap<String, Item<'a>>,
 }
 
-impl Device {
+impl<'a> DeviceWheel<'a> {
     /// The extras of the host that ask for it alone: its label, its processors, and its targets with
     /// features as hints name them.
     pub(super) fn extras(&self) -> BTreeSet<String> {
@@ -60,6 +54,19 @@ impl Device {
             .map(|label| normalized(&format!("device-{label}")))
             .collect()
     }
+
+    /// Sets the file at a path in `site-packages`.
+    pub(super) fn set(&mut self, path: String, mode: u32, content: Content<'a>) {
+        let name = path.clone();
+        self.files.insert(
+            path,
+            Item {
+                name,
+                mode,
+                content,
+            },
+        );
+    }
 }
 
 /// The normal form of an extra's name.
@@ -67,69 +74,67 @@ pub(super) fn normalized(extra: &str) -> String {
     ExtraName::from_str(extra).map_or_else(|_| extra.to_owned(), |name| name.to_string())
 }
 
-impl Devices {
-    pub(super) fn new(wheel: &Wheel, options: &Options) -> Result<Self, Error> {
-        Ok(Self {
-            project: wheel.required("Name")?.to_owned(),
-            version: wheel.required("Version")?.to_owned(),
-            device_name: options.device_name.clone(),
-            groups: options.groups.clone(),
-            devices: BTreeMap::new(),
-            moved: BTreeSet::new(),
-            names: wheel.members.iter().map(|m| m.name.clone()).collect(),
-        })
+impl<'a> Devices<'a> {
+    pub(super) fn new(wheel: &'a Wheel, options: &'a Options) -> Self {
+        let devices = BTreeMap::new();
+        Self {
+            wheel,
+            options,
+            devices,
+        }
     }
 
-    /// Adds a file of `target`, which takes the place of another at this path.
-    pub(super) fn add(&mut self, target: &TargetId, path: &str, file: DeviceFile) {
+    /// Adds a file of `target` at a path in `site-packages`, where it takes the place of another.
+    pub(super) fn add(
+        &mut self,
+        target: &TargetId,
+        path: &str,
+        mode: u32,
+        content: Content<'a>,
+    ) -> Result<(), Error> {
         let processor = target.processor();
-        let mut groups = self.groups.iter();
+        let mut groups = self.options.groups.iter();
         let group = groups.find(|group| group.processors.iter().any(|own| own == processor));
         let label = group.map_or(processor, |group| &group.name);
-        if let DeviceFile::Moved(index) = &file {
-            self.moved.extend(self.names.get(*index).cloned());
-        }
+        let project = self.wheel.required("Name")?;
         let device = self.devices.entry(label.to_owned());
-        let device = device.or_insert_with(|| Device {
+        let device = device.or_insert_with(|| DeviceWheel {
             label: label.to_owned(),
             project: self
+                .options
                 .device_name
-                .replace("{dist}", &self.project)
+                .replace("{dist}", project)
                 .replace("{target}", label),
             targets: BTreeSet::new(),
             files: BTreeMap::new(),
         });
         device.targets.insert(target.clone());
-        device.files.insert(path.to_owned(), file);
+        device.set(path.to_owned(), mode, content);
+        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Device> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &DeviceWheel<'a>> {
         self.devices.values()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Device> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut DeviceWheel<'a>> {
         self.devices.values_mut()
     }
 
-    /// The members of the fat wheel that moved.
-    pub(super) fn moved(&self) -> &BTreeSet<String> {
-        &self.moved
-    }
-
-    /// Whether the file at this path is an archive of a device wheel.
-    pub(super) fn has_archive(&self, path: &Path) -> bool {
-        let path = path.to_string_lossy();
+    /// What a device wheel has at a path in `site-packages`.
+    pub(super) fn content(&self, path: &str) -> Option<&Content<'a>> {
         let mut devices = self.devices.values();
-        devices.any(|device| matches!(device.files.get(&*path), Some(DeviceFile::Archive(_))))
+        devices.find_map(|device| Some(&device.files.get(path)?.content))
     }
 
     /// The metadata of the host wheel: with an extra for each device wheel, and one for all.
-    pub(super) fn host_metadata(&self, wheel: &Wheel) -> Result<Fields, Error> {
-        let mut extras: BTreeMap<String, Vec<&Device>> = BTreeMap::new();
+    pub(super) fn host_metadata(&self) -> Result<Fields, Error> {
+        let (wheel, version) = (self.wheel, self.wheel.required("Version")?);
+        let mut extras: BTreeMap<String, Vec<&DeviceWheel<'_>>> = BTreeMap::new();
         for device in self.devices.values() {
             for extra in device.extras() {
                 extras.entry(extra).or_default().push(device);
@@ -151,7 +156,7 @@ impl Devices {
         for (extra, devices) in &extras {
             fields.push(("Provides-Extra", extra.clone()));
             for device in devices {
-                let pin = format!("{}=={} ; extra == '{extra}'", device.project, self.version);
+                let pin = format!("{}=={version} ; extra == '{extra}'", device.project);
                 fields.push(("Requires-Dist", pin));
             }
         }
@@ -160,44 +165,29 @@ impl Devices {
     }
 }
 
-impl Plan<'_> {
+impl<'a> SplitWheel<'a> {
     /// The members of a device wheel, but for its RECORD.
     pub(super) fn device(
         &self,
-        device: &Device,
+        device: &DeviceWheel<'a>,
         any_python: bool,
-    ) -> Result<(String, String, Vec<Item<'_>>), Error> {
+    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
         let host = self.wheel;
         let name = host.name.of_device(&device.project, any_python);
         let dist_info = name.directory("dist-info");
-        let item = |name, mode, content| Item {
+        let bytes = |name, mode, bytes| Item {
             name,
             mode,
-            content,
+            content: Content::Bytes(bytes),
         };
-        let mut items = Vec::new();
-        for (path, file) in &device.files {
-            let (mode, content) = match file {
-                DeviceFile::Archive(from) => (0o644, Content::Archive(from.clone())),
-                DeviceFile::Fragment(bytes) => (0o644, Content::Bytes(bytes.clone())),
-                DeviceFile::Moved(index) => {
-                    let (member, digest) = self.member(*index);
-                    (member.mode, Content::Copied(host, member, digest))
-                }
-            };
-            items.push(item(path.clone(), mode, content));
-        }
+        let mut items = Vec::from_iter(device.files.values().cloned());
         for licence in host.licences() {
             let within = licence
                 .name
                 .strip_prefix(&host.dist_info)
                 .unwrap_or_default();
-            let bytes = host.bytes(&licence.name)?;
-            items.push(item(
-                format!("{dist_info}{within}"),
-                licence.mode,
-                Content::Bytes(bytes),
-            ));
+            let name = format!("{dist_info}{within}");
+            items.push(bytes(name, licence.mode, host.bytes(&licence.name)?));
         }
         let (project, version) = (host.required("Name")?, host.required("Version")?);
         let summary = format!("GPU code of {project} for {}", device.label);
@@ -211,8 +201,8 @@ impl Plan<'_> {
         let metadata = host.metadata.of_device(&own, &description);
         let metadata = metadata.and_then(checked);
         let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
-        let metadata = Content::Bytes(metadata.bytes().to_vec());
-        items.push(item(format!("{dist_info}/METADATA"), 0o644, metadata));
+        let metadata = metadata.bytes().to_vec();
+        items.push(bytes(format!("{dist_info}/METADATA"), 0o644, metadata));
 
         let mut wheel = format!(
             "Wheel-Version: 1.0\nGenerator: kpack {}\nRoot-Is-Purelib: {}\n",
@@ -225,8 +215,11 @@ impl Plan<'_> {
         if let Some(build) = &name.build {
             wheel += &format!("Build: {build}\n");
         }
-        let wheel = Content::Bytes(wheel.into_bytes());
-        items.push(item(format!("{dist_info}/WHEEL"), 0o644, wheel));
+        items.push(bytes(
+            format!("{dist_info}/WHEEL"),
+            0o644,
+            wheel.into_bytes(),
+        ));
         Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
     }
 
@@ -235,10 +228,10 @@ impl Plan<'_> {
         let mut digests = BTreeMap::new();
         for device in self.devices.iter() {
             for (path, file) in &device.files {
-                let digest = match file {
-                    DeviceFile::Archive(from) => input::digest(from)?,
-                    DeviceFile::Fragment(bytes) => sha256(bytes),
-                    DeviceFile::Moved(index) => self.member(*index).1.sha256,
+                let digest = match &file.content {
+                    Content::Archive(from) | Content::File(from) => input::digest(from)?,
+                    Content::Bytes(bytes) => sha256(bytes),
+                    Content::Copied(_, _, digest) => digest.sha256,
                 };
                 digests.insert((device.project.as_str(), path.as_str()), digest);
             }

@@ -12,7 +12,7 @@ use kpack_format::target_id::ParseTargetIdError;
 
 use super::archive::{Place, Scheme, Wheel};
 use super::device::Devices;
-use super::members::{Member, member_error};
+use super::members::member_error;
 use super::name::escaped;
 use super::options::Options;
 use super::record::Digest;
@@ -30,7 +30,7 @@ use crate::store::make_directories;
 const COMPONENT: &str = "lib";
 
 /// One wheel, read and split.
-pub(super) struct Plan<'a> {
+pub(super) struct SplitWheel<'a> {
     pub(super) wheel: &'a Wheel,
     /// The digests of its members.
     digests: Vec<Digest>,
@@ -43,25 +43,15 @@ pub(super) struct Plan<'a> {
     /// The manifests of the archives.
     manifests: BTreeSet<String>,
     /// The files of each device wheel.
-    pub(super) devices: Devices,
+    pub(super) devices: Devices<'a>,
 }
 
-/// A file of a device wheel.
-pub(super) enum DeviceFile {
-    /// An archive that was written.
-    Archive(PathBuf),
-    /// A fragment of the manifest.
-    Fragment(Vec<u8>),
-    /// A member of the fat wheel that moved.
-    Moved(usize),
-}
-
-impl<'a> Plan<'a> {
+impl<'a> SplitWheel<'a> {
     /// Unpacks `wheel` into the directory `scratch`, which does not exist yet, and splits what is there.
     pub(super) fn new(
         wheel: &'a Wheel,
         scratch: &Path,
-        options: &Options,
+        options: &'a Options,
         progress: &dyn Progress,
         notices: &mut Notices,
     ) -> Result<Self, Error> {
@@ -87,7 +77,7 @@ impl<'a> Plan<'a> {
             tree: tree.clone(),
             split: BTreeSet::new(),
             manifests: BTreeSet::new(),
-            devices: Devices::new(wheel, options)?,
+            devices: Devices::new(wheel, options),
         };
         plan.sort(&found, &members, notices)?;
         plan.install(options, progress, notices).map_err(failed)?;
@@ -125,7 +115,9 @@ impl<'a> Plan<'a> {
                     self.split.insert(path.to_owned());
                 }
                 Class::Target { target, .. } => {
-                    self.devices.add(target, path, DeviceFile::Moved(*index));
+                    let (member, digest) = (&self.wheel.members[*index], self.digests[*index]);
+                    let content = Content::Copied(self.wheel, member, digest);
+                    self.devices.add(target, path, member.mode, content)?;
                 }
                 Class::Unknown { reason, .. } => {
                     let text = format!(
@@ -192,8 +184,8 @@ impl<'a> Plan<'a> {
                     .strip_prefix(&self.tree)
                     .unwrap_or(&archive.path);
                 let path = path.to_string_lossy().into_owned();
-                let file = DeviceFile::Archive(archive.path);
-                self.devices.add(&target, &path, file);
+                let content = Content::Archive(archive.path);
+                self.devices.add(&target, &path, 0o644, content)?;
             }
             for notice in report.notices {
                 let within = notice.path.strip_prefix(&self.tree).unwrap_or(&notice.path);
@@ -227,8 +219,7 @@ impl<'a> Plan<'a> {
                 };
                 let path = Path::new(path).with_file_name(group.fragment(&device.label));
                 let path = path.to_string_lossy().into_owned();
-                let bytes = fragment.to_bytes();
-                device.files.insert(path, DeviceFile::Fragment(bytes));
+                device.set(path, 0o644, Content::Bytes(fragment.to_bytes()));
             }
         }
         Ok(())
@@ -236,9 +227,8 @@ impl<'a> Plan<'a> {
 
     /// The members of the host wheel, but for its RECORD: its metadata is last.
     pub(super) fn host(&self) -> Result<Vec<Item<'_>>, Error> {
-        let metadata = self.devices.host_metadata(self.wheel)?;
+        let metadata = self.devices.host_metadata()?;
         let metadata_name = self.wheel.in_dist_info("METADATA");
-        let moved = self.devices.moved();
         let (mut items, mut last) = (Vec::new(), Vec::new());
         for (member, digest) in self.wheel.members.iter().zip(&self.digests) {
             let path = match self.wheel.place(member) {
@@ -252,7 +242,7 @@ impl<'a> Plan<'a> {
             } else {
                 Content::Copied(self.wheel, member, *digest)
             };
-            let is_left_out = moved.contains(&member.name)
+            let is_left_out = self.devices.content(&path).is_some()
                 || self.wheel.is_record(member)
                 || self.manifests.contains(&path);
             if is_left_out {
@@ -277,16 +267,14 @@ impl<'a> Plan<'a> {
         Ok(items)
     }
 
-    /// A member of the fat wheel, and its digest.
-    pub(super) fn member(&self, index: usize) -> (&Member, Digest) {
-        (&self.wheel.members[index], self.digests[index])
-    }
-
     /// Removes what was unpacked, except the files of device wheels.
     pub(super) fn clean(&self) -> Result<(), Error> {
         for member in &self.wheel.members {
             if let Place::Site(_, path) = self.wheel.place(member)
-                && !self.devices.has_archive(&path)
+                && !matches!(
+                    self.devices.content(&path.to_string_lossy()),
+                    Some(Content::Archive(_))
+                )
             {
                 let path = self.tree.join(path);
                 fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;

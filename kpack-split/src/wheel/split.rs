@@ -10,8 +10,8 @@ use pep508_rs::PackageName;
 use super::archive::Wheel;
 use super::device::{ALL, normalized};
 use super::options::{DEVICE_NAME, Options};
-use super::plan::Plan;
-use super::writer;
+use super::plan::SplitWheel;
+use super::writer::{self, Item};
 use crate::Error;
 use crate::artifact::stage::Stage;
 use crate::parallel;
@@ -82,51 +82,47 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     };
     let mut notices = Notices::default();
     let stage = Stage::lock(&options.output_dir, &first.name.distribution)?;
+    let write = |name: &str, items: &[Item<'_>], record: &str| -> Result<Written, Error> {
+        Ok(Written {
+            path: stage.output(name),
+            size: writer::write(&stage.artifact(name), items, record, time)?,
+            targets: Vec::new(),
+            extra: None,
+        })
+    };
     let mut plans = Vec::new();
     let mut hosts = Vec::new();
     for (index, wheel) in wheels.iter().enumerate() {
         check_input(wheel, &stage, &mut notices)?;
         let scratch = stage.path().join(format!("{index}"));
-        let plan = Plan::new(wheel, &scratch, options, progress, &mut notices)?;
-        let name = wheel.name.to_string();
+        let plan = SplitWheel::new(wheel, &scratch, options, progress, &mut notices)?;
         let record = wheel.in_dist_info("RECORD");
-        writer::write(&stage.artifact(&name), &plan.host()?, &record, time)?;
+        hosts.push(write(&wheel.name.to_string(), &plan.host()?, &record)?);
         plan.clean()?;
-        let size = size(&stage.artifact(&name))?;
-        hosts.push(Written {
-            path: stage.output(&name),
-            size,
-            targets: Vec::new(),
-            extra: None,
-        });
         plans.push(plan);
     }
     let mut written = Vec::new();
     for (plan, any_python) in with_devices(&plans)? {
-        let devices = Vec::from_iter(plan.devices.iter());
-        for device in devices {
+        for device in plan.devices.iter() {
             let (name, record, items) = plan.device(device, any_python)?;
-            let (path, output) = (stage.artifact(&name), stage.output(&name));
             let mut others = written.iter().chain(&hosts);
-            if others.any(|other: &Written| other.path == output) {
+            if others.any(|other: &Written| other.path == stage.output(&name)) {
                 return Err(Error::usage(format!(
                     "two wheels would be named {name}; split them one after the other, into directories of their own"
                 )));
             }
-            writer::write(&path, &items, &record, time)?;
             written.push(Written {
-                path: output,
-                size: size(&path)?,
                 targets: device.targets.iter().map(ToString::to_string).collect(),
                 extra: Some(format!("device-{}", device.label)),
+                ..write(&name, &items, &record)?
             });
         }
     }
     let inputs: Vec<(PathBuf, u64)> = wheels.iter().map(|w| (w.path.clone(), w.size)).collect();
     warn_of_sizes(&inputs, &hosts, &written, &mut notices);
     written.extend(hosts);
-    let names: Vec<String> = written.iter().map(|wheel| file_name(&wheel.path)).collect();
-    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let names = written.iter().map(|wheel| wheel.path.file_name());
+    let mut names: Vec<&str> = names.filter_map(|name| name?.to_str()).collect();
     let last = names.pop();
     stage.publish(&names, last)?;
     Ok(Report {
@@ -138,8 +134,10 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 
 /// The plans whose device wheels are written, and whether these are for any Python. The wheels of one
 /// version share device wheels if these have the same files.
-fn with_devices<'p, 'w>(plans: &'p [Plan<'w>]) -> Result<Vec<(&'p Plan<'w>, bool)>, Error> {
-    let mut versions: BTreeMap<_, Vec<&Plan<'_>>> = BTreeMap::new();
+fn with_devices<'p, 'w>(
+    plans: &'p [SplitWheel<'w>],
+) -> Result<Vec<(&'p SplitWheel<'w>, bool)>, Error> {
+    let mut versions: BTreeMap<_, Vec<&SplitWheel<'_>>> = BTreeMap::new();
     for plan in plans {
         let name = &plan.wheel.name;
         let version = (
@@ -287,18 +285,4 @@ fn warn_of_sizes(
             notices.warn(&wheel.path, text);
         }
     }
-}
-
-fn size(path: &Path) -> Result<u64, Error> {
-    let metadata = fs::metadata(path);
-    metadata
-        .map(|m| m.len())
-        .map_err(|e| Error::io(path, "read", e))
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
 }

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use time::{OffsetDateTime, PrimitiveDateTime};
@@ -19,6 +19,7 @@ use crate::parallel;
 use crate::store::scratch_file;
 
 /// A member to write.
+#[derive(Clone)]
 pub(super) struct Item<'a> {
     pub(super) name: String,
     /// The permission bits.
@@ -27,6 +28,7 @@ pub(super) struct Item<'a> {
 }
 
 /// Where the bytes of a member come from.
+#[derive(Clone)]
 pub(super) enum Content<'a> {
     /// From another wheel, compressed as they are there.
     Copied(&'a Wheel, &'a Member, Digest),
@@ -64,13 +66,13 @@ pub(super) fn time() -> Result<DateTime, Error> {
 }
 
 /// Writes the wheel `path` with these members and the RECORD at `record`. Files between are written to
-/// the directory of `path`.
+/// the directory of `path`. Returns its size in bytes.
 pub(super) fn write(
     path: &Path,
     items: &[Item<'_>],
     record: &str,
     time: DateTime,
-) -> Result<(), Error> {
+) -> Result<u64, Error> {
     let failed = |e: io::Error| Error::io(path, "write", e);
     let scratch = path.parent().unwrap_or(Path::new(""));
     let options = SimpleFileOptions::default().last_modified_time(time);
@@ -119,7 +121,9 @@ pub(super) fn write(
     )?;
     let raw = spool.by_index_raw(0).map_err(broken)?;
     zip.raw_copy_file(raw).map_err(broken)?;
-    zip.finish().map_err(broken)?.flush().map_err(failed)
+    let file = zip.finish().map_err(broken)?.into_inner();
+    let metadata = file.map_err(|e| failed(e.into_error()))?.metadata();
+    Ok(metadata.map_err(failed)?.len())
 }
 
 /// A member that is compressed, in an archive of its own, and its digest.
