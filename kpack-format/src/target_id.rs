@@ -60,6 +60,13 @@ impl TargetId {
             })
     }
 
+    /// Whether the text `target` is a target ID whose code objects [may run](Self::may_run_on) on a GPU of
+    /// which only this is known.
+    pub fn may_run(&self, target: &str) -> bool {
+        let target = target.parse();
+        target.is_ok_and(|target: Self| target.may_run_on(self))
+    }
+
     /// Whether this is a generic target (`gfx10-3-generic`) of the family that `processor` (`gfx1030`)
     /// is in. A newer processor of that family may be unable to run its code objects.
     pub fn is_generic_for(&self, processor: &TargetId) -> bool {

@@ -1,6 +1,5 @@
 //! An open archive, read by position.
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -18,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::Error;
 use crate::ffi::mapping::Mapping;
 use crate::regular_file::{self, FileId};
+use crate::scratch::Scratch;
 
 /// An archive. Any number of threads may read from it at once.
 #[derive(Debug)]
@@ -340,53 +340,6 @@ impl Archive {
             path: self.path.clone(),
             source,
         }
-    }
-}
-
-/// A decompression context and a frame. A thread keeps one from one code object to the next.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    decoder: Decoder,
-    frame: Vec<u8>,
-}
-
-/// The most memory that a thread keeps for frames, in bytes.
-const KEPT: usize = 4 << 20;
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
-impl Scratch {
-    fn with<T>(mut work: impl FnMut(&mut Self) -> T) -> T {
-        let done = SCRATCH.try_with(|scratch| {
-            let mut scratch = scratch.try_borrow_mut().ok()?;
-            let result = work(&mut scratch);
-            if scratch.frame.capacity() > KEPT {
-                scratch.frame = Vec::new();
-            }
-            Some(result)
-        });
-        match done {
-            Ok(Some(result)) => result,
-            // The thread is ending, and its context is gone.
-            _ => work(&mut Self::default()),
-        }
-    }
-
-    /// Room for a frame of `size` bytes.
-    fn frame(&mut self, size: u64) -> Option<&mut [u8]> {
-        let size = usize::try_from(size).ok()?;
-        if let Some(more) = size.checked_sub(self.frame.len()) {
-            self.frame.try_reserve_exact(more).ok()?;
-            self.frame.resize(size, 0);
-        }
-        self.frame.get_mut(..size)
-    }
-
-    /// The decoder, and the frame of `size` bytes that was read.
-    fn parts(&mut self, size: u64) -> (&mut Decoder, &[u8]) {
-        (&mut self.decoder, &self.frame[..size as usize])
     }
 }
 

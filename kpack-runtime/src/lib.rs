@@ -40,6 +40,7 @@ mod marker;
 mod process_map;
 mod regular_file;
 mod report;
+mod scratch;
 
 pub use agents::{agents, agents_at};
 pub use archive::Archive;

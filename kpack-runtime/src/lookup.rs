@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use kpack_format::names::KernelName;
 
-use crate::archive::{Memory, Scratch};
+use crate::archive::Memory;
 use crate::ffi::buffer::Borrowed;
+use crate::scratch::Scratch;
 use crate::{
     Archive, Attempt, Cache, Error, ErrorCode, Marker, Outcome, Report, TargetId, candidates,
 };

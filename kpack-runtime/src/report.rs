@@ -105,18 +105,18 @@ impl Report {
     pub(crate) fn headline(&self) -> String {
         format!(
             "no code object for GPU ISA {}: {} of {}, as before",
-            self.isas(),
+            self.isas(", then "),
             self.kernels(),
             escaped(&self.binary)
         )
     }
 
-    fn isas(&self) -> String {
+    fn isas(&self, between: &str) -> String {
         if self.isas.is_empty() {
             return "of an unknown GPU".to_owned();
         }
         let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
-        isas.join(", then ")
+        isas.join(between)
     }
 
     fn kernels(&self) -> String {
@@ -137,16 +137,10 @@ impl Report {
 
     /// What to do about it.
     fn advice(&self) -> String {
-        let fits = |target: &str| {
-            let target: Option<TargetId> = target.parse().ok();
-            target.is_some_and(|target| {
-                self.isas.is_empty() || self.isas.iter().any(|isa| target.may_run_on(isa))
-            })
+        let fits = |target: &str| match self.isas.as_slice() {
+            [] => target.parse::<TargetId>().is_ok(),
+            isas => isas.iter().any(|isa| isa.may_run(target)),
         };
-        let installed = self
-            .places()
-            .iter()
-            .any(|p| p.targets.iter().any(|t| fits(t)));
         let exhausted = |attempt: &Attempt| match &attempt.outcome {
             Outcome::Exhausted(why) => Some(why.clone()),
             _ => None,
@@ -155,15 +149,12 @@ impl Report {
             return format!("raise the limit that the process reached, or check the disk: {why}");
         }
         if !self.path.is_empty() {
-            let hint = match installed {
-                true => {
-                    "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for this GPU"
-                }
-                false => {
-                    "correct ROCM_KPACK_PATH, which replaces the marker's search paths, or unset it"
-                }
-            };
-            return hint.to_owned();
+            let mut places = self.places().iter();
+            return match places.any(|place| place.targets.iter().any(|target| fits(target))) {
+                true => "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for this GPU",
+                false => "correct ROCM_KPACK_PATH, which replaces the marker's search paths, or unset it",
+            }
+            .to_owned();
         }
         for place in self.places() {
             if let Some((target, file, hint)) = place.missing(&fits) {
@@ -194,10 +185,9 @@ impl Report {
             return "reinstall the binary and its archives from one build: these are from different ones".to_owned();
         }
         if self.places().iter().any(|place| !place.targets.is_empty()) {
-            let isas: Vec<String> = self.isas.iter().map(TargetId::to_string).collect();
-            let isas = match isas.is_empty() {
+            let isas = match self.isas.is_empty() {
                 true => "the GPU".to_owned(),
-                false => isas.join(" or "),
+                false => self.isas(" or "),
             };
             return format!(
                 "use a build with code for {isas}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
@@ -308,7 +298,7 @@ impl fmt::Display for Report {
             let paths: Vec<_> = paths.iter().map(|path| escaped(path)).collect();
             paths.join(":")
         };
-        writeln!(f, "no code object for GPU ISA {}", self.isas())?;
+        writeln!(f, "no code object for GPU ISA {}", self.isas(", then "))?;
         writeln!(f, "  binary: {}", escaped(&self.binary))?;
         writeln!(f, "  kernel: {}", self.kernels())?;
         let search_paths = list(&self.search_paths, ", ");

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use kpack_build::shared::split::Content;
 use kpack_format::TargetId;
+use kpack_format::names::KernelName;
 
 use super::output::{self, Text};
 use crate::Error;
@@ -99,8 +100,8 @@ fn write_all(found: CodeObjects, directory: &Path) -> Result<(), Error> {
 /// `lib_libvec.so-0-gfx1100.hsaco`.
 fn file_name(kernel: &str, target: &TargetId) -> String {
     let name = kernel.replace('/', "_");
-    let (binary, index) = name.rsplit_once('#').unwrap_or((&name, "0"));
-    format!("{binary}-{index}-{target}.hsaco")
+    let KernelName { binary, index } = KernelName::parse(&name);
+    format!("{binary}-{}-{target}.hsaco", index.unwrap_or(0))
 }
 
 fn write_one(path: &Path, code_object: &Content) -> Result<(), Error> {

@@ -1,16 +1,14 @@
 //! `kpack install`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use kpack_format::TargetId;
 
 use super::output::{self, Text, count, size};
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, StorageArguments};
 use crate::Error;
-use crate::install::{self, Notice, Only, Options, Outcome, Report, Severity, Unexpected};
+use crate::install::{self, Notice, Options, Outcome, Report, Severity};
 use crate::report_json::Json;
 
 /// Split installed binaries: move device code into archives, and leave a marker
@@ -36,44 +34,14 @@ Examples:
 
 ", exit_codes!()))]
 pub(super) struct Arguments {
-    /// Install prefix: the directory that the binaries are in
-    #[arg(long, value_name = "DIR")]
-    prefix: PathBuf,
-    /// Module that the binaries belong to, the first part of the archives' names
-    #[arg(long, value_name = "NAME")]
-    module: String,
-    /// Component of the module, the second part of the archives' names
-    #[arg(long, value_name = "NAME", default_value = "lib")]
-    component: String,
-    /// Directory of the archives, relative to the prefix
-    #[arg(long, value_name = "REL", default_value = "lib/.kpack")]
-    kpack_dir: PathBuf,
-    /// Expected GPU target, such as gfx90a:xnack+. Can be repeated. If no file has code for it, that is
-    /// an error. Default: keep every target
-    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
-    arch: Vec<TargetId>,
-    /// How to treat device code for targets that --arch does not list
-    #[arg(long, value_enum, default_value_t = Unexpected::Drop)]
-    unexpected: Unexpected,
-    /// Do only half of the work. The two halves together write the same bytes as one plain run
-    #[arg(long, value_enum)]
-    only: Option<Only>,
-    /// For `--only device`: the unsplit binary to read the device code from. Give one for each FILE, in
-    /// the same order
-    #[arg(long, value_name = "FILE")]
-    source: Vec<PathBuf>,
+    #[command(flatten)]
+    options: Options,
     #[command(flatten)]
     hint: InstallHint,
     #[command(flatten)]
     storage: StorageArguments,
     #[command(flatten)]
     output: Output,
-    /// Find all binaries with device code in the prefix, instead of naming them
-    #[arg(long, conflicts_with_all = ["source", "files"])]
-    all: bool,
-    /// Binaries; paths are relative to the prefix, or else to the working directory
-    #[arg(value_name = "FILE", required_unless_present = "all")]
-    files: Vec<PathBuf>,
 }
 
 /// Arguments that select what to print of a report.
@@ -88,19 +56,11 @@ pub(super) struct Output {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let mut options = Options::new(&arguments.prefix, &arguments.module, &arguments.files);
-    options.component.clone_from(&arguments.component);
-    options.kpack_dir.clone_from(&arguments.kpack_dir);
-    options.architectures.clone_from(&arguments.arch);
-    options.unexpected = arguments.unexpected;
-    options.only = arguments.only;
-    options.sources.clone_from(&arguments.source);
-    options.all = arguments.all;
-    options
-        .install_hint
-        .clone_from(&arguments.hint.install_hint);
-    options.storage = arguments.storage.storage();
-
+    let options = Options {
+        install_hint: arguments.hint.install_hint.clone(),
+        storage: arguments.storage.storage(),
+        ..arguments.options.clone()
+    };
     let bar = Bar::new(arguments.output.is_hidden(), DEVICE_CODE);
     let report = install::install(&options, &bar)?;
     bar.finish();

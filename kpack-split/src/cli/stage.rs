@@ -30,22 +30,17 @@ Examples:
 
 ", exit_codes!()))]
 pub(super) struct Arguments {
-    /// Directory to create. One that was staged before is replaced, unless something was added to it
-    #[arg(long, value_name = "DIR")]
-    output_dir: PathBuf,
+    #[command(flatten)]
+    options: Options,
     /// File with Cargo's messages. Default: standard input
     #[arg(long, value_name = "FILE")]
     messages: Option<PathBuf>,
-    /// Only warn about files that contain paths of this machine
-    #[arg(long)]
-    allow_build_paths: bool,
     #[command(flatten)]
     output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let mut options = Options::new(&arguments.output_dir);
-    options.allow_build_paths = arguments.allow_build_paths;
+    let options = &arguments.options;
     // The compiler's diagnostics, which plain JSON keeps from the terminal.
     let mut say = |text: &str| {
         let _ = io::stderr().write_all(text.as_bytes());
@@ -53,9 +48,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let report = match &arguments.messages {
         Some(path) if path != Path::new("-") => {
             let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-            stage::stage(&options, BufReader::new(file), &mut say)?
+            stage::stage(options, BufReader::new(file), &mut say)?
         }
-        _ => stage::stage(&options, io::stdin().lock(), &mut say)?,
+        _ => stage::stage(options, io::stdin().lock(), &mut say)?,
     };
     arguments.output.print(&report)
 }

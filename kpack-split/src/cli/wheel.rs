@@ -12,7 +12,7 @@ use super::progress::{Bar, DEVICE_CODE};
 use super::storage::StorageArguments;
 use super::verify;
 use crate::Error;
-use crate::wheel::{self, Description, DeviceGroup, Options, VerifyOptions};
+use crate::wheel::{self, Description, Options, VerifyOptions};
 
 /// Split Python wheels: a host wheel without device code, and a small device wheel for each GPU
 #[derive(Debug, Args)]
@@ -49,23 +49,13 @@ The environment variable SOURCE_DATE_EPOCH sets the time of all members; the def
 
 ", exit_codes!()))]
 struct Split {
-    /// Directory to write the wheels to
-    #[arg(long, value_name = "DIR")]
-    output_dir: PathBuf,
-    /// Name of a device wheel: {dist} stands for the host's name, {target} for the processor or group
-    #[arg(long, value_name = "PATTERN", default_value = wheel::DEVICE_NAME)]
-    device_name: String,
-    /// Processors that share a device wheel, such as gfx11=gfx1100,gfx1101. Can be repeated
-    #[arg(long, value_name = "NAME=PROCESSORS")]
-    group: Vec<DeviceGroup>,
+    #[command(flatten)]
+    options: Options,
     #[command(flatten)]
     storage: StorageArguments,
     /// Print only errors and warnings
     #[arg(long, short)]
     quiet: bool,
-    /// Wheels with device code
-    #[arg(value_name = "WHEEL", required = true)]
-    wheels: Vec<PathBuf>,
 }
 
 /// Verify host wheels with their device wheels
@@ -118,10 +108,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 fn split(arguments: &Split) -> Result<ExitCode, Error> {
-    let mut options = Options::new(&arguments.wheels, &arguments.output_dir);
-    options.device_name.clone_from(&arguments.device_name);
-    options.groups.clone_from(&arguments.group);
-    options.storage = arguments.storage.storage();
+    let options = Options {
+        storage: arguments.storage.storage(),
+        ..arguments.options.clone()
+    };
     let bar = Bar::new(arguments.quiet, DEVICE_CODE);
     let report = wheel::split(&options, &bar)?;
     bar.finish();

@@ -10,7 +10,7 @@ use super::dynamic_linker::{self, Library, Loading};
 use crate::Error;
 use crate::elf::{DeviceCode, Dynamic, Image};
 use crate::input::{
-    self, Archives, FileKind, Linked, Marked, Overlay, Prefix, elf_error, prefix_of,
+    self, Archives, FileKind, Linked, Marked, Overlay, Prefix, elf_error, or_refused, prefix_of,
 };
 use crate::join;
 use crate::object_file::is_object;
@@ -147,11 +147,9 @@ impl Process {
         let mut binaries = Vec::from_iter(Binary::of(&linked, gpus)?);
         if let Loading::Listed(libraries) = &loading {
             for library in libraries.iter().filter_map(|library| library.path.as_ref()) {
-                match Linked::open(library) {
-                    Ok(linked) => binaries.extend(Binary::of(&linked, gpus)?),
-                    // Most libraries have nothing to do with device code.
-                    Err(Error::Refused { .. }) => {}
-                    Err(error) => return Err(error),
+                // Most libraries have nothing to do with device code.
+                if let Ok(linked) = or_refused(Linked::open(library))? {
+                    binaries.extend(Binary::of(&linked, gpus)?);
                 }
             }
         }
@@ -183,10 +181,8 @@ impl Runtime {
             Loading::NotAsked(why) => return Ok(Self::Unknown(why)),
         };
         libraries.insert(0, Library::at(file));
-        let Some(runtime) = libraries
-            .iter()
-            .find(|library| is_named(library, "libamdhip64"))
-        else {
+        let named = |start| libraries.iter().find(|library| is_named(library, start));
+        let Some(runtime) = named("libamdhip64") else {
             return Ok(Self::None);
         };
         let Some(path) = &runtime.path else {
@@ -198,15 +194,15 @@ impl Runtime {
         let needed = dynamic.strings(&image, DT_NEEDED).map_err(failed)?;
         let loader = needed.into_iter().find(|name| name.starts_with(LOADER));
         let support = match loader {
-            None => match libraries.iter().find(|library| is_named(library, SHIM)) {
+            None => match named(SHIM) {
                 Some(Library {
                     path: Some(shim), ..
                 }) => Support::Shim(shim.clone()),
                 _ => Support::None,
             },
             Some(name) => {
-                let found = libraries.iter().find(|library| is_named(library, LOADER));
-                Support::Loader(name, found.and_then(|library| library.path.clone()))
+                let found = named(LOADER).and_then(|library| library.path.clone());
+                Support::Loader(name, found)
             }
         };
         Ok(Self::Found(path.clone(), support))
@@ -270,11 +266,9 @@ impl Binary {
         if gpus.is_empty() {
             return Ok(None);
         }
-        match join::check(&join::Options::new(&self.prefix, gpus, [&self.path])) {
-            Ok(()) => Ok(None),
-            Err(Error::Refused { reason, .. }) => Ok(Some(reason)),
-            Err(error) => Err(error),
-        }
+        let options = join::Options::new(&self.prefix, gpus, [&self.path]);
+        let refused = or_refused(join::check(&options))?.err();
+        Ok(refused.map(|(_, reason)| reason))
     }
 }
 
@@ -326,12 +320,8 @@ impl Code {
         let promised = resolver.kpacks.targets().map(str::to_owned);
         let promised = promised.chain(group.marker.code_ids.keys().cloned());
         let known: BTreeSet<String> = promised.collect();
-        let fits = |target: &&String| {
-            target
-                .parse()
-                .is_ok_and(|target: TargetId| target.may_run_on(gpu))
-        };
-        let fitting: Vec<&String> = known.iter().filter(fits).collect();
+        let fitting = known.iter().filter(|target| gpu.may_run(target));
+        let fitting: Vec<&String> = fitting.collect();
         let has_code = |target: &str| {
             let mut wrappers = group.wrappers.iter();
             wrappers.any(|wrapper| resolver.find(wrapper.co_index, target).is_some())

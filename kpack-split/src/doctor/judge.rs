@@ -142,12 +142,7 @@ fn is_generic(target: &str, gpu: &TargetId) -> bool {
 fn verdict<'a>(binary: &'a Binary, gpu: &TargetId) -> Verdict<'a> {
     let code = match &binary.form {
         Form::Fat(targets) | Form::Joined(targets) => {
-            let runs = |target: &String| {
-                target
-                    .parse()
-                    .is_ok_and(|target: TargetId| target.may_run_on(gpu))
-            };
-            return match targets.iter().any(runs) {
+            return match targets.iter().any(|target| gpu.may_run(target)) {
                 true => Verdict::Has,
                 false => Verdict::Lacks(targets),
             };

@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use kpack_format::TargetId;
@@ -12,11 +12,11 @@ use kpack_format::archive::{ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, KernelName};
 
-use super::host::{Content, Edits};
+use super::plans::HostPlans;
 use super::{Binary, Only, Options, Report};
 use crate::Error;
-use crate::elf::Plan;
 use crate::input::KpackPath;
+use crate::split::Presplit;
 use crate::store::{Directory, KpackDir, StagedFile, Transaction, Update, stem_of};
 
 /// The changes to make in the prefix.
@@ -35,8 +35,7 @@ impl Run<'_> {
     pub(super) fn apply(
         &self,
         archives: BTreeMap<TargetId, ArchiveWriter<File>>,
-        plans: &BTreeMap<PathBuf, Plan>,
-        edits: &BTreeMap<PathBuf, Edits>,
+        plans: &HostPlans,
         report: &mut Report,
     ) -> Result<(), Error> {
         let kpacks = Path::new(&self.kpacks.name);
@@ -61,7 +60,7 @@ impl Run<'_> {
                 transaction.fragments(&manifest)?;
             }
         }
-        self.hosts(&mut transaction, plans, edits, report)?;
+        self.hosts(&mut transaction, plans, report)?;
         transaction.commit(report)
     }
 
@@ -69,8 +68,7 @@ impl Run<'_> {
     fn hosts(
         &self,
         transaction: &mut Transaction,
-        plans: &BTreeMap<PathBuf, Plan>,
-        edits: &BTreeMap<PathBuf, Edits>,
+        plans: &HostPlans,
         report: &mut Report,
     ) -> Result<(), Error> {
         let names = self
@@ -81,16 +79,13 @@ impl Run<'_> {
         let mut directories: BTreeMap<&Path, Arc<Directory>> = BTreeMap::new();
         for binary in self.fat {
             let path = &binary.located.path;
-            let opened;
-            let (content, old) = match (plans.get(path), edits.get(path)) {
-                (Some(plan), _) if let Some(fat) = binary.fat() => {
-                    opened = fat.code.open()?;
-                    (Content::Planned(plan), &opened)
-                }
-                (_, Some(edits)) if let Some(presplit) = &binary.presplit => {
-                    (Content::Edited(edits), presplit.file())
-                }
-                _ => continue,
+            let Some(plan) = plans.get(path) else {
+                continue;
+            };
+            let opened = binary.fat().map(|fat| fat.code.open()).transpose()?;
+            let presplit = binary.presplit.as_ref().map(Presplit::file);
+            let Some(old) = opened.as_ref().or(presplit) else {
+                continue;
             };
             let name = Path::new(&binary.located.name);
             let parent = name.parent().unwrap_or(Path::new(""));
@@ -107,7 +102,7 @@ impl Run<'_> {
             staged.replaces(old)?;
             // Check now, before writing much in vain; the file is checked again before the rename.
             staged.check()?;
-            content.write(path, old, staged.file())?;
+            plan.write(path, old, staged.file())?;
             for lost in staged.keep_attributes(old)? {
                 report.warn(path, lost);
             }

@@ -13,14 +13,14 @@ use crate::store::copy_range;
 pub(crate) type Edits = Vec<(u64, Vec<u8>)>;
 
 /// How to change a binary into a host binary.
-pub(crate) enum Content<'a> {
+pub(crate) enum HostPlan {
     /// Device code is removed.
-    Planned(&'a Plan),
-    /// It has no device code of its own; some bytes change.
-    Edited(&'a Edits),
+    Planned(Plan),
+    /// It has no device code of its own, only objects that were split before the link; some bytes change.
+    Edited(Edits),
 }
 
-impl Content<'_> {
+impl HostPlan {
     /// Writes the host binary of `input`, found at `path`, to the empty file `output`.
     pub(crate) fn write(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
         let failed = |e| Error::io(path, "write the host binary of", e);

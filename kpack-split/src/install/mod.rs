@@ -13,24 +13,23 @@ mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::PathBuf;
 
 use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::names::Group;
 
 use crate::Error;
-use crate::elf::{Image, Plan};
+use crate::elf::Image;
 use crate::input::{self, Archives, KpackPath, Linked, Located, Marked, Prefix};
 use crate::parallel;
 use crate::split::{self, BinaryKind, Budget, Compression, DeviceCode, FatFile, Presplit};
 use apply::Run;
-use plans::Plans;
+use plans::HostPlans;
 use targets::{split_already, wanted_targets};
 
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
 pub use crate::split::Unexpected;
-pub(crate) use host::Content;
+pub(crate) use host::HostPlan;
 pub use options::{Only, Options};
 
 /// Splits binaries of an install prefix.
@@ -83,18 +82,18 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.contains(target);
 
-    let mut plans = Plans::default();
-    if options.only != Some(Only::Device) {
-        plans = Plans::new(&fat, &kpacks, &group, &wanted)?;
-    }
+    let mut plans = match options.only {
+        Some(Only::Device) => HostPlans::new(),
+        _ => plans::plan(&fat, &kpacks, &group, &wanted)?,
+    };
 
     let archives = archives(options, &group, &kpacks, &fat, &wants, progress)?;
-    plans.set_code_ids(&fat, &kpacks, &group, &archives)?;
+    plans::set_code_ids(&mut plans, &fat, &kpacks, &group, &archives)?;
     if options.only == Some(Only::Device) {
         plans::warn_of_other_builds(&fat, &archives, &mut report);
     }
 
-    file_reports(&binaries, &plans.plans, &wants, &mut report)?;
+    file_reports(&binaries, &plans, &wants, &mut report);
     if !fat.is_empty() {
         let run = Run {
             options,
@@ -104,7 +103,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
             wanted: &wanted,
             fat: &fat,
         };
-        run.apply(archives, &plans.plans, &plans.edits, &mut report)?;
+        run.apply(archives, &plans, &mut report)?;
     }
     Ok(report)
 }
@@ -274,49 +273,37 @@ fn all_binaries(
 /// The outcome for each binary.
 fn file_reports(
     binaries: &[Binary],
-    plans: &BTreeMap<PathBuf, Plan>,
+    plans: &HostPlans,
     wants: &dyn Fn(&TargetId) -> bool,
     report: &mut Report,
-) -> Result<(), Error> {
+) {
     for binary in binaries {
-        let Binary {
-            located, content, ..
-        } = binary;
-        if let (Some(presplit), None) = (&binary.presplit, binary.fat()) {
-            let targets = presplit.targets().into_iter().filter(wants);
-            let outcome = Outcome::Relocated {
-                wrappers: presplit.wrapper_count(),
-                targets: targets.map(|target| target.to_string()).collect(),
-            };
-            let path = located.name.clone();
-            report.files.push(FileReport { path, outcome });
-            continue;
-        }
-        let outcome = match content {
-            BinaryContent::Split(_) => Outcome::AlreadySplit,
-            BinaryContent::LeftAlone(reason) => {
-                report.note(&located.path, format!("stays unchanged: {reason}"));
-                Outcome::LeftAlone {
-                    reason: reason.clone(),
+        let targets = binary.targets().into_iter().filter(wants);
+        let targets = targets.map(|target| target.to_string()).collect();
+        let path = &binary.located.path;
+        let placed = binary.presplit.as_ref().map(Presplit::wrapper_count);
+        let outcome = match (&binary.content, placed) {
+            (BinaryContent::Fat(fat), placed) => {
+                let size = fat.code.file_size();
+                Outcome::Split {
+                    wrappers: fat.code.wrapper_count() + placed.unwrap_or(0),
+                    targets,
+                    size_before: size,
+                    size_after: match plans.get(path) {
+                        Some(HostPlan::Planned(plan)) => plan.output_size(),
+                        _ => size,
+                    },
                 }
             }
-            BinaryContent::Fat(fat) => {
-                let code = &fat.code;
-                let size = code.file_size();
-                let targets = binary.targets().into_iter().filter(wants);
-                let placed = binary.presplit.as_ref().map_or(0, Presplit::wrapper_count);
-                Outcome::Split {
-                    wrappers: code.wrapper_count() + placed,
-                    targets: targets.map(|target| target.to_string()).collect(),
-                    size_before: size,
-                    size_after: plans.get(&located.path).map_or(size, Plan::output_size),
-                }
+            (_, Some(wrappers)) => Outcome::Relocated { wrappers, targets },
+            (BinaryContent::Split(_), None) => Outcome::AlreadySplit,
+            (BinaryContent::LeftAlone(reason), None) => {
+                report.note(path, format!("stays unchanged: {reason}"));
+                let reason = reason.clone();
+                Outcome::LeftAlone { reason }
             }
         };
-        report.files.push(FileReport {
-            path: located.name.clone(),
-            outcome,
-        });
+        let path = binary.located.name.clone();
+        report.files.push(FileReport { path, outcome });
     }
-    Ok(())
 }

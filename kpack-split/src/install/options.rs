@@ -2,42 +2,55 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
 
 use crate::split::Unexpected;
 use crate::store::check_names;
 use crate::{Error, Storage};
 
-/// What to install, and how.
-#[derive(Debug, Clone)]
+/// What to install, and how: the arguments of `kpack install`.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The install prefix.
+    /// Install prefix: the directory that the binaries are in
+    #[arg(long, value_name = "DIR")]
     pub prefix: PathBuf,
-    /// The module, such as `rocblas`: what the archives are named after.
+    /// Module that the binaries belong to, the first part of the archives' names
+    #[arg(long, value_name = "NAME")]
     pub module: String,
-    /// The component, such as `lib`: the second part of the archives' names.
+    /// Component of the module, the second part of the archives' names
+    #[arg(long, value_name = "NAME", default_value = "lib")]
     pub component: String,
-    /// The directory of the archives, relative to the prefix.
+    /// Directory of the archives, relative to the prefix
+    #[arg(long, value_name = "REL", default_value = "lib/.kpack")]
     pub kpack_dir: PathBuf,
-    /// The expected targets; if empty, all targets found.
+    /// Expected GPU target, such as gfx90a:xnack+. Can be repeated. If no file has code for it, that is
+    /// an error. Default: keep every target
+    #[arg(long = "arch", value_name = "TARGET", value_delimiter = ',')]
     pub architectures: Vec<TargetId>,
-    /// How to treat device code for a target that `architectures` does not list.
+    /// How to treat device code for targets that --arch does not list
+    #[arg(long, value_enum, default_value_t = Unexpected::Drop)]
     pub unexpected: Unexpected,
-    /// The part of the work to do; `None` for all of it.
+    /// Do only half of the work. The two halves together write the same bytes as one plain run
+    #[arg(long, value_enum)]
     pub only: Option<Only>,
-    /// Unsplit binaries to take device code from, one for each of `files`; requires
-    /// [`Only::Device`]. If empty, `files` themselves.
+    /// For `--only device`: the unsplit binary to read the device code from. Give one for each FILE, in
+    /// the same order
+    #[arg(long = "source", value_name = "FILE")]
     pub sources: Vec<PathBuf>,
     /// How users install the archive of a target, for the manifests; see
     /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
+    #[arg(skip)]
     pub install_hint: Option<String>,
     /// How code objects are stored.
+    #[arg(skip)]
     pub storage: Storage,
-    /// The binaries, relative to the prefix.
-    pub files: Vec<PathBuf>,
-    /// Whether to find all binaries with device code in the prefix, instead of `files`.
+    /// Find all binaries with device code in the prefix, instead of naming them
+    #[arg(long, conflicts_with_all = ["sources", "files"])]
     pub all: bool,
+    /// Binaries; paths are relative to the prefix, or else to the working directory
+    #[arg(value_name = "FILE", required_unless_present = "all")]
+    pub files: Vec<PathBuf>,
 }
 
 /// A part of the work.

@@ -10,71 +10,58 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use kpack_format::{CodeId, TargetId};
 
-use super::host::Edits;
+use super::host::{Edits, HostPlan};
 use super::{Binary, Report};
 use crate::Error;
-use crate::elf::Plan;
 use crate::input::{KpackPath, Linked, Located, elf_error};
 use crate::split::code_ids;
 
-/// Changes to the host files, by path.
-#[derive(Default)]
-pub(super) struct Plans {
-    /// For files linked from objects with device code.
-    pub(super) plans: BTreeMap<PathBuf, Plan>,
-    /// For files linked only from objects that were split before the link.
-    pub(super) edits: BTreeMap<PathBuf, Edits>,
+/// The plans of the host files, by path.
+pub(super) type HostPlans = BTreeMap<PathBuf, HostPlan>;
+
+/// Plans the host files of `fat`, with room for the IDs of their device code for the `wanted` targets.
+pub(super) fn plan(
+    fat: &[&Binary],
+    kpacks: &KpackPath,
+    group: &Group,
+    wanted: &BTreeSet<TargetId>,
+) -> Result<HostPlans, Error> {
+    let plans = fat.iter().map(|binary| {
+        let ids = code_ids::planned(binary.targets().intersection(wanted));
+        let marker = marker(binary, kpacks, group, ids);
+        let placed = placed(binary, &marker)?;
+        let plan = match binary.fat() {
+            Some(file) => HostPlan::Planned(file.plan_with(&marker, placed)?),
+            None => HostPlan::Edited(placed),
+        };
+        Ok((binary.located.path.clone(), plan))
+    });
+    plans.collect()
 }
 
-impl Plans {
-    /// Plans the host files of `fat`, with room for the IDs of their device code for the `wanted`
-    /// targets.
-    pub(super) fn new(
-        fat: &[&Binary],
-        kpacks: &KpackPath,
-        group: &Group,
-        wanted: &BTreeSet<TargetId>,
-    ) -> Result<Self, Error> {
-        let mut new = Self::default();
-        for binary in fat {
-            let targets = binary.targets();
-            let ids = code_ids::planned(targets.intersection(wanted));
-            let marker = marker(binary, kpacks, group, ids);
-            let placed = placed(binary, &marker)?;
-            let path = binary.located.path.clone();
-            match binary.fat() {
-                Some(file) => {
-                    let plan = file.plan_with(&marker, placed)?;
-                    new.plans.insert(path, plan);
-                }
-                None => _ = new.edits.insert(path, placed),
-            }
-        }
-        Ok(new)
-    }
-
-    /// Writes the IDs of the device code in `archives` into the markers.
-    pub(super) fn set_code_ids(
-        &mut self,
-        fat: &[&Binary],
-        kpacks: &KpackPath,
-        group: &Group,
-        archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
-    ) -> Result<(), Error> {
-        for binary in fat {
-            let path = &binary.located.path;
-            let ids = code_ids::computed(archives, &binary.located.name);
-            let marker = marker(binary, kpacks, group, ids);
-            if let Some(plan) = self.plans.get_mut(path) {
+/// Writes the IDs of the device code in `archives` into the markers.
+pub(super) fn set_code_ids(
+    plans: &mut HostPlans,
+    fat: &[&Binary],
+    kpacks: &KpackPath,
+    group: &Group,
+    archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
+) -> Result<(), Error> {
+    for binary in fat {
+        let path = &binary.located.path;
+        let ids = code_ids::computed(archives, &binary.located.name);
+        let marker = marker(binary, kpacks, group, ids);
+        match plans.get_mut(path) {
+            Some(HostPlan::Planned(plan)) => {
                 let set = plan.set_marker(&marker);
                 set.map_err(|error| elf_error(path, error))?;
                 plan.add(placed(binary, &marker)?);
-            } else if let Some(edits) = self.edits.get_mut(path) {
-                *edits = placed(binary, &marker)?;
             }
+            Some(HostPlan::Edited(edits)) => *edits = placed(binary, &marker)?,
+            None => {}
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Warns of host files that are already split and expect other device code than `archives` contain:

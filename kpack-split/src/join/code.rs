@@ -30,14 +30,6 @@ pub(super) struct Code {
     wrappers: Vec<Vec<(String, u64)>>,
 }
 
-/// Whether a code object for the target of this name may run on a GPU that somebody calls `chosen`. The
-/// runtime chooses among the variants of a target.
-fn is_for(chosen: &TargetId, target: &str) -> bool {
-    target
-        .parse()
-        .is_ok_and(|target: TargetId| target.may_run_on(chosen))
-}
-
 impl Code {
     /// Chooses the code objects of `binary`.
     ///
@@ -50,7 +42,7 @@ impl Code {
         let mut known: BTreeSet<String> = promised.collect();
         let wanted: Vec<String> = known
             .iter()
-            .filter(|target| chosen.iter().any(|arch| is_for(arch, target)))
+            .filter(|target| chosen.iter().any(|arch| arch.may_run(target)))
             .cloned()
             .collect();
         let mut targets = BTreeSet::new();
@@ -97,7 +89,7 @@ impl Code {
 
     /// Those of `chosen` that there is no code for, as a list.
     pub(super) fn lacking(&self, chosen: &[TargetId]) -> String {
-        let is_lacking = |arch: &&TargetId| !self.targets.iter().any(|target| is_for(arch, target));
+        let is_lacking = |arch: &&TargetId| !self.targets.iter().any(|target| arch.may_run(target));
         let lacking = chosen.iter().filter(is_lacking).map(ToString::to_string);
         Vec::from_iter(lacking).join(", ")
     }

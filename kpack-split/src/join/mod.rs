@@ -10,6 +10,7 @@ mod code;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::Args;
 use kpack_format::TargetId;
 
 use crate::Error;
@@ -20,23 +21,37 @@ use crate::report::{FileReport, Outcome, Progress, Report};
 use binary::{Binary, Input};
 use code::Code;
 
-/// What to join, and how.
-#[derive(Debug, Clone)]
+/// What to join, and how: the arguments of `kpack join`.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The install prefix.
+    /// Install prefix: the directory that the binaries are in
+    #[arg(long, value_name = "DIR")]
     pub prefix: PathBuf,
-    /// The module whose binaries to join; `None` for any.
+    /// Join only binaries of this module. Default: of all modules
+    #[arg(long, value_name = "NAME")]
     pub module: Option<String>,
-    /// The targets to put back. One without features stands for all of its variants.
+    /// GPU target to put back. Can be repeated. A target without features, such as gfx90a, stands for all
+    /// of its variants
+    #[arg(
+        long = "arch",
+        value_name = "TARGET",
+        value_delimiter = ',',
+        required = true
+    )]
     pub architectures: Vec<TargetId>,
-    /// The binaries, relative to the prefix; if empty, all split binaries in it.
-    pub files: Vec<PathBuf>,
-    /// Where to write the joined binary; `None` to replace the split one.
+    /// Write the joined binary to this file instead of replacing FILE. Needs exactly one FILE
+    #[arg(long, short, value_name = "OUT")]
     pub output: Option<PathBuf>,
-    /// The unsplit original to compare the result with.
+    /// Unsplit original to compare every code object and all host code with. Needs exactly one FILE
+    #[arg(long, value_name = "ORIGINAL")]
     pub against: Option<PathBuf>,
-    /// Number of decompressing threads.
+    /// Number of threads. Default: the number of processors
+    #[arg(long, short, value_name = "N", default_value_t = processors(), hide_default_value = true)]
     pub jobs: NonZeroUsize,
+    /// Split binaries; paths are relative to the prefix, or else to the working directory. Default: all in
+    /// the prefix
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
 }
 
 impl Options {

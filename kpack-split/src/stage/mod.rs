@@ -16,19 +16,23 @@ mod release;
 use std::io::BufRead;
 use std::path::PathBuf;
 
+use clap::Args;
+
 use crate::Error;
 use crate::report::Report;
 use output_dir::OutputDir;
 use places::BuildDirectories;
 use release::Release;
 
-/// What to stage, and how.
-#[derive(Debug, Clone)]
+/// What to stage, and how: the arguments of `kpack stage`.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The directory to create. An empty directory is filled. A release of an earlier run is
-    /// replaced, unless the directory has files that were not staged.
+    /// Directory to create. One that was staged before is replaced, unless something was added to it
+    #[arg(long, value_name = "DIR")]
     pub output_dir: PathBuf,
-    /// Whether files may contain paths of the build machine. Markers never do.
+    /// Only warn about files that contain paths of this machine
+    // Markers never do.
+    #[arg(long)]
     pub allow_build_paths: bool,
 }
 

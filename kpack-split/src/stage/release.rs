@@ -13,7 +13,7 @@ use kpack_format::names::Group;
 use super::messages::Binary;
 use super::output_dir::OutputDir;
 use crate::input::Archives;
-use crate::install::Content;
+use crate::install::HostPlan;
 use crate::report::{FileReport, Outcome, Report};
 use crate::split::{self, BinaryKind, Presplit, code_ids};
 use crate::store::{Directory, StagedFile, Transaction, Update, make_directories};
@@ -107,10 +107,10 @@ impl<'a> Release<'a> {
                 ..marker(name, directory, group)
             }
         };
-        let edits = presplit.edits(&marker_of)?;
+        let edits = HostPlan::Edited(presplit.edits(&marker_of)?);
         let to = hidden.join(name);
         let (staged, ()) = StagedFile::write(&to, |staged| {
-            Content::Edited(&edits).write(&to, presplit.file(), staged.file())?;
+            edits.write(&to, presplit.file(), staged.file())?;
             staged.keep_mode(presplit.file())
         })?;
         staged.commit()?;

@@ -20,7 +20,6 @@ mod split;
 mod verify;
 mod writer;
 
-pub(crate) use options::DEVICE_NAME;
 pub use options::{DeviceGroup, Options};
 pub use show::{Description, Device, describe};
 pub use split::{Report, Written, split};

@@ -3,22 +3,29 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::Args;
+
 use crate::{Error, Storage};
 
-/// What to split, and how.
-#[derive(Debug, Clone)]
+/// What to split, and how: the arguments of `kpack wheel split`.
+#[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The wheels. Those of one version for several Pythons share device wheels where these are equal.
-    pub wheels: Vec<PathBuf>,
-    /// Where the host wheels and the device wheels go.
+    /// Directory to write the wheels to
+    #[arg(long, value_name = "DIR")]
     pub output_dir: PathBuf,
-    /// The name of a device wheel's project: `{dist}` stands for the host's name, `{target}` for the
-    /// processor or group.
+    /// Name of a device wheel: {dist} stands for the host's name, {target} for the processor or group
+    #[arg(long, value_name = "PATTERN", default_value = DEVICE_NAME)]
     pub device_name: String,
-    /// The processors that share a device wheel; all others have one each.
+    /// Processors that share a device wheel, such as gfx11=gfx1100,gfx1101. Can be repeated
+    #[arg(long = "group", value_name = "NAME=PROCESSORS")]
     pub groups: Vec<DeviceGroup>,
     /// How code objects are stored.
+    #[arg(skip)]
     pub storage: Storage,
+    /// Wheels with device code
+    // Those of one version for several Pythons share device wheels where these are equal.
+    #[arg(value_name = "WHEEL", required = true)]
+    pub wheels: Vec<PathBuf>,
 }
 
 impl Options {
