@@ -5,7 +5,7 @@ use std::io::Cursor;
 use std::path::Path;
 use std::process::Command;
 
-use kpack_format::offload_bundle::{Bundle, BundleError, DeviceCode, Format};
+use kpack_format::offload_bundle::{Bundle, BundleError, BundledCode, Format};
 use kpack_tests::fixture::{Storage, bundle, code_object};
 use kpack_tests::require::tool;
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ fn entries() -> CodeObjects {
 fn read(bytes: &[u8]) -> Result<(Bundle, CodeObjects), BundleError> {
     let bundle = Bundle::read(&mut Cursor::new(bytes), bytes.len() as u64)?;
     let code_objects = bundle.code_objects(Cursor::new(bytes), |_| true)?;
-    let pair = |code: DeviceCode| (code.target.to_string(), code.bytes);
+    let pair = |code: BundledCode| (code.target.to_string(), code.bytes);
     let code_objects = code_objects
         .map(|code| code.map(pair))
         .collect::<Result<_, _>>()?;

@@ -1,144 +1,99 @@
 //! Installs the tools for the tests and the end-to-end run with Debian's apt-get.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::require::is_root;
 use xshell::cmd;
 
 use crate::process;
 
-/// A required tool, how to detect it, and its Debian package.
-struct Tool {
-    needed: Needed,
-    package: &'static str,
-    purpose: &'static str,
-}
-
-enum Needed {
-    Program(&'static str),
-    /// One of these files or directories.
-    File(&'static [&'static str]),
-}
-
-const fn program(name: &'static str, package: &'static str, purpose: &'static str) -> Tool {
-    Tool {
-        needed: Needed::Program(name),
-        package,
-        purpose,
-    }
-}
-
-const fn file(
-    paths: &'static [&'static str],
-    package: &'static str,
-    purpose: &'static str,
-) -> Tool {
-    Tool {
-        needed: Needed::File(paths),
-        package,
-        purpose,
-    }
-}
+/// A required tool: its programs or files, of which one must be there (`a|b`); its Debian package; and what it is
+/// for.
+type Tool = (&'static str, &'static str, &'static str);
 
 /// Named for Debian 12.
 const TOOLS: &[Tool] = &[
-    program("cc", "gcc", "links fixtures and the stub HIP runtime"),
-    program("g++", "g++", "C++ standard library of the HIP project"),
-    program("make", "make", "a CMake generator under test"),
-    program("cmake", "cmake", "configures the HIP project"),
-    program("ninja", "ninja-build", "builds the HIP project"),
-    program("clang++-19", "clang-19", "the HIP compiler"),
-    program(
+    ("cc", "gcc", "links fixtures and the stub HIP runtime"),
+    ("g++", "g++", "C++ standard library of the HIP project"),
+    ("make", "make", "a CMake generator under test"),
+    ("cmake", "cmake", "configures the HIP project"),
+    ("ninja", "ninja-build", "builds the HIP project"),
+    ("clang++-19", "clang-19", "the HIP compiler"),
+    (
         "clang-offload-bundler-19",
         "clang-tools-19",
         "compresses bundles; the reference for the contents of bundles",
     ),
-    program("ld.lld-19", "lld-19", "links device code"),
-    program("llvm-strip-19", "llvm-19", "a strip under test"),
-    file(
-        &[
-            "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-x86_64.a",
-            "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-aarch64.a",
-        ],
+    ("ld.lld-19", "lld-19", "links device code"),
+    ("llvm-strip-19", "llvm-19", "a strip under test"),
+    (
+        "/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-x86_64.a|/usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.asan-aarch64.a",
         "libclang-rt-19-dev",
         "AddressSanitizer",
     ),
-    program("strip", "binutils", "GNU strip, objcopy, ld and gold"),
-    program("eu-strip", "elfutils", "a strip and a linter under test"),
-    program("patchelf", "patchelf", "changes RPATH after the split"),
-    program("mold", "mold", "a linker under test"),
-    program("ccache", "ccache", "another compiler launcher"),
-    program("gdb", "gdb", "finds separate debug files"),
-    program("strace", "strace", "shows when files are flushed"),
-    program("zstd", "zstd", "the reference of `cargo xtask bench split`"),
-    program(
+    ("strip", "binutils", "GNU strip, objcopy, ld and gold"),
+    ("eu-strip", "elfutils", "a strip and a linter under test"),
+    ("patchelf", "patchelf", "changes RPATH after the split"),
+    ("mold", "mold", "a linker under test"),
+    ("ccache", "ccache", "another compiler launcher"),
+    ("gdb", "gdb", "finds separate debug files"),
+    ("strace", "strace", "shows when files are flushed"),
+    ("zstd", "zstd", "the reference of `cargo xtask bench split`"),
+    (
         "aarch64-linux-gnu-gcc",
         "gcc-aarch64-linux-gnu",
         "builds host binaries for AArch64",
     ),
-    file(
-        &["/usr/aarch64-linux-gnu/lib/libc.so.6"],
+    (
+        "/usr/aarch64-linux-gnu/lib/libc.so.6",
         "libc6-dev-arm64-cross",
         "the C library of host binaries for AArch64",
     ),
-    program(
+    (
         "qemu-aarch64",
         "qemu-user",
         "runs host binaries for AArch64",
     ),
-    program("hipcc", "hipcc", "the distribution's own HIP compiler"),
-    file(
-        &["/usr/include/hip/hip_runtime.h"],
+    ("hipcc", "hipcc", "the distribution's own HIP compiler"),
+    (
+        "/usr/include/hip/hip_runtime.h",
         "libamdhip64-dev",
         "ROCm's headers and HIP runtime",
     ),
-    file(
-        &["/usr/include/rocrand/rocrand_kernel.h"],
+    (
+        "/usr/include/rocrand/rocrand_kernel.h",
         "librocrand-dev",
         "device functions of a real library",
     ),
-    program("fish", "fish", "a shell that completes commands"),
-    program("zsh", "zsh", "a shell that completes commands"),
-    program("file", "file", "CPack's DEB generator"),
-    program("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
-    program("rpmbuild", "rpm", "CPack's RPM generator"),
-    program("python3", "python3", "makes and unpacks Python wheels"),
-    program("pip3", "python3-pip", "downloads and builds Python wheels"),
-    file(
-        &[
-            "/usr/share/rocm/cmake/ROCMConfig.cmake",
-            "/usr/share/rocmcmakebuildtools/cmake/ROCmCMakeBuildToolsConfig.cmake",
-        ],
+    ("fish", "fish", "a shell that completes commands"),
+    ("zsh", "zsh", "a shell that completes commands"),
+    ("file", "file", "CPack's DEB generator"),
+    ("dpkg-shlibdeps", "dpkg-dev", "CPack's DEB generator"),
+    ("rpmbuild", "rpm", "CPack's RPM generator"),
+    ("python3", "python3", "makes and unpacks Python wheels"),
+    ("pip3", "python3-pip", "downloads and builds Python wheels"),
+    (
+        "/usr/share/rocm/cmake/ROCMConfig.cmake|/usr/share/rocmcmakebuildtools/cmake/ROCmCMakeBuildToolsConfig.cmake",
         "rocm-cmake",
         "the install functions of ROCm's own libraries",
     ),
 ];
-
-impl Tool {
-    fn is_there(&self) -> bool {
-        match self.needed {
-            Needed::Program(name) => process::find_program(name).is_some(),
-            Needed::File(paths) => paths.iter().any(|path| Path::new(path).exists()),
-        }
-    }
-}
 
 /// Installs missing tools and lists them.
 ///
 /// # Errors
 /// apt-get is missing or not permitted, or a package cannot be installed.
 pub(crate) fn install_missing() -> Result<()> {
-    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !tool.is_there()).collect();
+    let is_missing = |(names, ..): &&Tool| process::find_program(names).is_none();
+    let missing: Vec<&Tool> = TOOLS.iter().filter(is_missing).collect();
     if missing.is_empty() {
         process::step("All tools are installed");
         return Ok(());
     }
     process::step("Installing the missing tools with apt-get:");
-    for tool in &missing {
-        println!("   {:<20} {}", tool.package, tool.purpose);
+    for (_, package, purpose) in &missing {
+        println!("   {package:<20} {purpose}");
     }
-    let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
+    let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
     ensure!(
         process::find_program("apt-get").is_some(),
         "apt-get is missing; install the tools in these Debian packages by other means: {}",
@@ -153,11 +108,8 @@ pub(crate) fn install_missing() -> Result<()> {
     arguments.extend(&packages);
     apt_get(&arguments)?;
 
-    let still: Vec<&str> = missing
-        .iter()
-        .filter(|tool| !tool.is_there())
-        .map(|tool| tool.package)
-        .collect();
+    let still = missing.iter().copied().filter(is_missing);
+    let still: Vec<&str> = still.map(|(_, package, _)| *package).collect();
     if !still.is_empty() {
         bail!(
             "apt-get installed {}, but the tools are still missing",

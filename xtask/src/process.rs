@@ -59,7 +59,7 @@ pub(crate) fn both_outputs(command: Cmd<'_>) -> Result<(String, String)> {
     Ok((stdout, stderr))
 }
 
-/// Where the first of some programs, `a|b`, is: in `PATH`, or among the programs that Debian installs for
+/// Where the first of some programs, `a|b`, is: at its path, in `PATH`, or among the programs that Debian installs for
 /// LLVM 19 without a version in the name.
 pub(crate) fn find_program(names: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();

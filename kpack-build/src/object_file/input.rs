@@ -15,7 +15,7 @@ use kpack_format::names::ObjectName;
 use object::LittleEndian as LE;
 
 use super::examine;
-use super::plan::Plan;
+use super::plan::ObjectPlan;
 use super::relocatable::Relocatable;
 use super::static_library::{Member, StaticLibrary};
 use super::window::Window;
@@ -32,7 +32,7 @@ const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: the program load
                                 code by other means, so it stays in place";
 
 /// An object or static library.
-pub(super) struct Input {
+pub(super) struct ObjectInput {
     path: PathBuf,
     file: Arc<File>,
     size: u64,
@@ -53,10 +53,10 @@ pub(super) struct Unit {
     pub(super) kernel_name: String,
     pub(super) code: DeviceCode,
     marker: Marker,
-    plan: Plan,
+    plan: ObjectPlan,
 }
 
-impl Input {
+impl ObjectInput {
     pub(super) fn read(path: &Path, search_paths: &[String]) -> Result<Self, Error> {
         let file = Arc::new(input::open(path)?);
         let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
@@ -140,7 +140,7 @@ impl Input {
             kpack_search_paths: search_paths.to_vec(),
             code_ids: code_ids::planned(&code.targets()),
         };
-        let plan = Plan::new(&object, &fat, &code_ids::with_room(&marker)).map_err(failed)?;
+        let plan = ObjectPlan::new(&object, &fat, &code_ids::with_room(&marker)).map_err(failed)?;
         self.units.push(Unit {
             member: member.map(|(index, _)| index),
             kernel_name,
@@ -250,7 +250,8 @@ impl Input {
         let whole = Window::new(&self.file, 0, self.size);
         match (&self.static_library, self.units.as_slice()) {
             (Some(library), _) => {
-                let mut plans: Vec<Option<&Plan>> = library.members.iter().map(|_| None).collect();
+                let mut plans: Vec<Option<&ObjectPlan>> =
+                    library.members.iter().map(|_| None).collect();
                 for unit in &self.units {
                     if let Some(index) = unit.member {
                         plans[index] = Some(&unit.plan);

@@ -47,7 +47,7 @@ use crate::parallel;
 use crate::report::{Progress, Report};
 use crate::split::{Budget, Compression, DeviceCode, compress};
 use crate::store::{CreatedDirectories, Directory, Transaction, Update, stem_of};
-use input::Input;
+use input::ObjectInput;
 
 pub use kpack_format::names::is_object;
 pub use launch::{launch, launch_watched};
@@ -72,7 +72,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let search_paths = options.search_paths(&group);
     let mut files = Vec::new();
     for path in &options.files {
-        files.push(Input::read(path, &search_paths)?);
+        files.push(ObjectInput::read(path, &search_paths)?);
     }
 
     let output = &options.output_dir;
@@ -106,7 +106,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 
 /// The device code of an object, or of each member of a static library that has some.
 pub(crate) fn device_code(path: &Path) -> Result<Vec<DeviceCode>, Error> {
-    let units = Input::read(path, &[])?.units.into_iter();
+    let units = ObjectInput::read(path, &[])?.units.into_iter();
     Ok(units.map(|unit| unit.code).collect())
 }
 
@@ -117,11 +117,11 @@ const KPACKS: &str = ".kpack";
 fn apply(
     output: Directory,
     group: &Group,
-    files: &[Input],
+    files: &[ObjectInput],
     archives: BTreeMap<TargetId, ArchiveWriter<File>>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let names: Vec<String> = files.iter().map(Input::name).collect();
+    let names: Vec<String> = files.iter().map(ObjectInput::name).collect();
     let mut transaction = Transaction::begin(&output, Path::new(KPACKS), group)?;
     let mut manifest = Manifest {
         component_name: group.to_string(),

@@ -16,7 +16,7 @@ use crate::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
 
 /// The plan of a host-only object: pure data.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ObjectPlan {
     pieces: Vec<Piece>,
     /// Changed bytes by output offset, applied last.
     edits: Vec<(u64, Vec<u8>)>,
@@ -25,7 +25,7 @@ pub(super) struct Plan {
     marker: Vec<u8>,
 }
 
-impl Plan {
+impl ObjectPlan {
     /// Plans the object with `marker` in place of each section of bundles. Everything before the
     /// first resized section keeps its offset; everything after it moves up, in the same order.
     pub(super) fn new<S: ReadAt>(

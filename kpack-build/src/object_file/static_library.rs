@@ -13,7 +13,7 @@ use object::pod::bytes_of;
 use object::read::archive::{ArchiveFile, ArchiveKind};
 use object::read::{ReadCache, ReadRef};
 
-use super::plan::Plan;
+use super::plan::ObjectPlan;
 use super::relocatable::Relocatable;
 use super::symbols::defined_symbols;
 use super::window::Window;
@@ -121,12 +121,12 @@ impl StaticLibrary {
     pub(super) fn rewrite(
         &self,
         file: &File,
-        plans: &[Option<&Plan>],
+        plans: &[Option<&ObjectPlan>],
         output: &File,
     ) -> Result<(), ElfError> {
         let resized = self.members.iter().zip(plans).map(|(member, plan)| {
             let mut header = member.header;
-            let size = plan.map_or(member.size(), Plan::size);
+            let size = plan.map_or(member.size(), ObjectPlan::size);
             if size != member.size() {
                 header.size = field(size);
             }

@@ -56,7 +56,7 @@ impl Bundle {
 
 /// A code object from a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceCode {
+pub struct BundledCode {
     /// What it was compiled for, from the entry's ID (or, of a bare code object, its own header).
     pub target: TargetId,
     /// The code object.
@@ -114,12 +114,12 @@ impl<R: Read + Seek> CodeObjects<R> {
         }))
     }
 
-    fn read(&mut self) -> Result<Option<DeviceCode>, BundleError> {
+    fn read(&mut self) -> Result<Option<BundledCode>, BundleError> {
         if let Some((targets, bytes)) = &mut self.shared
             && let Some(target) = targets.next()
         {
             let bytes = bytes.clone();
-            return Ok(Some(DeviceCode { target, bytes }));
+            return Ok(Some(BundledCode { target, bytes }));
         }
         self.shared = None;
         let Some(entry) = self.next_entry()? else {
@@ -133,12 +133,12 @@ impl<R: Read + Seek> CodeObjects<R> {
         if targets.len() > 0 {
             self.shared = Some((targets, bytes.clone()));
         }
-        Ok(Some(DeviceCode { target, bytes }))
+        Ok(Some(BundledCode { target, bytes }))
     }
 }
 
 impl<R: Read + Seek> Iterator for CodeObjects<R> {
-    type Item = Result<DeviceCode, BundleError>;
+    type Item = Result<BundledCode, BundleError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let result = self.read();

@@ -12,7 +12,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use crate::code_object::{CodeObject, CodeObjectError};
 
-pub use code_objects::{CodeObjectReader, CodeObjects, DeviceCode};
+pub use code_objects::{BundledCode, CodeObjectReader, CodeObjects};
 pub use entry_id::{EntryId, code_object_id};
 pub use write::{Layout, plain};
 

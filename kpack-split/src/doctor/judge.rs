@@ -20,7 +20,7 @@ pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Finding> {
         of_binary(binary, machine, &mut findings);
     }
     findings.extend(
-        Group::all(processes)
+        Processes::all(processes)
             .iter()
             .map(|group| group.judge(machine)),
     );
@@ -177,7 +177,7 @@ fn verdict<'a>(binary: &'a Binary, gpu: &TargetId) -> Verdict<'a> {
 }
 
 /// Processes with the same HIP runtime, and those of their split binaries that the same command mends.
-struct Group<'a> {
+struct Processes<'a> {
     runtime: &'a Runtime,
     prefix: Option<&'a Path>,
     join_refuses: Option<&'a String>,
@@ -185,7 +185,7 @@ struct Group<'a> {
     split: Vec<&'a Binary>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> Processes<'a> {
     fn all(processes: &'a [Process]) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for process in processes {

@@ -52,7 +52,7 @@ impl JoinPlan {
             );
         };
         let (place, bundles, end) = choose(&hole.places, code.sizes)?;
-        let geometry = Geometry::with_code(image, hole, place, end);
+        let geometry = JoinGeometry::with_code(image, hole, place, end);
         let pairs = code.wrappers.iter().zip(&bundles);
         let wrappers = pairs
             .map(|(address, bundle)| PlannedWrapper::fat(*address, *bundle))
@@ -104,7 +104,7 @@ pub(crate) fn take_out<S: ReadAt>(
     let Some(hole) = Hole::find(image, &addresses)? else {
         refuse!("it has no section `{FAT_SECTION}`");
     };
-    let geometry = Geometry::without_code(image, hole);
+    let geometry = JoinGeometry::without_code(image, hole);
     let mut edits = Edits::default();
     edits.write(kept.offset, marker.to_vec());
     let padding_end = geometry.marker_end.min(fat.addresses.start);
@@ -143,7 +143,7 @@ fn choose(places: &[Place], sizes: &[u64]) -> Result<(usize, Vec<u64>, u64), Elf
 }
 
 /// Positions in the result: addresses, unless marked as offsets.
-struct Geometry<'a, S> {
+struct JoinGeometry<'a, S> {
     image: &'a Image<S>,
     hole: Hole,
     /// The index of the place that the device code goes to.
@@ -155,7 +155,7 @@ struct Geometry<'a, S> {
     gaps: Gaps,
 }
 
-impl<'a, S: ReadAt> Geometry<'a, S> {
+impl<'a, S: ReadAt> JoinGeometry<'a, S> {
     /// With device code in a place, up to address `end`.
     fn with_code(image: &'a Image<S>, hole: Hole, index: usize, end: u64) -> Self {
         let place = &hole.places[index];

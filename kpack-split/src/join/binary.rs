@@ -19,7 +19,7 @@ use crate::store::{self, Identity, StagedFile};
 use crate::verify;
 
 /// What a file is to a join.
-pub(super) enum Input {
+pub(super) enum Joinable {
     /// A split binary, or one that was joined before.
     Binary(Box<Binary>),
     /// It is left alone; says why.
@@ -50,7 +50,7 @@ impl Binary {
     /// # Errors
     /// [`Error::Refused`] if it is no linked file, is damaged, or has markers that name no archives or
     /// those of several binaries.
-    pub(super) fn read(located: Located) -> Result<Input, Error> {
+    pub(super) fn read(located: Located) -> Result<Joinable, Error> {
         let path = located.path.clone();
         let file = input::open(&path)?;
         if input::identify(&path, &file)? != Some(FileKind::Linked) {
@@ -65,7 +65,7 @@ impl Binary {
     /// # Errors
     /// [`Error::Refused`] if it is damaged, or has markers that name no archives or those of several
     /// binaries.
-    pub(super) fn of(located: Located, linked: &Linked) -> Result<Input, Error> {
+    pub(super) fn of(located: Located, linked: &Linked) -> Result<Joinable, Error> {
         let path = &located.path;
         let reason = match &linked.code {
             DeviceCode::Split(wrappers) => {
@@ -73,7 +73,7 @@ impl Binary {
                 let at = main_marker(linked, wrappers)?;
                 let wrappers = wrappers.iter().map(|w| (w.address, w.co_index));
                 let new = Self::new(linked, located, (marker, at), wrappers)?;
-                return Ok(Input::Binary(Box::new(new)));
+                return Ok(Joinable::Binary(Box::new(new)));
             }
             DeviceCode::Fat(fat) => match (&fat.joined, linked.kept_marker()?) {
                 (Some(kept), Some(marker)) => {
@@ -81,13 +81,13 @@ impl Binary {
                     let marker = (marker, kept.address);
                     let mut new = Self::new(linked, located, marker, wrappers)?;
                     new.joined = linked.targets(fat)?;
-                    return Ok(Input::Binary(Box::new(new)));
+                    return Ok(Joinable::Binary(Box::new(new)));
                 }
                 _ => "a fat binary, which has its device code".to_owned(),
             },
             DeviceCode::None(reason) => reason.to_string(),
         };
-        Ok(Input::LeftAlone(reason))
+        Ok(Joinable::LeftAlone(reason))
     }
 
     fn new(

@@ -18,7 +18,7 @@ use crate::elf::JoinPlan;
 use crate::input::{Located, Prefix};
 use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
-use binary::{Binary, Input};
+use binary::{Binary, Joinable};
 use code::Code;
 
 /// What to join, and how: the arguments of `kpack join`.
@@ -162,10 +162,10 @@ fn named_binaries(
         }
         found.push(located.clone());
         match Binary::read(located.clone())? {
-            Input::Binary(binary) if binary.is_of(options.module.as_deref()) => {
+            Joinable::Binary(binary) if binary.is_of(options.module.as_deref()) => {
                 binaries.push(*binary);
             }
-            Input::Binary(binary) => {
+            Joinable::Binary(binary) => {
                 let text = format!(
                     "its marker refers to `{}`, not to module `{}`",
                     binary.marker.kpack_search_paths.join("`, `"),
@@ -173,7 +173,7 @@ fn named_binaries(
                 );
                 return Err(Error::refused(&located.path, text));
             }
-            Input::LeftAlone(reason) => {
+            Joinable::LeftAlone(reason) => {
                 report.note(&located.path, format!("stays unchanged: {reason}"));
                 left_alone(located.name, &reason, report);
             }
@@ -187,7 +187,7 @@ fn all_binaries(prefix: &Prefix, options: &Options) -> Result<Vec<Binary>, Error
     let mut binaries = Vec::new();
     for linked in prefix.binaries() {
         let linked = linked?;
-        if let Input::Binary(binary) = Binary::of(prefix.binary(&linked.path)?, &linked)?
+        if let Joinable::Binary(binary) = Binary::of(prefix.binary(&linked.path)?, &linked)?
             && binary.is_of(options.module.as_deref())
         {
             binaries.push(*binary);

@@ -26,12 +26,12 @@ const CO_INDEX: u64 = 16;
 /// A binary split before the link, with the archives that its markers refer to.
 pub(crate) struct Presplit {
     linked: Linked,
-    wrappers: Vec<Wrapper>,
+    wrappers: Vec<PresplitWrapper>,
     archives: Vec<BuiltArchive>,
 }
 
 /// A wrapper.
-struct Wrapper {
+struct PresplitWrapper {
     /// Its position in the binary, which becomes its code object index.
     position: u32,
     /// File offset of the wrapper.
@@ -110,7 +110,7 @@ impl Presplit {
         found: &SplitWrapper,
         marker: &Marker,
         group: &Group,
-    ) -> Result<Wrapper, Error> {
+    ) -> Result<PresplitWrapper, Error> {
         let Linked { path, image, .. } = &self.linked;
         let range = found.address..found.address + 24;
         let Some(offset) = image.offset_of(&range) else {
@@ -129,7 +129,7 @@ impl Presplit {
                 ),
             ));
         }
-        Ok(Wrapper {
+        Ok(PresplitWrapper {
             position: found.position,
             offset,
             marker: (

@@ -89,7 +89,7 @@ impl OutputDir {
 
     /// Renames it to its final path, replacing an earlier release.
     pub(super) fn commit(mut self) -> Result<(), Error> {
-        let mut content = Content::of(&self.hidden)?;
+        let mut content = ReleaseContent::of(&self.hidden)?;
         content.files.remove(Path::new(STAMP));
         self.stamp(&content.files)?;
         // After a power failure, no name may refer to content that was lost.
@@ -227,7 +227,7 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
     if !path.is_dir() {
         return Err(refused("it is not a directory".to_owned()));
     }
-    let content = Content::of(path)?;
+    let content = ReleaseContent::of(path)?;
     if content.files.is_empty() && content.empty.is_empty() {
         return Ok(ExistingOutput::Empty);
     }
@@ -253,14 +253,14 @@ fn there(path: &Path) -> Result<ExistingOutput, Error> {
 }
 
 /// The content of a directory, by relative path.
-struct Content {
+struct ReleaseContent {
     /// All entries except directories.
     files: BTreeSet<PathBuf>,
     /// Empty directories.
     empty: BTreeSet<PathBuf>,
 }
 
-impl Content {
+impl ReleaseContent {
     fn of(directory: &Path) -> Result<Self, Error> {
         let (mut files, mut directories) = (BTreeSet::new(), BTreeSet::new());
         for entry in walkdir::WalkDir::new(directory).min_depth(1) {

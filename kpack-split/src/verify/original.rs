@@ -107,7 +107,7 @@ impl Kernels {
     fn faults(
         &mut self,
         position: u32,
-        code: &offload_bundle::DeviceCode,
+        code: &offload_bundle::BundledCode,
     ) -> Result<Vec<String>, Error> {
         let target = code.target.to_string();
         let mut faults = Vec::new();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::members::{Member, Window, duplicate, member_error, members, zip_error};
+use super::members::{Member, SharedFile, duplicate, member_error, members, zip_error};
 use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
 use super::record::{self, Digest, Row};
@@ -35,26 +35,26 @@ pub(super) struct Wheel {
     pub(super) metadata: Fields,
     pub(super) wheel: Fields,
     record: BTreeMap<String, Row>,
-    zip: ZipArchive<Window>,
+    zip: ZipArchive<SharedFile>,
 }
 
 /// The place in a Python environment where a member is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     /// In `site-packages`, at this path.
-    Site(Scheme, PathBuf),
+    Site(SitePackages, PathBuf),
     /// Elsewhere: a script, a header, or data.
     Elsewhere,
 }
 
 /// The two kinds of `site-packages`, which some systems keep apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scheme {
+pub(super) enum SitePackages {
     Purelib,
     Platlib,
 }
 
-impl Scheme {
+impl SitePackages {
     /// Whether it is the one for files that are the same on all platforms.
     pub(super) fn is_pure(self) -> bool {
         self == Self::Purelib
@@ -74,7 +74,7 @@ impl Wheel {
         let name = WheelName::of(path)?;
         let file = input::open(path)?;
         let size = file.metadata().map_err(|e| Error::io(path, "read", e))?;
-        let window = Window::new(file, size.len());
+        let window = SharedFile::new(file, size.len());
         let failed = |error| zip_error(path, None, error);
         let mut zip = ZipArchive::new(window.clone()).map_err(failed)?;
         if zip.has_duplicate_names() {
@@ -175,7 +175,7 @@ impl Wheel {
         if !self.name.has_directory(first, "data") {
             return Place::Site(self.root(), member.name.clone().into());
         }
-        for scheme in [Scheme::Purelib, Scheme::Platlib] {
+        for scheme in [SitePackages::Purelib, SitePackages::Platlib] {
             let rest = rest.strip_prefix(scheme.name());
             if let Some(rest) = rest.and_then(|rest| rest.strip_prefix('/')) {
                 return Place::Site(scheme, rest.into());
@@ -185,7 +185,7 @@ impl Wheel {
     }
 
     /// The member's name for a path in `site-packages`.
-    pub(super) fn member_at(&self, scheme: Scheme, path: &str) -> String {
+    pub(super) fn member_at(&self, scheme: SitePackages, path: &str) -> String {
         match scheme == self.root() {
             true => path.to_owned(),
             false => format!("{}/{}/{path}", self.name.directory("data"), scheme.name()),
@@ -193,11 +193,11 @@ impl Wheel {
     }
 
     /// Where its root is installed.
-    pub(super) fn root(&self) -> Scheme {
+    pub(super) fn root(&self) -> SitePackages {
         let is_pure = self.wheel.get("Root-Is-Purelib");
         match is_pure.is_some_and(|pure| pure.eq_ignore_ascii_case("true")) {
-            true => Scheme::Purelib,
-            false => Scheme::Platlib,
+            true => SitePackages::Purelib,
+            false => SitePackages::Platlib,
         }
     }
 
@@ -336,7 +336,7 @@ impl Wheel {
     pub(super) fn raw<T>(
         &self,
         member: &Member,
-        copy: impl FnOnce(zip::read::ZipFile<'_, Window>) -> Result<T, ZipError>,
+        copy: impl FnOnce(zip::read::ZipFile<'_, SharedFile>) -> Result<T, ZipError>,
     ) -> Result<T, Error> {
         let mut zip = self.zip.clone();
         let raw = zip.by_index_raw(member.index);

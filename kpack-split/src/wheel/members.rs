@@ -44,7 +44,7 @@ pub(super) fn zip_error(path: &Path, member: Option<&str>, error: ZipError) -> E
 }
 
 /// The error for an archive with two members of one name.
-pub(super) fn duplicate(path: &Path, window: Window) -> Result<Error, Error> {
+pub(super) fn duplicate(path: &Path, window: SharedFile) -> Result<Error, Error> {
     let failed = |error| zip_error(path, None, error);
     let mut zip = ZipIterable::try_new(window, Default::default()).map_err(failed)?;
     let files = zip.files().map_err(failed)?;
@@ -60,7 +60,7 @@ pub(super) fn duplicate(path: &Path, window: Window) -> Result<Error, Error> {
 }
 
 /// The files in a wheel. Installers disagree about anything else.
-pub(super) fn members(path: &Path, zip: &ZipArchive<Window>) -> Result<Vec<Member>, Error> {
+pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<Member>, Error> {
     let mut members = Vec::new();
     for index in 0..zip.len() {
         let entry = zip
@@ -101,13 +101,13 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<Window>) -> Result<Vec<Membe
 
 /// A file that several threads read at once.
 #[derive(Debug, Clone)]
-pub(super) struct Window {
+pub(super) struct SharedFile {
     file: Arc<File>,
     at: u64,
     size: u64,
 }
 
-impl Window {
+impl SharedFile {
     /// All of a file, from its beginning.
     pub(super) fn new(file: File, size: u64) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Window {
     }
 }
 
-impl Read for Window {
+impl Read for SharedFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // The system refuses offsets that do not fit into 63 bits, as if reading had failed.
         let read = match self.at < self.size {
@@ -130,7 +130,7 @@ impl Read for Window {
     }
 }
 
-impl Seek for Window {
+impl Seek for SharedFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),

@@ -10,7 +10,7 @@ use kpack_format::manifest::Manifest;
 use kpack_format::names::Group;
 use kpack_format::target_id::ParseTargetIdError;
 
-use super::archive::{Place, Scheme, Wheel};
+use super::archive::{Place, SitePackages, Wheel};
 use super::device::Devices;
 use super::members::member_error;
 use super::name::escaped;
@@ -35,7 +35,7 @@ pub(super) struct SplitWheel<'a> {
     /// The digests of its members.
     digests: Vec<Digest>,
     /// The kind of `site-packages` that its device code is in.
-    pub(super) scheme: Scheme,
+    pub(super) scheme: SitePackages,
     /// Where it was unpacked.
     tree: PathBuf,
     /// The binaries that are host binaries now, by their paths in `site-packages`.
@@ -100,7 +100,7 @@ impl<'a> SplitWheel<'a> {
     fn sort(
         &mut self,
         found: &Classification,
-        members: &BTreeMap<PathBuf, (Scheme, usize)>,
+        members: &BTreeMap<PathBuf, (SitePackages, usize)>,
         notices: &mut Notices,
     ) -> Result<(), Error> {
         let mut schemes = BTreeSet::new();
@@ -285,7 +285,7 @@ impl<'a> SplitWheel<'a> {
 }
 
 /// The members that are installed in `site-packages`, by their paths there.
-fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (Scheme, usize)> {
+fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
     let members = wheel.members.iter().enumerate();
     let members = members.filter_map(|(index, member)| match wheel.place(member) {
         Place::Site(scheme, path) => Some((path, (scheme, index))),
