@@ -108,32 +108,48 @@ pub struct Notice {
     pub text: String,
 }
 
+impl Notice {
+    /// A message about the file at `path`.
+    pub fn new(severity: Severity, path: impl Into<PathBuf>, text: impl Into<String>) -> Self {
+        Self {
+            severity,
+            path: path.into(),
+            text: text.into(),
+        }
+    }
+}
+
 /// Severity of a notice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// For information.
     Note,
     /// Probably not intended.
     Warning,
+    /// What it is about was not written.
+    Error,
+}
+
+impl Severity {
+    /// Its name in output: `note`, `warning`, `error`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
 }
 
 impl Report {
     /// Adds a [`Severity::Note`].
     pub fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.add(Severity::Note, path.into(), text.into());
+        self.notices.push(Notice::new(Severity::Note, path, text));
     }
 
     /// Adds a [`Severity::Warning`].
     pub fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.add(Severity::Warning, path.into(), text.into());
-    }
-
-    fn add(&mut self, severity: Severity, path: PathBuf, text: String) {
-        self.notices.push(Notice {
-            severity,
-            path,
-            text,
-        });
+        self.notices.push(Notice::new(Severity::Warning, path, text));
     }
 }
 

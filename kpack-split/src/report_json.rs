@@ -3,7 +3,7 @@
 
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
-use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Report, Severity};
+use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Report};
 
 /// Serialises the report type `T`.
 pub(crate) struct Json<'a, T>(pub(crate) &'a T);
@@ -88,18 +88,9 @@ impl Serialize for Json<'_, ArchiveReport> {
 impl Serialize for Json<'_, Notice> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut notice = serializer.serialize_struct("Notice", 3)?;
-        notice.serialize_field("severity", &Json(&self.0.severity))?;
+        notice.serialize_field("severity", self.0.severity.as_str())?;
         notice.serialize_field("path", &self.0.path.to_string_lossy())?;
         notice.serialize_field("text", &self.0.text)?;
         notice.end()
-    }
-}
-
-impl Serialize for Json<'_, Severity> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(match self.0 {
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-        })
     }
 }

@@ -1,7 +1,7 @@
 //! Explains how two files differ that should be the same: build IDs, sections, paths, timestamps.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::Path;
 
 use kpack_format::marker::SECTION_NAME;
@@ -15,6 +15,8 @@ use crate::words::list_some;
 
 /// Maximum number of sections to name.
 const MOST_SECTIONS: usize = 6;
+/// How many bytes of a file are compared at a time.
+const PIECE: u64 = 1 << 18;
 /// How much text around the first difference is shown, in bytes.
 const CONTEXT: usize = 60;
 
@@ -204,37 +206,28 @@ pub(crate) fn same_bytes(one: &Path, other: &Path) -> Result<bool, Error> {
 
 /// Offset of the first byte that differs, or where the shorter one ends.
 fn first_difference(one: &Path, other: &Path) -> Result<Option<u64>, Error> {
-    let open = |path: &Path| Ok::<_, Error>(BufReader::new(input::open(path)?));
-    let (mut a, mut b) = (open(one)?, open(other)?);
-    let (mut x, mut y) = (vec![0; 1 << 18], vec![0; 1 << 18]);
+    let (mut a, mut b) = (input::open(one)?, input::open(other)?);
+    let (mut x, mut y) = (Vec::new(), Vec::new());
     let mut offset = 0;
     loop {
-        let read = fill(&mut a, &mut x).map_err(|e| Error::io(one, "read", e))?;
-        let other_read = fill(&mut b, &mut y).map_err(|e| Error::io(other, "read", e))?;
-        let common = read.min(other_read);
-        if x[..common] != y[..common] || read != other_read {
-            let same = x[..common].iter().zip(&y[..common]);
-            let same = same.take_while(|(x, y)| x == y).count();
+        fill(one, &mut a, &mut x)?;
+        fill(other, &mut b, &mut y)?;
+        if x != y {
+            let same = x.iter().zip(&y).take_while(|(x, y)| x == y).count();
             return Ok(Some(offset + same as u64));
         }
-        if read == 0 {
+        if x.is_empty() {
             return Ok(None);
         }
-        offset += read as u64;
+        offset += x.len() as u64;
     }
 }
 
-fn fill(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match from.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
+/// Reads the next piece of a file.
+fn fill(path: &Path, file: &mut File, piece: &mut Vec<u8>) -> Result<(), Error> {
+    piece.clear();
+    let read = file.take(PIECE).read_to_end(piece);
+    read.map(drop).map_err(|e| Error::io(path, "read", e))
 }
 
 fn size(path: &Path) -> Result<u64, Error> {

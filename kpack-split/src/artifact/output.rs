@@ -1,7 +1,8 @@
 //! Describes an artifact directory to write.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::classify::Node;
 use super::databases::Selection;
@@ -27,6 +28,8 @@ pub(super) struct Output {
     /// Number of bytes copied. A host binary may be larger than its source.
     pub(super) copied: u64,
     pub(super) archives: u64,
+    /// The shards that its files are from.
+    pub(super) shards: BTreeSet<Arc<str>>,
     /// The files with several names already counted.
     counted: HashSet<Inode>,
 }
@@ -43,17 +46,8 @@ pub(super) enum EntrySource {
     Copy(PathBuf, Edits),
     /// New bytes, with another file's mode and time.
     Bytes(Vec<u8>, PathBuf),
-    /// The host binary of a fat one.
-    Host(Host),
-}
-
-/// A host binary to write once its device code is known.
-#[derive(Debug)]
-pub(super) struct Host {
-    pub(super) from: PathBuf,
-    pub(super) module: usize,
-    /// Index of the binary in its module.
-    pub(super) binary: usize,
+    /// The host binary of this fat one, to write once its device code is known.
+    Host(PathBuf),
 }
 
 impl Output {
@@ -88,7 +82,7 @@ impl Output {
             EntrySource::Directory(_) => None,
             EntrySource::Copy(from, _)
             | EntrySource::Bytes(_, from)
-            | EntrySource::Host(Host { from, .. }) => Some(from),
+            | EntrySource::Host(from) => Some(from),
         }
     }
 
@@ -113,10 +107,10 @@ impl Output {
         }
     }
 
-    /// Adds the host binary of `item`, which will have `size` bytes.
-    pub(super) fn add_host(&mut self, path: &Path, item: &Item, host: Host, size: u64) {
-        self.count(item, Some(host.module), size);
-        self.insert(path, &item.from, EntrySource::Host(host));
+    /// Adds the host binary of `item`, of this module, which will have `size` bytes.
+    pub(super) fn add_host(&mut self, path: &Path, item: &Item, module: usize, size: u64) {
+        self.count(item, Some(module), size);
+        self.insert(path, &item.from, EntrySource::Host(item.from.clone()));
     }
 
     /// Adds a new file with the mode and time of `like`.
@@ -145,7 +139,7 @@ impl Output {
                 content: match source {
                     EntrySource::Directory(_) => InstalledContent::Directory,
                     EntrySource::Copy(from, edits) => InstalledContent::File(from, edits),
-                    EntrySource::Host(host) => InstalledContent::File(&host.from, &[]),
+                    EntrySource::Host(from) => InstalledContent::File(from, &[]),
                     EntrySource::Bytes(bytes, _) => InstalledContent::Bytes(bytes),
                 },
             })
@@ -165,6 +159,7 @@ impl Output {
     fn count(&mut self, item: &Item, module: Option<usize>, size: u64) {
         self.files += 1;
         self.archives += u64::from(item.is_kpack());
+        self.shards.insert(Arc::clone(&item.shard));
         let inode = match item.node {
             Node::File { shared_inode, .. } => shared_inode,
             _ => None,

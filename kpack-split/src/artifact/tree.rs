@@ -46,6 +46,38 @@ pub(crate) fn is_artifact(path: &Path) -> bool {
     path.join(manifest_txt::FILE_NAME).is_file()
 }
 
+/// How deep to look for artifact directories: a directory of shards contains directories of
+/// artifacts.
+const DEPTH: usize = 3;
+
+/// The artifact directories at and below `path`, and the leftover directories of interrupted runs, which
+/// are not looked into. `failed` gets what cannot be listed.
+pub(crate) fn find_artifacts(
+    path: &Path,
+    failed: impl Fn(walkdir::Error) -> Result<(), Error>,
+) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Error> {
+    let (mut found, mut leftovers) = (Vec::new(), Vec::new());
+    let walk = WalkDir::new(path).follow_root_links(true);
+    let mut walk = walk.max_depth(DEPTH).sort_by_file_name().into_iter();
+    while let Some(entry) = walk.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                failed(error)?;
+                continue;
+            }
+        };
+        let is_directory = entry.file_type().is_dir();
+        let is_leftover = entry.depth() > 0 && is_directory && is_leftover(entry.file_name());
+        if is_leftover || is_artifact(entry.path()) {
+            let list = if is_leftover { &mut leftovers } else { &mut found };
+            list.push(entry.into_path());
+            walk.skip_current_dir();
+        }
+    }
+    Ok((found, leftovers))
+}
+
 impl Siblings {
     /// Reads the names in `directory`.
     pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
@@ -301,6 +333,20 @@ impl Tree {
         let installed =
             entries.filter_map(|(path, item)| Some((item.installed(path)?, path.as_path(), item)));
         installed.filter(|(at, ..)| *at != Path::new(""))
+    }
+
+    /// Adds what only `other` has, without manifests.
+    pub(crate) fn add_missing(&mut self, other: Self) {
+        for prefix in other.prefixes {
+            if !self.prefixes.contains(&prefix) {
+                self.prefixes.push(prefix);
+            }
+        }
+        for (path, item) in other.entries {
+            if !item.is_manifest() {
+                self.entries.entry(path).or_insert(item);
+            }
+        }
     }
 
     /// Adds an entry of another tree, with its parent directories.

@@ -88,15 +88,10 @@ impl Output {
 }
 
 pub(super) fn print_notice(notice: &Notice, quiet: bool) {
-    let kind = match notice.severity {
-        Severity::Warning => "warning",
-        Severity::Note if quiet => return,
-        Severity::Note => "note",
-    };
-    output::complain(
-        kind,
-        format_args!("{}: {}", notice.path.display(), notice.text),
-    );
+    if notice.severity > Severity::Note || !quiet {
+        let text = format_args!("{}: {}", notice.path.display(), notice.text);
+        output::complain(notice.severity.as_str(), text);
+    }
 }
 
 /// What became of a binary.

@@ -9,11 +9,12 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use super::install::print_notice;
 use super::output::{self, Text, count, size};
 use super::progress::{ALL, Bar, Verbosity, draw_target, style};
 use crate::Error;
 use crate::artifact::packaging::Configuration;
-use crate::artifact::recombine::{Artifact, Finding, Options, Recombination, Severity, plan};
+use crate::artifact::recombine::{Artifact, Notice, Options, Recombination, plan};
 use crate::parallel;
 
 /// Merge the split artifacts of several shards: a generic artifact, and one for each group of targets
@@ -81,7 +82,8 @@ struct Summary<'a> {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     failed: &'a BTreeSet<String>,
     artifacts: &'a [Artifact],
-    findings: &'a [Finding],
+    #[serde(serialize_with = "crate::report_json::list")]
+    findings: &'a [Notice],
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -133,16 +135,7 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     })?;
     bar.finish_and_clear();
     for finding in &planned.findings {
-        let kind = match finding.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-            Severity::Note if arguments.verbosity.quiet => continue,
-            Severity::Note => "note",
-        };
-        output::complain(
-            kind,
-            format_args!("{}: {}", finding.path.display(), finding.text),
-        );
+        print_notice(finding, arguments.verbosity.quiet);
     }
     if arguments.dry_run || planned.failed.len() == planned.components {
         return planned.failure(&options.shards_dir);

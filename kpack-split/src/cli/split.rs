@@ -209,10 +209,11 @@ fn print_notices(notices: &[Notice], verbosity: &Verbosity) {
     } else {
         MOST_NOTICES
     };
-    for (severity, kind) in [(Severity::Warning, "warning"), (Severity::Note, "note")] {
+    for severity in [Severity::Warning, Severity::Note] {
         if severity == Severity::Note && verbosity.quiet {
             continue;
         }
+        let kind = severity.as_str();
         let of_kind = || notices.iter().filter(|notice| notice.severity == severity);
         for notice in of_kind().take(most) {
             output::complain(

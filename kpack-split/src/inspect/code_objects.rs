@@ -1,6 +1,7 @@
 //! Finds the code objects of one file: a linked binary, an object, a static library, an archive or
 //! an offload bundle.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use kpack_format::names::KernelName;
 use crate::Error;
 use crate::input::{FileKind, identify, open, open_archive};
 use crate::split;
+use crate::words::{list, list_some};
 
 /// The selected code objects of a file.
 pub struct CodeObjects {
@@ -198,16 +200,9 @@ fn what_there_is(names: &[(String, TargetId)]) -> String {
     if names.is_empty() {
         return String::new();
     }
-    let mut targets: Vec<String> = names.iter().map(|(_, target)| target.to_string()).collect();
-    targets.sort();
-    targets.dedup();
+    let targets: BTreeSet<String> = names.iter().map(|(_, own)| own.to_string()).collect();
     let mut kernels: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
     kernels.dedup();
-    let more = match kernels.len().saturating_sub(MOST_NAMES) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    kernels.truncate(MOST_NAMES);
-    let (targets, kernels) = (targets.join(", "), kernels.join(", "));
-    format!("; it is for {targets} and has {kernels}{more}")
+    let (targets, kernels) = (list(targets), list_some(kernels, MOST_NAMES));
+    format!("; it is for {targets} and has {kernels}")
 }

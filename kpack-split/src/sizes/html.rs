@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use indicatif::BinaryBytes;
+use time::OffsetDateTime;
 
 use super::treemap::{Rectangle, layout};
 use super::{Depth, Row, Sizes};
@@ -112,19 +113,10 @@ fn machines(sizes: &Sizes, before: &str) -> String {
     text + "</table>\n"
 }
 
-/// Formats a time in seconds since 1970 as a date such as 2024-05-01 (Hinnant, "chrono-Compatible
-/// Low-Level Date Algorithms").
+/// A time in seconds since 1970 as a date such as 2024-05-01.
 fn date(seconds: i64) -> String {
-    let days = seconds.div_euclid(86_400) + 719_468;
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = (from_march + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    let time = OffsetDateTime::from_unix_timestamp(seconds);
+    time.map_or_else(|_| String::new(), |time| time.date().to_string())
 }
 
 /// A table with a line for each of `rows`, and their sum.

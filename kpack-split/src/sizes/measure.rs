@@ -5,7 +5,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
-use walkdir::WalkDir;
 
 use super::{Key, Size};
 use crate::Error;
@@ -14,20 +13,18 @@ use crate::artifact::databases::{ForAll, Merge, Selection, for_all};
 use crate::artifact::kernel_cache;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
+use crate::artifact::tree::find_artifacts;
 use crate::elf::{DeviceCode, FatBinary};
 use crate::input::{self, Linked};
-use crate::leftover::is_leftover;
-
-/// How deep to look for artifact directories: a directory of shards contains directories of
-/// artifacts.
-const DEPTH: usize = 3;
 
 /// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
 /// leftover directories of interrupted runs to `leftovers`.
 pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<Tree, Error> {
     let mut tree = Tree::default();
     for path in paths {
-        let artifacts = artifacts(path, leftovers)?;
+        path.metadata().map_err(|e| Error::io(path, "read", e))?;
+        let (artifacts, own) = find_artifacts(path, |e| Err(Error::io(path, "list", e.into())))?;
+        leftovers.extend(own);
         if artifacts.is_empty() {
             tree.prefix(path, &Selection::Auto, None, leftovers)?;
         }
@@ -55,31 +52,6 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<T
         tree.end_shard();
     }
     Ok(tree)
-}
-
-/// The artifact directories at and below `path`.
-fn artifacts(path: &Path, leftovers: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
-    path.metadata().map_err(|e| Error::io(path, "read", e))?;
-    let mut found = Vec::new();
-    let walk = WalkDir::new(path)
-        .follow_root_links(true)
-        .max_depth(DEPTH)
-        .sort_by_file_name();
-    let mut walk = walk.into_iter();
-    while let Some(entry) = walk.next() {
-        let entry = entry.map_err(|e| Error::io(path, "list", e.into()))?;
-        let is_directory = entry.file_type().is_dir();
-        if is_directory && entry.depth() > 0 && is_leftover(entry.file_name()) {
-            leftovers.push(entry.into_path());
-            walk.skip_current_dir();
-            continue;
-        }
-        if entry.path().join(manifest_txt::FILE_NAME).is_file() {
-            found.push(entry.into_path());
-            walk.skip_current_dir();
-        }
-    }
-    Ok(found)
 }
 
 impl Key {

@@ -165,44 +165,34 @@ impl Sizes {
 
     /// One row per target, summed over all modules, the host first: the size of its packages.
     pub fn by_target(&self) -> Vec<Row> {
-        let mut sums: BTreeMap<Option<&String>, (u64, u64)> = BTreeMap::new();
-        for row in &self.rows {
-            let sum = sums.entry(row.target.as_ref()).or_default();
-            *sum = (sum.0 + row.before, sum.1 + row.after);
-        }
-        let row = |(target, (before, after)): (Option<&String>, _)| Row {
-            module: String::new(),
-            target: target.cloned(),
-            what: String::new(),
-            before,
-            after,
-        };
-        sums.into_iter().map(row).collect()
+        let summed = |row: &Row| (String::new(), row.target.clone(), String::new());
+        self.sums(summed)
     }
 
     /// Sums rows that are equal down to `depth`. The fields below that are empty.
     pub fn by(&self, depth: Depth) -> Vec<Row> {
-        let mut sums: Vec<Row> = Vec::new();
+        self.sums(|row| {
+            let what = (depth == Depth::Binary).then(|| row.what.clone());
+            let target = (depth != Depth::Module).then(|| row.target.clone());
+            (row.module.clone(), target.flatten(), what.unwrap_or_default())
+        })
+    }
+
+    /// Sums rows with the same module, target and `what`, sorted by these.
+    fn sums(&self, summed: impl Fn(&Row) -> (String, Option<String>, String)) -> Vec<Row> {
+        let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
         for row in &self.rows {
-            let mut row = row.clone();
-            if depth != Depth::Binary {
-                row.what = String::new();
-            }
-            if depth == Depth::Module {
-                row.target = None;
-            }
-            match sums.last_mut() {
-                Some(sum)
-                    if (&sum.module, &sum.target, &sum.what)
-                        == (&row.module, &row.target, &row.what) =>
-                {
-                    sum.before += row.before;
-                    sum.after += row.after;
-                }
-                _ => sums.push(row),
-            }
+            let sum = sums.entry(summed(row)).or_default();
+            *sum = (sum.0 + row.before, sum.1 + row.after);
         }
-        sums
+        let row = |((module, target, what), (before, after))| Row {
+            module,
+            target,
+            what,
+            before,
+            after,
+        };
+        sums.into_iter().map(row).collect()
     }
 }
 

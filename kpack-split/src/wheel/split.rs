@@ -50,12 +50,7 @@ pub(super) struct Notices(Vec<Notice>);
 
 impl Notices {
     pub(super) fn add(&mut self, severity: Severity, path: &Path, text: impl Into<String>) {
-        let (path, text) = (path.to_owned(), text.into());
-        self.0.push(Notice {
-            severity,
-            path,
-            text,
-        });
+        self.0.push(Notice::new(severity, path, text));
     }
 
     pub(super) fn warn(&mut self, path: &Path, text: impl Into<String>) {

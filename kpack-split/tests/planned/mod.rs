@@ -6,7 +6,7 @@ use std::fs;
 use std::num::NonZeroUsize;
 
 use kpack_split::artifact::packaging::Configuration;
-use kpack_split::artifact::recombine::{Finding, Options, Recombination, Severity, plan};
+use kpack_split::artifact::recombine::{Notice, Options, Recombination, Severity, plan};
 use kpack_tests::tree::Tree;
 
 /// Two groups.
@@ -51,7 +51,7 @@ pub(crate) fn recombine(tree: &Tree, configuration: &str) -> Recombination {
 
 /// Findings, with the path from the tree's root.
 pub(crate) fn said(plan: &Recombination) -> Vec<String> {
-    let line = |finding: &Finding| {
+    let line = |finding: &Notice| {
         let path = finding.path.to_string_lossy();
         let path = path.split_once("/shards").map_or(&*path, |(_, path)| path);
         format!("{:?} {path}: {}", finding.severity, finding.text)

@@ -11,7 +11,7 @@ use walkdir::WalkDir;
 
 use super::manifests;
 use super::shards::{ComponentArtifacts, Shards};
-use super::{Artifact, Finding, Options, Severity};
+use super::{Artifact, Notice, Options, Severity};
 use crate::Error;
 use crate::artifact::classify::Topic;
 use crate::artifact::databases::Selection;
@@ -19,8 +19,9 @@ use crate::artifact::mark;
 use crate::artifact::names;
 use crate::artifact::output::Output;
 use crate::artifact::packaging::TargetGroup;
+use crate::artifact::rules::{Misplaced, belongs};
 use crate::artifact::target_name::agrees;
-use crate::artifact::tree::Tree;
+use crate::artifact::tree::{Role, Tree};
 use crate::input::Archives;
 use crate::words::list;
 
@@ -36,7 +37,7 @@ pub(super) struct Component<'a> {
     /// The databases that were split, the same in all shards.
     databases: Selection,
     pub(super) artifacts: Vec<Artifact>,
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<Notice>,
 }
 
 impl<'a> Component<'a> {
@@ -79,6 +80,7 @@ impl<'a> Component<'a> {
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
         for artifact in &mut component.artifacts {
             (artifact.files, artifact.size) = (artifact.output.files, artifact.output.size);
+            artifact.shards = artifact.output.shards.iter().map(|s| s.to_string()).collect();
         }
         Ok(component)
     }
@@ -114,12 +116,12 @@ impl<'a> Component<'a> {
         path: impl Into<PathBuf>,
         text: impl Into<String>,
     ) {
-        self.findings.push(Finding::new(severity, path, text));
+        self.findings.push(Notice::new(severity, path, text));
     }
 
     /// Says what differs in the tree at `root` from `other`, the worst first: what is an error is not
     /// to be cut off.
-    pub(super) fn say_differences(&mut self, mut found: Vec<Finding>, root: &Path, other: &str) {
+    pub(super) fn say_differences(&mut self, mut found: Vec<Notice>, root: &Path, other: &str) {
         found.sort_by_key(|finding| Reverse(finding.severity));
         let more = found.len().saturating_sub(MOST_DIFFERENCES);
         let worst = found.get(MOST_DIFFERENCES).map(|finding| finding.severity);
@@ -147,6 +149,15 @@ impl<'a> Component<'a> {
         }
         for found in tree.about(Topic::Damaged) {
             self.say(Severity::Error, &found.path, &found.text);
+        }
+    }
+
+    /// Reports what does not belong in a tree with this role, with `advice`.
+    pub(super) fn nothing_misplaced(&mut self, tree: &Tree, role: &Role, advice: &str) {
+        for item in tree.entries.values() {
+            if let Some(Misplaced::Wrong(reason)) = belongs(role, item) {
+                self.say(Severity::Error, &item.from, format!("it {reason}{advice}"));
+            }
         }
     }
 

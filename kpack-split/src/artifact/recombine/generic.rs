@@ -1,17 +1,17 @@
 //! The generic artifact: the primary shard's, with which the others' are compared.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::Severity;
 use super::component::Component;
-use super::target_files::TargetFiles;
 use crate::Error;
 use crate::artifact::classify::{Class, Topic};
 use crate::artifact::code_ids::MoreCodeIds;
 use crate::artifact::names;
 use crate::artifact::output::Edits;
-use crate::artifact::rules::{HostFault, Misplaced, belongs, kernels_without_host};
+use crate::artifact::rules::{HostFault, kernels_without_host};
 use crate::artifact::tree::{Item, Role, Tree};
 use crate::input::Linked;
 use crate::object_file::is_object;
@@ -23,20 +23,21 @@ impl<'a> Component<'a> {
     /// one by name stands for it.
     pub(super) fn generics(&mut self) -> Result<Vec<Tree>, Error> {
         let with = self.with_generic();
-        let Some((first, _)) = with.first().copied() else {
+        if with.is_empty() {
             return Ok(Vec::new());
-        };
+        }
         let mut trees = Vec::new();
-        let mut own = TargetFiles::default();
+        let mut own = BTreeMap::new();
         let mut ids = MoreCodeIds::default();
         for (shard, path) in &with {
             let mut tree = Tree::read(shard, path)?;
             self.report_damage(&tree);
-            self.nothing_unsplit(&tree);
+            // Of other shards' device code than the primary one's, nothing would be taken.
+            self.nothing_misplaced(&tree, &Role::Generic, "; was all of it split?");
             self.nothing_named_after_objects(&tree)?;
             if let Some(first) = trees.first() {
                 self.compare_generic(first, &tree)?;
-                own.extend(self, first, &tree);
+                self.take_target_files(first, &tree, &mut own);
                 let split = |item: &Item| matches!(item.class, Class::Split);
                 for (path, item) in tree.entries.iter().filter(|(_, item)| split(item)) {
                     ids.collect(path, &item.from)?;
@@ -52,7 +53,7 @@ impl<'a> Component<'a> {
         let mut artifact = self.artifact(None, &tree.root);
         artifact.output.add_prefixes(&tree.prefixes);
         artifact.output.add_prefix_directories(tree);
-        artifact.shards.insert(first.to_owned());
+        artifact.output.shards.insert(Arc::clone(&tree.shard));
         for path in tree.unlisted_files() {
             let text = "skipped: it is in no prefix that the artifact lists, so in no package";
             self.say(Severity::Warning, path, text);
@@ -62,7 +63,7 @@ impl<'a> Component<'a> {
         }
         let merged = self.merge_shared(&trees)?;
         for (path, item) in &tree.entries {
-            if item.is_manifest() || merged.has(path) {
+            if item.is_manifest() || merged.contains_key(path.as_path()) {
                 continue;
             }
             let edits = match item.class {
@@ -71,8 +72,13 @@ impl<'a> Component<'a> {
             };
             artifact.output.add_edited(path, item, edits);
         }
-        merged.add_to(&mut artifact);
-        own.add_to(&mut artifact);
+        for (path, file) in merged {
+            file.add_to(path, &mut artifact.output);
+        }
+        for (path, item) in own {
+            artifact.output.add_prefixes(&[item.prefix.to_string()]);
+            artifact.output.add(&path, &item);
+        }
         self.artifacts.push(artifact);
         Ok(trees)
     }
@@ -129,17 +135,6 @@ impl<'a> Component<'a> {
             }
         }
         with
-    }
-
-    /// Refuses device code that was to be split, in any shard's generic artifact: of other shards'
-    /// than the primary one's, nothing would be taken.
-    fn nothing_unsplit(&mut self, tree: &Tree) {
-        for item in tree.entries.values() {
-            if let Some(Misplaced::Wrong(reason)) = belongs(&Role::Generic, item) {
-                let text = format!("it {reason}; was all of it split?");
-                self.say(Severity::Error, &item.from, text);
-            }
-        }
     }
 
     /// Refuses files in the place of host binaries that archives in `groups` have kernels of: `host`

@@ -10,31 +10,21 @@ use kpack_format::TargetId;
 use super::compare::{DifferenceKind, TreeDifference, differences};
 use super::component::Component;
 use super::shards::ForTarget;
-use super::{Artifact, Finding, Severity};
+use super::{Artifact, Notice, Severity};
 use crate::Error;
 use crate::artifact::packaging::TargetGroup;
-use crate::artifact::rules::{Misplaced, belongs};
 use crate::artifact::tree::{Role, Tree};
 
-/// The device code for one target.
-struct TargetTree<'a> {
-    shards: BTreeSet<&'a str>,
-    tree: Tree,
-}
-
-impl<'a> Component<'a> {
+impl Component<'_> {
     /// The artifact of a group, made from those of its targets, and the tree of all of them; `None` if no
     /// shard has any.
     pub(super) fn group(&mut self, group: &TargetGroup) -> Result<Option<(Artifact, Tree)>, Error> {
         let mut artifact = self.artifact(Some(group), Path::new(""));
         let mut all = Tree::empty("", Path::new(""));
         for target in &group.architectures {
-            let Some(TargetTree { shards, tree }) = self.target(target)? else {
+            let Some(tree) = self.target(target)? else {
                 continue;
             };
-            artifact
-                .shards
-                .extend(shards.into_iter().map(str::to_owned));
             if artifact.targets.is_empty() {
                 artifact.output.model.clone_from(&tree.root);
             }
@@ -64,7 +54,7 @@ impl<'a> Component<'a> {
 
     /// The device code for a target. If several shards have it, the first one's is taken, and entries that
     /// only others have.
-    fn target(&mut self, target: &TargetId) -> Result<Option<TargetTree<'a>>, Error> {
+    fn target(&mut self, target: &TargetId) -> Result<Option<Tree>, Error> {
         let with: Vec<(&str, &ForTarget)> = self
             .shards()
             .filter_map(|(shard, artifacts)| Some((shard, artifacts.targets.get(target)?)))
@@ -72,22 +62,16 @@ impl<'a> Component<'a> {
         let Some(((first, input), others)) = with.split_first() else {
             return Ok(None);
         };
-        let tree = self.input(first, input)?;
-        self.nothing_misplaced(&tree, target);
-        let shards = BTreeSet::from([*first]);
-        let mut taken = TargetTree { shards, tree };
+        let mut taken = self.input(target, first, input)?;
         for (shard, input) in others {
-            let other = self.input(shard, input)?;
-            self.nothing_misplaced(&other, target);
-            let mut differences = differences(&taken.tree, &other, self.archives, |_, _| true)?;
-            if self.strict() && parts_of_one(&taken.tree, &other, &differences) {
+            let other = self.input(target, shard, input)?;
+            let mut differences = differences(&taken, &other, self.archives, |_, _| true)?;
+            if self.strict() && parts_of_one(&taken, &other, &differences) {
                 differences.clear();
             }
-            self.say_duplicates(target, &taken.tree, &other, &differences);
+            self.say_duplicates(target, &taken, &other, &differences);
             // With errors, nothing is written, but manifests are compared with all that is there.
-            if taken.add(other) {
-                taken.shards.insert(shard);
-            }
+            taken.add_missing(other);
         }
         Ok(Some(taken))
     }
@@ -98,22 +82,20 @@ impl<'a> Component<'a> {
         validation.error_on_duplicate_device_code
     }
 
-    fn input(&mut self, shard: &str, input: &ForTarget) -> Result<Tree, Error> {
+    /// What `shard` has for a target. Reports what is damaged or does not belong there.
+    fn input(
+        &mut self,
+        target: &TargetId,
+        shard: &str,
+        input: &ForTarget,
+    ) -> Result<Tree, Error> {
         let tree = match input {
             ForTarget::Directory(path) => Tree::read(shard, path)?,
             ForTarget::Part(tree) => Tree::clone(tree),
         };
         self.report_damage(&tree);
+        self.nothing_misplaced(&tree, &Role::Target(target.clone()), "");
         Ok(tree)
-    }
-
-    fn nothing_misplaced(&mut self, tree: &Tree, target: &TargetId) {
-        let role = Role::Target(target.clone());
-        for item in tree.entries.values() {
-            if let Some(Misplaced::Wrong(reason)) = belongs(&role, item) {
-                self.say(Severity::Error, &item.from, format!("it {reason}"));
-            }
-        }
     }
 
     fn say_duplicates(
@@ -124,7 +106,7 @@ impl<'a> Component<'a> {
         differences: &[TreeDifference],
     ) {
         let (strict, shard) = (self.strict(), &*other.shard);
-        let mut said: Vec<Finding> = Vec::new();
+        let mut said: Vec<Notice> = Vec::new();
         for TreeDifference { path, kind, text } in differences {
             let first = taken.entries.get(path);
             let from = other.entries.get(path).or(first);
@@ -148,7 +130,7 @@ impl<'a> Component<'a> {
             let text = format!(
                 "device code for {target} that shards {first} and {shard} both have: {text}{what}"
             );
-            said.push(Finding::new(severity, from, text));
+            said.push(Notice::new(severity, from, text));
         }
         let worst = said
             .iter_mut()
@@ -183,23 +165,4 @@ fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> 
         let item = tree.entries.get(&difference.path);
         item.is_some_and(|item| !(ours.contains(&item.prefix) && theirs.contains(&item.prefix)))
     })
-}
-
-impl TargetTree<'_> {
-    /// Adds the entries that only `other` has, and returns whether there were any.
-    fn add(&mut self, other: Tree) -> bool {
-        let mut added = false;
-        for prefix in other.prefixes {
-            if !self.tree.prefixes.contains(&prefix) {
-                self.tree.prefixes.push(prefix);
-            }
-        }
-        for (path, item) in other.entries {
-            if !item.is_manifest() && !self.tree.entries.contains_key(&path) {
-                added |= !item.is_directory();
-                self.tree.entries.insert(path, item);
-            }
-        }
-        added
-    }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::compare::{DifferenceKind, TreeDifference, differences};
 use super::component::Component;
 use super::merge::MOST_NAMES;
-use super::{Finding, Severity};
+use super::{Notice, Severity};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
 use crate::artifact::databases::MustMatch;
@@ -41,7 +41,7 @@ impl Component<'_> {
             let counts = compares || matches!(item.node, Node::File { .. });
             counts && item.shared(path).is_none() && !shared.contains(path)
         })?;
-        let mut said: Vec<Finding> = Vec::new();
+        let mut said: Vec<Notice> = Vec::new();
         let mut layout: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for difference in found {
             // The copy that is not taken, if there are two.
@@ -62,7 +62,7 @@ impl Component<'_> {
                 }
             };
             if let Some((severity, text)) = what {
-                said.push(Finding::new(severity, &item.from, text));
+                said.push(Notice::new(severity, &item.from, text));
             }
         }
         for (text, paths) in layout {
@@ -73,7 +73,7 @@ impl Component<'_> {
                     host_file(first, tree, &several(&paths, &text)),
                 ),
             };
-            said.push(Finding::new(Severity::Note, path, text));
+            said.push(Notice::new(Severity::Note, path, text));
         }
         self.say_differences(said, &tree.root, &first.shard);
         Ok(())

@@ -12,7 +12,7 @@ use kpack_format::TargetId;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_end};
 
-use super::{Artifact, Finding, Severity};
+use super::{Artifact, Notice, Severity, is_error};
 use crate::Error;
 use crate::artifact::rules::{not_as_listed, unreadable};
 use crate::artifact::tree::{Item, Tree};
@@ -51,7 +51,7 @@ pub(super) fn merge(
     groups: &[Tree],
     wanted: &dyn Fn(&str) -> bool,
     archives: &Archives,
-) -> Result<(Vec<ModuleManifest>, Vec<Finding>), Error> {
+) -> Result<(Vec<ModuleManifest>, Vec<Notice>), Error> {
     let mut merge = ManifestMerge::read(generics)?;
     for tree in groups {
         let kpacks = tree.entries.iter();
@@ -69,7 +69,7 @@ struct ManifestMerge {
     modules: BTreeMap<PathBuf, ModuleManifest>,
     /// What the shards' manifests list, by manifest and target.
     listed: BTreeMap<PathBuf, BTreeMap<String, Vec<ListedArchive>>>,
-    findings: Vec<Finding>,
+    findings: Vec<Notice>,
 }
 
 /// What a shard's manifest says of an archive.
@@ -118,7 +118,7 @@ impl ManifestMerge {
     }
 
     fn say(&mut self, severity: Severity, path: &Path, text: String) {
-        self.findings.push(Finding::new(severity, path, text));
+        self.findings.push(Notice::new(severity, path, text));
     }
 
     /// Adds an archive to the manifest of its module.
@@ -225,7 +225,7 @@ impl ManifestMerge {
             // An archive that does not match was reported already.
             let said = |target: &str| {
                 let end = archive_end(target);
-                let mut errors = self.findings.iter().filter(|finding| finding.is_error());
+                let mut errors = self.findings.iter().filter(|finding| is_error(finding));
                 errors.any(|finding| finding.path.to_string_lossy().ends_with(&end))
             };
             for (target, listed) in targets {
@@ -235,7 +235,7 @@ impl ManifestMerge {
                     && !said(target)
                 {
                     let text = format!("it promises an archive for {target}, which no shard has");
-                    missing.push(Finding::new(Severity::Error, &first.manifest, text));
+                    missing.push(Notice::new(Severity::Error, &first.manifest, text));
                 }
             }
         }
@@ -245,7 +245,7 @@ impl ManifestMerge {
                 "no group has an archive of {}: its binaries will find no device code",
                 module.manifest.component_name
             );
-            missing.push(Finding::new(Severity::Warning, &module.like, text));
+            missing.push(Notice::new(Severity::Warning, &module.like, text));
         }
         self.findings.append(&mut missing);
     }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::component::Component;
-use super::{Artifact, Severity};
+use super::Severity;
 use crate::Error;
 use crate::artifact::databases::Merge;
 use crate::artifact::differences;
+use crate::artifact::output::Output;
 use crate::artifact::shared::Entries;
 use crate::artifact::tree::{Item, Tree};
 use crate::words::{list, list_some};
@@ -15,36 +17,23 @@ use crate::words::{list, list_some};
 /// Maximum number of differing entries or files to name.
 pub(super) const MOST_NAMES: usize = 5;
 
-#[derive(Default)]
-pub(super) struct Merged<'t> {
-    files: BTreeMap<&'t Path, MergedFile<'t>>,
-}
-
-struct MergedFile<'t> {
+/// A file for all targets with the entries of all shards.
+pub(super) struct MergedFile<'t> {
     like: &'t Item,
     /// The bytes, if no shard's copy has everything.
     bytes: Option<Vec<u8>>,
-    shards: Vec<&'t str>,
+    shards: Vec<Arc<str>>,
 }
 
-impl Merged<'_> {
-    pub(super) fn has(&self, path: &Path) -> bool {
-        self.files.contains_key(path)
-    }
-
-    /// Adds the files to `artifact`, and the directories that they are in.
-    pub(super) fn add_to(self, artifact: &mut Artifact) {
-        for (path, file) in self.files {
-            artifact
-                .shards
-                .extend(file.shards.into_iter().map(str::to_owned));
-            let output = &mut artifact.output;
-            output.add_prefixes(&[file.like.prefix.to_string()]);
-            match file.bytes {
-                Some(bytes) => output.add_bytes(path, bytes, &file.like.from),
-                None => output.add(path, file.like),
-            }
+impl MergedFile<'_> {
+    /// Adds it at `path`, and the directories that it is in.
+    pub(super) fn add_to(self, path: &Path, output: &mut Output) {
+        output.add_prefixes(&[self.like.prefix.to_string()]);
+        match self.bytes {
+            Some(bytes) => output.add_bytes(path, bytes, &self.like.from),
+            None => output.add(path, self.like),
         }
+        output.shards.extend(self.shards);
     }
 }
 
@@ -56,17 +45,20 @@ struct ShardCopy<'a> {
 impl Component<'_> {
     /// Merges the shared files of the generic artifacts `trees`, so that each has the entries of all
     /// shards.
-    pub(super) fn merge_shared<'t>(&mut self, trees: &'t [Tree]) -> Result<Merged<'t>, Error> {
+    pub(super) fn merge_shared<'t>(
+        &mut self,
+        trees: &'t [Tree],
+    ) -> Result<BTreeMap<&'t Path, MergedFile<'t>>, Error> {
         let mut files: BTreeMap<&Path, Merge> = BTreeMap::new();
         for tree in trees {
             let entries = tree.entries.iter();
             files.extend(entries.filter_map(|(path, item)| Some((&**path, item.shared(path)?))));
         }
-        let mut merged = Merged::default();
+        let mut merged = BTreeMap::new();
         for (path, kind) in files {
             let copies = self.copies(path, kind, trees)?;
             if let Some(file) = self.merge(&copies)? {
-                merged.files.insert(path, file);
+                merged.insert(path, file);
             }
         }
         Ok(merged)
@@ -146,10 +138,11 @@ impl Component<'_> {
             return Ok(Some(MergedFile {
                 like: whole.item,
                 bytes: None,
-                shards: vec![&whole.item.shard],
+                shards: Vec::new(),
             }));
         }
-        let shards: Vec<&str> = copies.iter().map(|copy| &*copy.item.shard).collect();
+        let shards = copies.iter().map(|copy| Arc::clone(&copy.item.shard));
+        let shards: Vec<Arc<str>> = shards.collect();
         let text = format!("merged from the copies of {}", list(&shards));
         self.say(Severity::Note, &first.item.from, text);
         let bytes = all.to_bytes();

@@ -31,6 +31,7 @@ use super::packaging::Configuration;
 use crate::Error;
 use crate::words::list;
 
+pub use crate::report::{Notice, Severity};
 pub use plan::plan;
 
 /// What to recombine, and how.
@@ -54,7 +55,7 @@ pub struct Recombination {
     /// The artifacts, by name.
     pub artifacts: Vec<Artifact>,
     /// Findings about the shards. A component with an error is not written.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Notice>,
     /// The components with errors.
     pub failed: BTreeSet<String>,
     /// Whether reading one of them failed, rather than that its shards were refused.
@@ -87,51 +88,13 @@ pub struct Artifact {
     output: Output,
 }
 
-/// A finding about the shards.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// Its severity.
-    pub severity: Severity,
-    /// The file or directory that it is about.
-    #[serde(serialize_with = "crate::lossy::path")]
-    pub path: PathBuf,
-    /// The text.
-    pub text: String,
-}
-
-impl Finding {
-    fn new(severity: Severity, path: impl Into<PathBuf>, text: impl Into<String>) -> Self {
-        Self {
-            severity,
-            path: path.into(),
-            text: text.into(),
-        }
-    }
-
-    fn is_error(&self) -> bool {
-        self.severity == Severity::Error
-    }
-}
-
 /// A finding, and the components that it is about.
-type Concerning = (Vec<String>, Finding);
-
-/// Severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Worth knowing.
-    Note,
-    /// Probably not intended.
-    Warning,
-    /// The component is not written.
-    Error,
-}
+type Concerning = (Vec<String>, Notice);
 
 impl Recombination {
     /// Number of errors.
     pub fn errors(&self) -> usize {
-        self.findings.iter().filter(|f| f.is_error()).count()
+        self.findings.iter().filter(|f| is_error(f)).count()
     }
 
     /// The artifacts of the components that did not fail.
@@ -160,6 +123,10 @@ impl Recombination {
             false => Error::refused(directory, text),
         })
     }
+}
+
+fn is_error(finding: &Notice) -> bool {
+    finding.severity == Severity::Error
 }
 
 fn as_text<S: serde::Serializer>(

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Artifact, Concerning, Finding, Options, Severity};
+use super::{Artifact, Concerning, Notice, Options, Severity};
 use crate::Error;
 use crate::artifact::rules::conflicts;
 
@@ -18,7 +18,7 @@ pub(super) fn overlaps(
             let path = options.output_dir.join(&artifact.name);
             let text =
                 format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
-            let finding = Finding::new(Severity::Error, path, text);
+            let finding = Notice::new(Severity::Error, path, text);
             found.push((vec![artifact.component.clone()], finding));
         }
     }
@@ -41,7 +41,7 @@ pub(super) fn overlaps(
             false => Severity::Error,
         };
         let path = options.output_dir.join(entry.artifact).join(entry.path);
-        let finding = Finding::new(severity, path, format!("it {}", conflict.text));
+        let finding = Notice::new(severity, path, format!("it {}", conflict.text));
         let components = [other.component, entry.component];
         found.push((components.map(str::to_owned).to_vec(), finding));
     }

@@ -6,7 +6,7 @@ use super::component::Component;
 use super::overlay::overlaps;
 use super::shards::Shards;
 use super::stale::stale;
-use super::{Artifact, Concerning, Finding, Options, Recombination, Severity};
+use super::{Artifact, Concerning, Notice, Options, Recombination, Severity, is_error};
 use crate::Error;
 use crate::artifact::split::resolve;
 use crate::input::Archives;
@@ -64,7 +64,7 @@ pub fn plan(
                 (Vec::new(), vec![failed(error, options)])
             }
         };
-        if findings.iter().any(Finding::is_error) {
+        if findings.iter().any(is_error) {
             plan.failed.insert(name.to_owned());
         }
         plan.artifacts.extend(artifacts);
@@ -74,7 +74,7 @@ pub fn plan(
     found.extend(overlaps(&plan.artifacts, options)?);
     found.extend(stale(options, &shards, &read, &plan.artifacts)?);
     for (components, finding) in found {
-        if finding.is_error() {
+        if is_error(&finding) {
             plan.failed.extend(components);
         }
         plan.findings.push(finding);
@@ -82,20 +82,20 @@ pub fn plan(
     Ok(plan)
 }
 
-fn failed(error: Error, options: &Options) -> Finding {
+fn failed(error: Error, options: &Options) -> Notice {
     let (path, text) = match error {
         Error::Refused { path, reason } => (path, reason),
         error => (options.shards_dir.clone(), error.in_one_line()),
     };
-    Finding::new(Severity::Error, path, text)
+    Notice::new(Severity::Error, path, text)
 }
 
 /// Reports what the shards' directory has besides shards, and configured components that no shard has.
-fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
+fn unused(options: &Options, shards: &Shards) -> Vec<Notice> {
     let mut findings = Vec::new();
     for path in &shards.leftovers {
         let text = format!("skipped: {}", leftover::TEXT);
-        findings.push(Finding::new(Severity::Warning, path, text));
+        findings.push(Notice::new(Severity::Warning, path, text));
     }
     for (path, missed) in &shards.others {
         let is_shard = path.parent() == Some(&options.shards_dir);
@@ -109,7 +109,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
             true => Severity::Warning,
             false => Severity::Note,
         };
-        findings.push(Finding::new(severity, path, text));
+        findings.push(Notice::new(severity, path, text));
     }
     for component in options.configuration.overrides.keys() {
         if !shards.components().contains(component.as_str()) {
@@ -118,7 +118,7 @@ fn unused(options: &Options, shards: &Shards) -> Vec<Finding> {
                 format_args!("no shard has the component `{component}`"),
             );
             let text = reason.in_one_line();
-            findings.push(Finding::new(Severity::Warning, &options.shards_dir, text));
+            findings.push(Notice::new(Severity::Warning, &options.shards_dir, text));
         }
     }
     findings
@@ -155,7 +155,7 @@ fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
             let text = format!(
                 "it would be an artifact of {other} and of {component}; give the group another name"
             );
-            let finding = Finding::new(Severity::Error, path, text);
+            let finding = Notice::new(Severity::Error, path, text);
             findings.push((vec![other.to_owned(), component.clone()], finding));
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::shards::{Shards, by_name};
-use super::{Artifact, Concerning, Finding, Options, Severity};
+use super::{Artifact, Concerning, Notice, Options, Severity};
 use crate::Error;
 use crate::artifact::names;
 use crate::artifact::tree::is_artifact;
@@ -59,7 +59,7 @@ pub(super) fn stale(
                 format!("it stays, although no shard has the component {component}"),
             ),
         };
-        let finding = Finding::new(severity, path, text);
+        let finding = Notice::new(severity, path, text);
         findings.push((vec![component.to_owned()], finding));
     }
     findings.extend(report_leftovers(&all, planned));
@@ -76,7 +76,7 @@ fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concer
         if !planned.iter().any(|artifact| artifact.component == name) {
             let text = "leftover of an interrupted run, which this run does not replace; remove it, \
                         if no other run is at work";
-            findings.push((Vec::new(), Finding::new(Severity::Warning, path, text)));
+            findings.push((Vec::new(), Notice::new(Severity::Warning, path, text)));
         }
     }
     findings

@@ -7,41 +7,30 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::component::Component;
-use super::{Artifact, Severity};
+use super::Severity;
 use crate::artifact::classify::Class;
 use crate::artifact::target_name::{either_agrees, in_file_name};
 use crate::artifact::tree::{Item, Tree};
 
-/// Target-specific host files of the shards whose other host files are not taken.
-#[derive(Default)]
-pub(super) struct TargetFiles {
-    /// By path in the artifact.
-    items: BTreeMap<PathBuf, Item>,
-}
-
-impl TargetFiles {
-    /// Adds those that `tree` has and the `first` one lacks.
-    pub(super) fn extend(&mut self, component: &mut Component<'_>, first: &Tree, tree: &Tree) {
-        for (path, item, target) in component.target_files(tree, first) {
+impl Component<'_> {
+    /// Adds the target-specific host files that `tree` has and the `first` one, whose other host files
+    /// are taken, lacks.
+    pub(super) fn take_target_files(
+        &mut self,
+        first: &Tree,
+        tree: &Tree,
+        taken: &mut BTreeMap<PathBuf, Item>,
+    ) {
+        for (path, item, target) in self.target_files(tree, first) {
             let text = format!(
                 "taken: only shard {} builds for {target}, and only it has this host file",
                 tree.shard
             );
-            component.say(Severity::Note, &item.from, text);
-            self.items.insert(path.to_owned(), item.clone());
+            self.say(Severity::Note, &item.from, text);
+            taken.insert(path.to_owned(), item.clone());
         }
     }
 
-    pub(super) fn add_to(self, artifact: &mut Artifact) {
-        for (path, item) in self.items {
-            artifact.shards.insert(item.shard.to_string());
-            artifact.output.add_prefixes(&[item.prefix.to_string()]);
-            artifact.output.add(&path, &item);
-        }
-    }
-}
-
-impl Component<'_> {
     /// The target-specific host files of `tree` that `other` lacks: their names have one target, which a
     /// group lists and no other shard builds for.
     pub(super) fn target_files<'t>(

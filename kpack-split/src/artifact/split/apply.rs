@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use kpack_format::TargetId;
@@ -14,19 +14,19 @@ use walkdir::WalkDir;
 
 use super::Options;
 use super::manifests;
-use super::modules::{FatBinary, Module};
+use super::modules::Module;
 use super::plan::Placement;
 use super::report::{ArtifactReport, Report};
 use crate::Error;
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::artifact::names;
-use crate::artifact::output::{EntrySource, Output};
+use crate::artifact::output::Output;
 use crate::artifact::stage::Stage;
 use crate::artifact::writer::{commit_with_time, modified};
 use crate::elf::ElfError;
 use crate::input;
-use crate::parallel::{self, lock};
+use crate::parallel;
 use crate::report::{ArchiveReport, Progress};
 use crate::split::{self, Budget, Compression, DeviceCode};
 use crate::store::{self, Directory, make_directories, stage_archive, stage_manifest};
@@ -75,7 +75,7 @@ struct Written {
 /// What threads do beside one another: where a module waits for its last code object, another goes on.
 enum Task<'a> {
     Copy(&'a Option<TargetId>, &'a Output),
-    Module(usize, &'a Module),
+    Module(&'a Module),
 }
 
 impl Work<'_> {
@@ -121,8 +121,7 @@ impl Work<'_> {
     fn write_files(&self) -> Result<Vec<Written>, Error> {
         let copies = self.plan.artifacts.iter();
         let copies = copies.map(|(target, output)| Task::Copy(target, output));
-        let modules = self.plan.modules.iter().enumerate();
-        let modules = modules.map(|(index, module)| Task::Module(index, module));
+        let modules = self.plan.modules.iter().map(Task::Module);
         let tasks: Vec<Task<'_>> = copies.chain(modules).collect();
         let written = parallel::try_map(tasks, |task| match task {
             Task::Copy(target, output) => {
@@ -130,33 +129,27 @@ impl Work<'_> {
                 self.stage.write(&name, output, self.progress)?;
                 Ok(Vec::new())
             }
-            Task::Module(index, module) => self.module(index, module),
+            Task::Module(module) => self.module(module),
         })?;
         Ok(written.into_iter().flatten().collect())
     }
 
     /// Splits a module, and writes its host binaries, whose markers depend on its device code.
-    fn module(&self, index: usize, module: &Module) -> Result<Vec<Written>, Error> {
+    fn module(&self, module: &Module) -> Result<Vec<Written>, Error> {
         let archives = self.compress(module)?;
-        self.hosts(index, module, &archives)?;
+        self.hosts(module, &archives)?;
         let time = newest(module)?;
         let mut manifest = self.present(module)?;
         let mut written = Vec::new();
-        for (target, path, file) in parallel::try_map(archives, |(target, archive)| {
+        for (target, archive, file) in parallel::try_map(archives, |(target, archive)| {
             self.archive(module, target, archive, time)
         })? {
-            written.push(Written {
-                target: Some(target.clone()),
-                size: file.size,
-                archive: Some(ArchiveReport {
-                    path,
-                    target: target.to_string(),
-                    size: file.size,
-                    kernel_count: file.kernel_count,
-                    changed: true,
-                }),
-            });
             manifest.kpack_files.insert(target.to_string(), file);
+            written.push(Written {
+                target: Some(target),
+                size: archive.size,
+                archive: Some(archive),
+            });
         }
         // Without archives, it says that none is missing.
         let directory = self.kpack_dir(module, None)?;
@@ -183,51 +176,31 @@ impl Work<'_> {
             scratch: self.stage.path(),
             budget: self.budget,
         };
-        let shares = module.binaries.iter().map(FatBinary::device_share);
-        let sizes = sources.iter().map(|(_, code)| code.device_size(&wanted));
-        let progress = OfFiles {
-            progress: self.progress,
-            in_files: shares.sum(),
-            unpacked: sizes.fold(0, u64::saturating_add),
-            read: Mutex::default(),
-        };
-        let archives = split::compress(&sources, &wanted, &compression, &progress)?;
-        progress.finish();
-        Ok(archives)
+        split::compress(&sources, &wanted, &compression, self.progress)
     }
 
     /// Writes the host binaries of a module, with the IDs of its device code.
     fn hosts(
         &self,
-        index: usize,
         module: &Module,
         archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
     ) -> Result<(), Error> {
-        let binaries = module.binaries.iter();
-        let plans: Vec<_> = binaries
-            .map(|binary| binary.plan_for(archives))
-            .collect::<Result<_, Error>>()?;
         let mut writer = self.stage.writer(&self.name(None))?;
-        let generic = self.plan.artifacts.get(&None);
-        for (path, source) in generic.iter().flat_map(|output| &output.entries) {
-            let EntrySource::Host(host) = source else {
-                continue;
-            };
-            if host.module != index {
-                continue;
-            }
-            self.progress.file(path);
-            let (binary, plan) = (&module.binaries[host.binary], &plans[host.binary]);
-            let size = writer.file(path, &host.from, |from, output, to| {
-                let applied = plan.apply(&binary.file.code.open()?, output);
-                applied.map_err(|error| match error {
-                    ElfError::Io(error) => Error::io(to, "write", error),
-                    error => input::elf_error(from, error),
+        for binary in &module.binaries {
+            let plan = binary.plan_for(archives)?;
+            for (path, from) in &binary.files {
+                self.progress.file(path);
+                let size = writer.file(path, from, |from, output, to| {
+                    let applied = plan.apply(&binary.file.code.open()?, output);
+                    applied.map_err(|error| match error {
+                        ElfError::Io(error) => Error::io(to, "write", error),
+                        error => input::elf_error(from, error),
+                    })?;
+                    Ok(plan.output_size())
                 })?;
-                Ok(plan.output_size())
-            })?;
-            let file_size = binary.file.code.file_size();
-            self.progress.advance(size.min(file_size));
+                let file_size = binary.file.code.file_size();
+                self.progress.advance(size.min(file_size));
+            }
         }
         Ok(())
     }
@@ -268,7 +241,7 @@ impl Work<'_> {
         target: TargetId,
         mut archive: ArchiveWriter<File>,
         time: SystemTime,
-    ) -> Result<(TargetId, PathBuf, KpackFile), Error> {
+    ) -> Result<(TargetId, ArchiveReport, KpackFile), Error> {
         if let Some(path) = module.present.get(&target) {
             let replaced = |kernel: &str| {
                 let name = KernelName::parse(kernel).binary;
@@ -285,8 +258,9 @@ impl Work<'_> {
         commit_with_time(staged, time)?;
         let artifact = self.stage.output(&self.name(Some(&target)));
         let final_path = artifact.join(module.kpack_dir()).join(&name);
+        let report = ArchiveReport::written(final_path, &target, &written);
         let entry = store::entry(&target, name, &written);
-        Ok((target, final_path, entry))
+        Ok((target, report, entry))
     }
 
     /// The module's kpack directory in an artifact.
@@ -321,7 +295,6 @@ impl Work<'_> {
         let archives = written.into_iter().filter_map(|file| file.archive);
         report.archives.extend(archives);
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
-        report.prefixes.clone_from(&self.plan.prefixes);
         Ok(())
     }
 }
@@ -333,34 +306,6 @@ fn has_more_than_list(artifact: &Path) -> bool {
         let within = entry.path().strip_prefix(artifact);
         !entry.file_type().is_dir() && !within.is_ok_and(manifest_txt::is_of_artifact)
     })
-}
-
-/// Reports progress in bytes of the input, which may be compressed.
-struct OfFiles<'a> {
-    progress: &'a dyn Progress,
-    in_files: u64,
-    unpacked: u64,
-    /// Unpacked bytes so far, and what was told.
-    read: Mutex<(u64, u64)>,
-}
-
-impl Progress for OfFiles<'_> {
-    fn advance(&self, bytes: u64) {
-        let mut read = lock(&self.read);
-        read.0 += bytes;
-        let part = u128::from(self.in_files) * u128::from(read.0);
-        let now = (part / u128::from(self.unpacked.max(1))) as u64;
-        self.progress.advance(now.saturating_sub(read.1));
-        read.1 = now.max(read.1);
-    }
-}
-
-impl OfFiles<'_> {
-    /// Padding and skipped code objects are read as well.
-    fn finish(&self) {
-        let told = lock(&self.read).1;
-        self.progress.advance(self.in_files.saturating_sub(told));
-    }
 }
 
 /// When the newest of a module's binaries changed. What is made of them is as old as they are, so

@@ -167,15 +167,13 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
     if found.is_empty() || lacks.is_empty() {
         return Ok(());
     }
-    report.notices.push(Notice {
-        severity: Severity::Warning,
-        path: options.parent_dir.clone(),
-        text: format!(
-            "no artifact in it has anything for {}; there is device code for {}",
-            list(lacks),
-            list(found.iter().copied())
-        ),
-    });
+    let text = format!(
+        "no artifact in it has anything for {}; there is device code for {}",
+        list(lacks),
+        list(found.iter().copied())
+    );
+    let notice = Notice::new(Severity::Warning, &options.parent_dir, text);
+    report.notices.push(notice);
     if !there.is_empty() {
         return Ok(());
     }

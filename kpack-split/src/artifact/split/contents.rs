@@ -1,6 +1,6 @@
 //! What is in an artifact, read and not judged yet.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -24,8 +24,6 @@ pub(super) struct Contents {
     pub(super) trees: Trees,
     /// What is to be split.
     pub(super) modules: Vec<Module>,
-    /// The module and the binary in it that a file is.
-    pub(super) fat_of: HashMap<PathBuf, (usize, usize)>,
     /// The manifests of what was split before.
     pub(super) manifests: Vec<Listed>,
     /// The targets that there is something for, and a file that has or names it.
@@ -42,15 +40,15 @@ impl Contents {
         refuse_contradictions(&trees)?;
 
         let mut modules: Vec<Module> = Vec::new();
-        let mut fat_of = HashMap::new();
         for (_, tree) in trees.all.iter().filter(|(target, _)| target.is_none()) {
             let each = match options.layout {
                 Layout::Module => 1,
                 Layout::Artifact => tree.prefixes.len().max(1),
             };
             for prefixes in tree.prefixes.chunks(each) {
-                let module = module(tree, prefixes, options, modules.len(), &mut fat_of)?;
-                let Some(module) = module else { continue };
+                let Some(module) = module(tree, prefixes, options)? else {
+                    continue;
+                };
                 if let Some(other) = modules.iter().find(|other| other.collides(&module)) {
                     let advice = "the directory above `stage` names the module";
                     return Err(module.collision(&tree.root, &other.prefix, advice));
@@ -74,7 +72,6 @@ impl Contents {
             found: found(&trees, &modules, &manifests, options),
             trees,
             modules,
-            fat_of,
             manifests,
         })
     }

@@ -89,6 +89,8 @@ pub(super) struct FatBinary {
     pub(super) prefix: String,
     /// Path in the prefix, the kernel name.
     pub(super) name: String,
+    /// Its files, by their paths in the artifact: several if it has several names.
+    pub(super) files: Vec<(PathBuf, PathBuf)>,
     pub(super) file: FatFile,
     marker: Marker,
     /// With room for the IDs of its device code, which are not known yet.
@@ -110,24 +112,14 @@ impl FatBinary {
         set.map_err(|error| elf_error(&self.file.code.path, error))?;
         Ok(plan)
     }
-
-    /// By how many bytes the host binary is smaller.
-    pub(super) fn device_share(&self) -> u64 {
-        self.file
-            .code
-            .file_size()
-            .saturating_sub(self.plan.output_size())
-    }
 }
 
 /// The fat binaries of prefixes that share archives; `None` if they have none. Names of one inode are one
-/// binary, of the first name. `fat_of` gets the position of each.
+/// binary, of the first name.
 pub(super) fn module(
     tree: &Tree,
     prefixes: &[String],
     options: &Options,
-    index: usize,
-    fat_of: &mut HashMap<PathBuf, (usize, usize)>,
 ) -> Result<Option<Module>, Error> {
     let is_own = |item: &Item| prefixes.iter().any(|prefix| **prefix == *item.prefix);
     let all = || tree.entries.iter().filter(|(_, item)| is_own(item));
@@ -143,7 +135,7 @@ pub(super) fn module(
             Layout::Artifact => ".kpack",
         }))?;
 
-    let named = names(tree, &fat, index, fat_of)?.into_iter();
+    let named = names(tree, &fat)?.into_iter();
     let binaries = named.map(|named| named.read(&kpacks, &group));
     let binaries = binaries.collect::<Result<_, Error>>()?;
     let directory = Path::new(&prefix).join(&kpacks.name);
@@ -168,15 +160,16 @@ pub(super) fn module(
 
 /// A fat binary, with all of its names in the install prefix.
 struct Named {
-    from: PathBuf,
     prefix: String,
+    files: Vec<(PathBuf, PathBuf)>,
     names: Vec<Located>,
 }
 
 impl Named {
     fn read(self, kpacks: &KpackPath, group: &Group) -> Result<FatBinary, Error> {
-        let BinaryKind::Fat(file, _) = split::read(&self.from)? else {
-            return Err(Error::refused(&self.from, "it changed while it was read"));
+        let (_, from) = &self.files[0];
+        let BinaryKind::Fat(file, _) = split::read(from)? else {
+            return Err(Error::refused(from, "it changed while it was read"));
         };
         let marker = Marker {
             code_ids: code_ids::planned(&file.code.targets()),
@@ -185,6 +178,7 @@ impl Named {
         Ok(FatBinary {
             prefix: self.prefix,
             name: self.names[0].name.clone(),
+            files: self.files,
             plan: file.plan(&file.with_kept(marker.clone()))?,
             marker,
             file,
@@ -192,14 +186,8 @@ impl Named {
     }
 }
 
-/// The binaries that fat files are names of. `fat_of` gets the position of each file's, in the module
-/// `index`.
-fn names(
-    tree: &Tree,
-    fat: &[(&PathBuf, &Item)],
-    index: usize,
-    fat_of: &mut HashMap<PathBuf, (usize, usize)>,
-) -> Result<Vec<Named>, Error> {
+/// The binaries that fat files are names of.
+fn names(tree: &Tree, fat: &[(&PathBuf, &Item)]) -> Result<Vec<Named>, Error> {
     let mut binaries: Vec<Named> = Vec::new();
     let mut inodes = HashMap::new();
     for (path, item) in fat {
@@ -214,12 +202,15 @@ fn names(
             } => *inodes.entry(inode).or_insert(next),
             _ => next,
         };
-        fat_of.insert(item.from.clone(), (index, binary));
+        let file = ((*path).clone(), item.from.clone());
         match binaries.get_mut(binary) {
-            Some(known) => known.names.push(located),
+            Some(known) => {
+                known.names.push(located);
+                known.files.push(file);
+            }
             None => binaries.push(Named {
-                from: item.from.clone(),
                 prefix: prefix.to_owned(),
+                files: vec![file],
                 names: vec![located],
             }),
         }

@@ -75,11 +75,7 @@ fn artifact_directories(parent: &Path, notices: &mut Vec<Notice>) -> Result<Vec<
             // One that cannot be read fails when it is split.
             return true;
         };
-        notices.push(Notice {
-            severity: Severity::Note,
-            path: path.clone(),
-            text,
-        });
+        notices.push(Notice::new(Severity::Note, path, text));
         false
     });
     Ok(paths)

@@ -17,7 +17,7 @@ use crate::artifact::classify::{Class, Node, Observation, Topic};
 use crate::artifact::code_ids;
 use crate::artifact::databases::{self, Place};
 use crate::artifact::names;
-use crate::artifact::output::{Host, Output};
+use crate::artifact::output::Output;
 use crate::artifact::pairs::named_beside;
 use crate::artifact::rules::conflicts;
 use crate::artifact::tree::Item;
@@ -26,8 +26,6 @@ use crate::words::list;
 
 /// The split artifacts, before they are written.
 pub(super) struct Placement {
-    /// The prefixes that are there.
-    pub(super) prefixes: Vec<String>,
     /// By target; `None` is the generic one.
     pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
     /// What is split.
@@ -37,11 +35,12 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// How many bytes are read.
+    /// How many bytes are read, device code as it is unpacked.
     pub(super) fn bytes(&self) -> u64 {
         let copied = self.artifacts.values().map(|output| output.copied);
         let binaries = self.modules.iter().flat_map(|module| &module.binaries);
-        let device_code = binaries.map(FatBinary::device_share);
+        let keeps = |target: &TargetId| self.targets.keeps(target);
+        let device_code = binaries.map(|binary| binary.file.code.device_size(&keeps));
         copied.chain(device_code).fold(0, u64::saturating_add)
     }
 }
@@ -53,6 +52,7 @@ pub(super) fn plan(
     report: &mut Report,
 ) -> Result<Placement, Error> {
     report.device_code = !contents.found.is_empty();
+    report.prefixes = contents.trees.prefixes();
     let found = std::mem::take(&mut contents.found);
     let targets = Targets::choose(options, found, report)?;
     report_observations(&contents.trees, report);
@@ -74,7 +74,6 @@ pub(super) fn plan(
         }
     }
     Ok(Placement {
-        prefixes: contents.trees.prefixes(),
         artifacts,
         modules: contents.modules,
         targets,
@@ -143,6 +142,8 @@ struct Planner<'a> {
     targets: &'a Targets,
     /// Manifests that list something that is left out.
     rewritten: HashMap<&'a Path, Vec<u8>>,
+    /// The modules of fat binaries, and the sizes of their host binaries.
+    hosts: HashMap<&'a Path, (usize, u64)>,
     /// Archives and manifests that are written with the new device code.
     written_anew: HashSet<&'a Path>,
     artifacts: BTreeMap<Option<TargetId>, Output>,
@@ -166,6 +167,12 @@ impl<'a> Planner<'a> {
         let others = manifests.iter().filter(|listed| !is_written_anew(listed));
         let rewritten =
             others.filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(targets)?)));
+        let hosts = modules.iter().enumerate().flat_map(|(index, module)| {
+            module.binaries.iter().flat_map(move |binary| {
+                let host = (index, binary.plan.output_size());
+                binary.files.iter().map(move |(_, from)| (from.as_path(), host))
+            })
+        });
         let prefixes = trees.prefixes();
         let output = |target: Option<&TargetId>| {
             let mut output = Output::new(trees.model(target), options.databases.clone());
@@ -187,6 +194,7 @@ impl<'a> Planner<'a> {
             contents,
             targets,
             rewritten: rewritten.collect(),
+            hosts: hosts.collect(),
             written_anew: modules
                 .iter()
                 .flat_map(|module| module.written_anew(targets))
@@ -221,18 +229,8 @@ impl<'a> Planner<'a> {
                 let left_out = &self.targets.left_out;
                 output.add_edited(path, item, code_ids::without(&item.from, left_out)?);
             }
-            (None, _) => match self.contents.fat_of.get(&item.from) {
-                Some((module, binary)) => {
-                    let host = Host {
-                        from: item.from.clone(),
-                        module: *module,
-                        binary: *binary,
-                    };
-                    let size = self.contents.modules[*module].binaries[*binary]
-                        .plan
-                        .output_size();
-                    output.add_host(path, item, host, size);
-                }
+            (None, _) => match self.hosts.get(item.from.as_path()) {
+                Some((module, size)) => output.add_host(path, item, *module, *size),
                 None => output.add(path, item),
             },
         }

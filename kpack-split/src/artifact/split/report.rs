@@ -61,18 +61,10 @@ pub struct ArtifactReport {
 
 impl Report {
     pub(super) fn note(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notice(Severity::Note, path.into(), text.into());
+        self.notices.push(Notice::new(Severity::Note, path, text));
     }
 
     pub(super) fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notice(Severity::Warning, path.into(), text.into());
-    }
-
-    fn notice(&mut self, severity: Severity, path: PathBuf, text: String) {
-        self.notices.push(Notice {
-            severity,
-            path,
-            text,
-        });
+        self.notices.push(Notice::new(Severity::Warning, path, text));
     }
 }

@@ -8,14 +8,11 @@ mod set;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use walkdir::WalkDir;
-
 use super::{Options, Report, Subject};
 use crate::Error;
 use crate::artifact::manifest_txt;
-use crate::artifact::tree::{Role, Siblings, Tree, is_artifact};
+use crate::artifact::tree::{Role, Siblings, Tree, find_artifacts, is_artifact};
 use crate::input::{Archives, Overlay};
-use crate::leftover::is_leftover;
 use crate::parallel;
 
 /// The artifact directories to verify, and the ones next to them that belong to the same
@@ -63,25 +60,11 @@ impl Artifacts {
             if let Some(around) = real.ancestors().skip(1).find(|above| is_artifact(above)) {
                 artifacts.add(around.to_owned())?;
             }
-            let mut walk = WalkDir::new(path)
-                .follow_root_links(true)
-                .max_depth(DEPTH)
-                .sort_by_file_name()
-                .into_iter();
-            while let Some(entry) = walk.next() {
-                // Verification reports what cannot be listed.
-                let Ok(entry) = entry else { continue };
-                if entry.depth() > 0 && is_leftover(entry.file_name()) {
-                    if entry.file_type().is_dir() {
-                        walk.skip_current_dir();
-                    }
-                    continue;
-                }
-                if is_artifact(entry.path()) {
-                    let found = artifacts.add(resolved(entry.path(), "find")?)?;
-                    found.asked_for.get_or_insert(entry.into_path());
-                    walk.skip_current_dir();
-                }
+            // Verification reports what cannot be listed.
+            let (below, _) = find_artifacts(path, |_| Ok(()))?;
+            for path in below {
+                let found = artifacts.add(resolved(&path, "find")?)?;
+                found.asked_for.get_or_insert(path);
             }
         }
         Ok(artifacts)
@@ -251,7 +234,3 @@ impl Member {
 fn resolved(path: &Path, action: &'static str) -> Result<PathBuf, Error> {
     path.canonicalize().map_err(|e| Error::io(path, action, e))
 }
-
-/// How deep to look for artifact directories: a directory of shards contains directories of
-/// artifacts.
-const DEPTH: usize = 3;
