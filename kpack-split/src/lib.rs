@@ -3,7 +3,7 @@
 //! [`install`] splits the binaries of an install prefix, [`inspect`] describes a file, and
 //! [`verify`] checks binaries, archives and manifests. [`artifact`] serves packagers: it splits
 //! directory trees and merges the results of several build machines. [`sizes`] reports where the
-//! bytes are. [`join`] puts device code back. [`mod@stage`] makes a release of Rust programs from Cargo's
+//! bytes are. [`join`] puts device code back. [`stage`] makes a release of Rust programs from Cargo's
 //! messages about a build. [`elf`] reads, plans and rewrites one linked binary. The command `kpack` is in
 //! [`cli`].
 //!
@@ -31,4 +31,3 @@ mod words;
 
 use kpack_build::shared::{parallel, store};
 pub use kpack_build::{Error, Storage, object_file, report};
-pub use stage::stage;

@@ -238,6 +238,7 @@ fn what_the_compiler_said_is_passed_on() {
     let mut shown = String::new();
     let messages = format!("{said}\n{failed}\n");
     let options = Options::new(tree.path("dist"));
-    kpack_split::stage(&options, messages.as_bytes(), &mut |text| shown += text).unwrap_err();
+    kpack_split::stage::stage(&options, messages.as_bytes(), &mut |text| shown += text)
+        .unwrap_err();
     assert_eq!(shown, "error[E0308]: mismatched types\n");
 }
