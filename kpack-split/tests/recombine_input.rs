@@ -39,6 +39,24 @@ fn assert_refused(tree: &Tree, parts: &[&str]) {
     assert!(!tree.path("out").exists());
 }
 
+/// Both names are of one family; either artifact would hide the other.
+#[test]
+fn two_artifacts_of_a_shard_for_one_target_are_refused() {
+    let tree = three_shards();
+    for name in ["gfx11", "gfx11xx"] {
+        let artifact = tree.path(&format!("{LINUX_C}{name}"));
+        write(&artifact.join("artifact_manifest.txt"), PREFIX.as_bytes());
+        write(&artifact.join(PREFIX).join(name), b"data");
+    }
+    let error = recombine::plan(&options(&tree, CONFIGURATION), &|_, _| {}).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("blas_lib_gfx11xx: it is for gfx11, as")
+            && error.contains("blas_lib_gfx11 "),
+        "{error}"
+    );
+}
+
 #[test]
 fn an_archive_with_another_byte_is_refused() {
     let tree = three_shards();

@@ -27,6 +27,19 @@ pub(super) struct ComponentArtifacts {
 }
 
 impl ComponentArtifacts {
+    /// Adds what there is for a target. Two groups may have it, but not two artifacts.
+    fn add(&mut self, target: TargetId, input: ForTarget) -> Result<(), Error> {
+        if let (Some(ForTarget::Directory(known)), ForTarget::Directory(path)) =
+            (self.targets.get(&target), &input)
+        {
+            let known = known.display();
+            let reason = format!("it is for {target}, as {known} is; remove one of them");
+            return Err(Error::refused(path, reason));
+        }
+        self.targets.insert(target, input);
+        Ok(())
+    }
+
     /// The artifact directories, that of a group for each of its targets.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         let targets = self.targets.values().map(ForTarget::path);
@@ -92,7 +105,9 @@ impl Shards {
                     continue;
                 };
                 let own = artifacts.entry(component).or_default();
-                own.targets.extend(targets);
+                for (target, input) in targets {
+                    own.add(target, input)?;
+                }
                 if role == Role::Generic {
                     own.generic = Some(path);
                 }
