@@ -149,7 +149,8 @@ impl Report {
 
     /// Adds a [`Severity::Warning`].
     pub fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notices.push(Notice::new(Severity::Warning, path, text));
+        self.notices
+            .push(Notice::new(Severity::Warning, path, text));
     }
 }
 

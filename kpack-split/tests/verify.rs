@@ -12,7 +12,7 @@ use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::Manifest;
 use kpack_split::install::{Options, install};
-use kpack_split::verify::{self, Report, verify};
+use kpack_split::verify::{self, Outcome, Report, verify};
 use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code};
 use kpack_tests::process;
 use kpack_tests::require::tool;
@@ -175,6 +175,34 @@ fn an_archive_that_is_missing() {
     let report = check_with(&tree, "lib", None, &["gfx942"]);
     assert_eq!(faults(&report), [""; 0]);
     assert!(!check_with(&tree, "lib", None, &["gfx1100"]).holds());
+}
+
+/// The package for one GPU lacks the code of a wrapper that was compiled for another GPU only.
+#[test]
+fn a_wrapper_for_targets_that_are_not_installed() {
+    let tree = Tree::new();
+    let library = FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx942", "add")],
+        )
+        .wrapper(Storage::Plain, [code("gfx942", "mul")]);
+    library.build(&tree.path(BINARY)).unwrap();
+    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx942.kpack")).unwrap();
+    let mut manifest = Manifest::read(&fs::read(tree.path(MANIFEST)).unwrap()).unwrap();
+    manifest.kpack_files.remove("gfx942");
+    let fragment = tree.path("lib/.kpack/vec_lib.gfx1100.kpm");
+    fs::write(fragment, manifest.to_bytes()).unwrap();
+    let report = check(&tree, "lib");
+    assert_eq!(faults(&report), [""; 0]);
+    let notes = verified::checks(&report, Outcome::Note);
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.ends_with("no archive has a code object at index 1")),
+        "{notes:#?}"
+    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::Error;
 use crate::elf::{ElfError, Wrapper};
 use crate::input::{self, FileKind, elf_error};
 use crate::report::{FileReport, Outcome, Report};
-use crate::split::{DeviceCode, code_ids, padding};
+use crate::split::{PackedCode, code_ids, padding};
 use crate::store::{Directory, StagedFile};
 
 /// Note for an object whose bundles no wrapper points to.
@@ -51,7 +51,7 @@ pub(super) struct Unit {
     /// Index of a member of the static library.
     member: Option<usize>,
     pub(super) kernel_name: String,
-    pub(super) code: DeviceCode,
+    pub(super) code: PackedCode,
     marker: Marker,
     plan: ObjectPlan,
 }
@@ -156,7 +156,7 @@ impl ObjectInput {
         &self,
         object: &Relocatable<Window<'_>>,
         fat: &FatObject,
-    ) -> Result<DeviceCode, Error> {
+    ) -> Result<PackedCode, Error> {
         let base = object.source.start();
         let wrappers: Vec<Wrapper> = fat
             .wrappers
@@ -167,7 +167,7 @@ impl ObjectInput {
                 bundle
             })
             .collect();
-        let code = DeviceCode::read(&self.path, &self.file, &wrappers)?;
+        let code = PackedCode::read(&self.path, &self.file, &wrappers)?;
         for section in &fat.fat_sections {
             let section = &object.sections[*section];
             let start = base + section.sh_offset.get(LE);

@@ -45,7 +45,7 @@ use crate::Error;
 use crate::parallel;
 
 use crate::report::{Progress, Report};
-use crate::split::{Budget, Compression, DeviceCode, compress};
+use crate::split::{Budget, PackedCode, Compression, compress};
 use crate::store::{CreatedDirectories, Directory, Transaction, Update, stem_of};
 use input::ObjectInput;
 
@@ -78,7 +78,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let output = &options.output_dir;
     let mut made = CreatedDirectories::default();
     let directory = Directory::make(output, &mut made)?;
-    let sources: Vec<(String, &DeviceCode)> = files
+    let sources: Vec<(String, &PackedCode)> = files
         .iter()
         .flat_map(|file| &file.units)
         .map(|unit| (unit.kernel_name.clone(), &unit.code))
@@ -105,7 +105,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 }
 
 /// The device code of an object, or of each member of a static library that has some.
-pub(crate) fn device_code(path: &Path) -> Result<Vec<DeviceCode>, Error> {
+pub(crate) fn device_code(path: &Path) -> Result<Vec<PackedCode>, Error> {
     let units = ObjectInput::read(path, &[])?.units.into_iter();
     Ok(units.map(|unit| unit.code).collect())
 }

@@ -12,7 +12,7 @@ use kpack_format::digest::Sha256;
 use kpack_format::names::{Group, KernelName};
 
 use super::content::{Content, Failure, Stored};
-use super::{DeviceCode, Storage};
+use super::{PackedCode, Storage};
 use crate::Error;
 use crate::interrupt;
 use crate::parallel::{self, lock};
@@ -40,7 +40,7 @@ const EARLY: u64 = 16 << 20;
 struct Job<'a> {
     /// Its place in the order of reading.
     number: usize,
-    file: &'a DeviceCode,
+    file: &'a PackedCode,
     kernels: Vec<String>,
     target: TargetId,
     content: Content,
@@ -53,7 +53,7 @@ struct Job<'a> {
 /// # Errors
 /// [`Error::Refused`] for device code that is damaged or contradicts its bundle.
 pub fn compress(
-    files: &[(String, &DeviceCode)],
+    files: &[(String, &PackedCode)],
     wanted: &(dyn Fn(&TargetId) -> bool + Sync),
     compression: &Compression<'_>,
     progress: &dyn Progress,

@@ -17,7 +17,7 @@ use crate::input;
 use crate::store::Identity;
 
 /// The device code of a linked binary, a relocatable object, or a static library member.
-pub struct DeviceCode {
+pub struct PackedCode {
     /// Path of the file.
     pub path: PathBuf,
     identity: Identity,
@@ -66,7 +66,7 @@ fn bundles(
     Ok(by_offset.into_values().collect())
 }
 
-impl DeviceCode {
+impl PackedCode {
     /// Reads the tables of the bundles of `wrappers` in `file`, found at `path`.
     pub fn read(path: &Path, file: &File, wrappers: &[elf::Wrapper]) -> Result<Self, Error> {
         let identity = Identity::of(path, file)?;

@@ -9,5 +9,5 @@ mod storage;
 
 pub use compress::{Budget, Compression, compress};
 pub use content::Content;
-pub use device_code::DeviceCode;
+pub use device_code::PackedCode;
 pub use storage::Storage;

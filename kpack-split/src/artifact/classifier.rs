@@ -5,36 +5,66 @@ use std::fs::{self, File, Metadata};
 use std::path::Path;
 
 use kpack_format::TargetId;
+use kpack_format::tensile::Library;
 use walkdir::DirEntry;
 
 use super::content::FileContent;
 use super::data_file::{is_package, not_data};
 use super::databases::{self, Database, ForAll, Merge, Place, Selection};
-use super::elf_header::Headers;
-use super::entry::{Class, Classification, KPACK, Node, Observation, Topic};
+use super::entry::{Class, Entry, KPACK, Node, Observation, Topic};
+use super::foreign::{Headers, device_section};
 use super::kernel_cache::{self, Unreadable};
-use super::pairs::{self, Pairs};
-use super::pe;
+use super::pairs;
 use super::target_name;
 use crate::Error;
 use crate::elf::{DeviceCode, Image, NoDeviceCode};
 use crate::input::{self, FileKind, unlinked};
 use kpack_build::shared::shown;
 
-/// One entry of the walk.
-pub(super) struct Classifier<'a> {
-    pub(super) full: &'a Path,
+/// What was found out about an entry.
+pub(super) struct Classified {
+    pub(super) entry: Entry,
+    pub(super) observations: Vec<Observation>,
+    /// Its content, if it is a library file of Tensile.
+    pub(super) library: Option<Library>,
+}
+
+/// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
+pub(super) fn classify_entry(
+    prefix: &Path,
+    databases: &Selection,
+    found: &DirEntry,
+) -> Result<Classified, Error> {
+    let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
+    let mut classifier = Classifier {
+        full: found.path(),
+        path,
+        name: path.to_string_lossy(),
+        databases,
+        observations: Vec::new(),
+        library: None,
+    };
+    let (node, class) = classifier.entry(found)?;
+    let path = path.to_owned();
+    Ok(Classified {
+        entry: Entry { path, node, class },
+        observations: classifier.observations,
+        library: classifier.library,
+    })
+}
+
+struct Classifier<'a> {
+    full: &'a Path,
     /// Its path in the prefix.
-    pub(super) path: &'a Path,
-    pub(super) name: Cow<'a, str>,
-    pub(super) databases: &'a Selection,
-    pub(super) result: &'a mut Classification,
-    /// Gets what the entry has to do with other files.
-    pub(super) pairs: &'a mut Pairs,
+    path: &'a Path,
+    name: Cow<'a, str>,
+    databases: &'a Selection,
+    observations: Vec<Observation>,
+    library: Option<Library>,
 }
 
 impl Classifier<'_> {
-    pub(super) fn entry(&mut self, found: &DirEntry) -> Result<(Node, Class), Error> {
+    fn entry(&mut self, found: &DirEntry) -> Result<(Node, Class), Error> {
         let kind = found.file_type();
         if kind.is_dir() {
             return Ok((Node::Directory { empty: true }, self.directory()));
@@ -81,10 +111,7 @@ impl Classifier<'_> {
     fn directory(&self) -> Class {
         match databases::recognise(&format!("{}/.", self.name)) {
             Some((database, Place::Target(target))) if self.databases.has(database) => {
-                Class::Target {
-                    target,
-                    database: database.name,
-                }
+                of_database(database, target)
             }
             _ => Class::Host,
         }
@@ -118,10 +145,7 @@ impl Classifier<'_> {
                 None
             }
         };
-        Ok(target.map_or(Class::Host, |target| Class::Target {
-            target,
-            database: database.name,
-        }))
+        Ok(target.map_or(Class::Host, |target| of_database(database, target)))
     }
 
     fn file(&mut self, file: &File, size: u64) -> Result<Class, Error> {
@@ -160,15 +184,15 @@ impl Classifier<'_> {
         database: &'static Database,
         place: Place,
     ) -> Result<Class, Error> {
-        if database.is_opaque
-            && let Place::Target(target) = place
-        {
-            let database = database.name;
-            return Ok(Class::Target { target, database });
-        }
-        if place == Place::ForAll(ForAll::Merge(Merge::KernelCache)) {
-            self.kernel_cache()?;
-            return Ok(Class::Host);
+        match place {
+            Place::Target(target) if database.is_opaque => {
+                return Ok(of_database(database, target));
+            }
+            Place::ForAll(ForAll::Merge(Merge::KernelCache)) => {
+                self.kernel_cache()?;
+                return Ok(Class::Host);
+            }
+            _ => {}
         }
         // A target's engine may be a library of its own, which is not split.
         let kind = match kind {
@@ -177,13 +201,15 @@ impl Classifier<'_> {
         };
         let is_library = self.path.extension().is_some_and(|end| end == "dat");
         let content = FileContent::read(self.full, file, size, kind, is_library)?;
-        self.pairs.add(self.path, &content);
-        if let FileContent::NoLibrary { reason, damaged } = &content {
+        if let FileContent::NoLibrary(Unreadable { reason, damaged }) = &content {
             if *damaged && pairs::TENSILE.contains(&database.name) {
                 self.observe(Topic::Damaged, format!("it is damaged: {reason}"));
             }
             let text = format!("{reason}; only its name says where it belongs");
             self.observe(Topic::Other, text);
+        }
+        if let FileContent::Library(library) = &content {
+            self.library = Some(library.clone());
         }
         let target = match place {
             Place::Target(said) => {
@@ -204,10 +230,7 @@ impl Classifier<'_> {
                 None => return Ok(device_code(&content)),
             },
         };
-        Ok(Class::Target {
-            target,
-            database: database.name,
-        })
+        Ok(of_database(database, target))
     }
 
     /// rocFFT's kernel cache, which is for all targets.
@@ -298,7 +321,7 @@ impl Classifier<'_> {
         }
         if kind.is_none()
             && let Some(section) =
-                pe::device_section(file).map_err(|e| Error::io(self.full, "read", e))?
+                device_section(file).map_err(|e| Error::io(self.full, "read", e))?
         {
             let reason = format!(
                 "it is a PE/COFF file with device code in section `{section}`, which kpack cannot split"
@@ -334,12 +357,18 @@ impl Classifier<'_> {
     }
 
     fn observe(&mut self, topic: Topic, text: String) {
-        self.result.observations.push(Observation {
+        self.observations.push(Observation {
             topic,
             path: self.path.to_owned(),
             text,
         });
     }
+}
+
+/// The class of what a database has for a target.
+fn of_database(database: &'static Database, target: TargetId) -> Class {
+    let database = database.name;
+    Class::Target { target, database }
 }
 
 /// The class of a file whose path names no target, by its content.

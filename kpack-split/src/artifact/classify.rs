@@ -8,9 +8,10 @@ use std::path::Path;
 
 use walkdir::{DirEntry, WalkDir};
 
-use super::classifier::Classifier;
+use super::classifier::Classified;
+pub(super) use super::classifier::classify_entry;
 use super::databases::{self, Selection};
-use super::pairs::Pairs;
+use super::pairs::{Libraries, unpaired};
 use crate::Error;
 use crate::leftover::is_leftover;
 use crate::parallel;
@@ -68,35 +69,28 @@ pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error>
     classify_found(prefix, &Selection::Auto, &found)
 }
 
-/// Number of entries that one thread classifies at a time.
-const AT_ONCE: usize = 32;
-
 fn classify_found(
     prefix: &Path,
     databases: &Selection,
     found: &[DirEntry],
 ) -> Result<Classification, Error> {
     let mut classification = Classification::default();
-    let mut pairs = Pairs::default();
-    let parts = found.chunks(AT_ONCE);
-    for (part, part_pairs) in
-        parallel::try_map(parts, |part| classify_part(prefix, databases, part))?
+    let mut libraries = Libraries::new();
+    let classified = parallel::try_map(found, |found| classify_entry(prefix, databases, found))?;
+    for Classified {
+        entry,
+        observations,
+        library,
+    } in classified
     {
-        classification.entries.extend(part.entries);
-        classification.observations.extend(part.observations);
-        pairs.extend(part_pairs);
+        libraries.extend(library.map(|library| (entry.path.clone(), library.code_objects)));
+        classification.entries.push(entry);
+        classification.observations.extend(observations);
     }
     mark_empty(&mut classification.entries);
-    let unpaired = pairs.unpaired(&classification.entries);
+    let unpaired = unpaired(&classification.entries, &libraries);
     classification.observations.extend(unpaired);
     Ok(classification)
-}
-
-/// What one entry of a walk below `root` is, whatever databases are selected. Directories are taken
-/// to be empty.
-pub(super) fn classify_entry(root: &Path, found: &DirEntry) -> Result<Classification, Error> {
-    let found = std::slice::from_ref(found);
-    classify_part(root, &Selection::Auto, found).map(|(classification, _)| classification)
 }
 
 /// A directory is named before what is in it, and known to be empty by what follows.
@@ -113,31 +107,6 @@ pub(super) fn mark_empty(entries: &mut [Entry]) {
             }
         }
     }
-}
-
-/// Some of the entries of a walk, in its order.
-fn classify_part(
-    prefix: &Path,
-    databases: &Selection,
-    found: &[DirEntry],
-) -> Result<(Classification, Pairs), Error> {
-    let mut classification = Classification::default();
-    let mut pairs = Pairs::default();
-    for found in found {
-        let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
-        let mut classifier = Classifier {
-            full: found.path(),
-            path,
-            name: path.to_string_lossy(),
-            databases,
-            result: &mut classification,
-            pairs: &mut pairs,
-        };
-        let (node, class) = classifier.entry(found)?;
-        let path = path.to_owned();
-        classification.entries.push(Entry { path, node, class });
-    }
-    Ok((classification, pairs))
 }
 
 pub(crate) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {

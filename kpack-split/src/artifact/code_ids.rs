@@ -20,12 +20,11 @@ pub(super) struct MoreCodeIds {
 }
 
 impl MoreCodeIds {
-    /// Collects the IDs of another shard's host file `from`. Of one target's IDs, the first is kept,
-    /// as the first shard's device code is.
-    pub(super) fn collect(&mut self, path: &Path, from: &Path) -> Result<(), Error> {
+    /// Collects the IDs in the markers of another shard's host file. Of one target's IDs, the first is
+    /// kept, as the first shard's device code is.
+    pub(super) fn collect(&mut self, path: &Path, markers: Vec<Marker>) {
         let known = self.by_path.entry(path.to_owned()).or_default();
-        for group in Linked::open(from)?.markers()? {
-            let marker = group.marker;
+        for marker in markers {
             let plain = marker.without_code_ids();
             match known
                 .iter_mut()
@@ -39,7 +38,6 @@ impl MoreCodeIds {
                 }
             }
         }
-        Ok(())
     }
 
     /// What changes in the host file `from`, which is taken, where it has room for more IDs.

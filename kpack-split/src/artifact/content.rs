@@ -10,6 +10,7 @@ use kpack_format::code_object::CodeObject;
 use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
+use super::kernel_cache::Unreadable;
 use crate::Error;
 use crate::input::{self, FileKind};
 use crate::split;
@@ -27,12 +28,8 @@ pub(super) enum FileContent {
     Archive(BTreeSet<TargetId>),
     /// A library file of Tensile.
     Library(Library),
-    /// A damaged library file of Tensile.
-    NoLibrary {
-        reason: String,
-        /// Whether its first bytes fit no other format either.
-        damaged: bool,
-    },
+    /// No library file of Tensile, in its place. It is damaged if its first bytes fit no other format.
+    NoLibrary(Unreadable),
 }
 
 /// What `.dat` files are in, where they are not in MessagePack: compressed, or YAML and JSON.
@@ -81,10 +78,10 @@ impl FileContent {
                 let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
                 match Library::read(&bytes) {
                     Ok(library) => Self::Library(library),
-                    Err(error) => Self::NoLibrary {
+                    Err(error) => Self::NoLibrary(Unreadable {
                         reason: error.to_string(),
                         damaged: !is_of_another_format(&bytes),
-                    },
+                    }),
                 }
             }
             _ => Self::Silent,
@@ -97,7 +94,7 @@ impl FileContent {
             Self::CodeObject(target) => return target.as_ref(),
             Self::Bundle(targets) | Self::Archive(targets) => targets,
             Self::Library(library) => &library.targets,
-            Self::Silent | Self::NoLibrary { .. } => return None,
+            Self::Silent | Self::NoLibrary(_) => return None,
         };
         let mut targets = targets.iter();
         targets.next().filter(|_| targets.next().is_none())

@@ -26,7 +26,7 @@ const SCHEMA: &str = "CREATE TABLE cache_v1 (
 
 /// A row without its code.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Row {
+pub(super) struct CacheRow {
     arch: String,
     kernel_name: String,
     hip_version: i64,
@@ -35,10 +35,10 @@ pub(super) struct Row {
     timestamp: i64,
 }
 
-pub(super) type WithCode = (Row, Vec<u8>);
+pub(super) type WithCode = (CacheRow, Vec<u8>);
 
 /// The primary key, for people; the target first.
-impl fmt::Display for Row {
+impl fmt::Display for CacheRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             arch,
@@ -53,11 +53,11 @@ impl fmt::Display for Row {
     }
 }
 
-/// Why a file cannot be read as a kernel cache.
+/// Why a file in a database cannot be read as what it should be.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(super) reason: String,
-    /// Whether it is not even an intact SQLite database.
+    /// Whether it is not even an intact file of the expected format or another one.
     pub(super) damaged: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn rows(path: &Path) -> Result<Result<Vec<WithCode>, Unreadable>, Err
     let query =
         "SELECT arch, kernel_name, hip_version, generator_sum, timestamp, code FROM cache_v1";
     read(path, query, |row| {
-        let key = Row {
+        let key = CacheRow {
             arch: row.get(0)?,
             kernel_name: row.get(1)?,
             hip_version: row.get(2)?,
@@ -84,7 +84,7 @@ pub(super) fn rows(path: &Path) -> Result<Result<Vec<WithCode>, Unreadable>, Err
 }
 
 pub(super) fn to_bytes<'a>(
-    rows: impl Iterator<Item = io::Result<(Row, &'a [u8])>>,
+    rows: impl Iterator<Item = io::Result<(CacheRow, &'a [u8])>>,
 ) -> io::Result<Vec<u8>> {
     let mut database = Connection::open_in_memory().map_err(io::Error::other)?;
     let all = database.transaction().map_err(io::Error::other)?;

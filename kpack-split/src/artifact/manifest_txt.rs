@@ -9,7 +9,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::classify::walk_error;
 use super::mark;
 use crate::Error;
-use crate::input::plain;
+use crate::input::{plain, read_text};
 
 /// The name of the file.
 pub const FILE_NAME: &str = "artifact_manifest.txt";
@@ -22,15 +22,8 @@ pub const FILE_NAME: &str = "artifact_manifest.txt";
 /// that is not a path within the artifact directory, or that is within another one.
 pub fn read(artifact: &Path) -> Result<Vec<String>, Error> {
     let path = artifact.join(FILE_NAME);
-    let bytes = fs::read(&path).map_err(|e| Error::io(&path, "read", e))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        Error::refused(&path, format!("byte {offset} is not UTF-8 text"))
-    })?;
     let mut prefixes: Vec<String> = Vec::new();
-    // Some editors begin a text with a byte order mark.
-    let text = text.trim_start_matches('\u{feff}');
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in read_text(&path)?.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() {
             continue;

@@ -80,9 +80,9 @@ impl Output {
     pub(super) fn file_at(&self, path: &Path) -> Option<&Path> {
         match self.entries.get(path)? {
             EntrySource::Directory(_) => None,
-            EntrySource::Copy(from, _)
-            | EntrySource::Bytes(_, from)
-            | EntrySource::Host(from) => Some(from),
+            EntrySource::Copy(from, _) | EntrySource::Bytes(_, from) | EntrySource::Host(from) => {
+                Some(from)
+            }
         }
     }
 

@@ -7,96 +7,71 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::tensile::Library;
 
-use super::content::FileContent;
 use super::data_file::uncompressed;
 use super::entry::{Class, Entry, Node, Observation, Topic};
 
-/// Records which library file names which code object.
-#[derive(Default)]
-pub(super) struct Pairs {
-    /// Code objects by the directory and the name, without extension, that library files give them.
-    named: BTreeSet<(PathBuf, String)>,
-    /// Library files, and the code objects that they name.
-    libraries: BTreeMap<PathBuf, BTreeSet<String>>,
-}
+/// Library files, and the code objects that they name.
+pub(super) type Libraries = BTreeMap<PathBuf, BTreeSet<String>>;
 
-impl Pairs {
-    /// Adds the entries of another part of the tree.
-    pub(super) fn extend(&mut self, other: Self) {
-        self.named.extend(other.named);
-        self.libraries.extend(other.libraries);
-    }
-
-    pub(super) fn add(&mut self, path: &Path, content: &FileContent) {
-        let FileContent::Library(library) = content else {
-            return;
-        };
-        let directory = path.parent().unwrap_or(Path::new(""));
-        for name in &library.code_objects {
-            self.named
-                .insert((directory.to_owned(), stem(name).to_owned()));
+/// The entries without their counterpart. A `.hsaco` may be loaded in other ways than through a
+/// library file.
+pub(super) fn unpaired(entries: &[Entry], libraries: &Libraries) -> Vec<Observation> {
+    let there: BTreeSet<&Path> = entries.iter().map(|entry| entry.path.as_path()).collect();
+    // Compressed library files are not read.
+    let compressed: BTreeSet<PathBuf> = there
+        .iter()
+        .filter_map(|path| of_compressed(path))
+        .collect();
+    let may_be_named: BTreeSet<&Path> = compressed
+        .iter()
+        .filter(|path| names_others(path))
+        .filter_map(|path| path.parent())
+        .collect();
+    let named: BTreeSet<(&Path, &str)> = libraries
+        .iter()
+        .flat_map(|(path, names)| names.iter().map(|name| (directory_of(path), stem(name))))
+        .collect();
+    let lacks_library = |path: &Path| {
+        let library = path.with_extension("dat");
+        let directory = directory_of(path);
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let is_named = named.contains(&(directory, &*name)) || may_be_named.contains(directory);
+        !is_named && !there.contains(library.as_path()) && !compressed.contains(&library)
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.path.as_path();
+        let is_tensile = matches!(&entry.class, Class::Target { database, .. }
+            if TENSILE.contains(database));
+        if !is_tensile || entry.node == (Node::Directory { empty: true }) {
+            continue;
         }
-        self.libraries
-            .insert(path.to_owned(), library.code_objects.clone());
-    }
-
-    /// The entries without their counterpart. A `.hsaco` may be loaded in other ways than through a
-    /// library file.
-    pub(super) fn unpaired(&self, entries: &[Entry]) -> Vec<Observation> {
-        let there: BTreeSet<&Path> = entries.iter().map(|entry| entry.path.as_path()).collect();
-        // Compressed library files are not read.
-        let compressed: BTreeSet<PathBuf> = there
-            .iter()
-            .filter_map(|path| of_compressed(path))
-            .collect();
-        let may_be_named: BTreeSet<&Path> = compressed
-            .iter()
-            .filter(|path| names_others(path))
-            .filter_map(|path| path.parent())
-            .collect();
-        let lacks_library = |path: &Path| {
-            let library = path.with_extension("dat");
-            let directory = path.parent().unwrap_or(Path::new(""));
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            let key = (directory.to_owned(), name.into_owned());
-            let is_named = self.named.contains(&key) || may_be_named.contains(directory);
-            !is_named && !there.contains(library.as_path()) && !compressed.contains(&library)
+        let mut observe = |text| {
+            found.push(Observation {
+                topic: Topic::Unpaired,
+                path: path.to_owned(),
+                text,
+            });
         };
-        let mut found = Vec::new();
-        for entry in entries {
-            let path = entry.path.as_path();
-            let is_tensile = matches!(&entry.class, Class::Target { database, .. }
-                if TENSILE.contains(database));
-            if !is_tensile || entry.node == (Node::Directory { empty: true }) {
-                continue;
-            }
-            let mut observe = |text| {
-                found.push(Observation {
-                    topic: Topic::Unpaired,
-                    path: path.to_owned(),
-                    text,
-                });
-            };
-            if path.extension().is_some_and(|end| end == "co") && lacks_library(path) {
-                let library = path.with_extension("dat");
-                let library = library.file_name().unwrap_or_default().to_string_lossy();
+        if path.extension().is_some_and(|end| end == "co") && lacks_library(path) {
+            let library = path.with_extension("dat");
+            let library = library.file_name().unwrap_or_default().to_string_lossy();
+            observe(format!(
+                "it has no library file: there is no {library} beside it, and no .dat names it"
+            ));
+        }
+        for name in libraries.get(path).into_iter().flatten() {
+            let stem = stem(name);
+            let candidates = [name.clone(), format!("{stem}.co"), format!("{stem}.hsaco")];
+            let is_there = |name: &String| there.contains(&*path.with_file_name(name));
+            if !candidates.iter().any(is_there) {
                 observe(format!(
-                    "it has no library file: there is no {library} beside it, and no .dat names it"
+                    "it names the code object {name}, which is not beside it"
                 ));
             }
-            for name in self.libraries.get(path).into_iter().flatten() {
-                let stem = stem(name);
-                let candidates = [name.clone(), format!("{stem}.co"), format!("{stem}.hsaco")];
-                let is_there = |name: &String| there.contains(&*path.with_file_name(name));
-                if !candidates.iter().any(is_there) {
-                    observe(format!(
-                        "it names the code object {name}, which is not beside it"
-                    ));
-                }
-            }
         }
-        found
     }
+    found
 }
 
 /// The databases whose code objects and library files come in pairs.
@@ -137,6 +112,11 @@ pub(crate) fn named_beside(code_object: &Path) -> bool {
     })
 }
 
+fn directory_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+/// The name of a code object without its extension.
 fn stem(name: &str) -> &str {
     let stem = name
         .strip_suffix(".co")

@@ -33,52 +33,38 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
         Role::Target(target) => format!("an artifact for {target}"),
         _ => "an artifact of targets".to_owned(),
     };
+    let wrong = |text: String| Some(Misplaced::Wrong(text));
+    let unexplained = |text: String| Some(Misplaced::Unexplained(text));
     match (role, &item.class) {
-        (Role::Unsplit, _) => None,
+        (Role::Unsplit, _) | (Role::Generic, Class::Host | Class::Split) => None,
         // Split leaves an empty one where it is.
         (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
-        (Role::Generic, Class::Target { target, database }) => Some(Misplaced::Wrong(format!(
+        (Role::Generic, Class::Target { target, database }) => wrong(format!(
             "is only for {target} ({database}), but in a generic artifact"
-        ))),
-        (Role::Generic, Class::Fat) => Some(Misplaced::Wrong(
-            "is a fat binary in a generic artifact".to_owned(),
         )),
-        (Role::Generic, Class::Unknown { reason, .. }) => Some(Misplaced::Unexplained(format!(
-            "outside of the known places: {reason}"
-        ))),
-        (Role::Generic, Class::Host | Class::Split) => None,
-        (Role::Target(own), Class::Target { target, .. }) if own != target => Some(
-            Misplaced::Wrong(format!("is for {target}, but in {artifact}")),
-        ),
-        (
-            Role::Target(own),
-            Class::Unknown {
-                target: Some(target),
-                reason,
-                ..
-            },
-        ) if !either_agrees(own, target) => Some(Misplaced::Wrong(format!(
-            "is for {target}, but in {artifact}: {reason}"
-        ))),
-        (
-            _,
-            Class::Unknown {
-                target: None,
-                reason,
-                ..
-            },
-        ) => Some(Misplaced::Unexplained(format!(
-            "outside of the known places, and not for a single target: {reason}"
-        ))),
-        (_, Class::Target { .. } | Class::Unknown { .. }) => None,
+        (Role::Generic, Class::Fat) => wrong("is a fat binary in a generic artifact".to_owned()),
+        (Role::Generic, Class::Unknown { reason, .. }) => {
+            unexplained(format!("outside of the known places: {reason}"))
+        }
+        (Role::Target(own), Class::Target { target, .. }) if own != target => {
+            wrong(format!("is for {target}, but in {artifact}"))
+        }
+        (_, Class::Unknown { target, reason, .. }) => match (role, target) {
+            (Role::Target(own), Some(target)) if !either_agrees(own, target) => {
+                wrong(format!("is for {target}, but in {artifact}: {reason}"))
+            }
+            (_, Some(_)) => None,
+            (_, None) => unexplained(format!(
+                "outside of the known places, and not for a single target: {reason}"
+            )),
+        },
+        (_, Class::Target { .. }) => None,
         _ if item.is_manifest() => None,
         _ if item.node == (Node::Directory { empty: true }) => {
-            Some(Misplaced::Unexplained("is an empty directory".to_owned()))
+            unexplained("is an empty directory".to_owned())
         }
         _ if item.is_directory() => None,
-        _ => Some(Misplaced::Wrong(format!(
-            "is for the host, but in {artifact}"
-        ))),
+        _ => wrong(format!("is for the host, but in {artifact}")),
     }
 }
 

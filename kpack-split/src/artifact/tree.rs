@@ -9,7 +9,7 @@ use kpack_format::names::{Group, is_manifest};
 use walkdir::{DirEntry, WalkDir};
 
 use super::classify::{Class, Classification, KPACK, Node, Observation, Topic, classify};
-use super::databases::{ForAll, Merge, MustMatch, Selection, for_all};
+use super::databases::{ForAll, Merge, Selection, for_all};
 use super::manifest_txt;
 use super::mark;
 use super::names;
@@ -70,7 +70,11 @@ pub(crate) fn find_artifacts(
         let is_directory = entry.file_type().is_dir();
         let is_leftover = entry.depth() > 0 && is_directory && is_leftover(entry.file_name());
         if is_leftover || is_artifact(entry.path()) {
-            let list = if is_leftover { &mut leftovers } else { &mut found };
+            let list = if is_leftover {
+                &mut leftovers
+            } else {
+                &mut found
+            };
             list.push(entry.into_path());
             walk.skip_current_dir();
         }
@@ -215,21 +219,20 @@ impl Item {
         path.strip_prefix(&*self.prefix).ok()
     }
 
-    /// How copies of it are merged, if it is a file for all targets and each shard has a part of it.
-    /// `path` is its path in the artifact.
-    pub(crate) fn shared(&self, path: &Path) -> Option<Merge> {
-        match for_all(self.installed(path)?)? {
-            ForAll::Merge(merge) if matches!(self.node, Node::File { .. }) => Some(merge),
-            _ => None,
+    /// How copies of it become one, if it is a file for all targets. `path` is its path in the artifact.
+    pub(crate) fn for_all(&self, path: &Path) -> Option<ForAll> {
+        let how = for_all(self.installed(path)?)?;
+        match (how, self.node) {
+            (_, Node::Directory { .. }) | (ForAll::Merge(_), Node::Symlink) => None,
+            _ => Some(how),
         }
     }
 
-    /// Why copies of it must be equal, if it is a file for all targets that cannot be merged.
-    /// `path` is its path in the artifact.
-    pub(crate) fn must_match(&self, path: &Path) -> Option<MustMatch> {
-        match for_all(self.installed(path)?)? {
-            ForAll::MustMatch(why) if !self.is_directory() => Some(why),
-            _ => None,
+    /// How copies of it are merged, if each shard has a part of it.
+    pub(crate) fn shared(&self, path: &Path) -> Option<Merge> {
+        match self.for_all(path)? {
+            ForAll::Merge(merge) => Some(merge),
+            ForAll::MustMatch(_) => None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Opens, identifies and reads input files. [`inspect`](crate::inspect) describes them.
+//! Opens, identifies and reads input files; the room `inspect` describes them.
 
 mod archives;
 mod kpacks;
@@ -8,7 +8,8 @@ mod markers;
 mod overlay;
 pub(crate) mod unlinked;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 
@@ -23,6 +24,19 @@ pub(crate) use linked::{Linked, has_bundle};
 pub(crate) use locate::{KpackPath, Located, Prefix, plain};
 pub(crate) use markers::Marked;
 pub(crate) use overlay::Overlay;
+
+/// The text of the file at `path`, without a byte order mark, which some editors put at its beginning.
+pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
+    let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+    let mut text = String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        Error::refused(path, format!("byte {offset} is not UTF-8 text"))
+    })?;
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
+    Ok(text)
+}
 
 /// The result, or the file that was refused and why; other errors stay errors.
 pub(crate) fn or_refused<T>(

@@ -7,7 +7,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use kpack_build::shared::elf::Wrapper;
-use kpack_build::shared::split::{Content, DeviceCode, of_objects};
+use kpack_build::shared::split::{PackedCode, Content, of_objects};
 use kpack_format::TargetId;
 use kpack_format::archive::Archive;
 use kpack_format::names::KernelName;
@@ -28,7 +28,7 @@ pub struct CodeObjects {
 enum Contents {
     Archive(Box<Archive<BufReader<File>>>),
     /// One for each object. Wrappers are counted through all of them.
-    Bundles(Vec<DeviceCode>),
+    Bundles(Vec<PackedCode>),
 }
 
 /// Maximum number of names in an error.
@@ -135,7 +135,7 @@ impl Contents {
                     bundle_offset: 0,
                     bundle_available: size.len(),
                 };
-                vec![DeviceCode::read(path, &file, &[whole])?]
+                vec![PackedCode::read(path, &file, &[whole])?]
             }
             _ => match split::read(path)? {
                 split::BinaryKind::Fat(fat, _) => vec![fat.code],
@@ -180,7 +180,7 @@ impl Contents {
 }
 
 /// The device code of each object, and the index of its first wrapper in the file.
-fn numbered(files: &[DeviceCode]) -> impl Iterator<Item = (u32, &DeviceCode)> {
+fn numbered(files: &[PackedCode]) -> impl Iterator<Item = (u32, &PackedCode)> {
     let mut next = 0;
     files.iter().map(move |code| {
         let first = next;

@@ -22,7 +22,7 @@ use crate::Error;
 use crate::elf::Image;
 use crate::input::{self, Archives, KpackPath, Linked, Located, Marked, Prefix};
 use crate::parallel;
-use crate::split::{self, BinaryKind, Budget, Compression, DeviceCode, FatFile, Presplit};
+use crate::split::{self, BinaryKind, Budget, PackedCode, Compression, FatFile, Presplit};
 use apply::Run;
 use plans::HostPlans;
 use targets::{split_already, wanted_targets};
@@ -117,7 +117,7 @@ fn archives(
     wants: &(dyn Fn(&TargetId) -> bool + Sync),
     progress: &dyn Progress,
 ) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
-    let sources: Vec<(String, &DeviceCode)> = fat
+    let sources: Vec<(String, &PackedCode)> = fat
         .iter()
         .filter_map(|binary| Some((binary.located.name.clone(), &binary.fat()?.code)))
         .collect();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 
-use super::{Key, Size};
+use super::{RowKey, Size};
 use crate::Error;
 use crate::artifact::classify::{Class, Entry, KPACK, Node, classify_without_special_files};
 use crate::artifact::databases::{ForAll, Merge, Selection, for_all};
@@ -19,8 +19,8 @@ use crate::input::{self, Linked};
 
 /// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
 /// leftover directories of interrupted runs to `leftovers`.
-pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<Tree, Error> {
-    let mut tree = Tree::default();
+pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<Measured, Error> {
+    let mut tree = Measured::default();
     for path in paths {
         path.metadata().map_err(|e| Error::io(path, "read", e))?;
         let (artifacts, own) = find_artifacts(path, |e| Err(Error::io(path, "list", e.into())))?;
@@ -37,7 +37,10 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<T
             for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
                 let path = artifact.join(name);
                 if let Ok(metadata) = path.metadata() {
-                    tree.add(Key::other("artifacts", "lists of prefixes"), metadata.len());
+                    tree.add(
+                        RowKey::other("artifacts", "lists of prefixes"),
+                        metadata.len(),
+                    );
                 }
             }
             let databases = mark::databases(&artifact)?;
@@ -54,7 +57,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<T
     Ok(tree)
 }
 
-impl Key {
+impl RowKey {
     fn other(module: &str, what: &str) -> Self {
         Self {
             module: module.to_owned(),
@@ -67,24 +70,24 @@ impl Key {
 
 /// The sizes measured so far.
 #[derive(Default)]
-pub(super) struct Tree {
-    pub(super) sizes: BTreeMap<Key, Size>,
+pub(super) struct Measured {
+    pub(super) sizes: BTreeMap<RowKey, Size>,
     /// The largest size of each host row in any one shard: every shard has its own copy.
-    hosts: BTreeMap<Key, u64>,
+    hosts: BTreeMap<RowKey, u64>,
     /// The host rows of the current shard.
-    of_shard: BTreeMap<Key, u64>,
+    of_shard: BTreeMap<RowKey, u64>,
     /// The latest modification time of any file, in seconds since 1970.
     pub(super) newest: i64,
     /// Inodes already counted: a file with several hard links counts once.
     inodes: BTreeSet<(u64, u64)>,
 }
 
-impl Tree {
-    fn add(&mut self, key: Key, bytes: u64) {
+impl Measured {
+    fn add(&mut self, key: RowKey, bytes: u64) {
         self.add_code(key, bytes, bytes);
     }
 
-    fn add_code(&mut self, key: Key, stored: u64, unpacked: u64) {
+    fn add_code(&mut self, key: RowKey, stored: u64, unpacked: u64) {
         if key.target.is_none() {
             *self.of_shard.entry(key.clone()).or_default() += stored;
         }
@@ -138,42 +141,34 @@ impl Tree {
         size: u64,
         module: Option<&str>,
     ) -> Result<(), Error> {
-        let name = entry.path.to_string_lossy();
-        match &entry.class {
-            Class::Fat | Class::Split => self.linked(path, &name, size, module),
+        let (of_content, target, what) = match &entry.class {
+            Class::Fat | Class::Split => {
+                return self.linked(path, &entry.path.to_string_lossy(), size, module);
+            }
             Class::Target { database, .. } if *database == KPACK => {
-                self.archive(path, size, module)
+                return self.archive(path, size, module);
             }
             Class::Target { target, database } => {
-                let mut key =
-                    Key::other(module.unwrap_or(database), &format!("{database} database"));
-                key.target = Some(target.to_string());
-                self.add(key, size);
-                Ok(())
+                let what = format!("{database} database");
+                ((*database).to_owned(), Some(target), what)
             }
             Class::Unknown { target, .. } => {
-                let mut key = Key::other(module.unwrap_or_default(), "device code in other files");
-                key.target = target.as_ref().map(ToString::to_string);
-                self.add(key, size);
-                Ok(())
+                let what = "device code in other files".to_owned();
+                (String::new(), target.as_ref(), what)
             }
-            Class::Host => {
-                let is_manifest = is_manifest(&entry.path);
-                let what = match is_manifest {
-                    true => "kpack manifests".to_owned(),
-                    false => what_of_host(path, &entry.path)?,
-                };
-                let module = match (module, is_manifest) {
-                    (Some(module), _) => module.to_owned(),
-                    (None, true) => input::read_manifest(path)
-                        .map(|manifest| Group::from(manifest.component_name).module().to_owned())
-                        .unwrap_or_default(),
-                    (None, false) => String::new(),
-                };
-                self.add(Key::other(&module, &what), size);
-                Ok(())
+            Class::Host if is_manifest(&entry.path) => {
+                let manifest = input::read_manifest(path);
+                let group = manifest.map(|manifest| Group::from(manifest.component_name));
+                let module =
+                    group.map_or_else(|_| String::new(), |group| group.module().to_owned());
+                (module, None, "kpack manifests".to_owned())
             }
-        }
+            Class::Host => (String::new(), None, what_of_host(path, &entry.path)?),
+        };
+        let mut key = RowKey::other(module.unwrap_or(&of_content), &what);
+        key.target = target.map(ToString::to_string);
+        self.add(key, size);
+        Ok(())
     }
 
     /// Adds a linked binary: the bytes that each bundle stores for each target, and the rest for
@@ -193,7 +188,7 @@ impl Tree {
             DeviceCode::None(_) => (BTreeMap::new(), None),
         };
         let module = module.map(str::to_owned).or(from_marker);
-        let key = |target| Key {
+        let key = |target| RowKey {
             module: module.clone().unwrap_or_default(),
             target,
             what: name.to_owned(),
@@ -216,7 +211,7 @@ impl Tree {
             Some(module) => module.to_owned(),
             None => Group::from(toc.group_name.as_str()).module().to_owned(),
         };
-        let key = |target: &str, what: &str, is_file| Key {
+        let key = |target: &str, what: &str, is_file| RowKey {
             module: module.clone(),
             target: Some(target.to_owned()),
             what: what.to_owned(),

@@ -83,7 +83,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
     let split = measure::trees(after, &mut leftovers)?;
     let unsplit = measure::trees(before, &mut leftovers)?;
     let before_was_measured = !before.is_empty();
-    let mut rows: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
+    let mut rows: BTreeMap<RowKey, (u64, u64)> = BTreeMap::new();
     // Binaries of an unsplit install prefix do not name their modules.
     let mut modules: BTreeMap<String, String> = BTreeMap::new();
     let hosts = match before_was_measured {
@@ -109,7 +109,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
         }
         rows.entry(key).or_default().0 += size.stored;
     }
-    let row = |(key, (before, after)): (Key, _)| Row {
+    let row = |(key, (before, after)): (RowKey, _)| Row {
         module: match key.module.is_empty() {
             true => "(no module)".to_owned(),
             false => key.module,
@@ -174,7 +174,11 @@ impl Sizes {
         self.sums(|row| {
             let what = (depth == Depth::Binary).then(|| row.what.clone());
             let target = (depth != Depth::Module).then(|| row.target.clone());
-            (row.module.clone(), target.flatten(), what.unwrap_or_default())
+            (
+                row.module.clone(),
+                target.flatten(),
+                what.unwrap_or_default(),
+            )
         })
     }
 
@@ -198,7 +202,7 @@ impl Sizes {
 
 /// Identifies a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct RowKey {
     module: String,
     target: Option<String>,
     what: String,

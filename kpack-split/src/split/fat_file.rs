@@ -6,7 +6,7 @@ use std::path::Path;
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 
-use super::{DeviceCode, code_ids, padding};
+use super::{PackedCode, code_ids, padding};
 use crate::Error;
 use crate::elf::{self, Image, Plan};
 use crate::input::{self, FileKind, Linked};
@@ -24,7 +24,7 @@ pub(crate) enum BinaryKind {
 /// A fat binary with its headers and tables. The file is closed, because there may be thousands of
 /// binaries.
 pub(crate) struct FatFile {
-    pub(crate) code: DeviceCode,
+    pub(crate) code: PackedCode,
     headers: Box<Image<()>>,
     fat: elf::FatBinary,
     /// The marker of a joined binary.
@@ -65,7 +65,7 @@ pub(crate) fn of(linked: Linked) -> Result<BinaryKind, Error> {
 impl FatFile {
     fn read(linked: &Linked, fat: &elf::FatBinary) -> Result<Self, Error> {
         let (path, file) = (&linked.path, linked.image.source());
-        let code = DeviceCode::read(path, file, &fat.wrappers)?;
+        let code = PackedCode::read(path, file, &fat.wrappers)?;
         padding::check(path, file, fat.section(), code.ranges())?;
         Ok(Self {
             code,

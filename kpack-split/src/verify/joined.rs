@@ -8,7 +8,6 @@ use kpack_format::TargetId;
 use kpack_format::code_id;
 use kpack_format::digest::{Hasher, Sha256};
 
-use super::resolver::Resolver;
 use super::{Context, Report, Subject, means};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
@@ -54,8 +53,7 @@ pub(super) fn verify(
     }
     // Its archives may be gone: it does without them.
     if let Some(kernel_name) = &marker.kernel_name {
-        let overlay = context.artifacts.overlay();
-        let resolver = Resolver::open(&context.archives, overlay, path, &marker, kernel_name)?;
+        let resolver = context.resolver(path, &marker, kernel_name)?;
         context.reached(kernel_name, &resolver);
     }
     Ok(())

@@ -37,11 +37,12 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
     if check.is_part {
         check.agrees_with_whole(&group)?;
     }
-    let fits = match context.artifacts.around_file(path) {
-        Some((_, prefix)) => is_installed_prefix(path, &prefix, &manifest.prefix),
-        None => prefix_fits(path, &manifest.prefix),
-    };
-    check.faults.extend(fits.err());
+    let prefix = context
+        .artifacts
+        .around_file(path)
+        .map(|(_, prefix)| prefix);
+    let is_at = is_at(path, prefix.as_deref(), &manifest.prefix);
+    check.faults.extend(is_at.err());
     let listed = check.archives(&group)?;
     if !check.is_part {
         check.lists_all(&group)?;
@@ -198,50 +199,39 @@ fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error
     Ok(reasons)
 }
 
-/// Checks that `claimed` is the path of the manifest's parent directory in the install prefix at
-/// `prefix`, as installed. A path in the artifact directory would be a path of the build.
-fn is_installed_prefix(manifest: &Path, prefix: &Path, claimed: &str) -> Result<(), String> {
+/// Checks that the manifest's parent directory is at `claimed` in the install prefix at `prefix`, as
+/// installed, or ends in `claimed` where the prefix is unknown. A path in the artifact directory would be
+/// a path of the build.
+fn is_at(manifest: &Path, prefix: Option<&Path>, claimed: &str) -> Result<(), String> {
+    let path = Path::new(claimed);
     let real = fs::canonicalize(manifest).unwrap_or_else(|_| manifest.to_owned());
     let holder = real.parent().and_then(Path::parent);
-    let within = holder.and_then(|holder| holder.strip_prefix(prefix).ok());
-    match within {
-        Some(within) if within == Path::new(claimed) => Ok(()),
-        Some(within) => Err(format!(
-            "its `prefix` is `{claimed}`; as installed it is `{}`",
-            within.display()
-        )),
-        None => Err(format!(
+    let holder = holder.unwrap_or(Path::new("/"));
+    let text = match prefix.map(|prefix| (prefix, holder.strip_prefix(prefix))) {
+        Some((_, Ok(within))) if within == path => return Ok(()),
+        Some((_, Ok(within))) => {
+            let within = within.display();
+            format!("its `prefix` is `{claimed}`; as installed it is `{within}`")
+        }
+        Some((prefix, Err(_))) => format!(
             "it is not in a directory of the install prefix {}",
             prefix.display()
-        )),
-    }
-}
-
-/// Checks that `prefix` ends the path of the directory that holds the manifest's directory, as it
-/// does in an install prefix.
-fn prefix_fits(manifest: &Path, prefix: &str) -> Result<(), String> {
-    let claimed = Path::new(prefix);
-    if claimed.is_absolute() {
-        return Err(format!(
-            "its `prefix` is the absolute path `{prefix}`; expected a directory in the install prefix"
-        ));
-    }
-    if claimed
-        .components()
-        .any(|part| part == Component::ParentDir)
-    {
-        return Err(format!("its `prefix` `{prefix}` leaves the install prefix"));
-    }
-    let parts = claimed.components();
-    let claimed: PathBuf = parts.filter(|part| *part != Component::CurDir).collect();
-    let place = fs::canonicalize(manifest).unwrap_or_else(|_| manifest.to_owned());
-    let holder = place.parent().and_then(Path::parent);
-    let holder = holder.unwrap_or(Path::new("/"));
-    match holder.ends_with(&claimed) {
-        true => Ok(()),
-        false => Err(format!(
-            "its `prefix` is `{prefix}`, but its directory is in `{}`",
-            holder.display()
-        )),
-    }
+        ),
+        None if path.is_absolute() => format!(
+            "its `prefix` is the absolute path `{claimed}`; expected a directory in the install prefix"
+        ),
+        None if path.components().any(|part| part == Component::ParentDir) => {
+            format!("its `prefix` `{claimed}` leaves the install prefix")
+        }
+        None => {
+            let parts = path.components();
+            let plain: PathBuf = parts.filter(|part| *part != Component::CurDir).collect();
+            if holder.ends_with(plain) {
+                return Ok(());
+            }
+            let holder = holder.display();
+            format!("its `prefix` is `{claimed}`, but its directory is in `{holder}`")
+        }
+    };
+    Err(text)
 }

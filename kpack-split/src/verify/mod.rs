@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use kpack_format::TargetId;
+use kpack_format::marker::Marker;
 use walkdir::WalkDir;
 
 use crate::Error;
@@ -216,6 +217,12 @@ struct Reached {
 }
 
 impl Context<'_> {
+    /// Opens the archives that `marker`, of the binary at `path`, refers to.
+    fn resolver(&self, path: &Path, marker: &Marker, kernel_name: &str) -> Result<Resolver, Error> {
+        let overlay = self.artifacts.overlay();
+        Resolver::open(&self.archives, overlay, path, marker, kernel_name)
+    }
+
     /// Records that the marker of `binary` refers to the archives of `resolver`.
     fn reached(&self, binary: &str, resolver: &Resolver) {
         for (path, binaries) in resolver.binaries() {
@@ -323,9 +330,6 @@ impl Work {
     }
 }
 
-/// Number of files that one thread identifies at a time.
-const AT_ONCE: usize = 64;
-
 /// Collects the files below `root` that can be verified, sorted by path. Does not follow symbolic
 /// links.
 fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
@@ -351,16 +355,12 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
             }
             continue;
         }
-        if !entry.file_type().is_file() {
-            continue;
+        if entry.file_type().is_file() {
+            found.push(entry.into_path());
         }
-        found.push(entry.into_path());
     }
-    let identified = parallel::map(found.chunks(AT_ONCE), |paths| {
-        let open = |path: &PathBuf| input::identify(path, &input::open(path)?);
-        paths.iter().map(open).collect::<Vec<_>>()
-    });
-    for (path, kind) in found.into_iter().zip(identified.into_iter().flatten()) {
+    let identified = parallel::map(&found, |path| input::identify(path, &input::open(path)?));
+    for (path, kind) in found.into_iter().zip(identified) {
         match kind {
             Ok(Some(kind @ (FileKind::Linked | FileKind::Archive | FileKind::Manifest))) => {
                 files.push(Work {

@@ -92,9 +92,7 @@ impl Kernels {
             for wrapper in &group.wrappers {
                 wrappers.insert(wrapper.position, (resolvers.len(), wrapper.co_index));
             }
-            let (opened, overlay) = (&context.archives, context.artifacts.overlay());
-            let resolver = Resolver::open(opened, overlay, path, &group.marker, kernel_name)?;
-            resolvers.push(resolver);
+            resolvers.push(context.resolver(path, &group.marker, kernel_name)?);
         }
         Ok(Some(Self {
             resolvers,

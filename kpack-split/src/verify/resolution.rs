@@ -37,13 +37,7 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
-    let resolver = Resolver::open(
-        &context.archives,
-        context.artifacts.overlay(),
-        path,
-        marker,
-        kernel_name,
-    )?;
+    let resolver = context.resolver(path, marker, kernel_name)?;
     let mut this = Resolution {
         path,
         marker,
@@ -59,7 +53,7 @@ pub(super) fn verify(
         let text = format!("`{}` is damaged: {reason}", archive.display());
         report.fault(Subject::Resolution, path, text);
     }
-    for (target, archive) in &this.resolver.other_builds {
+    for (target, archive) in this.resolver.other_builds() {
         if this.options.wants(target) {
             let what = of_another_build(kernel_name);
             let text = format!("`{}`: {what}", archive.display());
@@ -97,8 +91,7 @@ impl Resolution<'_> {
                 None => absent.push(index),
             }
         }
-        let mut other_builds = self.resolver.other_builds.iter();
-        if absent.is_empty() || other_builds.any(|(of, _)| of == target) {
+        if absent.is_empty() || self.resolver.other_builds().any(|(of, _)| of == target) {
             return;
         }
         let text = match absent.len() == self.indices.len() {
@@ -132,12 +125,15 @@ impl Resolution<'_> {
     fn nowhere(&self, targets: &[String], report: &mut Report) {
         let empty = self.count_by_index.iter().filter(|(_, count)| **count == 0);
         let nowhere = list(empty.map(|(index, _)| index));
-        if nowhere.is_empty() || targets.is_empty() || !self.resolver.other_builds.is_empty() {
+        if nowhere.is_empty() || targets.is_empty() || self.resolver.other_builds().next().is_some()
+        {
             return;
         }
         let text = format!("no archive has a code object at index {nowhere}");
-        // If only some targets are verified, another target's archive may have the code object.
-        let outcome = match self.options.targets.is_empty() {
+        // Another target's archive may have it: one that is not verified, or not installed.
+        let mut expected = self.marker.code_ids.keys();
+        let is_elsewhere = expected.any(|target| !targets.contains(target));
+        let outcome = match self.options.targets.is_empty() && !is_elsewhere {
             true => Outcome::Fault,
             false => Outcome::Note,
         };

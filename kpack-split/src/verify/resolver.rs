@@ -22,8 +22,6 @@ pub(crate) struct Resolver {
     archives: Vec<Opened>,
     /// Archives that could not be opened, and why.
     pub(crate) damaged: Vec<(PathBuf, String)>,
-    /// Archives with device code of another build of the binary, and their targets.
-    pub(crate) other_builds: Vec<(String, PathBuf)>,
     /// All archives that the marker refers to, existing or not.
     pub(crate) kpacks: Kpacks,
 }
@@ -66,7 +64,7 @@ impl Resolver {
     ) -> Result<Self, Error> {
         let kpacks = find_kpacks(opened, overlay, binary, marker)?;
         let mut archives = Vec::new();
-        let (mut damaged, mut other_builds) = (Vec::new(), Vec::new());
+        let mut damaged = Vec::new();
         for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
             let (target, path) = (kpack.target.clone(), kpack.path.clone());
             let archive = match or_refused(opened.open(&path))? {
@@ -77,24 +75,25 @@ impl Resolver {
                 }
             };
             let id = lock(&archive).toc().code_id(kernel_name, &target);
-            let is_of_another_build = !marker.accepts(&target, id);
-            if is_of_another_build {
-                other_builds.push((target.clone(), path.clone()));
-            }
             archives.push(Opened {
+                is_of_another_build: !marker.accepts(&target, id),
                 target,
                 path,
                 archive,
-                is_of_another_build,
             });
         }
         Ok(Self {
             kernel_name: kernel_name.to_owned(),
             archives,
             damaged,
-            other_builds,
             kpacks,
         })
+    }
+
+    /// Archives with device code of another build of the binary, and their targets.
+    pub(crate) fn other_builds(&self) -> impl Iterator<Item = (&str, &Path)> {
+        let others = self.archives.iter().filter(|a| a.is_of_another_build);
+        others.map(|opened| (&*opened.target, &*opened.path))
     }
 
     /// Locates the code object of wrapper `index` for `target`.
@@ -178,8 +177,7 @@ impl Resolver {
         if let Some((path, reason)) = damaged.find(|(path, _)| files.contains(&path.as_path())) {
             return Some(Obstacle::Damaged(path, reason));
         }
-        let mut other_builds = self.other_builds.iter();
-        if let Some((_, path)) = other_builds.find(|(of, _)| of == target) {
+        if let Some((_, path)) = self.other_builds().find(|(of, _)| *of == target) {
             return Some(Obstacle::OtherBuild(path));
         }
         let is_open = self.archives.iter().any(|opened| opened.target == target);

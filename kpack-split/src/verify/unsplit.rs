@@ -120,7 +120,9 @@ impl Pair {
         let compared: Vec<&Entry> = compared.collect();
         let left_out = entries.len() - compared.len();
         let mut files = 0;
-        for (own, is_file) in parallel::try_map(compared, |entry| self.entry(entry, context))? {
+        let compare =
+            |entry: &Entry| self.entry((&entry.path, entry.node, &entry.class), true, context);
+        for (own, is_file) in parallel::try_map(compared, compare)? {
             files += usize::from(is_file);
             report.extend([own]);
         }
@@ -140,20 +142,35 @@ impl Pair {
         Ok(())
     }
 
-    /// Compares an entry with its counterpart. Also returns whether that is an existing file.
-    fn entry(&self, entry: &Entry, context: &Context<'_>) -> Result<(Report, bool), Error> {
+    /// Compares an entry with its counterpart; `is_listed` tells whether it is in a prefix. Also returns
+    /// whether that is an existing file.
+    fn entry(
+        &self,
+        (path, node, class): (&Path, Node, &Class),
+        is_listed: bool,
+        context: &Context<'_>,
+    ) -> Result<(Report, bool), Error> {
         let mut report = Report::default();
-        let unsplit = self.unsplit.join(&entry.path);
-        let places = self.roots.iter().map(|root| root.join(&entry.path));
+        let unsplit = self.unsplit.join(path);
+        let places = self.roots.iter().map(|root| root.join(path));
         let places: Vec<PathBuf> = places
             .filter(|place| place.symlink_metadata().is_ok())
             .collect();
-        let is_directory = matches!(entry.node, Node::Directory { .. });
+        let is_directory = matches!(node, Node::Directory { .. });
         // Groups may have targets in common.
-        let may_share = self.has_groups && matches!(entry.class, Class::Target { .. });
+        let may_share = !is_listed || self.has_groups && matches!(class, Class::Target { .. });
         match &places[..] {
-            [] if matches!(entry.node, Node::Directory { empty: false }) => {}
-            [] => report.fault(Subject::Files, &unsplit, "is lost: no output has it"),
+            [] if matches!(node, Node::Directory { empty: false }) => {}
+            [] if is_listed => report.fault(Subject::Files, &unsplit, "is lost: no output has it"),
+            [] if self.has_groups && is_directory => {}
+            [] if self.has_groups => {
+                let text = "is in no prefix; recombined artifacts do not have it";
+                report.note(Subject::Files, &unsplit, text);
+            }
+            [] => {
+                let text = "is lost: it is in no prefix, and no output has it";
+                report.fault(Subject::Files, &unsplit, text);
+            }
             [place, second, ..] if !is_directory && !may_share => {
                 let text = format!("is in {} as well", second.display());
                 report.fault(Subject::Files, place, text);
@@ -165,7 +182,7 @@ impl Pair {
             }
             places => {
                 for place in places {
-                    self.same(place, &entry.path, &entry.class, context, &mut report)?;
+                    self.same(place, path, class, context, &mut report)?;
                 }
                 return Ok((report, true));
             }
@@ -186,31 +203,16 @@ impl Pair {
         let mut files = 0;
         for entry in manifest_txt::walk_outside(&self.unsplit, prefixes) {
             let entry = entry?;
-            let unsplit = entry.path();
-            let path = unsplit.strip_prefix(&self.unsplit).unwrap_or(unsplit);
+            let path = entry.path().strip_prefix(&self.unsplit);
+            let path = path.unwrap_or(entry.path());
+            let node = match entry.file_type().is_dir() {
+                true => Node::Directory { empty: true },
+                false => Node::Symlink,
+            };
+            let (own, is_file) = self.entry((path, node, &Class::Host), false, context)?;
+            files += usize::from(is_file);
+            report.extend([own]);
             expected.insert(path.to_owned());
-            let is_directory = entry.file_type().is_dir();
-            let mut places = self.roots.iter().map(|root| root.join(path));
-            match places.find(|place| place.symlink_metadata().is_ok()) {
-                None if self.has_groups && is_directory => {}
-                None if self.has_groups => {
-                    let text = "is in no prefix; recombined artifacts do not have it";
-                    report.note(Subject::Files, unsplit, text);
-                }
-                None => {
-                    let text = "is lost: it is in no prefix, and no output has it";
-                    report.fault(Subject::Files, unsplit, text);
-                }
-                Some(place) if is_directory => {
-                    if !place.is_dir() {
-                        report.fault(Subject::Files, &place, "was a directory");
-                    }
-                }
-                Some(place) => {
-                    files += 1;
-                    self.same(&place, path, &Class::Host, context, report)?;
-                }
-            }
         }
         for root in &self.roots {
             for entry in manifest_txt::walk_outside(root, prefixes).flatten() {

@@ -4,7 +4,6 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -14,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::names;
 use crate::Error;
+use crate::input::read_text;
 use wire::{Map, Wire, WireGroup, WireGroups};
 
 /// A packaging configuration.
@@ -75,16 +75,7 @@ impl Configuration {
     /// [`Error::Io`]; [`Error::Refused`] with line and column for text that is no such JSON, a key
     /// that appears twice, and a value that cannot be.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
-        let mut text = String::from_utf8(bytes).map_err(|error| {
-            let offset = error.utf8_error().valid_up_to();
-            Error::refused(path, format!("byte {offset} is not UTF-8 text"))
-        })?;
-        // RFC 8259, "Character Encoding": a parser may ignore a byte order mark.
-        if text.starts_with('\u{feff}') {
-            text.remove(0);
-        }
-        Self::parse(path, text)
+        Self::parse(path, read_text(path)?)
     }
 
     fn parse(path: &Path, text: String) -> Result<Self, Error> {
@@ -284,6 +275,8 @@ fn place(text: &str, keys: &[&str]) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const WHOLE: &str = r#"{

@@ -80,7 +80,12 @@ impl<'a> Component<'a> {
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
         for artifact in &mut component.artifacts {
             (artifact.files, artifact.size) = (artifact.output.files, artifact.output.size);
-            artifact.shards = artifact.output.shards.iter().map(|s| s.to_string()).collect();
+            artifact.shards = artifact
+                .output
+                .shards
+                .iter()
+                .map(|s| s.to_string())
+                .collect();
         }
         Ok(component)
     }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use kpack_format::marker::Marker;
+
 use super::Severity;
 use super::component::Component;
 use crate::Error;
@@ -12,7 +14,7 @@ use crate::artifact::code_ids::MoreCodeIds;
 use crate::artifact::names;
 use crate::artifact::output::Edits;
 use crate::artifact::rules::{HostFault, kernels_without_host};
-use crate::artifact::tree::{Item, Role, Tree};
+use crate::artifact::tree::{Role, Tree};
 use crate::input::Linked;
 use crate::object_file::is_object;
 use crate::words::list;
@@ -34,14 +36,10 @@ impl<'a> Component<'a> {
             self.report_damage(&tree);
             // Of other shards' device code than the primary one's, nothing would be taken.
             self.nothing_misplaced(&tree, &Role::Generic, "; was all of it split?");
-            self.nothing_named_after_objects(&tree)?;
+            self.read_markers(&tree, (!trees.is_empty()).then_some(&mut ids))?;
             if let Some(first) = trees.first() {
                 self.compare_generic(first, &tree)?;
                 self.take_target_files(first, &tree, &mut own);
-                let split = |item: &Item| matches!(item.class, Class::Split);
-                for (path, item) in tree.entries.iter().filter(|(_, item)| split(item)) {
-                    ids.collect(path, &item.from)?;
-                }
                 // All else was compared, and there may be many shards.
                 tree.entries.retain(|path, item| {
                     item.is_directory() || item.is_manifest() || item.shared(path).is_some()
@@ -162,18 +160,22 @@ impl<'a> Component<'a> {
         Ok(())
     }
 
-    /// Refuses host binaries whose kernels are named after objects, where several shards built them:
-    /// such a name has a digest of the device code, which is another one in each shard.
-    fn nothing_named_after_objects(&mut self, tree: &Tree) -> Result<(), Error> {
+    /// Reads the markers of host binaries, where several shards built them. Collects the IDs of their
+    /// device code in `ids`, and refuses kernels that are named after objects: such a name has a digest of
+    /// the device code, which is another one in each shard.
+    fn read_markers(
+        &mut self,
+        tree: &Tree,
+        mut ids: Option<&mut MoreCodeIds>,
+    ) -> Result<(), Error> {
         if self.shards().count() < 2 {
             return Ok(());
         }
-        let split = tree.entries.values();
-        for item in split.filter(|item| item.class == Class::Split) {
+        let split = tree.entries.iter();
+        for (path, item) in split.filter(|(_, item)| item.class == Class::Split) {
             let markers = Linked::open(&item.from)?.markers()?;
-            let mut names = markers
-                .iter()
-                .filter_map(|m| m.marker.kernel_name.as_deref());
+            let markers: Vec<Marker> = markers.into_iter().map(|group| group.marker).collect();
+            let mut names = markers.iter().filter_map(|m| m.kernel_name.as_deref());
             if let Some(name) = names.find(|name| is_object(name)) {
                 let text = format!(
                     "its kernels are named after an object that was split before the link (`{name}`), \
@@ -181,6 +183,9 @@ impl<'a> Component<'a> {
                      `kpack split`"
                 );
                 self.say(Severity::Error, &item.from, text);
+            }
+            if let Some(ids) = &mut ids {
+                ids.collect(path, markers);
             }
         }
         Ok(())

@@ -83,12 +83,7 @@ impl Component<'_> {
     }
 
     /// What `shard` has for a target. Reports what is damaged or does not belong there.
-    fn input(
-        &mut self,
-        target: &TargetId,
-        shard: &str,
-        input: &ForTarget,
-    ) -> Result<Tree, Error> {
+    fn input(&mut self, target: &TargetId, shard: &str, input: &ForTarget) -> Result<Tree, Error> {
         let tree = match input {
             ForTarget::Directory(path) => Tree::read(shard, path)?,
             ForTarget::Part(tree) => Tree::clone(tree),

@@ -11,7 +11,7 @@ use super::merge::MOST_NAMES;
 use super::{Notice, Severity};
 use crate::Error;
 use crate::artifact::classify::{Class, Node};
-use crate::artifact::databases::MustMatch;
+use crate::artifact::databases::{ForAll, MustMatch};
 use crate::artifact::differences;
 use crate::artifact::tree::{Item, Tree};
 use crate::input;
@@ -49,15 +49,17 @@ impl Component<'_> {
             let Some(item) = items.find_map(|tree| tree.entries.get(&difference.path)) else {
                 continue;
             };
-            let what = match (item.must_match(&difference.path), compares) {
-                (Some(why), _) => self.must_match(why, first, tree, &difference)?,
-                (None, true) if difference.kind == DifferenceKind::Layout => {
+            let what = match (item.for_all(&difference.path), compares) {
+                (Some(ForAll::MustMatch(why)), _) => {
+                    self.must_match(why, first, tree, &difference)?
+                }
+                (_, true) if difference.kind == DifferenceKind::Layout => {
                     let same = layout.entry(difference.text).or_default();
                     same.push(item.from.clone());
                     continue;
                 }
-                (None, true) => Some((Severity::Error, host_file(first, tree, &difference.text))),
-                (None, false) => {
+                (_, true) => Some((Severity::Error, host_file(first, tree, &difference.text))),
+                (_, false) => {
                     left_out(first, item, &difference)?.map(|text| (Severity::Warning, text))
                 }
             };
@@ -194,7 +196,6 @@ fn is_text(path: &Path) -> Result<bool, Error> {
 /// The directories of files for all targets.
 fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
     let shared = tree.entries.iter();
-    let shared = shared
-        .filter(|(path, item)| item.shared(path).is_some() || item.must_match(path).is_some());
+    let shared = shared.filter(|(path, item)| item.for_all(path).is_some());
     shared.flat_map(|(path, _)| path.ancestors().skip(1))
 }

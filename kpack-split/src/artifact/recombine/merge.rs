@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::component::Component;
 use super::Severity;
+use super::component::Component;
 use crate::Error;
 use crate::artifact::databases::Merge;
 use crate::artifact::differences;

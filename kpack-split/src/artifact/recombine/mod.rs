@@ -12,11 +12,10 @@ mod group;
 mod host_files;
 mod manifests;
 mod merge;
-mod overlay;
 mod plan;
 mod shards;
-mod stale;
 mod target_files;
+mod together;
 
 use std::collections::BTreeSet;
 use std::io;

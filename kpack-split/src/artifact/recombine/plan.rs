@@ -1,12 +1,11 @@
 //! From shards and a configuration to the artifacts to be written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::component::Component;
-use super::overlay::overlaps;
 use super::shards::Shards;
-use super::stale::stale;
-use super::{Artifact, Concerning, Notice, Options, Recombination, Severity, is_error};
+use super::together::{overlaps, stale, unique_names};
+use super::{Notice, Options, Recombination, Severity, is_error};
 use crate::Error;
 use crate::artifact::split::resolve;
 use crate::input::Archives;
@@ -141,25 +140,6 @@ fn refuse_overlap(options: &Options, shards: &Shards) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for
-/// `all`.
-fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
-    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut findings = Vec::new();
-    for artifact in artifacts {
-        if let Some(other) = names.insert(&artifact.name, &artifact.component) {
-            let path = options.output_dir.join(&artifact.name);
-            let component = &artifact.component;
-            let text = format!(
-                "it would be an artifact of {other} and of {component}; give the group another name"
-            );
-            let finding = Notice::new(Severity::Error, path, text);
-            findings.push((vec![other.to_owned(), component.clone()], finding));
-        }
-    }
-    findings
 }
 
 fn chosen<'a>(options: &'a Options, shards: &'a Shards) -> Result<Vec<&'a str>, Error> {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use super::component::Component;
 use super::Severity;
+use super::component::Component;
 use crate::artifact::classify::Class;
 use crate::artifact::target_name::{either_agrees, in_file_name};
 use crate::artifact::tree::{Item, Tree};
@@ -53,8 +53,7 @@ impl Component<'_> {
             Class::Unknown { device_code, .. } => !device_code,
             Class::Fat | Class::Target { .. } => false,
         };
-        let for_all = item.shared(path).is_some() || item.must_match(path).is_some();
-        if item.is_directory() || !is_host || for_all {
+        if item.is_directory() || !is_host || item.for_all(path).is_some() {
             return None;
         }
         let mut named = in_file_name(path.file_name()?.to_str()?).into_iter();

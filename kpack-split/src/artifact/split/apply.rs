@@ -13,7 +13,7 @@ use kpack_format::names::KernelName;
 use walkdir::WalkDir;
 
 use super::Options;
-use super::manifests;
+use super::contents::retain;
 use super::modules::Module;
 use super::plan::Placement;
 use super::report::{ArtifactReport, Report};
@@ -28,7 +28,7 @@ use crate::elf::ElfError;
 use crate::input;
 use crate::parallel;
 use crate::report::{ArchiveReport, Progress};
-use crate::split::{self, Budget, Compression, DeviceCode};
+use crate::split::{self, Budget, PackedCode, Compression};
 use crate::store::{self, Directory, make_directories, stage_archive, stage_manifest};
 
 pub(super) fn apply(
@@ -65,11 +65,11 @@ struct Work<'a> {
     progress: &'a dyn Progress,
 }
 
-/// A file that was written with new device code: an archive, or a manifest.
+/// What was written for a module besides its host binaries.
 struct Written {
-    target: Option<TargetId>,
-    size: u64,
-    archive: Option<ArchiveReport>,
+    archives: Vec<ArchiveReport>,
+    /// The size of its manifest.
+    manifest: u64,
 }
 
 /// What threads do beside one another: where a module waits for its last code object, another goes on.
@@ -127,15 +127,15 @@ impl Work<'_> {
             Task::Copy(target, output) => {
                 let name = self.name(target.as_ref());
                 self.stage.write(&name, output, self.progress)?;
-                Ok(Vec::new())
+                Ok(None)
             }
-            Task::Module(module) => self.module(module),
+            Task::Module(module) => self.module(module).map(Some),
         })?;
         Ok(written.into_iter().flatten().collect())
     }
 
     /// Splits a module, and writes its host binaries, whose markers depend on its device code.
-    fn module(&self, module: &Module) -> Result<Vec<Written>, Error> {
+    fn module(&self, module: &Module) -> Result<Written, Error> {
         let archives = self.compress(module)?;
         self.hosts(module, &archives)?;
         let time = newest(module)?;
@@ -145,29 +145,23 @@ impl Work<'_> {
             self.archive(module, target, archive, time)
         })? {
             manifest.kpack_files.insert(target.to_string(), file);
-            written.push(Written {
-                target: Some(target),
-                size: archive.size,
-                archive: Some(archive),
-            });
+            written.push(archive);
         }
         // Without archives, it says that none is missing.
         let directory = self.kpack_dir(module, None)?;
         let name = module.group.manifest();
         let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
         commit_with_time(staged, time)?;
-        written.push(Written {
-            target: None,
-            size: manifest.to_bytes().len() as u64,
-            archive: None,
-        });
-        Ok(written)
+        Ok(Written {
+            archives: written,
+            manifest: manifest.to_bytes().len() as u64,
+        })
     }
 
     fn compress(&self, module: &Module) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
-        let sources: Vec<(String, &DeviceCode)> = binaries
+        let sources: Vec<(String, &PackedCode)> = binaries
             .map(|binary| (binary.name.clone(), &binary.file.code))
             .collect();
         let compression = Compression {
@@ -210,7 +204,7 @@ impl Work<'_> {
         let (mut entries, hint) = match &module.manifest {
             Some(path) => {
                 let mut manifest = input::read_manifest(path)?;
-                manifests::retain(&mut manifest, &self.plan.targets);
+                retain(&mut manifest, &self.plan.targets);
                 (manifest.kpack_files, manifest.install_hint)
             }
             None => Default::default(),
@@ -280,19 +274,23 @@ impl Work<'_> {
         for (target, output) in &self.plan.artifacts {
             let name = self.name(target.as_ref());
             let (files, size) = self.stage.finish(&name, output)?;
-            let new = || written.iter().filter(|file| file.target == *target);
-            let archives = new().filter(|file| file.archive.is_some()).count() as u64;
+            let target = target.as_ref().map(TargetId::to_string);
+            let archives = written.iter().flat_map(|module| &module.archives);
+            let archives = archives.filter(|archive| Some(&archive.target) == target.as_ref());
+            let archives: Vec<u64> = archives.map(|archive| archive.size).collect();
+            let manifests = written.iter().filter(|_| target.is_none());
+            let manifests: Vec<u64> = manifests.map(|module| module.manifest).collect();
             let artifact = ArtifactReport {
                 path: self.stage.output(&name),
-                target: target.as_ref().map(TargetId::to_string),
-                files: output.files + files + new().count() as u64,
-                size: output.size + size + new().map(|file| file.size).sum::<u64>(),
-                archives: output.archives + archives,
+                target,
+                files: output.files + files + (archives.len() + manifests.len()) as u64,
+                size: output.size + size + archives.iter().chain(&manifests).sum::<u64>(),
+                archives: output.archives + archives.len() as u64,
             };
             report.size_after += artifact.size;
             report.artifacts.push(artifact);
         }
-        let archives = written.into_iter().filter_map(|file| file.archive);
+        let archives = written.into_iter().flat_map(|module| module.archives);
         report.archives.extend(archives);
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(())

@@ -1,13 +1,12 @@
 //! Splits artifact directories: a generic artifact for the host, and one for each GPU target.
 //!
-//! The engine is that of [`install`](crate::install::install), so the same binary gives the same
+//! The engine is that of `kpack install`, so the same binary gives the same
 //! bytes. Each artifact is planned as data and written under a hidden name; then the targets'
 //! artifacts are renamed, and the generic one last: where that is, all of them are.
 
 mod apply;
 mod batch;
 mod contents;
-mod manifests;
 mod modules;
 mod options;
 mod output_dir;

@@ -9,7 +9,6 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
-use super::manifests::Listed;
 use super::targets::Targets;
 use super::{Layout, Options};
 use crate::Error;
@@ -28,7 +27,7 @@ pub(super) struct Module {
     /// Module and component.
     pub(super) group: Group,
     pub(super) kpacks: KpackPath,
-    pub(super) binaries: Vec<FatBinary>,
+    pub(super) binaries: Vec<ModuleBinary>,
     /// Archives of binaries of the module that were split before.
     pub(super) present: BTreeMap<TargetId, PathBuf>,
     /// Their manifest.
@@ -68,11 +67,6 @@ impl Module {
         Path::new(&self.prefix).join(&self.kpacks.name)
     }
 
-    /// Whether it writes this manifest anew.
-    pub(super) fn writes(&self, listed: &Listed) -> bool {
-        self.manifest.as_ref() == Some(&listed.from)
-    }
-
     /// The files of the input that are written anew.
     pub(super) fn written_anew(&self, targets: &Targets) -> impl Iterator<Item = &Path> {
         let found = self.found();
@@ -85,7 +79,7 @@ impl Module {
 }
 
 /// A fat binary, and the plan of its host binary.
-pub(super) struct FatBinary {
+pub(super) struct ModuleBinary {
     pub(super) prefix: String,
     /// Path in the prefix, the kernel name.
     pub(super) name: String,
@@ -97,7 +91,7 @@ pub(super) struct FatBinary {
     pub(super) plan: elf::Plan,
 }
 
-impl FatBinary {
+impl ModuleBinary {
     /// The plan with the IDs of its device code in `archives`.
     pub(super) fn plan_for(
         &self,
@@ -166,7 +160,7 @@ struct Named {
 }
 
 impl Named {
-    fn read(self, kpacks: &KpackPath, group: &Group) -> Result<FatBinary, Error> {
+    fn read(self, kpacks: &KpackPath, group: &Group) -> Result<ModuleBinary, Error> {
         let (_, from) = &self.files[0];
         let BinaryKind::Fat(file, _) = split::read(from)? else {
             return Err(Error::refused(from, "it changed while it was read"));
@@ -175,7 +169,7 @@ impl Named {
             code_ids: code_ids::planned(&file.code.targets()),
             ..marker(kpacks, group, &self.names)
         };
-        Ok(FatBinary {
+        Ok(ModuleBinary {
             prefix: self.prefix,
             name: self.names[0].name.clone(),
             files: self.files,

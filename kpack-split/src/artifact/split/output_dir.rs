@@ -48,43 +48,27 @@ pub(super) fn check_output<'a>(
 
 /// The path without symbolic links of a directory that need not be there.
 pub(in crate::artifact) fn resolve(path: &Path) -> Result<PathBuf, Error> {
-    let mut real = PathBuf::from(".");
-    if path.is_relative() {
-        real = real
-            .canonicalize()
-            .map_err(|e| Error::io(path, "find", e))?;
-    }
-    let mut is_there = true;
-    for part in path.components() {
+    let is_there = |path: &&Path| path.symlink_metadata().is_ok();
+    let there = path.ancestors().find(is_there).unwrap_or(Path::new("."));
+    let refuse = |reason: String| {
+        let path = path.display();
+        Err(Error::usage(format!("output directory {path}: {reason}")))
+    };
+    let mut real = match there.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return refuse(format!("{} is a dangling symbolic link", there.display()));
+        }
+        real => real.map_err(|e| Error::io(there, "find", e))?,
+    };
+    for part in path.strip_prefix(there).unwrap_or(path).components() {
         match part {
-            Component::Prefix(_) | Component::RootDir => real = PathBuf::from("/"),
-            Component::CurDir => {}
             // It would be created as a parent of another directory.
-            Component::ParentDir if !is_there => {
-                return Err(Error::usage(format!(
-                    "output directory {}: `..` follows {}, which does not exist",
-                    path.display(),
-                    real.display()
-                )));
+            Component::ParentDir => {
+                let real = real.display();
+                return refuse(format!("`..` follows {real}, which does not exist"));
             }
-            Component::ParentDir => drop(real.pop()),
-            Component::Normal(name) => {
-                real.push(name);
-                match real.canonicalize() {
-                    Ok(found) => real = found,
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(Error::io(&real, "find", error));
-                    }
-                    Err(_) if real.is_symlink() => {
-                        return Err(Error::usage(format!(
-                            "output directory {}: {} is a dangling symbolic link",
-                            path.display(),
-                            real.display()
-                        )));
-                    }
-                    Err(_) => is_there = false,
-                }
-            }
+            Component::CurDir => {}
+            part => real.push(part),
         }
     }
     Ok(real)

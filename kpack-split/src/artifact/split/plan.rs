@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::contents::Contents;
-use super::modules::{FatBinary, Module};
+use super::modules::{Module, ModuleBinary};
 use super::report::Report;
 use super::sources::Trees;
 use super::targets::Targets;
@@ -163,14 +163,20 @@ impl<'a> Planner<'a> {
             manifests,
             ..
         } = contents;
-        let is_written_anew = |listed: &_| modules.iter().any(|module| module.writes(listed));
-        let others = manifests.iter().filter(|listed| !is_written_anew(listed));
-        let rewritten =
-            others.filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(targets)?)));
+        let written_anew = modules
+            .iter()
+            .flat_map(|module| module.written_anew(targets));
+        let written_anew: HashSet<&Path> = written_anew.collect();
+        let rewritten = manifests.iter();
+        let rewritten = rewritten
+            .filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(targets)?)));
         let hosts = modules.iter().enumerate().flat_map(|(index, module)| {
             module.binaries.iter().flat_map(move |binary| {
                 let host = (index, binary.plan.output_size());
-                binary.files.iter().map(move |(_, from)| (from.as_path(), host))
+                binary
+                    .files
+                    .iter()
+                    .map(move |(_, from)| (from.as_path(), host))
             })
         });
         let prefixes = trees.prefixes();
@@ -195,10 +201,7 @@ impl<'a> Planner<'a> {
             targets,
             rewritten: rewritten.collect(),
             hosts: hosts.collect(),
-            written_anew: modules
-                .iter()
-                .flat_map(|module| module.written_anew(targets))
-                .collect(),
+            written_anew,
             artifacts,
             report,
         }
@@ -313,7 +316,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn file_report(binary: &FatBinary, targets: &Targets) -> FileReport {
+fn file_report(binary: &ModuleBinary, targets: &Targets) -> FileReport {
     let own = binary.file.code.targets().into_iter();
     let kept = own.filter(|target| targets.keeps(target));
     FileReport {

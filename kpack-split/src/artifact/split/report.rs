@@ -65,6 +65,7 @@ impl Report {
     }
 
     pub(super) fn warn(&mut self, path: impl Into<PathBuf>, text: impl Into<String>) {
-        self.notices.push(Notice::new(Severity::Warning, path, text));
+        self.notices
+            .push(Notice::new(Severity::Warning, path, text));
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::report::Report;
 use crate::Error;
 use crate::artifact::classify::{self, Class, Entry, Node};
+use crate::artifact::databases::Selection;
 use crate::artifact::manifest_txt;
 use crate::artifact::tree::{Item, Tree};
 use crate::input::or_refused;
@@ -24,8 +25,8 @@ pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Res
             let reason = "it is no file, directory or symbolic link, and in no prefix; remove it";
             return Err(Error::refused(found.path(), reason));
         }
-        match or_refused(classify::classify_entry(root, found))? {
-            Ok(read) => entries.extend(read.entries),
+        match or_refused(classify::classify_entry(root, &Selection::Auto, found))? {
+            Ok(read) => entries.push(read.entry),
             // It is not installed, so its damage does not matter.
             Err((path, reason)) => {
                 let metadata = found.metadata();

@@ -1,14 +1,86 @@
-//! What an earlier run left in the output directory, and this one does not replace.
+//! Checks all artifacts together, as they are in one directory and installed into one root.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::shards::{Shards, by_name};
 use super::{Artifact, Concerning, Notice, Options, Severity};
 use crate::Error;
 use crate::artifact::names;
+use crate::artifact::rules::conflicts;
 use crate::artifact::tree::is_artifact;
 use crate::leftover::{directories, leftovers};
+
+/// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for
+/// `all`.
+pub(super) fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for artifact in artifacts {
+        if let Some(other) = names.insert(&artifact.name, &artifact.component) {
+            let path = options.output_dir.join(&artifact.name);
+            let component = &artifact.component;
+            let text = format!(
+                "it would be an artifact of {other} and of {component}; give the group another name"
+            );
+            let finding = Notice::new(Severity::Error, path, text);
+            findings.push((vec![other.to_owned(), component.clone()], finding));
+        }
+    }
+    findings
+}
+
+/// Finds what would lie over one another: files that two artifacts have, and other files in several
+/// prefixes of one artifact.
+pub(super) fn overlaps(
+    artifacts: &[Artifact],
+    options: &Options,
+) -> Result<Vec<Concerning>, Error> {
+    let mut found = Vec::new();
+    for artifact in artifacts {
+        for (outer, inner) in nested(&artifact.output.prefixes) {
+            let path = options.output_dir.join(&artifact.name);
+            let text =
+                format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
+            let finding = Notice::new(Severity::Error, path, text);
+            found.push((vec![artifact.component.clone()], finding));
+        }
+    }
+    let installed = artifacts.iter().flat_map(|artifact| {
+        let may_share = artifacts.iter().any(|other| {
+            let groups = (&artifact.group, &other.group);
+            matches!(groups, (Some(own), Some(group)) if own != group)
+                && artifact.component == other.component
+                && !artifact.targets.is_disjoint(&other.targets)
+        });
+        let name = Path::new(&artifact.name);
+        artifact
+            .output
+            .installed(&artifact.component, name, may_share)
+    });
+    for conflict in conflicts(installed)? {
+        let (entry, other) = (conflict.entry, conflict.other);
+        let severity = match conflict.is_harmless {
+            true => Severity::Warning,
+            false => Severity::Error,
+        };
+        let path = options.output_dir.join(entry.artifact).join(entry.path);
+        let finding = Notice::new(severity, path, format!("it {}", conflict.text));
+        let components = [other.component, entry.component];
+        found.push((components.map(str::to_owned).to_vec(), finding));
+    }
+    Ok(found)
+}
+
+/// Prefixes within other prefixes. A list of prefixes cannot have both.
+fn nested(prefixes: &[String]) -> impl Iterator<Item = (&String, &String)> {
+    prefixes.iter().flat_map(move |outer| {
+        let inner = prefixes
+            .iter()
+            .filter(move |inner| *inner != outer && Path::new(inner).starts_with(outer));
+        inner.map(move |inner| (outer, inner))
+    })
+}
 
 /// Artifacts in the output directory of the `components` that are recombined, and of components that
 /// no shard has, besides those that are `planned`. Nothing is removed here: somebody may need it.

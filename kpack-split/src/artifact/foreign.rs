@@ -1,9 +1,12 @@
-//! Tells from an ELF file's header whether it can have device code, and whether kpack could find
-//! it.
+//! Recognises binaries that kpack cannot split: ELF files for other hosts or without section headers,
+//! and PE/COFF files.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+
+use object::read::{File as Object, FileKind, ReadCache};
+use object::{LittleEndian as LE, Object as _, ObjectSection as _, elf};
 
 /// What an ELF file's own header says of whether there can be device code in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +21,6 @@ pub(super) enum Headers {
 impl Headers {
     /// Reads the header of a file of `size` bytes.
     pub(super) fn read(file: &File, size: u64) -> io::Result<Self> {
-        use object::LittleEndian as LE;
-        use object::elf;
         let mut header = [0u8; size_of::<elf::FileHeader64<LE>>()];
         if size < header.len() as u64 {
             return Ok(Self::Foreign);
@@ -43,4 +44,31 @@ impl Headers {
             },
         )
     }
+}
+
+/// Names of sections with device code: `.hip_fatbin` in objects and where the linker keeps long
+/// names, `.hip_fat` where it cuts them to eight bytes.
+const SECTION: &str = ".hip_fat";
+
+/// The section of a PE/COFF image or object that holds device code, if any; `None` for other files.
+pub(super) fn device_section(file: &File) -> io::Result<Option<String>> {
+    // The cache treats any failed read as the end of the file.
+    let size = file.metadata()?.len();
+    let cache = ReadCache::new(file);
+    let kind = FileKind::parse(&cache);
+    let is_pe = matches!(
+        kind,
+        Ok(FileKind::Pe32 | FileKind::Pe64 | FileKind::Coff | FileKind::CoffBig)
+    );
+    if size == 0 || !is_pe {
+        return Ok(None);
+    }
+    let Ok(object) = Object::parse(&cache) else {
+        return Ok(None);
+    };
+    let names = object.sections().filter_map(|section| {
+        let name = section.name().ok()?;
+        name.starts_with(SECTION).then(|| name.to_owned())
+    });
+    Ok(names.into_iter().next())
 }
