@@ -38,9 +38,7 @@ pub mod parallel {
 
 /// Compresses device code into archives.
 pub mod split {
-    pub use crate::split::{
-        Budget, PackedCode, Compression, Content, code_ids, compress, padding,
-    };
+    pub use crate::split::{Budget, Compression, Content, PackedCode, code_ids, compress, padding};
 
     /// The device code of an object, or of each member of a static library that has some.
     pub fn of_objects(path: &std::path::Path) -> Result<Vec<PackedCode>, crate::Error> {

@@ -45,7 +45,7 @@ use crate::Error;
 use crate::parallel;
 
 use crate::report::{Progress, Report};
-use crate::split::{Budget, PackedCode, Compression, compress};
+use crate::split::{Budget, Compression, PackedCode, compress};
 use crate::store::{CreatedDirectories, Directory, Transaction, Update, stem_of};
 use input::ObjectInput;
 

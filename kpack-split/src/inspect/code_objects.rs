@@ -7,7 +7,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use kpack_build::shared::elf::Wrapper;
-use kpack_build::shared::split::{PackedCode, Content, of_objects};
+use kpack_build::shared::split::{Content, PackedCode, of_objects};
 use kpack_format::TargetId;
 use kpack_format::archive::Archive;
 use kpack_format::names::KernelName;

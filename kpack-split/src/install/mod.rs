@@ -22,7 +22,7 @@ use crate::Error;
 use crate::elf::Image;
 use crate::input::{self, Archives, KpackPath, Linked, Located, Marked, Prefix};
 use crate::parallel;
-use crate::split::{self, BinaryKind, Budget, PackedCode, Compression, FatFile, Presplit};
+use crate::split::{self, BinaryKind, Budget, Compression, FatFile, PackedCode, Presplit};
 use apply::Run;
 use plans::HostPlans;
 use targets::{split_already, wanted_targets};

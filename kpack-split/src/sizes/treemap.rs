@@ -74,19 +74,15 @@ fn place_row(row: &[f64], area: Rectangle, places: &mut Vec<Rectangle>) -> Recta
     let mut at = 0.0;
     for size in row {
         let length = if depth > 0.0 { size / depth } else { 0.0 };
-        places.push(match upright {
-            true => Rectangle {
-                x: area.x,
-                y: area.y + at,
-                width: depth,
-                height: length,
-            },
-            false => Rectangle {
-                x: area.x + at,
-                y: area.y,
-                width: length,
-                height: depth,
-            },
+        let ((x, y), (width, height)) = match upright {
+            true => ((area.x, area.y + at), (depth, length)),
+            false => ((area.x + at, area.y), (length, depth)),
+        };
+        places.push(Rectangle {
+            x,
+            y,
+            width,
+            height,
         });
         at += length;
     }

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 pub(crate) use fat_file::{BinaryKind, FatFile, of, read};
 pub(crate) use kpack_build::shared::split::{
-    Budget, PackedCode, Compression, code_ids, compress, padding,
+    Budget, Compression, PackedCode, code_ids, compress, padding,
 };
 pub(crate) use presplit::Presplit;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use kpack_format::TargetId;
 use kpack_format::archive::{Archive, Targets, Toc};
 use kpack_format::code_object::HEAD_SIZE;
-use kpack_format::names::{Group, KernelName};
+use kpack_format::names::Group;
 
 use super::{Context, Outcome, Report, Subject};
 use crate::Error;
@@ -31,10 +31,6 @@ pub(super) fn verify(
     };
     let mut archive = lock(&archive);
     let toc = archive.toc().clone();
-    let kernels = toc.kernels.keys();
-    let binaries = kernels.map(|kernel| KernelName::parse(kernel).binary.to_owned());
-    context.holds(path, binaries, None);
-
     let expected = Group::from(toc.group_name.as_str()).archive(&toc.gfx_arch_family);
     if path.file_name() != Some(expected.as_ref()) {
         let text = format!("holds `{expected}` under another name");

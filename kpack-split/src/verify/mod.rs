@@ -22,6 +22,7 @@ use std::sync::Mutex;
 
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
+use kpack_format::names::KernelName;
 use walkdir::WalkDir;
 
 use crate::Error;
@@ -88,7 +89,7 @@ fn verify_all(
         options,
         artifacts: Artifacts::find(paths)?,
         whole: BTreeSet::new(),
-        reached: Mutex::default(),
+        asked_for: Mutex::default(),
         archives: Archives::default(),
     };
     if let Some(original) = &options.against {
@@ -110,7 +111,7 @@ fn verify_all(
     }
     let files = files(paths, &mut report)?;
     verify_files(&files, &mut context, on_file, &mut report)?;
-    context.nobody_asks_for(paths, &mut report);
+    context.nobody_asks_for(paths, &files, &mut report);
     context
         .artifacts
         .verify(options, &context.archives, &mut report)?;
@@ -203,17 +204,9 @@ struct Context<'a> {
     artifacts: Artifacts,
     /// Undamaged archives, by their resolved paths.
     whole: BTreeSet<PathBuf>,
-    reached: Mutex<BTreeMap<PathBuf, Reached>>,
+    /// The binaries whose markers refer to an archive, by its resolved path.
+    asked_for: Mutex<BTreeMap<PathBuf, BTreeSet<String>>>,
     archives: Archives,
-}
-
-/// The binaries of an archive.
-#[derive(Default)]
-struct Reached {
-    /// Binaries whose kernels it contains.
-    binaries: BTreeSet<String>,
-    /// Binaries whose markers refer to it.
-    asked_for: BTreeSet<String>,
 }
 
 impl Context<'_> {
@@ -225,44 +218,45 @@ impl Context<'_> {
 
     /// Records that the marker of `binary` refers to the archives of `resolver`.
     fn reached(&self, binary: &str, resolver: &Resolver) {
-        for (path, binaries) in resolver.binaries() {
-            self.holds(path, binaries, Some(binary));
+        let mut asked_for = lock(&self.asked_for);
+        for path in resolver.archives() {
+            let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            asked_for.entry(real).or_default().insert(binary.to_owned());
         }
-    }
-
-    /// Records that the archive at `path` has kernels of `binaries`, and the binary whose marker
-    /// refers to it.
-    fn holds(
-        &self,
-        path: &Path,
-        binaries: impl IntoIterator<Item = String>,
-        asked_for: Option<&str>,
-    ) {
-        let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let mut reached = lock(&self.reached);
-        let archive = reached.entry(real).or_default();
-        let binaries = binaries.into_iter().filter(|binary| !is_object(binary));
-        archive.binaries.extend(binaries);
-        archive.asked_for.extend(asked_for.map(str::to_owned));
     }
 
     /// Reports kernels that no marker refers to. If a file exists in the binary's place, that is a
     /// fault: a truncated host binary has no marker any more.
-    fn nobody_asks_for(&self, paths: &[PathBuf], report: &mut Report) {
+    fn nobody_asks_for(&self, paths: &[PathBuf], files: &[Work], report: &mut Report) {
         let roots: Vec<PathBuf> = paths.iter().filter_map(|p| p.canonicalize().ok()).collect();
-        for (archive, reached) in lock(&self.reached).iter() {
+        let asked_for = lock(&self.asked_for);
+        let archives = files.iter().filter(|file| file.kind == FileKind::Archive);
+        let archives: BTreeSet<PathBuf> = archives
+            .filter_map(|file| file.path.canonicalize().ok())
+            .collect();
+        for archive in &archives {
             // Next to a single binary, there may be others that were not given.
             let in_a_directory = |root: &PathBuf| root.is_dir() && archive.starts_with(root);
             let Some(root) = roots.iter().find(|root| in_a_directory(root)) else {
                 continue;
             };
+            let asked_for = asked_for.get(archive);
             // The checks of artifacts report this.
-            if reached.asked_for.is_empty() && self.artifacts.covers(archive) {
+            if asked_for.is_none() && self.artifacts.covers(archive) {
                 continue;
             }
-            let others = reached.binaries.difference(&reached.asked_for);
+            // A damaged one was reported already.
+            let Ok(toc) = self.archives.toc(archive) else {
+                continue;
+            };
+            let kernels = toc.kernels.keys();
+            let binaries = kernels.map(|kernel| KernelName::parse(kernel).binary);
+            let is_unknown = |binary: &&str| {
+                !is_object(binary) && !asked_for.is_some_and(|known| known.contains(*binary))
+            };
+            let others: BTreeSet<&str> = binaries.filter(is_unknown).collect();
             let (not_split, missing): (Vec<&str>, Vec<&str>) =
-                others.map(String::as_str).partition(|binary| {
+                others.into_iter().partition(|binary| {
                     let above = archive.ancestors().skip(1);
                     let mut prefixes = above.take_while(|prefix| prefix.starts_with(root));
                     prefixes.any(|prefix| prefix.join(binary).is_file())

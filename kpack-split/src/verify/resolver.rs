@@ -145,14 +145,9 @@ impl Resolver {
             .collect()
     }
 
-    /// For each open archive, the binaries whose kernels it contains.
-    pub(crate) fn binaries(&self) -> impl Iterator<Item = (&Path, BTreeSet<String>)> {
-        self.archives.iter().map(|opened| {
-            let open = lock(&opened.archive);
-            let kernels = open.toc().kernels.keys();
-            let binaries = kernels.map(|kernel| KernelName::parse(kernel).binary.to_owned());
-            (opened.path.as_path(), binaries.collect())
-        })
+    /// The paths of the open archives.
+    pub(crate) fn archives(&self) -> impl Iterator<Item = &Path> {
+        self.archives.iter().map(|opened| opened.path.as_path())
     }
 
     /// Checks the code object of wrapper `index` for `target` at `place`; returns the reason if it

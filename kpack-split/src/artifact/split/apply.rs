@@ -28,7 +28,7 @@ use crate::elf::ElfError;
 use crate::input;
 use crate::parallel;
 use crate::report::{ArchiveReport, Progress};
-use crate::split::{self, Budget, PackedCode, Compression};
+use crate::split::{self, Budget, Compression, PackedCode};
 use crate::store::{self, Directory, make_directories, stage_archive, stage_manifest};
 
 pub(super) fn apply(

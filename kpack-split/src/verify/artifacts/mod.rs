@@ -39,10 +39,14 @@ struct Found {
 /// The artifacts of one component, which are installed over each other; or one unsplit artifact.
 pub(super) struct Set {
     pub(super) component: String,
-    parent: PathBuf,
     /// The resolved paths, the generic artifact first.
     pub(super) roots: Vec<(PathBuf, Role)>,
-    is_split: bool,
+}
+
+impl Set {
+    fn is_split(&self) -> bool {
+        self.roots.iter().all(|(_, role)| *role != Role::Unsplit)
+    }
 }
 
 struct Member {
@@ -84,19 +88,15 @@ impl Artifacts {
             let set = match own {
                 Some((_, component, role)) if *role != Role::Unsplit => Set {
                     component: component.clone(),
-                    parent,
                     roots: siblings.of(component),
-                    is_split: true,
                 },
                 // It may be hidden.
                 own => Set {
                     component: own.map_or_else(String::new, |(_, name, _)| name.clone()),
-                    parent,
                     roots: vec![(real.clone(), Role::Unsplit)],
-                    is_split: false,
                 },
             };
-            if set.is_split {
+            if set.is_split() {
                 // All prefixes of all artifacts are installed into one.
                 let prefixes = set.roots.iter().flat_map(|(root, _)| {
                     let listed = manifest_txt::read(root).unwrap_or_default();
@@ -128,7 +128,7 @@ impl Artifacts {
     }
 
     pub(super) fn sets(&self) -> impl Iterator<Item = &Set> + Clone {
-        self.sets.iter().filter(|set| set.is_split)
+        self.sets.iter().filter(|set| set.is_split())
     }
 
     /// Every path that may stand for `path` in an overlay, starting with itself.
@@ -191,7 +191,7 @@ impl Artifacts {
         ));
         contents.sort_by_key(|(path, _)| *path);
         report.extend(contents.into_iter().map(|(_, own)| own));
-        let split = sets.iter().filter(|(set, _)| set.is_split);
+        let split = sets.iter().filter(|(set, _)| set.is_split());
         report.extend(parallel::try_map(
             split.collect::<Vec<_>>(),
             |(set, members)| {

@@ -21,10 +21,8 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
         let has_groups = members.iter().any(|member| member.role == Role::Group);
         for Member { tree, role, .. } in members {
             // An unsplit artifact is not installed together with the artifacts split from it.
-            let place = match set.is_split {
-                true => &set.parent,
-                false => &tree.root,
-            };
+            let parent = set.roots.first().and_then(|(root, _)| root.parent());
+            let place = parent.filter(|_| set.is_split()).unwrap_or(&tree.root);
             let may_share = has_groups && *role != Role::Generic;
             let installed = tree.in_prefixes().map(|(at, path, item)| Installed {
                 at,
