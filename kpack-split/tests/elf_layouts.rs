@@ -9,6 +9,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::require;
+use layouts::random::{self, Outcome};
 use layouts::{AARCH64, Bench, LINKERS, Linker, fat_library};
 
 /// Runs `variants` of each linker that is there.
@@ -216,5 +217,50 @@ fn aarch64_hosts() -> Result<()> {
             .with_context(|| format!("{kind:?}"))?;
         assert!(plan.to_string().contains("are cut"), "{plan}");
     }
+    Ok(())
+}
+
+/// Some tools, such as post-link optimisers, write a larger table to the end of the file.
+#[test]
+fn program_headers_after_the_device_code_are_refused() -> Result<()> {
+    let bench = Bench::new()?;
+    let (fat, host) = (bench.path("fat"), bench.path("host"));
+    fat_library(Kind::Shared)?.build(&fat)?;
+    let mut bytes = fs::read(&fat)?;
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let end = bytes.len() as u64;
+    bytes.extend_from_within(64..64 + 56 * usize::from(bytes[56]));
+    bytes[32..40].copy_from_slice(&end.to_le_bytes());
+    fs::write(&fat, bytes)?;
+    bench.report(Kind::Shared, &fat)?;
+    let refused = bench.split(&fat, &host).map(|plan| plan.to_string());
+    let error = format!("{:#}", refused.expect_err("they would move"));
+    assert!(
+        error.contains(", after the device code (expected at the start"),
+        "{error}"
+    );
+    Ok(())
+}
+
+/// Of the seeds in `KPACK_SEEDS`, such as `0..500`.
+#[test]
+fn random_layouts_and_tools() -> Result<()> {
+    let seeds = std::env::var("KPACK_SEEDS").unwrap_or_else(|_| "0..20".to_owned());
+    let (start, end) = seeds.split_once("..").context("KPACK_SEEDS is not A..B")?;
+    let (start, end): (u64, u64) = (start.parse()?, end.parse()?);
+    let (mut held, mut failed) = (0, Vec::new());
+    for seed in start..end {
+        match random::check(seed) {
+            Ok(Outcome::Held) => held += 1,
+            Ok(other) => println!("seed {seed}: {other:?}"),
+            Err(error) => {
+                println!("{error:#}");
+                failed.push(seed);
+            }
+        }
+    }
+    println!("{held} of {} layouts hold", end - start);
+    assert!(failed.is_empty(), "seeds that fail: {failed:?}");
+    assert!(held > 0 || end - start < 20, "no layout was tried");
     Ok(())
 }

@@ -93,7 +93,7 @@ fn segment_type(kind: elf::ProgramType) -> String {
 }
 
 /// Compares the ELF header and the segments.
-fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
+fn headers<A: ReadAt, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
     let mut differences = Vec::new();
     let identity = |header: &elf::FileHeader64<LE>| {
         (
@@ -110,6 +110,8 @@ fn headers<A, B>(original: &Image<A>, split: &Image<B>) -> Vec<String> {
         let kept = match old.kind {
             // Its sections are compared instead.
             elf::PT_LOAD => true,
+            // Splitting may reuse its entry if the addresses are fixed.
+            elf::PT_PHDR if original.is_position_dependent() => true,
             // These keep their addresses; others may belong to a section that moves.
             elf::PT_TLS | elf::PT_GNU_RELRO | elf::PT_DYNAMIC => split
                 .segments
@@ -155,7 +157,9 @@ fn same_access<A, B>(
     let (before, after) = (access(original, old), access(split, new));
     let code = old.flags.0 & elf::SHF_EXECINSTR.0 != 0;
     let without_code = |flags: elf::ProgramFlags| flags.0 & !elf::PF_X.0;
-    before == after || !code && before.map(without_code) == after.map(without_code)
+    before == after
+        || !old.occupies_memory()
+        || !code && before.map(without_code) == after.map(without_code)
 }
 
 /// The differences that splitting makes.

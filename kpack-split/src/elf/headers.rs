@@ -150,6 +150,12 @@ impl Section {
         self.kind != elf::SHT_NOBITS && self.kind != elf::SHT_NULL
     }
 
+    /// Whether it has addresses of its own. Thread-local memory without content has none.
+    pub(crate) fn occupies_memory(&self) -> bool {
+        let is_tls = self.flags.0 & elf::SHF_TLS.0 != 0 && self.kind == elf::SHT_NOBITS;
+        self.is_alloc() && self.size > 0 && !is_tls
+    }
+
     /// End of its bytes in the file.
     pub(crate) fn file_end(&self) -> u64 {
         if self.has_bytes() {

@@ -194,7 +194,7 @@ fn own_end<S>(image: &Image<S>, load: usize, fat: usize) -> (u64, u64) {
     }
     let of_segment = |addr: u64| (segment.vaddr..code.addr).contains(&addr);
     let sections = image.sections.iter();
-    let sections = sections.filter(|s| occupies_memory(s) && of_segment(s.addr));
+    let sections = sections.filter(|s| s.occupies_memory() && of_segment(s.addr));
     let segments = image.segments.iter();
     let segments = segments.filter(|s| is_content(s) && of_segment(s.vaddr));
     let in_file = sections.clone().filter(|s| s.has_bytes());
@@ -246,12 +246,6 @@ fn limit<S>(image: &Image<S>, load: usize, segment: &Segment) -> u64 {
     })
 }
 
-/// Whether a section has addresses of its own. Thread-local memory without content has none.
-fn occupies_memory(section: &Section) -> bool {
-    let is_tls = section.flags.0 & elf::SHF_TLS.0 != 0 && section.kind == elf::SHT_NOBITS;
-    section.is_alloc() && section.size > 0 && !is_tls
-}
-
 /// Whether a program header names content of its own.
 fn is_content(segment: &Segment) -> bool {
     let is_range = matches!(segment.kind, elf::PT_LOAD | elf::PT_GNU_RELRO | elf::PT_TLS);
@@ -261,7 +255,7 @@ fn is_content(segment: &Segment) -> bool {
 /// The address ranges that are in use, in order, without device code.
 fn occupied<S>(image: &Image<S>, fat: usize, own: usize, marker: &Range<u64>) -> Vec<Range<u64>> {
     let sections = image.sections.iter().enumerate();
-    let sections = sections.filter(|(index, s)| *index != fat && occupies_memory(s));
+    let sections = sections.filter(|(index, s)| *index != fat && s.occupies_memory());
     let sections = sections.map(|(index, s)| match index == own {
         // The rest of its section is padding.
         true => s.addr..marker.end.min(s.addr_end()),

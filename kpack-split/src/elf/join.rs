@@ -46,6 +46,7 @@ impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
         image.validate()?;
+        check::loaded(image)?;
         let Some(hole) = Hole::find(image, &code.marker)? else {
             refuse!(
                 "it has no addresses for device code, because its objects were split before the link; link unsplit objects instead"
@@ -228,7 +229,7 @@ impl<'a, S: ReadAt> JoinGeometry<'a, S> {
             table,
             edits,
         };
-        Ok(Plan::assemble(image, parts))
+        Plan::assemble(image, parts)
     }
 
     /// Output offset of an address in the segment of `.hip_fatbin`.

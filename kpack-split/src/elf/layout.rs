@@ -21,7 +21,7 @@ use super::refuse;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
 use super::wrappers::FatBinary;
-use super::{ElfError, ReadAt};
+use super::{ElfError, ReadAt, check};
 
 /// Smallest supported page size, in bytes.
 const MIN_PAGE: u64 = 4096;
@@ -85,6 +85,7 @@ impl Plan {
         marker: &[u8],
     ) -> Result<Self, ElfError> {
         image.validate()?;
+        check::loaded(image)?;
         if let Some(kept) = &fat.joined {
             return join::take_out(image, fat, kept, marker);
         }
@@ -113,7 +114,7 @@ impl Plan {
             table,
             edits,
         };
-        Ok(Self::assemble(image, parts))
+        Self::assemble(image, parts)
     }
 }
 

@@ -129,7 +129,7 @@ pub(crate) struct Parts {
 
 impl Plan {
     /// Completes a plan for `image`: headers, and the tables at the end of the file.
-    pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Self {
+    pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Result<Self, ElfError> {
         let Parts {
             gaps,
             segments,
@@ -137,6 +137,13 @@ impl Plan {
             mut edits,
             ..
         } = parts;
+        let headers = image.header.e_phoff.get(LE);
+        if gaps.output_offset(headers) != headers {
+            // Older kernels tell programs a wrong address of headers that are in a later segment.
+            refuse!(
+                "its program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); let kpack treat it before the tool that moved them"
+            );
+        }
         let kept_end = section_table::kept_end(image, &gaps);
         if kept_end == image.size {
             // The old tables stay in the middle of the file; overwrite the stale copy.
@@ -158,9 +165,9 @@ impl Plan {
         segments
             .iter()
             .for_each(|segment| segment.write(&mut table_bytes));
-        edits.write(image.header.e_phoff.get(LE), table_bytes);
+        edits.write(headers, table_bytes);
 
-        Self {
+        Ok(Self {
             wrappers: parts.wrappers,
             marker_offset: gaps.output_offset(parts.marker_offset),
             marker: parts.marker,
@@ -172,7 +179,7 @@ impl Plan {
             tail_offset: names_offset,
             tail,
             gaps,
-        }
+        })
     }
 
     /// Replaces the planned marker. Drops code IDs that do not fit.

@@ -6,15 +6,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_format::offload_bundle::plain;
-use kpack_split::elf::{self, DeviceCode, Image, JoinPlan, NewCode};
+use kpack_split::elf::{DeviceCode, Image, JoinPlan, NewCode};
 use kpack_tests::fixture::{Kind, code_object};
 
-use super::{Bench, MARKER, apply, elflint};
+use super::{Bench, MARKER, apply, elflint, same_host_code};
 
 /// So much device code for each wrapper fits into the addresses that the split freed, in bytes.
-const LITTLE: usize = 9_000;
+pub(super) const LITTLE: usize = 9_000;
 /// So much does not.
-const MUCH: usize = 300_000;
+pub(super) const MUCH: usize = 300_000;
 
 /// Joins `host`, the host binary of `fat`, checks it as it is and after each tool, joins what each tool
 /// makes of the host binary, and splits it again. If its device code is in the segment of `.bss`, there
@@ -35,9 +35,7 @@ fn check_size(bench: &Bench, kind: Kind, fat: &Path, host: &Path, size: usize) -
     let joined = bench.path("joined");
     join(host, &joined, size)?;
     bench.check_host(kind, fat, &joined, &expected)?;
-    let image = |path: &Path| -> Result<_> { Ok(Image::read(File::open(path)?)?) };
-    let differences = elf::compare(&image(fat)?, &image(&joined)?)?;
-    ensure!(differences.is_empty(), "host code: {differences:#?}");
+    same_host_code(fat, &joined)?;
 
     let again = bench.path("again");
     let _ = fs::remove_file(&again);
@@ -80,7 +78,7 @@ fn check_size(bench: &Bench, kind: Kind, fat: &Path, host: &Path, size: usize) -
 }
 
 /// Puts a code object for each wrapper of `host` back.
-fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
+pub(super) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
     let input = File::open(host)?;
     let image = Image::read(&input)?;
     let DeviceCode::Split(wrappers) = image.device_code()? else {
