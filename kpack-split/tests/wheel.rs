@@ -481,6 +481,31 @@ fn fat_wheels_are_not_overwritten() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_is_an_error_without_other_words() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let kpack = env!("CARGO_BIN_EXE_kpack");
+    for blocks in [1, 4, 16, 64] {
+        let script =
+            format!("ulimit -f {blocks}; exec {kpack} wheel split \"$0\" --output-dir out");
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(script)
+            .arg(&fat)
+            .current_dir(tree.root());
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(4), "{blocks}: {said}");
+        assert!(
+            said.starts_with("kpack: error: cannot write"),
+            "{blocks}: {said}"
+        );
+        assert_eq!(names(&tree.path("out")), [""; 0]);
+    }
+}
+
+#[test]
 fn python_reads_the_wheels() {
     let tree = Tree::new();
     let fat = wheel(FAT).write(&tree.path("dist")).unwrap();

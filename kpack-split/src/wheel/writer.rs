@@ -2,7 +2,8 @@
 
 use std::env;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use time::{OffsetDateTime, PrimitiveDateTime};
@@ -79,7 +80,7 @@ pub(super) fn write(
     let prepared = prepare(items, options, scratch)?;
 
     let file = File::create_new(path).map_err(failed)?;
-    let mut zip = ZipWriter::new(io::BufWriter::new(file));
+    let mut zip = ZipWriter::new(io::BufWriter::new(Output::new(file)));
     let broken = |error: ZipError| match error {
         ZipError::Io(error) => failed(error),
         error => zip_error(path, None, error),
@@ -121,9 +122,59 @@ pub(super) fn write(
     )?;
     let raw = spool.by_index_raw(0).map_err(broken)?;
     zip.raw_copy_file(raw).map_err(broken)?;
-    let file = zip.finish().map_err(broken)?.into_inner();
-    let metadata = file.map_err(|e| failed(e.into_error()))?.metadata();
+    let output = zip.finish().map_err(broken)?.into_inner();
+    let output = output.map_err(|error| failed(error.into_error()))?;
+    let metadata = output.close().and_then(|file| file.metadata());
     Ok(metadata.map_err(failed)?.len())
+}
+
+/// A file that keeps its first error until it is closed. `ZipWriter` finishes an archive whenever it is
+/// dropped, and prints to standard error if that fails.
+struct Output {
+    file: File,
+    position: u64,
+    error: Option<io::Error>,
+}
+
+impl Output {
+    fn new(file: File) -> Self {
+        Self {
+            file,
+            position: 0,
+            error: None,
+        }
+    }
+
+    /// The file, if all was written.
+    fn close(self) -> io::Result<File> {
+        self.error.map_or(Ok(self.file), Err)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.error.is_none() {
+            self.error = self.file.write_all_at(bytes, self.position).err();
+        }
+        self.position += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Output {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let to = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            SeekFrom::End(by) => self.file.metadata()?.len().checked_add_signed(by),
+        };
+        self.position = to.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
 }
 
 /// A member that is compressed, in an archive of its own, and its digest.
@@ -160,7 +211,7 @@ fn deflated(
     options: SimpleFileOptions,
     scratch: &Path,
 ) -> Result<Compressed, Error> {
-    let mut zip = ZipWriter::new(scratch_file(scratch)?);
+    let mut zip = ZipWriter::new(Output::new(scratch_file(scratch)?));
     let failed = |error: ZipError| match error {
         ZipError::Io(error) => Error::io(scratch, "write to", error),
         error => zip_error(scratch, Some(name), error),
@@ -172,5 +223,7 @@ fn deflated(
     let digest = record::copy(from, &mut zip, &|e| Error::io(scratch, "read", e), &|e| {
         failed(e.into())
     })?;
-    Ok((zip.finish_into_readable().map_err(failed)?, digest))
+    let written = zip.finish().and_then(|output| Ok(output.close()?));
+    let readable = written.and_then(ZipArchive::new);
+    Ok((readable.map_err(failed)?, digest))
 }
