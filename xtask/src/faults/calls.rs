@@ -1,10 +1,11 @@
 //! System calls that write, as strace shows them, and faults in them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::place::{Place, succeed};
 
@@ -13,12 +14,31 @@ const WRITING: &str = "openat,write,pwrite64,writev,mkdir,mkdirat,rename,renamea
 symlink,symlinkat,unlink,unlinkat,rmdir,fsync,fdatasync,syncfs,sync_file_range,ftruncate,fallocate,chmod,\
 fchmod,fchmodat,fchown,fchownat,fsetxattr,copy_file_range,sendfile,utimensat,flock,ioctl";
 
-/// A system call of a run: its name, and the how many-eth of this name it is in its thread.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// A system call of a run. Its number counts the calls of this name. It is the same in each run, since each
+/// has one thread.
+#[derive(Debug)]
 pub(super) struct Call {
     pub(super) name: String,
-    pub(super) number: usize,
+    number: usize,
+    arguments: String,
 }
+
+impl Call {
+    /// Whether the promises are about the order of such calls.
+    pub(super) fn orders(&self) -> bool {
+        let names = ["rename", "fsync", "fdatasync", "syncfs"];
+        names.iter().any(|name| self.name.starts_with(name))
+    }
+}
+
+impl Display for Call {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({} #{}", self.name, self.arguments, self.number)
+    }
+}
+
+/// How strace runs. With `--seccomp-bpf` it would not kill.
+const STRACE: [&str; 4] = ["strace", "-f", "-s", "0"];
 
 /// What happens at a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +52,8 @@ pub(super) const ERRORS: [&str; 5] = ["ENOSPC", "EIO", "EDQUOT", "EACCES", "EINT
 
 /// A run of a command under strace.
 pub(super) struct Trace {
-    /// One line for each call, with its thread.
-    pub(super) lines: Vec<(String, String)>,
+    /// One line for each call.
+    lines: Vec<String>,
 }
 
 impl Trace {
@@ -42,61 +62,50 @@ impl Trace {
         let shown = log.to_str().context("the path is UTF-8")?;
         let filter = format!("trace={WRITING}");
         let runner = [
-            "strace",
-            "-f",
-            "-y",
-            "-qq",
-            "-s",
-            "0",
-            "-e",
-            "signal=none",
-            "-e",
-            &filter,
-            "-o",
-            shown,
-        ];
+            &STRACE[..],
+            &["-qq", "-y", "-e", "signal=none", "-e", &filter, "-o", shown],
+        ]
+        .concat();
         succeed(&mut place.command(&runner, arguments))?;
         let text = fs::read_to_string(log)?;
-        let lines = text.lines().filter_map(|line| {
-            let (thread, call) = line.split_once(' ')?;
-            Some((thread.to_owned(), call.trim_start().to_owned()))
-        });
+        let lines = text.lines().filter_map(|line| line.split_once(' '));
+        let lines = Vec::from_iter(lines);
+        let threads = BTreeSet::from_iter(lines.iter().map(|(thread, _)| thread));
+        ensure!(
+            threads.len() == 1,
+            "{} threads made calls (expected 1 on one processor)",
+            threads.len()
+        );
+        let calls = lines.iter().map(|(_, call)| call.trim_start().to_owned());
         Ok(Self {
-            lines: lines.collect(),
+            lines: calls.collect(),
         })
     }
 
     /// The calls that write, in the order in which they were made.
     pub(super) fn writing(&self) -> Vec<Call> {
-        let mut made: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-        let mut seen = BTreeSet::new();
+        let mut made: BTreeMap<&str, usize> = BTreeMap::new();
         let mut calls = Vec::new();
-        for (thread, line) in &self.lines {
-            let Some((name, arguments)) = line.split_once('(') else {
-                continue;
-            };
-            let number = made.entry((thread, name)).or_default();
+        for (name, arguments) in self.lines.iter().filter_map(|line| line.split_once('(')) {
+            let number = made.entry(name).or_default();
             *number += 1;
-            let call = Call {
-                name: name.to_owned(),
-                number: *number,
-            };
-            if writes(name, arguments) && seen.insert(call.clone()) {
-                calls.push(call);
+            if writes(name, arguments) {
+                calls.push(Call {
+                    name: name.to_owned(),
+                    number: *number,
+                    arguments: arguments.to_owned(),
+                });
             }
         }
         calls
     }
-}
 
-impl Trace {
     /// Checks that a power failure leaves no name without its content: what is renamed was flushed before, and
     /// the directory that it is in is flushed afterwards, if it was not temporary. Returns the number of renames.
     pub(super) fn check_flushes(&self, root: &Path) -> Result<usize> {
-        let lines = Vec::from_iter(self.lines.iter().map(|(_, line)| line.as_str()));
-        let flushes = |lines: &[&str], path: &Path| {
+        let flushes = |lines: &[String], path: &Path| {
             let descriptor = format!("<{}>", path.display());
-            let is_flush = |line: &&str| {
+            let is_flush = |line: &String| {
                 line.starts_with("syncfs(")
                     || (line.starts_with("fsync(") || line.starts_with("fdatasync("))
                         && line.contains(&descriptor)
@@ -104,7 +113,7 @@ impl Trace {
             lines.iter().any(is_flush)
         };
         let mut renames = 0;
-        for (index, line) in lines.iter().enumerate() {
+        for (index, line) in self.lines.iter().enumerate() {
             if !line.starts_with("rename") || !line.contains(" = 0") {
                 continue;
             }
@@ -112,11 +121,11 @@ impl Trace {
                 renamed(line, root).with_context(|| format!("{line:?} is not understood"))?;
             let parent = to.parent().context("it is in a directory")?;
             ensure!(
-                flushes(&lines[..index], &from),
+                flushes(&self.lines[..index], &from),
                 "not flushed before: {line}"
             );
             ensure!(
-                !root.join(parent).is_dir() || flushes(&lines[index..], parent),
+                !root.join(parent).is_dir() || flushes(&self.lines[index..], parent),
                 "not flushed afterwards: {line}"
             );
             renames += 1;
@@ -160,14 +169,14 @@ pub(super) fn runner(call: &Call, fault: Fault, log: &str) -> Vec<String> {
         Fault::Kill => "signal=KILL".to_owned(),
         Fault::Error(error) => format!("error={error}"),
     };
-    let Call { name, number } = call;
-    let mut words = Vec::from(["strace", "-f", "-q", "-s", "0", "-o", log].map(str::to_owned));
-    words.extend(["-e".to_owned(), format!("trace={name}")]);
-    words.extend([
-        "-e".to_owned(),
-        format!("inject={name}:{what}:when={number}"),
-    ]);
-    words
+    let Call { name, number, .. } = call;
+    let filter = format!("trace={name}");
+    let inject = format!("inject={name}:{what}:when={number}");
+    let words = [
+        &STRACE[..],
+        &["-q", "-e", &filter, "-e", &inject, "-o", log],
+    ];
+    words.concat().into_iter().map(str::to_owned).collect()
 }
 
 /// Whether a run under strace came to the call that was to fail.
@@ -175,28 +184,19 @@ pub(super) fn was_reached(log: &Path, fault: Fault) -> Result<bool> {
     let text = fs::read_to_string(log)?;
     Ok(match fault {
         Fault::Kill => text.contains("killed by SIGKILL"),
-        // Each thread counts its own calls. Where the message itself is lost, there is nothing to check.
-        Fault::Error(_) => {
-            let mut failed = text
-                .lines()
-                .filter(|line| line.contains("(INJECTED)"))
-                .peekable();
-            failed.peek().is_some() && !failed.any(|line| line.contains(" write(2, "))
-        }
+        Fault::Error(_) => text.contains("(INJECTED)"),
     })
 }
 
-/// Fails unless strace can trace a program here.
-pub(super) fn check_strace() -> Result<()> {
+/// Why strace cannot trace a program here, if it cannot.
+///
+/// # Errors
+/// It is not installed.
+pub(super) fn strace_problem() -> Result<Option<String>> {
     let output = std::process::Command::new("strace")
-        .args(["-o", "/dev/null", "true"])
-        .output();
-    match output {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => bail!(
-            "strace cannot trace here: {}",
-            String::from_utf8_lossy(&output.stderr)
-        ),
-        Err(error) => Err(error).context("strace is not installed; run `cargo xtask bootstrap`"),
-    }
+        .args([&STRACE[1..], &["-o", "/dev/null", "true"]].concat())
+        .output()
+        .context("strace is not installed; run `cargo xtask bootstrap`")?;
+    let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Ok((!output.status.success()).then(said))
 }

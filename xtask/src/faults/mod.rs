@@ -9,11 +9,13 @@ mod short_writes;
 mod trial;
 
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::{process, repository};
+use crate::repository;
 use calls::{Call, ERRORS, Fault, Trace};
 use place::Place;
 use scenario::{SCENARIOS, Scenario};
@@ -22,38 +24,60 @@ use trial::{Expected, Trial};
 /// Options of `cargo xtask faults`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Disturb about 30 system calls of each command instead of all, each with one error.
+    /// Disturb only some system calls of each command, each with one error: the first and the last, renames
+    /// and flushes, and some between them.
     #[arg(long)]
     quick: bool,
     /// Commands to disturb, such as `install`. Default: all
     commands: Vec<String>,
 }
 
-/// Calls of each command that a quick run disturbs.
-const QUICK: usize = 30;
+/// So many calls of each command a quick run disturbs, and renames and flushes besides.
+const QUICK: usize = 10;
 
 /// Disturbs each command in each way.
 ///
 /// # Errors
-/// A promise was broken, or strace cannot trace here.
+/// A promise was broken, or strace is not installed.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    calls::check_strace()?;
+    let scenarios = chosen(&options.commands)?;
+    if let Some(problem) = calls::strace_problem()? {
+        println!("NOT RUN, since strace cannot trace here: cargo xtask faults\n{problem}");
+        return Ok(());
+    }
     let kpack = repository::build_helper()?;
     let scratch = tempfile::tempdir()?;
     // Other users run a copy that they may read.
     let copy = limits::open_to_all(scratch.path(), &kpack)?;
     let library = short_writes::build(scratch.path())?;
-    for scenario in chosen(&options.commands)? {
-        let started = Instant::now();
-        process::step(&format!("kpack {}", scenario.arguments.join(" ")));
-        let directory = scratch.path().join(scenario.name.replace(' ', "-"));
-        std::fs::create_dir(&directory)?;
-        let place = Place::new(&directory, &copy)?;
-        disturb(scenario, &place, &directory, &library, options.quick)
-            .with_context(|| scenario.name.to_owned())?;
-        println!("   {:.1} s", started.elapsed().as_secs_f64());
-    }
-    Ok(())
+    let queue = Mutex::new(scenarios.iter());
+    let work = |processor| -> Result<()> {
+        // A command that has one processor starts no thread, so each run makes the same calls.
+        let mut only = CpuSet::new();
+        only.set(processor);
+        sched_setaffinity(None, &only)?;
+        let next = || queue.lock().map_or(None, |mut queue| queue.next());
+        while let Some(scenario) = next() {
+            let started = Instant::now();
+            let directory = scratch.path().join(scenario.name.replace(' ', "-"));
+            std::fs::create_dir(&directory)?;
+            let place = Place::new(&directory, &copy)?;
+            let mut said = disturb(scenario, &place, &directory, &library, options.quick)
+                .with_context(|| format!("`{}` failed", scenario.name))?;
+            said.insert(0, scenario.name.to_owned());
+            said.push(format!("{:.1} s", started.elapsed().as_secs_f64()));
+            println!("{}", said.join("\n   "));
+        }
+        Ok(())
+    };
+    let allowed = sched_getaffinity(None)?;
+    let processors = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor));
+    std::thread::scope(|scope| {
+        let workers = processors.map(|processor| scope.spawn(move || work(processor)));
+        let workers = Vec::from_iter(workers);
+        let mut results = workers.into_iter().map(|worker| worker.join());
+        results.try_for_each(|result| result.map_err(|_| anyhow!("a thread panicked"))?)
+    })
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Scenario>> {
@@ -69,44 +93,56 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Scenario>> {
     Ok(SCENARIOS.iter().filter(is_chosen).collect())
 }
 
+/// Disturbs one command in each way, and returns what was done.
 fn disturb(
     scenario: &Scenario,
     place: &Place,
     scratch: &Path,
     library: &Path,
     quick: bool,
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let trial = Trial::new(scenario, place)?;
+    let mut said = at_calls(&trial, scratch, quick)?;
+    said.push(short_writes::check(&trial, library)?);
+    let limited = limits::check(&trial)?;
+    said.push(format!("{limited} runs with limits"));
+    said.push(match limits::check_full(&trial)? {
+        Some(runs) => format!("{runs} runs on file systems without enough room"),
+        None => "NOT RUN, since no file system can be mounted here: a full file system".to_owned(),
+    });
+    said.push(match limits::check_read_only(&trial)? {
+        true => "a run in read-only directories".to_owned(),
+        false => {
+            "NOT RUN, since other users cannot run a copy here: read-only directories".to_owned()
+        }
+    });
+    Ok(said)
+}
+
+/// Kills the command at its calls that write, and lets these fail.
+fn at_calls(trial: &Trial<'_>, scratch: &Path, quick: bool) -> Result<Vec<String>> {
     let log = scratch.join("strace.log");
-    place.restore()?;
-    let trace = Trace::record(place, &log, scenario.arguments)?;
+    trial.place.restore()?;
+    let trace = Trace::record(trial.place, &log, trial.scenario.arguments)?;
     let calls = trace.writing();
-    ensure!(!calls.is_empty(), "strace showed no call");
-    let renames = trace.check_flushes(place.root())?;
-    println!("   {renames} renames, each of flushed content and flushed itself");
-    let step = if quick {
-        calls.len().div_ceil(QUICK)
-    } else {
-        1
-    };
-    let (mut killed, mut failed, mut missed, mut broken) = (0, 0, 0, 0);
-    for (index, call) in calls.iter().enumerate().step_by(step) {
+    let renames = trace.check_flushes(trial.place.root())?;
+    let (mut killed, mut failed, mut broken) = (0, 0, 0);
+    let mut missed = Vec::new();
+    let chosen = chosen_calls(&calls, quick);
+    for (index, call) in chosen.iter().enumerate() {
         // A quick run gives each call another error.
-        let errors = if quick {
-            &ERRORS[index / step % ERRORS.len()..][..1]
-        } else {
-            &ERRORS[..]
+        let errors = match quick {
+            true => &ERRORS[index % ERRORS.len()..][..1],
+            false => &ERRORS[..],
         };
-        for fault in [Fault::Kill]
-            .into_iter()
-            .chain(errors.iter().copied().map(Fault::Error))
-        {
-            match at(&trial, call, fault, &log) {
-                Ok(false) => missed += 1,
+        let faults = errors.iter().copied().map(Fault::Error);
+        for fault in [Fault::Kill].into_iter().chain(faults) {
+            match at(trial, call, fault, &log) {
+                Ok(false) => missed.push(format!("{fault:?} at {call}")),
                 Ok(true) if fault == Fault::Kill => killed += 1,
                 Ok(true) => failed += 1,
                 Err(error) => {
-                    eprintln!("   {fault:?} at {call:?}: {error:#}");
+                    eprintln!("   {fault:?} at {call}: {error:#}");
                     broken += 1;
                 }
             }
@@ -118,29 +154,33 @@ fn disturb(
         broken + killed + failed
     );
     ensure!(killed > 0 && failed > 0, "no run was disturbed");
-    println!(
-        "   {killed} runs killed and {failed} with an error, at {} calls",
-        calls.len()
-    );
-    if missed > 0 {
-        println!("   {missed} runs did not come to the call that was to fail");
+    let mut said = Vec::from([
+        format!("{renames} renames, each of flushed content and flushed itself"),
+        format!(
+            "{killed} runs killed and {failed} with an error, at {} of {} calls",
+            chosen.len(),
+            calls.len()
+        ),
+    ]);
+    if !missed.is_empty() {
+        said.push(format!(
+            "{} runs did not come to their call, such as {}",
+            missed.len(),
+            missed[0]
+        ));
     }
-    short_writes::check(&trial, library)?;
-    let limited = limits::check(&trial)?;
-    println!("   {limited} runs with limits");
-    match limits::check_full(&trial)? {
-        Some(runs) => println!("   {runs} runs on file systems without enough room"),
-        None => {
-            println!("   NOT RUN, since no file system can be mounted here: a full file system")
-        }
-    }
-    match limits::check_read_only(&trial)? {
-        true => println!("   a run in read-only directories"),
-        false => {
-            println!("   NOT RUN, since other users cannot run a copy here: read-only directories")
-        }
-    }
-    Ok(())
+    Ok(said)
+}
+
+/// The calls to disturb. Those of a quick run are spread evenly.
+fn chosen_calls(calls: &[Call], quick: bool) -> Vec<&Call> {
+    let last = calls.len().saturating_sub(1);
+    let step = last.div_ceil(QUICK).max(1);
+    let is_chosen = |(index, call): &(usize, &Call)| {
+        !quick || index % step == 0 || *index == last || call.orders()
+    };
+    let chosen = calls.iter().enumerate().filter(is_chosen);
+    chosen.map(|(_, call)| call).collect()
 }
 
 /// Disturbs the command at one call. Returns whether it came to it.

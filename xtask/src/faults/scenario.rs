@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object, library_file};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_object, library_file};
 use serde_json::json;
 
 use super::place::Place;
@@ -16,7 +16,7 @@ pub(super) struct Scenario {
     pub(super) prepare: fn(&Place) -> Result<()>,
     /// What is run, in that directory.
     pub(super) arguments: &'static [&'static str],
-    /// What an undisturbed run must satisfy: arguments of `kpack verify`.
+    /// The command that verifies what an undisturbed run made.
     pub(super) verify: &'static [&'static str],
     pub(super) promise: Promise,
 }
@@ -51,7 +51,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "install",
         prepare: |place| prefix(place, "first"),
         arguments: &["install", "--prefix", "prefix", "--module", "vec", "--all"],
-        verify: &["prefix", "--against", "original"],
+        verify: &["verify", "--quiet", "prefix", "--against", "original"],
         promise: Promise::Binaries { targets: &[] },
     },
     Scenario {
@@ -62,7 +62,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             prefix(place, "second")
         },
         arguments: &["install", "--prefix", "prefix", "--module", "vec", "--all"],
-        verify: &["prefix", "--against", "original"],
+        verify: &["verify", "--quiet", "prefix", "--against", "original"],
         promise: Promise::Binaries { targets: &[] },
     },
     Scenario {
@@ -72,7 +72,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             place.kpack(&["install", "--prefix", "prefix", "--module", "vec", "--all"])
         },
         arguments: &["join", "--prefix", "prefix", "--arch", "gfx1100"],
-        verify: &["prefix"],
+        verify: &["verify", "--quiet", "prefix"],
         promise: Promise::Binaries {
             targets: &["gfx1100"],
         },
@@ -96,7 +96,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "original/add.o",
             "original/libmath.a",
         ],
-        verify: &["host"],
+        verify: &["verify", "--quiet", "host"],
         promise: Promise::Units {
             directory: "host",
             depth: usize::MAX,
@@ -116,7 +116,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             Ok(())
         },
         arguments: &["stage", "--output-dir", "dist", "--messages", "build.json"],
-        verify: &["dist"],
+        verify: &["verify", "--quiet", "dist"],
         promise: Promise::Units {
             directory: "dist",
             depth: 0,
@@ -131,7 +131,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             cargo_build(place, "first")
         },
         arguments: &["stage", "--output-dir", "dist", "--messages", "build.json"],
-        verify: &["dist"],
+        verify: &["verify", "--quiet", "dist"],
         promise: Promise::Units {
             directory: "dist",
             depth: 1,
@@ -143,7 +143,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         name: "split",
         prepare: |place| artifact(place, "built", "first", &["gfx1100", "gfx942"]),
         arguments: SPLIT_BUILT,
-        verify: &["out", "--against", "built"],
+        verify: &["verify", "--quiet", "out", "--against", "built"],
         promise: SPLIT,
     },
     Scenario {
@@ -155,7 +155,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             artifact(place, "built", "second", &["gfx1100", "gfx942"])
         },
         arguments: SPLIT_BUILT,
-        verify: &["out", "--against", "built"],
+        verify: &["verify", "--quiet", "out", "--against", "built"],
         promise: SPLIT,
     },
     Scenario {
@@ -197,12 +197,45 @@ pub(super) const SCENARIOS: &[Scenario] = &[
             "out",
             "--config",
             "packaging.json",
-            "--jobs",
-            "1",
         ],
-        verify: &["out"],
+        verify: &["verify", "--quiet", "out"],
         promise: SPLIT,
     },
+    Scenario {
+        name: "wheel split of another version",
+        prepare: |place| {
+            wheel(place, "first")?;
+            place.kpack(SPLIT_WHEEL)?;
+            wheel(place, "second")
+        },
+        arguments: SPLIT_WHEEL,
+        verify: &[
+            "wheel",
+            "verify",
+            "--quiet",
+            "--against",
+            "dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
+            "out/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
+            "out/vec_device_gfx1100-1.0-py3-none-manylinux_2_28_x86_64.whl",
+            "out/vec_device_gfx942-1.0-py3-none-manylinux_2_28_x86_64.whl",
+        ],
+        promise: Promise::Units {
+            directory: "out",
+            depth: 1,
+            last: &[WHEEL],
+            may_be_missing: true,
+        },
+    },
+];
+
+const WHEEL: &str = "vec-1.0-py3-none-manylinux_2_28_x86_64.whl";
+
+const SPLIT_WHEEL: &[&str] = &[
+    "wheel",
+    "split",
+    "--output-dir",
+    "out",
+    "dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
 ];
 
 const SPLIT_BUILT: &[&str] = &[
@@ -211,8 +244,6 @@ const SPLIT_BUILT: &[&str] = &[
     "built",
     "--output-dir",
     "out",
-    "--jobs",
-    "1",
 ];
 
 /// The program and the library of a prefix.
@@ -271,6 +302,16 @@ fn artifact(place: &Place, directory: &str, version: &str, targets: &[&str]) -> 
         artifact.join("artifact_manifest.txt"),
         "stage\n",
     )?)
+}
+
+/// A version's wheel, with a fat binary and a text.
+fn wheel(place: &Place, version: &str) -> Result<()> {
+    let library = place.path("lib.so");
+    fat_for(version, &["gfx1100", "gfx942"]).build(&library)?;
+    let wheel = Wheel::new(WHEEL)
+        .member("vec/__init__.py", version)
+        .member_with_mode("vec/_vec.so", 0o755, fs::read(library)?);
+    wheel.write(&place.path("dist")).map(drop)
 }
 
 /// What Cargo leaves of a build: a program that was linked with its build script's split object, and what

@@ -46,7 +46,7 @@ impl<'a> Trial<'a> {
         place.kpack(scenario.arguments)?;
         let after = place.snapshot()?;
         ensure!(before != after, "the command changes nothing");
-        place.kpack(&[&["verify", "--quiet"], scenario.verify].concat())?;
+        place.kpack(scenario.verify)?;
         let trial = Self {
             scenario,
             place,
