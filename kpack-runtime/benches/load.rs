@@ -1,9 +1,13 @@
-//! Compares the cost of loading, through the C interface, with plain `ZSTD_decompressDCtx` of the same
-//! frames: `load ARCHIVE ROUNDS`. `cargo xtask bench load` makes the archive and runs this.
+//! Loads kernels through the C interface, or decompresses the same frames with plain `ZSTD_decompressDCtx`:
+//! `cargo xtask bench load` makes an archive and compares the two.
+//!
+//! - `load kpack|zstd ARCHIVE THREADS`: all kernels once
+//! - `load open ARCHIVE TIMES`: opens and closes it
+//! - `load ARCHIVE`: prints what lookups cost, and how fast uncompressed kernels load
 //!
 //! Both sides do what a runtime does: they allocate memory for each code object with malloc, and free it
-//! after use. Rounds alternate, and the best round of each side counts, since other work on the machine
-//! only ever adds time.
+//! after use. Of what this program itself measures the best time counts, since other work on the machine only
+//! ever adds time.
 
 #![allow(unsafe_code, reason = "the C interface is what is measured")]
 #![allow(
@@ -12,12 +16,11 @@
 )]
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::fs;
+use std::fs::File;
 use std::io::{Cursor, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +28,7 @@ use std::time::{Duration, Instant};
 use kpack_format::archive::{Archive, ArchiveWriter, Encoder, Scheme, Toc};
 use kpack_format::digest::sha256;
 use kpack_format::marker::Marker;
+use memmap2::Mmap;
 use rocm_kpack::ffi;
 use tempfile::NamedTempFile;
 use zstd::zstd_safe::DCtx;
@@ -46,136 +50,92 @@ fn main() {
         .skip(1)
         .filter(|a| a != "--bench")
         .collect();
-    let [archive, rounds] = arguments.as_slice() else {
-        eprintln!("needs ARCHIVE ROUNDS: run `cargo xtask bench load`");
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        [archive] => details(Path::new(archive)),
+        [what, archive, number] => {
+            let number = number.parse().expect("a number");
+            once(what, Path::new(archive), number);
+        }
+        _ => eprintln!("needs an archive: run `cargo xtask bench load`"),
+    }
+}
+
+/// Does one thing, for somebody else to measure.
+fn once(what: &str, path: &Path, number: usize) {
+    if what == "open" {
+        (0..number).for_each(|_| unsafe { ffi::kpack_close(open(path)) });
         return;
-    };
-    let rounds: usize = rounds.parse().expect("a number of rounds");
-    let bytes = fs::read(archive).expect("the archive");
-    let mut index = Archive::open(Cursor::new(&bytes)).expect("an archive");
-    let toc = index.toc().clone();
-    let target = CString::new(toc.gfx_arch_family.clone()).unwrap();
+    }
+    let bytes = map(path);
+    let (toc, frames) = frames(&bytes);
+    match what {
+        "kpack" => {
+            let target = CString::new(toc.gfx_arch_family).unwrap();
+            let handle = Handle(open(path));
+            run(number, &frames, || {
+                |frame: &Frame<'_>| {
+                    let (data, size) = get(&handle, &frame.name, &target);
+                    assert_eq!(size, frame.size);
+                    unsafe { ffi::kpack_free_kernel(data) };
+                }
+            });
+            unsafe { ffi::kpack_close(handle.0) };
+        }
+        "zstd" => run(number, &frames, || {
+            let mut context = DCtx::create();
+            move |frame: &Frame<'_>| decompress(&mut context, frame)
+        }),
+        _ => panic!("kpack, zstd or open, not {what}"),
+    }
+}
+
+fn map(path: &Path) -> Mmap {
+    let file = File::open(path).expect("the archive");
+    unsafe { Mmap::map(&file) }.expect("the archive in memory")
+}
+
+/// The kernels of an archive with one target, by name.
+fn frames(bytes: &[u8]) -> (Toc, Vec<Frame<'_>>) {
+    let mut archive = Archive::open(Cursor::new(bytes)).expect("an archive");
+    let toc = archive.toc().clone();
     let mut frames = Vec::new();
     for (name, targets) in &toc.kernels {
         let entry = &targets[&toc.gfx_arch_family];
-        let (offset, size) = index.stored(entry.ordinal).unwrap();
+        let (offset, size) = archive.stored(entry.ordinal).unwrap();
         frames.push(Frame {
             name: CString::new(name.as_str()).unwrap(),
             bytes: &bytes[offset as usize..(offset + size) as usize],
             size: entry.original_size as usize,
         });
     }
+    (toc, frames)
+}
+
+/// Prints what lookups cost, and how fast uncompressed kernels load.
+fn details(path: &Path) {
+    let bytes = map(path);
+    let (toc, frames) = frames(&bytes);
+    let target = CString::new(toc.gfx_arch_family.clone()).unwrap();
     let total: usize = frames.iter().map(|frame| frame.size).sum();
     let stored: usize = frames.iter().map(|frame| frame.bytes.len()).sum();
     println!(
         "{}: {} kernels, {:.1} MB, {:.1} MB compressed",
-        Path::new(archive).file_name().unwrap_or_default().display(),
+        path.file_name().unwrap_or_default().display(),
         frames.len(),
         megabytes(total),
         megabytes(stored)
     );
-
-    let small = small_archive(&toc);
-    println!("\nopen, warm, best of {OPENINGS}: it and one with as many kernels and little data");
-    for path in [Path::new(archive), small.path()] {
-        let size = fs::metadata(path).unwrap().len() as usize;
-        println!(
-            "  {:>8.1} MB {:>8.3} ms",
-            megabytes(size),
-            milliseconds(opening(path))
-        );
-    }
-
-    let archive = Path::new(archive);
-    let handle = Handle(open(archive));
-    let start = Instant::now();
-    let (data, _) = get(&handle, &frames[0].name, &target);
-    println!(
-        "\nfirst kernel ({:.1} MB): {:.2} ms",
-        megabytes(frames[0].size),
-        milliseconds(start.elapsed())
-    );
-    unsafe { ffi::kpack_free_kernel(data) };
+    let handle = Handle(open(path));
     let smallest = frames.iter().min_by_key(|frame| frame.size).unwrap();
-    lookup(archive, smallest, &handle, &target);
-    uncompressed(&toc, &mut index);
-    // This program's own copy of the archive does not count for the loader.
-    let own = megabytes(bytes.len());
-    println!("resident before loading all: {:.1} MB", resident() - own);
-
-    let ours = |threads| {
-        run(threads, &frames, || {
-            |frame: &Frame<'_>| {
-                let (data, size) = get(&handle, &frame.name, &target);
-                assert_eq!(size, frame.size);
-                unsafe { ffi::kpack_free_kernel(data) };
-            }
-        })
-    };
-    let plain = |threads| {
-        run(threads, &frames, || {
-            let mut context = DCtx::create();
-            move |frame: &Frame<'_>| decompress(&mut context, frame)
-        })
-    };
-    let mut best = [[Duration::MAX; 2]; 2];
-    for _ in 0..rounds {
-        for threads in [1, 2] {
-            let [plain_best, ours_best] = &mut best[threads - 1];
-            *plain_best = plain(threads).min(*plain_best);
-            *ours_best = ours(threads).min(*ours_best);
-        }
-    }
-    println!("resident after loading all:  {:.1} MB", resident() - own);
-    println!(
-        "\nall kernels, best of {rounds}      ZSTD_decompressDCtx     kpack_get_kernel   ratio"
-    );
-    for (index, [plain, ours]) in best.into_iter().enumerate() {
-        println!(
-            "  {} thread{} {:>20.0} MB/s {:>15.0} MB/s {:>8.3}",
-            index + 1,
-            if index == 0 { " " } else { "s" },
-            megabytes(total) / plain.as_secs_f64(),
-            megabytes(total) / ours.as_secs_f64(),
-            plain.as_secs_f64() / ours.as_secs_f64()
-        );
-    }
-    let ratio = best[0][0].as_secs_f64() / best[0][1].as_secs_f64();
-    let scaling = best[0][1].as_secs_f64() / best[1][1].as_secs_f64();
-    println!("  two threads over one: {scaling:.2}");
-    println!("\nBounds:");
-    let verdict = |what: &str, holds: bool| {
-        println!(
-            "  {what}: {}",
-            if holds { "holds" } else { "DOES NOT HOLD" }
-        );
-    };
-    verdict(
-        "open in less than 1 ms",
-        opening(archive) < Duration::from_millis(1),
-    );
-    verdict("one thread at least 0.95 of zstd", ratio >= 0.95);
-    verdict("two threads at least 1.8 times one", scaling >= 1.8);
+    lookup(path, smallest, &handle, &target);
     unsafe { ffi::kpack_close(handle.0) };
-}
-
-/// An archive with the kernels of `toc`, each of few bytes.
-fn small_archive(toc: &Toc) -> NamedTempFile {
-    let target = toc.gfx_arch_family.parse().unwrap();
-    let spool = Cursor::new(Vec::new());
-    let mut writer = ArchiveWriter::new(spool, &toc.group_name, &target, toc.scheme);
-    let mut encoder = Encoder::new(toc.scheme, 3).unwrap();
-    for name in toc.kernels.keys() {
-        let encoded = encoder.encode(name.as_bytes(), sha256(name.as_bytes()));
-        writer.add(name, &encoded.unwrap()).unwrap();
-    }
-    let mut file = NamedTempFile::new().unwrap();
-    writer.finish(&mut file).unwrap();
-    file
+    uncompressed(&toc, &bytes);
 }
 
 /// Times loading all kernels from an uncompressed archive, with checksums and without.
-fn uncompressed(toc: &Toc, archive: &mut Archive<Cursor<&Vec<u8>>>) {
+fn uncompressed(toc: &Toc, bytes: &[u8]) {
+    let mut archive = Archive::open(Cursor::new(bytes)).expect("an archive");
     let target = toc.gfx_arch_family.parse().unwrap();
     let spool = Cursor::new(Vec::new());
     let mut writer = ArchiveWriter::new(spool, &toc.group_name, &target, Scheme::None);
@@ -211,17 +171,8 @@ fn uncompressed(toc: &Toc, archive: &mut Archive<Cursor<&Vec<u8>>>) {
     }
 }
 
-const OPENINGS: usize = 200;
-
-/// The best time of opening and closing.
-fn opening(path: &Path) -> Duration {
-    let once = |_| {
-        let start = Instant::now();
-        unsafe { ffi::kpack_close(open(path)) };
-        start.elapsed()
-    };
-    (0..OPENINGS).map(once).min().unwrap_or_default()
-}
+/// How often each lookup is timed.
+const TIMES: usize = 200;
 
 fn open(path: &Path) -> ffi::kpack_archive_t {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
@@ -271,7 +222,7 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
     let mut cache = ptr::null_mut();
     assert_eq!(unsafe { ffi::kpack_cache_create(&raw mut cache) }, SUCCESS);
     println!(
-        "\none small kernel ({} bytes), archive open, best of {OPENINGS}",
+        "\none small kernel ({} bytes), archive open, best of {TIMES}",
         frame.size
     );
     let print = |what: &str, work: &dyn Fn()| {
@@ -280,7 +231,7 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
             work();
             start.elapsed()
         };
-        let best: Duration = (0..OPENINGS).map(once).min().unwrap_or_default();
+        let best: Duration = (0..TIMES).map(once).min().unwrap_or_default();
         println!("  {what:<60} {:>7.1} µs", best.as_secs_f64() * 1e6);
     };
     print("kpack_get_kernel", &|| {
@@ -330,49 +281,21 @@ fn decompress(context: &mut DCtx<'_>, frame: &Frame<'_>) {
     std::hint::black_box(&memory);
 }
 
-/// The time that `threads` threads take for all frames; each takes the next one that is left.
-fn run<W: FnMut(&Frame<'_>)>(
-    threads: usize,
-    frames: &[Frame<'_>],
-    worker: impl Fn() -> W + Sync,
-) -> Duration {
+/// All frames, in `threads` threads; each takes the next one that is left.
+fn run<W: FnMut(&Frame<'_>)>(threads: usize, frames: &[Frame<'_>], worker: impl Fn() -> W + Sync) {
     let next = AtomicUsize::new(0);
-    let barrier = Barrier::new(threads + 1);
     thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut work = worker();
-                    barrier.wait();
-                    while let Some(frame) = frames.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        work(frame);
-                    }
-                })
-            })
-            .collect();
-        barrier.wait();
-        let start = Instant::now();
-        for handle in handles {
-            handle.join().unwrap();
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut work = worker();
+                while let Some(frame) = frames.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(frame);
+                }
+            });
         }
-        start.elapsed()
-    })
-}
-
-/// Resident memory of this process, in MB.
-fn resident() -> f64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes: f64 = line
-        .and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
-        .unwrap_or_default();
-    kilobytes * 1024.0 / 1e6
+    });
 }
 
 fn megabytes(bytes: usize) -> f64 {
     bytes as f64 / 1e6
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }

@@ -37,7 +37,12 @@ const TOOLS: &[Tool] = &[
     ("ccache", "ccache", "another compiler launcher"),
     ("gdb", "gdb", "finds separate debug files"),
     ("strace", "strace", "shows when files are flushed"),
-    ("zstd", "zstd", "the reference of `cargo xtask bench split`"),
+    ("zstd", "zstd", "what `cargo xtask bench` compares with"),
+    (
+        "openssl",
+        "openssl",
+        "what `cargo xtask bench` compares with",
+    ),
     (
         "aarch64-linux-gnu-gcc",
         "gcc-aarch64-linux-gnu",

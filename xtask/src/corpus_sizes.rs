@@ -1,10 +1,12 @@
 //! `cargo xtask corpus --sizes`: measures how much splitting saves for the libraries of the corpus.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use tempfile::TempDir;
 
 use crate::corpus::{self, Library};
 use crate::{process, repository};
@@ -15,26 +17,9 @@ use crate::{process, repository};
 /// A package cannot be fetched, or a library cannot be split.
 pub(crate) fn run() -> Result<()> {
     let helper = repository::build_helper()?;
-    let mut rows: Vec<(Library, Sizes)> = Vec::new();
-    for library in corpus::libraries()? {
-        let before = fs::metadata(&library.path)?.len();
-        match rows.last_mut() {
-            Some((last, sizes)) if last.package == library.package => {
-                if before > sizes.before {
-                    *last = library;
-                    sizes.before = before;
-                }
-            }
-            _ => rows.push((library, Sizes::unsplit(before))),
-        }
-    }
-    for (library, sizes) in &mut rows {
-        process::step(&format!(
-            "Splitting {} of {}",
-            library.name(),
-            library.package
-        ));
-        sizes.split(&helper, library)?;
+    let mut rows = Vec::new();
+    for library in largest_of_each()? {
+        rows.push((Sizes::of(&helper, &library)?, library));
     }
     let columns = [
         "library",
@@ -50,7 +35,7 @@ pub(crate) fn run() -> Result<()> {
         "\n| {} |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         columns.join(" | ")
     );
-    for (library, sizes) in &rows {
+    for (sizes, library) in &rows {
         println!(
             "| `{}` | {} | {} |",
             library.name(),
@@ -61,6 +46,40 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
+/// The largest library of each package.
+///
+/// # Errors
+/// A package cannot be fetched.
+pub(crate) fn largest_of_each() -> Result<Vec<Library>> {
+    let mut largest: BTreeMap<&str, (u64, Library)> = BTreeMap::new();
+    for library in corpus::libraries()? {
+        let size = fs::metadata(&library.path)?.len();
+        if largest
+            .get(library.package)
+            .is_none_or(|(other, _)| size > *other)
+        {
+            largest.insert(library.package, (size, library));
+        }
+    }
+    Ok(largest.into_values().map(|(_, library)| library).collect())
+}
+
+/// Splits a copy of a library, in `lib` of a directory in the target directory.
+///
+/// # Errors
+/// It cannot be split.
+pub(crate) fn split(helper: &Path, library: &Library) -> Result<TempDir> {
+    let name = library.name();
+    process::step(&format!("Splitting {name} of {}", library.package));
+    let work = tempfile::tempdir_in(repository::target_directory())?;
+    let prefix = work.path();
+    fs::create_dir(prefix.join("lib"))?;
+    fs::copy(&library.path, prefix.join("lib").join(&name))
+        .with_context(|| library.path.display().to_string())?;
+    process::run!("{helper} install --quiet --prefix {prefix} --module corpus lib/{name}")?;
+    Ok(work)
+}
+
 /// Sizes of a library's files, in bytes.
 struct Sizes {
     before: u64,
@@ -69,27 +88,19 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn unsplit(before: u64) -> Self {
-        Self {
-            before,
-            host: before,
-            archives: Vec::new(),
-        }
-    }
-
-    /// Splits a copy of the library and measures the results.
-    fn split(&mut self, helper: &Path, library: &Library) -> Result<()> {
-        let work = tempfile::tempdir_in(repository::target_directory())?;
-        let (prefix, name) = (work.path(), library.name());
-        fs::create_dir(prefix.join("lib"))?;
-        let host = prefix.join("lib").join(&name);
-        fs::copy(&library.path, &host).with_context(|| library.path.display().to_string())?;
-        process::run!("{helper} install --quiet --prefix {prefix} --module corpus lib/{name}")?;
-        self.host = fs::metadata(&host)?.len();
-        for archive in repository::files_with_extension(&prefix.join("lib/.kpack"), "kpack")? {
-            self.archives.push(fs::metadata(archive)?.len());
-        }
-        Ok(())
+    fn of(helper: &Path, library: &Library) -> Result<Self> {
+        let work = split(helper, library)?;
+        let lib = work.path().join("lib");
+        let archives = repository::files_with_extension(&lib.join(".kpack"), "kpack")?;
+        let size = |path: &Path| Ok(fs::metadata(path)?.len());
+        Ok(Self {
+            before: size(&library.path)?,
+            host: size(&lib.join(library.name()))?,
+            archives: archives
+                .iter()
+                .map(|path| size(path))
+                .collect::<Result<_>>()?,
+        })
     }
 
     /// The size of one target's archive, from smallest to largest.

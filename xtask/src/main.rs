@@ -52,9 +52,8 @@ enum Task {
         #[arg(long)]
         sizes: bool,
     },
-    /// Measure the cost of splitting, joining, loading and building.
-    #[command(subcommand)]
-    Bench(bench::Bench),
+    /// Measure speed and memory against other programs: all, or only what is named.
+    Bench(bench::Options),
     /// Kill and disturb kpack at each system call that writes, and check what it leaves.
     Faults(faults::Options),
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
@@ -97,7 +96,7 @@ fn run() -> Result<()> {
         Task::Test { bootstrap, rest } => test::run(bootstrap, &rest),
         Task::Corpus { sizes: false } => corpus::run(),
         Task::Corpus { sizes: true } => corpus_sizes::run(),
-        Task::Bench(bench) => bench::run(&bench),
+        Task::Bench(options) => bench::run(&options),
         Task::Faults(options) => faults::run(&options),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),

@@ -1,0 +1,255 @@
+//! A comparison as data, and what runs it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use wait4::{ResUse, Wait4};
+
+use super::load::{Load, Ticks};
+
+/// Comparisons of the same input.
+pub(super) struct Group {
+    /// Its name on the command line.
+    pub(super) name: &'static str,
+    /// Puts the input into the group's directory.
+    pub(super) setup: fn(&Setup<'_>) -> Result<()>,
+    /// A shell script that runs before each command and is not measured.
+    pub(super) fresh: &'static str,
+    /// The comparisons.
+    pub(super) rows: &'static [Row],
+}
+
+/// What a set-up may use.
+pub(super) struct Setup<'a> {
+    /// The group's directory, empty.
+    pub(super) work: &'a Path,
+    /// The directory of the optimised programs.
+    pub(super) programs: &'a Path,
+    /// The comparisons to run.
+    pub(super) rows: &'a [&'static Row],
+}
+
+impl Setup<'_> {
+    /// A shell script in the group's directory, which finds the optimised programs first.
+    pub(super) fn command(&self, script: &str) -> Command {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new("sh");
+        command
+            .args(["-euc", script])
+            .current_dir(self.work)
+            .env("PATH", format!("{}:{path}", self.programs.display()))
+            .env_remove("CARGO_TARGET_DIR")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        command
+    }
+}
+
+/// kpack against another program that does the least that any program must do, or the same by other means.
+pub(super) struct Row {
+    /// What both do.
+    pub(super) what: &'static str,
+    /// The reference, as the table names it, and its shell script.
+    pub(super) reference: (&'static str, &'static str),
+    /// kpack's shell script.
+    pub(super) own: &'static str,
+    /// What must hold.
+    pub(super) bounds: &'static [Bound],
+    /// How often a script runs its program: times are for one.
+    pub(super) calls: u32,
+    /// The size of the input, for comparisons that only differ in it; scripts have it as `$SIZE`.
+    pub(super) size: u32,
+    /// Whether only `--large` runs it.
+    pub(super) large: bool,
+}
+
+/// A row with one call, no bounds and no size, for `..ROW`.
+pub(super) const ROW: Row = Row {
+    what: "",
+    reference: ("", ""),
+    own: "",
+    bounds: &[],
+    calls: 1,
+    size: 0,
+    large: false,
+};
+
+/// A limit for kpack.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Bound {
+    /// The ratio of wall time.
+    Wall(f64),
+    /// The ratio of processor time.
+    Cpu(f64),
+    /// Milliseconds of wall time more than the reference.
+    More(f64),
+    /// Peak memory in MB.
+    Memory(f64),
+}
+
+/// One run of one side, for one call.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    wall: f64,
+    cpu: f64,
+    /// Peak resident memory, in MB.
+    memory: f64,
+}
+
+/// The runs of both sides.
+pub(super) struct Outcome {
+    /// The name of its group.
+    pub(super) group: &'static str,
+    pub(super) row: &'static Row,
+    reference: Vec<Cost>,
+    own: Vec<Cost>,
+    /// How busy other programs kept the processors meanwhile.
+    pub(super) load: Load,
+}
+
+/// The median, the smallest and the largest of some numbers.
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) least: f64,
+    pub(super) most: f64,
+}
+
+/// Makes the group's input and runs both sides of each row alternately.
+///
+/// # Errors
+/// The set-up or a command fails.
+pub(super) fn run(group: &Group, setup: &Setup<'_>, rounds: u32) -> Result<Vec<Outcome>> {
+    let start = Instant::now();
+    (group.setup)(setup)?;
+    println!("   {:.1} s for the data", start.elapsed().as_secs_f64());
+    let rows = setup.rows.iter();
+    rows.map(|row| compare(setup, group, row, rounds)).collect()
+}
+
+fn compare(setup: &Setup<'_>, group: &Group, row: &'static Row, rounds: u32) -> Result<Outcome> {
+    println!("\n{} against {}", row.what, row.reference.0);
+    let start = Instant::now();
+    let mut outcome = Outcome {
+        group: group.name,
+        row,
+        reference: Vec::new(),
+        own: Vec::new(),
+        load: Load::default(),
+    };
+    for round in 0..rounds {
+        // Whoever comes second may find a warmer cache: take turns.
+        for own in [round % 2 == 1, round % 2 == 0] {
+            let (side, costs, script) = match own {
+                true => ("kpack", &mut outcome.own, row.own),
+                false => ("reference", &mut outcome.reference, row.reference.1),
+            };
+            // Nothing is left to be written when the time starts.
+            measure(setup, &format!("{}\nsync -f .", group.fresh), row)?;
+            let before = Ticks::now()?;
+            let cost = measure(setup, script, row)?;
+            outcome.load.add(&before, &Ticks::now()?);
+            println!(
+                "   {side:<10} {:>9.3} s {:>9.3} s CPU {:>8.1} MB",
+                cost.wall, cost.cpu, cost.memory
+            );
+            costs.push(cost);
+        }
+    }
+    println!("   {:.1} s for all rounds", start.elapsed().as_secs_f64());
+    Ok(outcome)
+}
+
+fn measure(setup: &Setup<'_>, script: &str, row: &Row) -> Result<Cost> {
+    // A child starts with its parent's peak, so this program forgets its own.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+    let mut command = setup.command(script);
+    let start = Instant::now();
+    let ResUse { status, rusage } = command
+        .env("SIZE", row.size.to_string())
+        .spawn()
+        .and_then(|mut child| child.wait4())
+        .context("sh cannot be run")?;
+    let wall = start.elapsed();
+    ensure!(status.success(), "`{script}` failed ({status})");
+    let calls = f64::from(row.calls);
+    Ok(Cost {
+        wall: wall.as_secs_f64() / calls,
+        cpu: (rusage.utime + rusage.stime).as_secs_f64() / calls,
+        memory: rusage.maxrss as f64 / 1e6,
+    })
+}
+
+impl Outcome {
+    /// Median wall time of the reference and of kpack, in seconds.
+    pub(super) fn wall(&self) -> [f64; 2] {
+        [&self.reference, &self.own].map(|costs| median_of(costs, |cost| cost.wall))
+    }
+
+    /// Median processor time of the reference and of kpack, in seconds.
+    pub(super) fn cpu(&self) -> [f64; 2] {
+        [&self.reference, &self.own].map(|costs| median_of(costs, |cost| cost.cpu))
+    }
+
+    /// The ratios of wall time, by round.
+    pub(super) fn wall_ratio(&self) -> Spread {
+        self.spread(|own, reference| own.wall / reference.wall)
+    }
+
+    /// The ratios of processor time, by round.
+    pub(super) fn cpu_ratio(&self) -> Spread {
+        self.spread(|own, reference| own.cpu / reference.cpu)
+    }
+
+    /// Peak memory of the reference and of kpack, in MB.
+    pub(super) fn memory(&self) -> [f64; 2] {
+        [&self.reference, &self.own]
+            .map(|costs| costs.iter().map(|cost| cost.memory).fold(0.0, f64::max))
+    }
+
+    /// The bound in words, and whether it holds.
+    pub(super) fn judge(&self, bound: Bound) -> (String, bool) {
+        let ratio =
+            |name, bound, ratio: Spread| (format!("{name} ≤ {bound}"), ratio.median <= bound);
+        match bound {
+            Bound::Wall(bound) => ratio("wall", bound, self.wall_ratio()),
+            Bound::Cpu(bound) => ratio("CPU", bound, self.cpu_ratio()),
+            Bound::More(most) => {
+                let more = self.spread(|own, reference| (own.wall - reference.wall) * 1e3);
+                let words = format!("{:.1} ms more, ≤ {most}", more.median);
+                (words, more.median <= most)
+            }
+            Bound::Memory(most) => (format!("≤ {most} MB"), self.memory()[1] <= most),
+        }
+    }
+
+    fn spread(&self, of: fn(&Cost, &Cost) -> f64) -> Spread {
+        let pairs = self.own.iter().zip(&self.reference);
+        let values = sorted(pairs.map(|(own, reference)| of(own, reference)));
+        Spread {
+            median: median(&values),
+            least: values[0],
+            most: values[values.len() - 1],
+        }
+    }
+}
+
+fn median_of(costs: &[Cost], of: fn(&Cost) -> f64) -> f64 {
+    median(&sorted(costs.iter().map(of)))
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    match sorted.len() % 2 {
+        0 => f64::midpoint(sorted[middle - 1], sorted[middle]),
+        _ => sorted[middle],
+    }
+}

@@ -1,0 +1,124 @@
+//! The results in Markdown, and `docs/performance.md`, which shows them.
+
+use std::fmt::Write;
+use std::fs;
+use std::thread;
+
+use anyhow::{Context, Result};
+
+use super::comparison::{Outcome, Spread};
+use super::load::Load;
+use super::plot;
+use crate::repository;
+
+/// More than this many per cent of the processors for others make times doubtful.
+const BUSY: f64 = 5.0;
+
+/// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
+pub(super) type Parts = Vec<(&'static str, String)>;
+
+/// Replaces parts of `docs/performance.md`, and its plots.
+///
+/// # Errors
+/// The page cannot be written, or has no such part.
+pub(super) fn write(parts: &Parts, outcomes: &[Outcome]) -> Result<()> {
+    let docs = repository::root().join("docs");
+    let path = docs.join("performance.md");
+    let mut page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    for (name, text) in parts {
+        page = replaced(&page, name, text)
+            .with_context(|| format!("{}: no part `{name}`", path.display()))?;
+    }
+    fs::write(&path, page)?;
+    fs::write(docs.join("performance.svg"), plot::draw(outcomes))?;
+    println!("\nWrote {} and its plots.", path.display());
+    Ok(())
+}
+
+fn replaced(page: &str, name: &str, text: &str) -> Option<String> {
+    let start = format!("<!-- {name} -->\n");
+    let (before, rest) = page.split_once(&start)?;
+    let (_, after) = rest.split_once("<!-- end -->")?;
+    Some(format!("{before}{start}\n{text}\n<!-- end -->{after}"))
+}
+
+/// What was measured on, and how busy it was.
+///
+/// # Errors
+/// There is no `/proc`.
+pub(super) fn machine(rounds: u32, average: &str, outcomes: &[Outcome]) -> Result<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(": "))
+            .unwrap_or_default()
+            .1
+    };
+    let has_sha = field("flags").split(' ').any(|flag| flag == "sha_ni");
+    let mut load = Load::default();
+    for outcome in outcomes {
+        load.join(outcome.load);
+    }
+    let doubt = match load.percent() > BUSY {
+        true => "**The machine was busy:** wall times are too long, and CPU times say more.",
+        false => "The machine was idle otherwise.",
+    };
+    Ok(format!(
+        "{}, {} processors, {} SHA instructions; {rounds} rounds. Other programs, and the kernel's own threads, took {:.0} % \
+         of the processors' time while a command ran (load average at the start: {average}). {doubt}\n",
+        field("model name"),
+        thread::available_parallelism()?,
+        if has_sha { "with" } else { "without" },
+        load.percent(),
+    ))
+}
+
+/// A table of comparisons.
+pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> String {
+    let mut text =
+        "| | against | wall time | ratio | CPU time | ratio | peak MB | bounds | others |\n\
+        | --- | --- | ---: | ---: | ---: | ---: | ---: | --- | ---: |\n"
+            .to_owned();
+    for outcome in outcomes {
+        let bounds = outcome
+            .row
+            .bounds
+            .iter()
+            .map(|bound| match outcome.judge(*bound) {
+                (words, true) => format!("{words}: holds"),
+                (words, false) => format!("{words}: **missed**"),
+            });
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {:.0} | {} | {:.0} % |",
+            outcome.row.what,
+            outcome.row.reference.0,
+            pair(outcome.wall()),
+            ratio(&outcome.wall_ratio()),
+            pair(outcome.cpu()),
+            ratio(&outcome.cpu_ratio()),
+            outcome.memory()[1],
+            bounds.collect::<Vec<_>>().join("<br>"),
+            outcome.load.percent(),
+        );
+    }
+    text
+}
+
+/// kpack's time and the reference's.
+fn pair([reference, own]: [f64; 2]) -> String {
+    match own.max(reference) {
+        0.1.. => format!("{own:.2} : {reference:.2} s"),
+        _ => format!("{:.2} : {:.2} ms", own * 1e3, reference * 1e3),
+    }
+}
+
+fn ratio(
+    Spread {
+        median,
+        least,
+        most,
+    }: &Spread,
+) -> String {
+    format!("{median:.2} ({least:.2}–{most:.2})")
+}

@@ -1,0 +1,382 @@
+//! What the comparisons read: made of real libraries, in the directory of their group.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code_object, library_file};
+use kpack_tests::process::try_run;
+use serde_json::{Value, json};
+use walkdir::WalkDir;
+
+use super::comparison::Setup;
+use super::stored;
+use crate::corpus::{self, Library};
+use crate::e2e::wheels::Tools;
+use crate::{corpus_sizes, process, repository};
+
+/// The GPU whose code objects of the largest library are used where one is enough.
+const TARGET: &str = "gfx1030";
+
+/// A code object with its target.
+type TargetCode = (String, Vec<u8>);
+
+/// Runs a shell script in the group's directory.
+fn run(setup: &Setup<'_>, script: &str) -> Result<()> {
+    try_run(&mut setup.command(script)).map(drop)
+}
+
+fn corpus_library(package: &str) -> Result<Library> {
+    let mut libraries = corpus::libraries()?.into_iter();
+    libraries
+        .find(|library| library.package == package)
+        .with_context(|| format!("{package} is not in the corpus"))
+}
+
+/// Splits copies of the libraries in `lib`, and returns the code objects that kpack stores.
+fn code_objects_of_copies(setup: &Setup<'_>) -> Result<Vec<TargetCode>> {
+    let script = "mkdir split; cp -r lib split
+        kpack install --quiet --module bench --prefix split split/lib/*.so";
+    run(setup, script)?;
+    let mut found = Vec::new();
+    for archive in repository::files_with_extension(&setup.work.join("split/lib/.kpack"), "kpack")?
+    {
+        found.extend(code_objects(&archive)?);
+    }
+    run(setup, "rm -r split")?;
+    Ok(found)
+}
+
+fn code_objects(archive: &Path) -> Result<Vec<TargetCode>> {
+    let stored = stored::read(archive)?.into_iter();
+    Ok(stored.map(|stored| (stored.target, stored.code)).collect())
+}
+
+/// `library.so`: the largest library of the corpus.
+pub(super) fn largest(setup: &Setup<'_>) -> Result<()> {
+    symlink(
+        corpus_library(corpus::LARGEST)?.path,
+        setup.work.join("library.so"),
+    )?;
+    Ok(())
+}
+
+/// `lib` has libraries with compressed bundles, `frames` what is compressed in each of these, and
+/// `objects` the code objects that kpack stores.
+pub(super) fn compressed(setup: &Setup<'_>) -> Result<()> {
+    let Setup { work, .. } = setup;
+    for directory in ["lib", "frames", "objects"] {
+        fs::create_dir(work.join(directory))?;
+    }
+    let libraries = corpus::libraries()?.into_iter();
+    for library in libraries.filter(|library| library.package == "bitsandbytes") {
+        fs::copy(&library.path, work.join("lib").join(library.name()))?;
+        let bytes = fs::read(&library.path)?;
+        for (index, frame) in compressed_bundles(&bytes)?.into_iter().enumerate() {
+            fs::write(
+                work.join(format!("frames/{}.{index}.zst", library.name())),
+                frame,
+            )?;
+        }
+    }
+    for (index, (_, code)) in code_objects_of_copies(setup)?.iter().enumerate() {
+        fs::write(work.join(format!("objects/{index}")), code)?;
+    }
+    Ok(())
+}
+
+/// What is in each bundle that clang compressed with zstd.
+fn compressed_bundles(library: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut found = Vec::new();
+    let mut rest = library;
+    while let Some(start) = rest.windows(4).position(|window| window == b"CCOB") {
+        rest = &rest[start..];
+        // Version and method; then the size of all, of 4 bytes or of 8.
+        let (header, size) = match rest[4..8] {
+            [2, 0, 1, 0] => (24, u64::from(u32::from_le_bytes(rest[8..12].try_into()?))),
+            [3, 0, 1, 0] => (32, u64::from_le_bytes(rest[8..16].try_into()?)),
+            _ => bail!("a compressed bundle of an unknown kind"),
+        };
+        let (bundle, behind) = rest.split_at(usize::try_from(size)?);
+        found.push(&bundle[header..]);
+        rest = behind;
+    }
+    ensure!(!found.is_empty(), "a library without compressed bundles");
+    Ok(found)
+}
+
+/// `library.so`: a library with four code objects.
+pub(super) fn small(setup: &Setup<'_>) -> Result<()> {
+    let targets = ["gfx90a", "gfx1100"];
+    add_and_mul(targets, targets).build(&setup.work.join("library.so"))
+}
+
+/// `bench.kpack`: the archive of the largest library for one GPU; `load`: a program that loads its kernels.
+pub(super) fn load(setup: &Setup<'_>) -> Result<()> {
+    let built = process::run!(
+        "cargo bench --quiet --locked --package kpack-runtime --bench load --no-run --message-format json"
+    )?;
+    let messages = built
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let program = messages
+        .filter(|message| message["target"]["name"] == "load")
+        .find_map(|message| message["executable"].as_str().map(str::to_owned))
+        .context("cargo names no program")?;
+    symlink(program, setup.work.join("load"))?;
+    largest(setup)?;
+    let archive = split_largest(setup, &["--arch", TARGET])?;
+    fs::rename(archive, setup.work.join("bench.kpack"))?;
+    Ok(())
+}
+
+/// `prefix`: the largest library, split; `copy`: joined for one GPU.
+pub(super) fn join(setup: &Setup<'_>) -> Result<()> {
+    largest(setup)?;
+    split_largest(setup, &[])?;
+    run(
+        setup,
+        &format!("kpack join --arch {TARGET} --prefix prefix --output copy lib/library.so"),
+    )
+}
+
+/// Splits `library.so` in `prefix`, and returns the archive for [`TARGET`].
+fn split_largest(setup: &Setup<'_>, options: &[&str]) -> Result<PathBuf> {
+    let prefix = setup.work.join("prefix");
+    fs::create_dir_all(prefix.join("lib"))?;
+    fs::copy(setup.work.join("library.so"), prefix.join("lib/library.so"))?;
+    let options = options.join(" ");
+    run(
+        setup,
+        &format!("kpack install --module bench --prefix prefix {options} lib/library.so"),
+    )?;
+    Ok(prefix.join(format!("lib/.kpack/bench_lib_{TARGET}.kpack")))
+}
+
+/// `tools`: Python's own tools for wheels; the wheels, each in a directory named after its package.
+pub(super) fn wheels(setup: &Setup<'_>) -> Result<()> {
+    Tools::install(setup.work.join("tools"))?;
+    for package in ["cyllama-rocm", "bitsandbytes"] {
+        let wheel = corpus::wheel(package)?;
+        let directory = wheel.parent().context("a wheel is in a directory")?;
+        symlink(directory, setup.work.join(package))?;
+    }
+    Ok(())
+}
+
+/// Empty packages, named after the only build dependency that each has and does not use.
+pub(super) fn build_dependencies(setup: &Setup<'_>) -> Result<()> {
+    let own = repository::root().join("kpack-build");
+    let packages = [
+        ("kpack-build", format!("{{ path = {own:?} }}")),
+        ("cc", "\"1\"".to_owned()),
+        ("bindgen", "\"0.72\"".to_owned()),
+    ];
+    for (name, dependency) in &packages {
+        let directory = setup.work.join(name);
+        fs::create_dir_all(directory.join("src"))?;
+        let manifest = format!(
+            "[package]\nname = \"uses-{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+             [build-dependencies]\n{name} = {dependency}\n\n[workspace]\n"
+        );
+        fs::write(directory.join("Cargo.toml"), manifest)?;
+        fs::write(directory.join("build.rs"), "fn main() {}\n")?;
+        fs::write(directory.join("src/lib.rs"), "")?;
+        run(setup, &format!("cd {name}; cargo fetch --quiet"))?;
+        println!("   {name}: {} crates", crates(setup, name)?);
+    }
+    Ok(())
+}
+
+/// How many crates are compiled for a package's dependency, including itself.
+fn crates(setup: &Setup<'_>, name: &str) -> Result<usize> {
+    let script =
+        format!("cd {name}; cargo tree --offline --edges build,normal --prefix none --no-dedupe");
+    let tree = try_run(&mut setup.command(&script))?;
+    // Further copies of one package are marked at the end of the line.
+    let all: BTreeSet<&str> = tree
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .collect();
+    let is_there = all
+        .iter()
+        .any(|package| package.starts_with(&format!("{name} v")));
+    ensure!(is_there, "`cargo tree` does not list {name}:\n{tree}");
+    // Do not count the empty package.
+    Ok(all.len() - 1)
+}
+
+/// Fat binaries in the tree.
+const BINARIES: usize = 20;
+
+/// `blas_lib`: an artifact directory with real fat binaries in several modules and a kernel database of real
+/// code objects; `shards`: split, one half of the targets in each shard; `recombined` by `groups.json`; and
+/// `frames`: the compressed frames of each of its archives.
+pub(super) fn tree(setup: &Setup<'_>) -> Result<()> {
+    let Setup { work, .. } = setup;
+    let mut libraries = corpus::libraries()?;
+    libraries.retain(|library| library.package != corpus::LARGEST);
+    let artifact = work.join("blas_lib");
+    let mut prefixes = Vec::new();
+    for index in 0..BINARIES {
+        let library = &libraries[index % libraries.len()];
+        // A module would store duplicates only once, and no two may be installed in one place.
+        let module = index / libraries.len();
+        let prefix = format!("math-libs/module{module}/stage");
+        let directory = artifact.join(&prefix).join(format!("lib/{module}"));
+        fs::create_dir_all(&directory)?;
+        fs::copy(&library.path, directory.join(library.name()))?;
+        prefixes.push(prefix);
+    }
+    prefixes.dedup();
+    run(setup, "mkdir lib")?;
+    for library in corpus_sizes::largest_of_each()? {
+        if library.package == corpus::LARGEST {
+            continue;
+        }
+        fs::copy(&library.path, work.join("lib").join(library.name()))?;
+    }
+    let code_objects = code_objects_of_copies(setup)?;
+    add_database(&artifact, prefixes, &code_objects, (1000, 40))?;
+
+    run(setup, "mkdir -p shards/one shards/two
+        kpack split --quiet --artifact-prefix blas_lib --artifact-dir blas_lib --output-dir shards/one
+        cp -r shards/one/blas_lib_generic shards/two")?;
+    let names = fs::read_dir(work.join("shards/one"))?.map(|entry| {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        Ok(name)
+    });
+    let mut targets: Vec<String> = names.collect::<Result<Vec<_>>>()?;
+    targets.retain(|name| name != "blas_lib_generic");
+    targets.sort();
+    let (one, two) = targets.split_at(targets.len() / 2);
+    for name in two {
+        fs::rename(
+            work.join("shards/one").join(name),
+            work.join("shards/two").join(name),
+        )?;
+    }
+    let group = |names: &[String]| {
+        let targets: Vec<&str> = names
+            .iter()
+            .filter_map(|name| name.strip_prefix("blas_lib_"))
+            .collect();
+        json!({"architectures": targets})
+    };
+    let groups = json!({"primary_shard": "one", "architecture_groups": {"first": group(one), "second": group(two)}});
+    fs::write(work.join("groups.json"), groups.to_string())?;
+    run(setup, "mkdir frames
+        kpack recombine --quiet --input-shards-dir shards --config groups.json --output-dir recombined")?;
+    for (index, file) in WalkDir::new(work.join("recombined"))
+        .into_iter()
+        .enumerate()
+    {
+        let file = file?.into_path();
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "kpack")
+        {
+            let frames: Vec<_> = stored::read(&file)?
+                .into_iter()
+                .map(|stored| stored.frame)
+                .collect();
+            fs::write(work.join(format!("frames/{index}.zst")), frames.concat())?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds a Tensile database with pairs of a code object and a library file with solutions; and the manifest.
+fn add_database(
+    artifact: &Path,
+    mut prefixes: Vec<String>,
+    code_objects: &[TargetCode],
+    (pairs, solutions): (usize, usize),
+) -> Result<()> {
+    let prefix = "math-libs/BLAS/rocBLAS/stage";
+    let directory = artifact.join(prefix).join("lib/rocblas/library");
+    fs::create_dir_all(&directory)?;
+    for (index, (target, code)) in code_objects.iter().cycle().take(pairs).enumerate() {
+        let stem = format!("TensileLibrary_Type_SS_Contraction_l_Ailk_Bljk_{index:06}_{target}");
+        fs::write(directory.join(format!("{stem}.co")), code)?;
+        let library = library_file(target, &vec![stem.as_str(); solutions])?;
+        fs::write(directory.join(format!("{stem}.dat")), library)?;
+    }
+    prefixes.push(prefix.to_owned());
+    fs::write(
+        artifact.join("artifact_manifest.txt"),
+        prefixes.join("\n") + "\n",
+    )?;
+    Ok(())
+}
+
+/// Directories named after the number of files in each: artifact directories with a kernel database.
+pub(super) fn files(setup: &Setup<'_>) -> Result<()> {
+    let code = |target: &&str| Ok(((*target).to_owned(), code_object(target, &[7; 1000])?));
+    let code_objects: Vec<TargetCode> = ["gfx90a", "gfx942", "gfx1100", "gfx1201"]
+        .iter()
+        .map(code)
+        .collect::<Result<_>>()?;
+    for row in setup.rows {
+        let artifact = setup.work.join(row.size.to_string());
+        let pairs = row.size as usize / 2;
+        add_database(&artifact, Vec::new(), &code_objects, (pairs, 1))?;
+    }
+    Ok(())
+}
+
+/// Directories named after the megabytes of code in each: libraries of 1 GB at most, with a real library's code
+/// objects. No two are the same, since kpack would store them once.
+pub(super) fn bytes(setup: &Setup<'_>) -> Result<()> {
+    largest(setup)?;
+    let archive = split_largest(setup, &["--arch", TARGET])?;
+    let code_objects = code_objects(&archive)?;
+    run(setup, "rm -r prefix")?;
+    for row in setup.rows {
+        for index in 0..row.size.div_ceil(1000) {
+            let size = (row.size - index * 1000).min(1000) as usize * 1_000_000;
+            let library = library_of(&code_objects, size, index)?;
+            let sources = setup.work.join("sources");
+            library.write_sources(&sources)?;
+            drop(library);
+            let size = row.size;
+            run(
+                setup,
+                &format!(
+                    "mkdir -p {size}
+                cd sources; cc -shared -fPIC -O1 device.s host.c -o ../{size}/lib{index}.so
+                cd ..; rm -r sources"
+                ),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// A library with code objects of hardly less than `size` bytes together.
+fn library_of(code_objects: &[TargetCode], size: usize, number: u32) -> Result<FatLibrary> {
+    let smallest = code_objects
+        .iter()
+        .map(|(_, code)| code.len())
+        .min()
+        .unwrap_or_default();
+    let mut library = FatLibrary::new();
+    let mut left = size;
+    for (index, (target, code)) in code_objects.iter().cycle().enumerate() {
+        if left < smallest {
+            break;
+        }
+        if code.len() > left {
+            continue;
+        }
+        left -= code.len();
+        let mut code = code.clone();
+        // Bytes of an ELF header without a meaning.
+        let distinct = number << 20 | u32::try_from(index)?;
+        code[9..13].copy_from_slice(&distinct.to_le_bytes());
+        library = library.wrapper(Storage::Plain, [(target.as_str(), code)]);
+    }
+    Ok(library)
+}

@@ -1,0 +1,85 @@
+//! What other ways to compress would save.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::stored;
+use crate::corpus::Library;
+use crate::{corpus_sizes, process};
+
+/// The GPU whose archives are compared.
+const TARGET: &str = "gfx1030";
+
+/// Ways to compress the files in `objects`, as scripts that print compressed bytes. The first is what the others
+/// are compared with. Frames have no checksum, as kpack's.
+const WAYS: [(&str, &str); 5] = [
+    ("level 3", "each -3"),
+    ("level 9", "each -9"),
+    ("level 19", "each -19"),
+    (
+        "level 3, long-distance matching over all",
+        "cat objects/* | zstd -q --no-check -3 --long=28 -c",
+    ),
+    (
+        "level 3, shared dictionary",
+        "zstd -q --train -r objects -o dictionary; each -3 -D dictionary; cat dictionary",
+    ),
+];
+
+/// Compresses each object by itself, on all cores.
+const EACH: &str = "each() {
+    mkdir out
+    find objects -type f -print0 | xargs -0 -P $(nproc) -n 8 zstd -q --no-check --output-dir-flat out \"$@\"
+    cat out/*
+    rm -r out
+}";
+
+/// A Markdown table of the largest library of each package.
+///
+/// # Errors
+/// The corpus cannot be fetched, or zstd fails.
+pub(super) fn table(helper: &Path) -> Result<String> {
+    let ways = WAYS.map(|(name, _)| name).join(" | ");
+    let mut text = format!(
+        "| library, for one GPU | code | kpack | {ways} |\n| --- {}|\n",
+        "| ---: ".repeat(2 + WAYS.len())
+    );
+    for library in corpus_sizes::largest_of_each()? {
+        text += &row(helper, &library)?;
+    }
+    Ok(text)
+}
+
+fn row(helper: &Path, library: &Library) -> Result<String> {
+    let work = corpus_sizes::split(helper, library)?;
+    let work = work.path();
+    let archive = work.join(format!("lib/.kpack/corpus_lib_{TARGET}.kpack"));
+    fs::create_dir(work.join("objects"))?;
+    let mut code = 0;
+    for (index, stored) in stored::read(&archive)?.iter().enumerate() {
+        code += stored.code.len() as u64;
+        fs::write(work.join(format!("objects/{index}")), &stored.code)?;
+    }
+    let _directory = process::shell().push_dir(work);
+    let mut sizes = vec![fs::metadata(&archive)?.len()];
+    for (name, script) in WAYS {
+        process::step(&format!("Compressing its code objects: {name}"));
+        let script = format!("{EACH}\n({script}) | wc -c");
+        let size = process::run!("sh -euc {script}")?;
+        sizes.push(size.trim().parse()?);
+    }
+    let megabytes = |size: u64| format!("{:.2} MB", size as f64 / 1e6);
+    let plain = sizes[1] as f64;
+    let cells = sizes.iter().map(|size| {
+        let more = 100.0 * (*size as f64 / plain - 1.0);
+        format!(" {} ({more:+.1} %) |", megabytes(*size))
+    });
+    let cells: String = cells.collect();
+    Ok(format!(
+        "| `{}` | {} |{cells}\n",
+        library.name(),
+        megabytes(code)
+    ))
+}

@@ -1,0 +1,249 @@
+//! What is compared with what, and what must hold.
+
+use super::comparison::Bound::{Cpu, Memory, More, Wall};
+use super::comparison::{Group, ROW, Row};
+use super::setup;
+
+const INSTALL: &str = "kpack install --quiet --module bench --prefix prefix lib/library.so";
+
+pub(super) const GROUPS: &[Group] = &[
+    Group {
+        name: "split",
+        setup: setup::largest,
+        fresh: "rm -rf prefix *.zst
+            mkdir -p prefix/lib
+            cp -L library.so prefix/lib",
+        rows: &[
+            Row {
+                what: "Split librocsparse (1.3 GB)",
+                reference: ("`zstd -3 -T2`", "zstd -3 -T2 -q prefix/lib/library.so -o library.zst"),
+                own: INSTALL,
+                bounds: &[Wall(1.15), Cpu(1.15), Memory(150.0)],
+                ..ROW
+            },
+            Row {
+                what: "Split librocsparse (1.3 GB)",
+                reference: ("`cp`, flushed", "cp --reflink=never prefix/lib/library.so prefix/copy
+                    sync prefix/copy"),
+                own: INSTALL,
+                ..ROW
+            },
+        ],
+    },
+    Group {
+        name: "compressed",
+        setup: setup::compressed,
+        fresh: "rm -rf prefix out
+            mkdir prefix out
+            cp -r lib prefix",
+        rows: &[Row {
+            what: "Split six libraries with compressed bundles (bitsandbytes)",
+            reference: ("`zstd -d` of the bundles, `zstd -3` of their code objects, two at once", "find frames -type f -print0 | xargs -0 -P 2 -n 1 zstd -dqc
+                find objects -type f -print0 | xargs -0 -P 2 -n 16 zstd -3 -q --output-dir-flat out"),
+            own: "kpack install --quiet --module bench --prefix prefix prefix/lib/*.so",
+            bounds: &[Wall(1.1), Cpu(1.1), Memory(150.0)],
+            ..ROW
+        }],
+    },
+    Group {
+        name: "install",
+        setup: setup::small,
+        fresh: "rm -rf prefix
+            for i in $(seq 20); do mkdir -p prefix/$i/lib; cp library.so prefix/$i/lib; done",
+        rows: &[
+            Row {
+                what: "Split a small library",
+                reference: ("`/bin/true`", "for p in prefix/*; do /bin/true; done"),
+                own: SMALL,
+                bounds: &[More(5.0)],
+                calls: 20,
+                ..ROW
+            },
+            Row {
+                what: "Split a small library",
+                reference: ("`strip`", "for p in prefix/*; do strip -o $p/stripped $p/lib/library.so; done"),
+                own: SMALL,
+                calls: 20,
+                ..ROW
+            },
+        ],
+    },
+    Group {
+        name: "tree",
+        setup: setup::tree,
+        // New files below new directories: file systems are slow to reuse space that was just freed.
+        fresh: "rm -rf out
+            mkdir out",
+        rows: &[
+            Row {
+                what: "Split an artifact directory (20 fat binaries, 2,000 database files)",
+                reference: ("`tar`, `zstd -3 -T2`", "tar -C blas_lib -c . | zstd -3 -T2 -q -o out/tar.zst"),
+                own: "kpack split --quiet --artifact-prefix blas_lib --artifact-dir blas_lib --output-dir out/split",
+                bounds: &[Wall(1.5), Cpu(1.5), Memory(150.0)],
+                ..ROW
+            },
+            Row {
+                what: "Recombine two shards of it",
+                reference: ("`cp -r` of the output, flushed", "cp -r --reflink=never recombined out/copy
+                    sync -f out/copy"),
+                own: "kpack recombine --quiet --input-shards-dir shards --config groups.json --output-dir out/recombined",
+                bounds: &[Wall(1.2), Memory(150.0)],
+                ..ROW
+            },
+            Row {
+                what: "Verify the result",
+                reference: ("`cat`, `zstd -t`, on all cores", "find recombined -type f -print0 | xargs -0 -P $(nproc) -n 64 cat
+                    find frames -type f -print0 | xargs -0 -P $(nproc) -n 1 zstd -tq"),
+                own: VERIFY,
+                bounds: &[Wall(1.2), Memory(150.0)],
+                ..ROW
+            },
+            Row {
+                what: "Verify the result",
+                reference: ("SHA-256 of each file and, decompressed, of each archive's frames, on all cores", "find recombined -type f -print0 | xargs -0 -P $(nproc) -n 64 openssl dgst -sha256
+                    find frames -type f | xargs -P $(nproc) -I @ sh -c 'zstd -dqc @ | openssl dgst -sha256'"),
+                own: VERIFY,
+                ..ROW
+            },
+        ],
+    },
+    Group {
+        name: "load",
+        setup: setup::load,
+        fresh: "",
+        rows: &[
+            Row {
+                what: "Open an archive (111 kernels)",
+                reference: ("`/bin/true`", "/bin/true"),
+                own: "./load open bench.kpack 200",
+                bounds: &[More(1.0)],
+                calls: 200,
+                ..ROW
+            },
+            Row {
+                what: "Load all its kernels (190 MB), one thread",
+                reference: ("`ZSTD_decompressDCtx`", "./load zstd bench.kpack 1"),
+                own: "./load kpack bench.kpack 1",
+                bounds: &[Wall(1.05), Cpu(1.05)],
+                ..ROW
+            },
+            Row {
+                what: "Load all its kernels (190 MB), two threads",
+                reference: ("`ZSTD_decompressDCtx`", "./load zstd bench.kpack 2"),
+                own: "./load kpack bench.kpack 2",
+                bounds: &[Wall(1.05), Cpu(1.05)],
+                ..ROW
+            },
+        ],
+    },
+    Group {
+        name: "join",
+        setup: setup::join,
+        fresh: "rm -f joined",
+        rows: &[Row {
+            what: "Join librocsparse for one GPU (190 MB)",
+            reference: ("`cp` of the output, flushed", "cp --reflink=never --sparse=never copy joined
+                sync joined"),
+            own: "kpack join --quiet --arch gfx1030 --prefix prefix --output joined lib/library.so",
+            bounds: &[Wall(1.5), Memory(150.0)],
+            ..ROW
+        }],
+    },
+    Group {
+        name: "wheel",
+        setup: setup::wheels,
+        fresh: "rm -rf out
+            mkdir -p out/packed",
+        rows: &[
+            Row {
+                what: "Split the wheel of cyllama-rocm (plain bundles)",
+                reference: ("`wheel unpack`, `wheel pack`", "tools/bin/wheel unpack --dest out cyllama-rocm/*.whl
+                    tools/bin/wheel pack --dest-dir out/packed out/*-*
+                    sync out/packed/*"),
+                own: "kpack wheel split --quiet --output-dir out/split cyllama-rocm/*.whl",
+                bounds: &[Wall(0.5), Memory(200.0)],
+                ..ROW
+            },
+            Row {
+                what: "Split the wheel of bitsandbytes (compressed bundles, much host code)",
+                reference: ("`wheel unpack`, `wheel pack`", "tools/bin/wheel unpack --dest out bitsandbytes/*.whl
+                    tools/bin/wheel pack --dest-dir out/packed out/*-*
+                    sync out/packed/*"),
+                own: "kpack wheel split --quiet --output-dir out/split bitsandbytes/*.whl",
+                bounds: &[Wall(1.0), Memory(200.0)],
+                ..ROW
+            },
+        ],
+    },
+    Group {
+        name: "build-dep",
+        setup: setup::build_dependencies,
+        fresh: "rm -rf */target",
+        rows: &[
+            Row {
+                what: "Compile kpack-build as a build dependency",
+                reference: ("`bindgen`", "cd bindgen; cargo build --offline --quiet"),
+                own: BUILD,
+                bounds: &[Wall(1.0), Cpu(1.0)],
+                ..ROW
+            },
+            Row {
+                what: "Compile kpack-build as a build dependency",
+                reference: ("`cc`", "cd cc; cargo build --offline --quiet"),
+                own: BUILD,
+                ..ROW
+            },
+        ],
+    },
+    Group {
+        name: "bytes",
+        setup: setup::bytes,
+        fresh: "rm -rf prefix out
+            mkdir prefix out
+            cp -r $SIZE prefix/lib",
+        rows: &[
+            Row { what: "Split 10 MB", size: 10, ..BYTES },
+            Row { what: "Split 100 MB", size: 100, ..BYTES },
+            Row { what: "Split 1 GB", size: 1000, ..BYTES },
+            Row { what: "Split 5 GB", size: 5000, large: true, ..BYTES },
+        ],
+    },
+    Group {
+        name: "files",
+        setup: setup::files,
+        fresh: "rm -rf out
+            mkdir out",
+        rows: &[
+            Row { what: "Split a tree of 100 files", size: 100, ..FILES },
+            Row { what: "Split a tree of 1,000 files", size: 1000, ..FILES },
+            Row { what: "Split a tree of 10,000 files", size: 10_000, ..FILES },
+            Row { what: "Split a tree of 100,000 files", size: 100_000, ..FILES },
+            Row { what: "Split a tree of 1,000,000 files", size: 1_000_000, large: true, ..FILES },
+        ],
+    },
+];
+
+const SMALL: &str =
+    "for p in prefix/*; do kpack install --quiet --module bench --prefix $p lib/library.so; done";
+const VERIFY: &str = "kpack verify --quiet --artifacts-dir recombined";
+const BUILD: &str = "cd kpack-build; cargo build --offline --quiet";
+
+const BYTES: Row = Row {
+    reference: (
+        "`zstd -3 -T2`",
+        "zstd -3 -T2 -q --output-dir-flat out prefix/lib/*.so",
+    ),
+    own: "kpack install --quiet --module bench --prefix prefix prefix/lib/*.so",
+    bounds: &[Memory(150.0)],
+    ..ROW
+};
+
+const FILES: Row = Row {
+    reference: (
+        "`cp -r`, flushed",
+        "cp -r --reflink=never $SIZE out/copy
+        sync -f out/copy",
+    ),
+    own: "kpack split --quiet --artifact-prefix blas_lib --artifact-dir $SIZE --output-dir out/split",
+    ..ROW
+};
