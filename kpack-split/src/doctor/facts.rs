@@ -62,6 +62,8 @@ pub(super) struct Binary {
     pub(super) prefix: PathBuf,
     /// What it is.
     pub(super) form: Form,
+    /// Whether there is code for each GPU.
+    pub(super) code: Vec<(TargetId, Code)>,
     /// Whether the shim is linked into it, so that every HIP runtime gets its code.
     pub(super) has_shim: bool,
     /// Why `kpack join` refuses it; `None` if it does not, or need not be asked.
@@ -71,46 +73,25 @@ pub(super) struct Binary {
 /// What a binary with device code is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Its device code, for these targets, is in it.
-    Fat(BTreeSet<String>),
-    /// The device code for these targets was put back.
-    Joined(BTreeSet<String>),
-    /// Its device code is in archives. Whether there is code for each GPU.
-    Split(Vec<(TargetId, Code)>),
+    /// Its device code is in it.
+    Fat,
+    /// Device code was put back.
+    Joined,
+    /// Its device code is in archives.
+    Split,
     /// Its marker names no archives.
     EarlyMarker,
     /// It is damaged, in this way.
     Damaged(String),
 }
 
-/// Whether a split binary has code for a GPU.
+/// Whether a binary has code for a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Code {
-    /// For these targets.
-    Here(BTreeSet<String>),
-    /// The archive for a target is missing.
-    Missing {
-        /// The target.
-        target: String,
-        /// Where it should be.
-        place: String,
-        /// The command that installs it, if a manifest tells.
-        install: Option<String>,
-    },
-    /// The archive is made for another build of the binary.
-    OtherBuild {
-        /// The archive.
-        archive: PathBuf,
-        /// The command that installs the matching one, if a manifest tells.
-        install: Option<String>,
-    },
-    /// The archive is damaged.
-    Damaged {
-        /// The archive.
-        archive: PathBuf,
-        /// In this way.
-        reason: String,
-    },
+    /// It has.
+    Here,
+    /// An archive is missing, damaged, or made for another build: what is wrong, and what to do.
+    Fault(String, String),
     /// Nowhere; there is code for these targets only.
     Nowhere(BTreeSet<String>),
 }
@@ -228,11 +209,11 @@ impl Binary {
     fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<Self>, Error> {
         let path = linked.path.canonicalize();
         let path = path.map_err(|e| Error::io(&linked.path, "find", e))?;
-        let (form, name) = match Form::of(linked, gpus) {
+        let (form, code, name) = match Form::of(linked, gpus) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
             Err(Error::Refused { path, reason }) if path == linked.path => {
-                (Form::Damaged(reason), None)
+                (Form::Damaged(reason), Vec::new(), None)
             }
             Err(error) => return Err(error),
         };
@@ -242,6 +223,7 @@ impl Binary {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
             path,
             form,
+            code,
             has_shim: linked.image.sections.iter().any(|s| s.name == SHIM_NOTE),
             join_refuses: None,
         }))
@@ -249,19 +231,17 @@ impl Binary {
 
     /// Whether the HIP runtime must read its marker.
     pub(super) fn needs_support(&self) -> bool {
-        matches!(self.form, Form::Split(_) | Form::EarlyMarker) && !self.has_shim
+        matches!(self.form, Form::Split | Form::EarlyMarker) && !self.has_shim
     }
 
     /// Why `kpack join` refuses a split binary for the GPUs that it has code for.
     fn ask_join(&self) -> Result<Option<String>, Error> {
-        let code = match &self.form {
-            Form::Split(code) => code,
+        match &self.form {
+            Form::Split => {}
             Form::EarlyMarker => return Ok(Some("its marker names no kernels".to_owned())),
             _ => return Ok(None),
-        };
-        let code = code
-            .iter()
-            .filter(|(_, code)| matches!(code, Code::Here(_)));
+        }
+        let code = self.code.iter().filter(|(_, code)| *code == Code::Here);
         let gpus: Vec<TargetId> = code.map(|(gpu, _)| gpu.clone()).collect();
         if gpus.is_empty() {
             return Ok(None);
@@ -272,47 +252,48 @@ impl Binary {
     }
 }
 
+/// What a binary is, whether there is code for each GPU, and its path in the install prefix.
+type Found = (Form, Vec<(TargetId, Code)>, Option<String>);
+
 impl Form {
-    /// What the binary is, and its path in the install prefix.
-    fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<(Self, Option<String>)>, Error> {
+    fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<Found>, Error> {
         let fat = match &linked.code {
             DeviceCode::None(_) => return Ok(None),
             DeviceCode::Split(_) => return split(linked, gpus).map(Some),
             DeviceCode::Fat(fat) => fat,
         };
         let targets = linked.targets(fat)?;
+        let code = |gpu: &TargetId| match targets.iter().any(|target| gpu.may_run(target)) {
+            true => Code::Here,
+            false => Code::Nowhere(targets.clone()),
+        };
+        let code = gpus.iter().map(|gpu| (gpu.clone(), code(gpu))).collect();
         Ok(Some(match linked.kept_marker()? {
-            Some(marker) => (Self::Joined(targets), marker.kernel_name),
-            None => (Self::Fat(targets), None),
+            Some(marker) => (Self::Joined, code, marker.kernel_name),
+            None => (Self::Fat, code, None),
         }))
     }
 }
 
-fn split(linked: &Linked, gpus: &[TargetId]) -> Result<(Form, Option<String>), Error> {
+fn split(linked: &Linked, gpus: &[TargetId]) -> Result<Found, Error> {
     let groups = linked.markers()?;
     let archives = Archives::default();
-    let mut code: Vec<(TargetId, Code)> = Vec::new();
+    let code = gpus.iter().cloned();
+    let code = code.map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())));
+    let mut code: Vec<(TargetId, Code)> = code.collect();
     for group in &groups {
         let Some(name) = &group.marker.kernel_name else {
-            return Ok((Form::EarlyMarker, None));
+            return Ok((Form::EarlyMarker, Vec::new(), None));
         };
         let (path, overlay) = (&linked.path, Overlay::default());
         let resolver = Resolver::open(&archives, &overlay, path, &group.marker, name)?;
-        for gpu in gpus {
-            let found = Code::of(group, &resolver, gpu)?;
-            match code.iter_mut().find(|(of, _)| of == gpu) {
-                Some((_, known)) => {
-                    *known = std::mem::replace(known, Code::Nowhere(BTreeSet::new())).and(found)
-                }
-                None => code.push((gpu.clone(), found)),
-            }
+        for (gpu, known) in &mut code {
+            known.add(Code::of(group, &resolver, gpu)?);
         }
     }
-    let name = groups
-        .first()
-        .and_then(|group| group.marker.kernel_name.clone());
-    let name = name.filter(|name| !is_object(name));
-    Ok((Form::Split(code), name))
+    let mut names = groups.iter().map(|group| group.marker.kernel_name.clone());
+    let name = names.next().flatten().filter(|name| !is_object(name));
+    Ok((Form::Split, code, name))
 }
 
 impl Code {
@@ -320,80 +301,64 @@ impl Code {
         let promised = resolver.kpacks.targets().map(str::to_owned);
         let promised = promised.chain(group.marker.code_ids.keys().cloned());
         let known: BTreeSet<String> = promised.collect();
-        let fitting = known.iter().filter(|target| gpu.may_run(target));
-        let fitting: Vec<&String> = fitting.collect();
-        let has_code = |target: &str| {
+        let (fitting, others): (Vec<&String>, Vec<&String>) =
+            known.iter().partition(|target| gpu.may_run(target));
+        let has_code = |target: &&String| {
             let mut wrappers = group.wrappers.iter();
             wrappers.any(|wrapper| resolver.find(wrapper.co_index, target).is_some())
         };
-        let here = fitting.iter().filter(|target| has_code(target));
-        let here: BTreeSet<String> = here.map(|target| (*target).clone()).collect();
-        if !here.is_empty() {
-            return Ok(Self::Here(here));
+        if fitting.iter().any(has_code) {
+            return Ok(Self::Here);
         }
         let obstacle = |target: &&String| Some(((*target).clone(), resolver.obstacle(target)?));
         let Some((target, obstacle)) = fitting.iter().find_map(obstacle) else {
-            return Ok(Self::without(group, resolver, &fitting, &known));
+            let files = resolver.kpacks.files.iter();
+            let ids = &group.marker.code_ids;
+            let mut own = files.filter(|kpack| {
+                fitting.contains(&&kpack.target) && ids.contains_key(&kpack.target)
+            });
+            return Ok(match own.next() {
+                Some(kpack) => Self::damaged(&kpack.path, "it has no code object of this binary"),
+                // Not every binary of a module has code for each target.
+                None => Self::Nowhere(others.into_iter().cloned().collect()),
+            });
         };
-        Ok(match obstacle {
-            Obstacle::Damaged(archive, reason) => Self::Damaged {
-                archive: archive.to_owned(),
-                reason: reason.to_owned(),
-            },
-            Obstacle::OtherBuild(archive) => Self::OtherBuild {
-                archive: archive.to_owned(),
-                install: resolver.install_command(&target)?,
-            },
-            Obstacle::Missing(place) => Self::Missing {
-                place: match place {
+        let (what, otherwise) = match obstacle {
+            Obstacle::Damaged(archive, reason) => return Ok(Self::damaged(archive, reason)),
+            Obstacle::OtherBuild(archive) => (
+                format!("{} is made for another build of it", archive.display()),
+                "install host and device packages of one version",
+            ),
+            Obstacle::Missing(place) => {
+                let place = match place {
                     Some(place) => place.display().to_string(),
                     None => group.marker.kpack_search_paths.join("`, `"),
-                },
-                install: resolver.install_command(&target)?,
-                target,
-            },
-        })
+                };
+                (
+                    format!("the archive for {target} is missing: `{place}`"),
+                    "install the package that contains it",
+                )
+            }
+        };
+        let command = resolver.install_command(&target)?;
+        let command = command.map(|command| format!("run `{command}`"));
+        Ok(Self::Fault(
+            what,
+            command.unwrap_or_else(|| otherwise.to_owned()),
+        ))
     }
 
-    /// The code of a binary that no archive has code of for the `fitting` targets.
-    fn without(
-        group: &Marked,
-        resolver: &Resolver,
-        fitting: &[&String],
-        known: &BTreeSet<String>,
-    ) -> Self {
-        let files = resolver.kpacks.files.iter();
-        let mut own = files.filter(|kpack| {
-            fitting.contains(&&kpack.target) && group.marker.code_ids.contains_key(&kpack.target)
-        });
-        match own.next() {
-            Some(kpack) => Self::Damaged {
-                archive: kpack.path.clone(),
-                reason: "it has no code object of this binary".to_owned(),
-            },
-            // Not every binary of a module has code for each target.
-            None => {
-                let others = known.iter().filter(|target| !fitting.contains(target));
-                Self::Nowhere(others.cloned().collect())
-            }
-        }
+    fn damaged(archive: &Path, reason: &str) -> Self {
+        let what = format!("{} is damaged: {reason}", archive.display());
+        Self::Fault(what, "install that archive again".to_owned())
     }
 
-    /// The code of two parts of one binary. Not every part is compiled for every GPU.
-    fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Nowhere(mut known), Self::Nowhere(more)) => {
-                known.extend(more);
-                Self::Nowhere(known)
-            }
-            (Self::Here(mut targets), Self::Here(more)) => {
-                targets.extend(more);
-                Self::Here(targets)
-            }
-            (Self::Here(_) | Self::Nowhere(_), other) if !matches!(other, Self::Nowhere(_)) => {
-                other
-            }
-            (known, _) => known,
+    /// Adds the code of another part of the binary. Not every part is compiled for every GPU.
+    fn add(&mut self, other: Self) {
+        match (&mut *self, other) {
+            (Self::Nowhere(known), Self::Nowhere(more)) => known.extend(more),
+            (Self::Fault(..), _) | (_, Self::Nowhere(_)) => {}
+            (known, other) => *known = other,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Judges what was found. Reads nothing.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use kpack_format::TargetId;
@@ -63,16 +62,6 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// What there is for a GPU.
-enum Verdict<'a> {
-    /// Code.
-    Has,
-    /// No code, only for these targets.
-    Lacks(&'a BTreeSet<String>),
-    /// No code here, for this reason; and what to do.
-    Fault(String, String),
-}
-
 fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
     let path = Some(binary.path.as_path());
     let form = match &binary.form {
@@ -85,17 +74,13 @@ fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
                         has code is unknown";
             return findings.push(Finding::new(Outcome::Note, path, text));
         }
-        Form::Fat(_) => "not split",
-        Form::Joined(_) => "joined",
-        Form::Split(_) if binary.has_shim => "split, linked with the shim",
-        Form::Split(_) => "split",
+        Form::Fat => "not split",
+        Form::Joined => "joined",
+        Form::Split if binary.has_shim => "split, linked with the shim",
+        Form::Split => "split",
     };
-    let gpus = machine.gpus.iter().flatten();
-    let verdicts: Vec<_> = gpus.map(|gpu| (gpu, verdict(binary, gpu))).collect();
-    let has = |(gpu, verdict): &(&TargetId, Verdict<'_>)| {
-        matches!(verdict, Verdict::Has).then(|| gpu.to_string())
-    };
-    let supported: Vec<String> = verdicts.iter().filter_map(has).collect();
+    let has = binary.code.iter().filter(|(_, code)| *code == Code::Here);
+    let supported: Vec<String> = has.map(|(gpu, _)| gpu.to_string()).collect();
     if !supported.is_empty() {
         let text = format!("{form}, with code for {}", list(&supported));
         findings.push(Finding::new(Outcome::Ok, path, text));
@@ -105,13 +90,13 @@ fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
         true => Outcome::Fault,
         false => Outcome::Note,
     };
-    findings.extend(verdicts.into_iter().filter_map(|(gpu, verdict)| match verdict {
-        Verdict::Has => None,
-        Verdict::Fault(text, advice) => {
+    findings.extend(binary.code.iter().filter_map(|(gpu, code)| match code {
+        Code::Here => None,
+        Code::Fault(text, advice) => {
             let text = format!("{form}, but {text}");
             Some(Finding::new(Outcome::Fault, path, text).advise(advice))
         }
-        Verdict::Lacks(known) => match known.iter().find(|target| is_generic(target, gpu)) {
+        Code::Nowhere(known) => match known.iter().find(|target| is_generic(target, gpu)) {
             Some(generic) => {
                 let text = format!(
                     "{form}, without code for {gpu}; new HIP runtimes may run its code for {generic}"
@@ -124,7 +109,7 @@ fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
                     false => format!("{form}, without code for {gpu}: only for {}", list(known)),
                 };
                 let advice = match &binary.form {
-                    Form::Joined(_) => join(&[binary], &[gpu]),
+                    Form::Joined => join(&[binary], &[gpu]),
                     _ => format!("install a build with code for {gpu}"),
                 };
                 Some(Finding::new(outcome, path, text).advise(advice))
@@ -137,43 +122,6 @@ fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
 fn is_generic(target: &str, gpu: &TargetId) -> bool {
     let target: Option<TargetId> = target.parse().ok();
     target.is_some_and(|target| target.is_generic_for(gpu))
-}
-
-fn verdict<'a>(binary: &'a Binary, gpu: &TargetId) -> Verdict<'a> {
-    let code = match &binary.form {
-        Form::Fat(targets) | Form::Joined(targets) => {
-            return match targets.iter().any(|target| gpu.may_run(target)) {
-                true => Verdict::Has,
-                false => Verdict::Lacks(targets),
-            };
-        }
-        Form::Split(code) => code.iter().find(|(of, _)| of == gpu),
-        Form::EarlyMarker | Form::Damaged(_) => None,
-    };
-    let run = |command: &Option<String>, otherwise: &str| match command {
-        Some(command) => format!("run `{command}`"),
-        None => otherwise.to_owned(),
-    };
-    match code.map(|(_, code)| code) {
-        None | Some(Code::Here(_)) => Verdict::Has,
-        Some(Code::Nowhere(known)) => Verdict::Lacks(known),
-        Some(Code::Missing {
-            target,
-            place,
-            install,
-        }) => Verdict::Fault(
-            format!("the archive for {target} is missing: `{place}`"),
-            run(install, "install the package that contains it"),
-        ),
-        Some(Code::OtherBuild { archive, install }) => Verdict::Fault(
-            format!("{} is made for another build of it", archive.display()),
-            run(install, "install host and device packages of one version"),
-        ),
-        Some(Code::Damaged { archive, reason }) => Verdict::Fault(
-            format!("{} is damaged: {reason}", archive.display()),
-            "install that archive again".to_owned(),
-        ),
-    }
 }
 
 /// Processes with the same HIP runtime, and those of their split binaries that the same command mends.
