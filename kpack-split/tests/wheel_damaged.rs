@@ -239,6 +239,21 @@ fn names_that_are_not_unicode_are_rejected() {
 }
 
 #[test]
+fn names_that_the_zip_directory_does_not_mark_as_utf_8_are_rejected() {
+    let name = "vec/café.py";
+    let mut bytes = wheel().member(name, "").bytes().unwrap();
+    // The mark is a bit of the flags in the member's header, and of those in the directory.
+    for (magic, flags, header) in [(b"PK\x03\x04", 6, 30), (b"PK\x01\x02", 8, 46)] {
+        for at in 0..bytes.len() - header {
+            if bytes[at..].starts_with(magic) && bytes[at + header..].starts_with(name.as_bytes()) {
+                bytes[at + flags + 1] &= !8;
+            }
+        }
+    }
+    rejected(&bytes, "its name is not marked as UTF-8");
+}
+
+#[test]
 fn members_that_cannot_be_installed_together_are_rejected() {
     for (one, other, expected) in [
         (

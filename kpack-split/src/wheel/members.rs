@@ -59,6 +59,9 @@ pub(super) fn duplicate(path: &Path, window: SharedFile) -> Result<Error, Error>
     Ok(Error::refused(path, "two members have one name"))
 }
 
+/// The flag of members whose names are UTF-8. Those of others are of code page 437.
+const UTF_8: u16 = 1 << 11;
+
 /// The files in a wheel. Installers disagree about anything else.
 pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<Member>, Error> {
     let mut members = Vec::new();
@@ -71,6 +74,11 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         let Ok(name) = std::str::from_utf8(entry.name_raw()) else {
             return Err(refused("its name is not UTF-8; build the wheel again"));
         };
+        if !name.is_ascii() && entry.flags().as_u16() & UTF_8 == 0 {
+            return Err(refused(
+                "its name is not marked as UTF-8, so installers read another; build the wheel again",
+            ));
+        }
         if entry.is_symlink() {
             return Err(refused(
                 "it is a symbolic link, which installers do not unpack",
