@@ -79,7 +79,7 @@ impl Output {
             print_notice(notice, self.quiet);
         }
         if self.json {
-            output::json(&Json(report))?;
+            output::json(&report.json())?;
         } else if !self.quiet {
             summary(report).write()?;
         }
