@@ -22,7 +22,8 @@ pub mod hip {
 pub mod input {
     pub use crate::input::{
         FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error,
-        identify, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
+        identify, list, manifest_parts, open, open_archive, open_bundle, read_manifest,
+        wrapper_error,
     };
 }
 

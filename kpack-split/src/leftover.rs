@@ -1,10 +1,10 @@
 //! Finds leftovers of interrupted runs: output still under its hidden name.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
+use crate::input;
 
 /// The message for a leftover.
 pub(crate) const TEXT: &str = "leftover of an interrupted run; run the command again to replace it";
@@ -20,13 +20,8 @@ pub(crate) fn is_leftover(name: &OsStr) -> bool {
 
 /// The directories in `directory`, sorted.
 pub(crate) fn directories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
-    let failed = |error| Error::io(directory, "list", error);
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        found.push(entry.map_err(failed)?.path());
-    }
+    let mut found = input::list(directory)?;
     found.retain(|path| path.is_dir());
-    found.sort();
     Ok(found)
 }
 

@@ -1,6 +1,5 @@
 //! Manifests as files.
 
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -39,10 +38,8 @@ pub fn manifest_parts(
     directory: &Path,
     group: &Group,
 ) -> Result<Vec<(PathBuf, manifest::Manifest)>, Error> {
-    let failed = |error| Error::io(directory, "list", error);
     let mut parts = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
+    for path in super::list(directory)? {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         if group.part_of(&file).is_none() || !path.is_file() {
             continue;
@@ -55,6 +52,5 @@ pub fn manifest_parts(
             Err(error) => return Err(error),
         }
     }
-    parts.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(parts)
 }

@@ -3,10 +3,10 @@
 mod identify;
 mod manifest;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::archive;
@@ -44,6 +44,16 @@ pub fn open(path: &Path) -> Result<File, Error> {
         true => Ok(file),
         false => Err(not_regular()),
     }
+}
+
+/// The paths of a directory's entries, sorted.
+pub fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |error| Error::io(directory, "list", error);
+    let entries = fs::read_dir(directory).map_err(failed)?;
+    let paths = entries.map(|entry| Ok(entry.map_err(failed)?.path()));
+    let mut paths = paths.collect::<Result<Vec<_>, Error>>()?;
+    paths.sort();
+    Ok(paths)
 }
 
 /// The SHA-256 of a file.

@@ -137,12 +137,10 @@ fn replace(object: &Path, archives: &Path, hidden: &Path) -> Result<(), Error> {
     let directory = archives.join(".kpack");
     fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
     let mut new = Vec::new();
-    let made = hidden.join(".kpack");
-    for entry in fs::read_dir(&made).map_err(|e| Error::io(&made, "list", e))? {
-        let entry = entry.map_err(|e| Error::io(&made, "list", e))?;
-        let path = directory.join(entry.file_name());
-        fs::rename(entry.path(), &path).map_err(|e| Error::io(&path, "replace", e))?;
-        new.push(entry.file_name());
+    for made in input::list(&hidden.join(".kpack"))? {
+        let path = directory.join(made.file_name().unwrap_or_default());
+        fs::rename(made, &path).map_err(|e| Error::io(&path, "replace", e))?;
+        new.push(path);
     }
     let host = hidden.join(object.file_name().unwrap_or_default());
     fs::rename(&host, object).map_err(|e| Error::io(object, "replace", e))?;
@@ -150,15 +148,13 @@ fn replace(object: &Path, archives: &Path, hidden: &Path) -> Result<(), Error> {
 }
 
 /// Removes an object's archives and manifests, except those in `keep`.
-fn remove_archives(archives: &Path, keep: &[OsString]) -> Result<(), Error> {
+fn remove_archives(archives: &Path, keep: &[PathBuf]) -> Result<(), Error> {
     let directory = archives.join(".kpack");
-    let Ok(entries) = fs::read_dir(&directory) else {
-        return Ok(()); // There are none.
-    };
-    for entry in entries {
-        let entry = entry.map_err(|e| Error::io(&directory, "list", e))?;
-        if !keep.contains(&entry.file_name()) {
-            let path = entry.path();
+    if !directory.exists() {
+        return Ok(());
+    }
+    for path in input::list(&directory)? {
+        if !keep.contains(&path) {
             fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;
         }
     }

@@ -16,7 +16,7 @@ use crate::Error;
 pub(crate) use archives::{Archives, OpenArchive};
 pub(crate) use kpack_build::shared::input::{
     FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, identify,
-    manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
+    list, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
 };
 pub use kpacks::{Kpack, Kpacks};
 pub(crate) use kpacks::{find_kpacks, prefix_of};

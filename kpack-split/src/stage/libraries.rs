@@ -58,25 +58,16 @@ impl Library {
     }
 }
 
-/// The sorted entries of a directory; empty if it does not exist.
-fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
-    let failed = |e| Error::io(directory, "list", e);
-    if !directory.is_dir() {
-        return Ok(Vec::new());
-    }
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        found.push(entry.map_err(failed)?.path());
-    }
-    found.sort();
-    Ok(found)
-}
-
 /// Refuses two packages whose archives would have the same names.
 pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
     let mut owners: BTreeMap<Group, &Library> = BTreeMap::new();
     for library in libraries {
-        for manifest in list(&library.directory.join(".kpack"))? {
+        let kpacks = library.directory.join(".kpack");
+        let manifests = match kpacks.is_dir() {
+            true => input::list(&kpacks)?,
+            false => Vec::new(),
+        };
+        for manifest in manifests {
             if !is_manifest(&manifest) {
                 continue;
             }
@@ -110,7 +101,7 @@ pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
     let mut found = Vec::new();
     let mut owners: BTreeMap<PathBuf, (&Library, PathBuf)> = BTreeMap::new();
     for library in libraries {
-        for path in list(&library.directory)? {
+        for path in input::list(&library.directory)? {
             if path.extension().is_none_or(|found| found != "so") {
                 continue;
             }
