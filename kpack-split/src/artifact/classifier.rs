@@ -15,7 +15,7 @@ use super::entry::{Class, Entry, KPACK, Node, Observation, Topic};
 use super::foreign::{Headers, device_section};
 use super::kernel_cache::{self, Unreadable};
 use super::pairs;
-use super::target_name;
+use super::target_name::{self, only};
 use crate::Error;
 use crate::elf::{DeviceCode, Image, NoDeviceCode};
 use crate::input::{self, FileKind, unlinked};
@@ -391,10 +391,4 @@ fn unknown(target: Option<TargetId>, device_code: bool, reason: String) -> Class
 
 fn two_targets(one: &TargetId, other: &TargetId) -> String {
     format!("its path says {one}, and {other} as well")
-}
-
-/// The only one; `None` of several.
-fn only(targets: Vec<TargetId>) -> Option<TargetId> {
-    let mut targets = targets.into_iter();
-    targets.next().filter(|_| targets.next().is_none())
 }

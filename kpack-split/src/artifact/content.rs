@@ -11,6 +11,7 @@ use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
 use super::kernel_cache::Unreadable;
+use super::target_name::{agrees, only};
 use crate::Error;
 use crate::input::{self, FileKind};
 use crate::split;
@@ -96,13 +97,12 @@ impl FileContent {
             Self::Library(library) => &library.targets,
             Self::Silent | Self::NoLibrary(_) => return None,
         };
-        let mut targets = targets.iter();
-        targets.next().filter(|_| targets.next().is_none())
+        only(targets)
     }
 
     /// How the content contradicts `said`, if it does.
     pub(super) fn contradiction(&self, said: &TargetId) -> Option<String> {
-        let agrees = |own: &TargetId| super::target_name::agrees(said, own);
+        let agrees = |own: &TargetId| agrees(said, own);
         match self {
             Self::CodeObject(Some(own)) if !agrees(own) => {
                 Some(format!("the ELF header of the code object says {own}"))

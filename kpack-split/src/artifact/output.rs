@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::classify::Node;
 use super::databases::Selection;
@@ -29,7 +28,7 @@ pub(super) struct Output {
     pub(super) copied: u64,
     pub(super) archives: u64,
     /// The shards that its files are from.
-    pub(super) shards: BTreeSet<Arc<str>>,
+    pub(super) shards: BTreeSet<String>,
     /// The files with several names already counted.
     counted: HashSet<Inode>,
 }
@@ -159,7 +158,9 @@ impl Output {
     fn count(&mut self, item: &Item, module: Option<usize>, size: u64) {
         self.files += 1;
         self.archives += u64::from(item.is_kpack());
-        self.shards.insert(Arc::clone(&item.shard));
+        if !self.shards.contains(&*item.shard) {
+            self.shards.insert(item.shard.to_string());
+        }
         let inode = match item.node {
             Node::File { shared_inode, .. } => shared_inode,
             _ => None,

@@ -73,6 +73,12 @@ pub(crate) fn either_agrees(one: &TargetId, other: &TargetId) -> bool {
     agrees(one, other) || agrees(other, one)
 }
 
+/// The only one; `None` of several.
+pub(super) fn only<T>(targets: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut targets = targets.into_iter();
+    targets.next().filter(|_| targets.next().is_none())
+}
+
 /// The target in a name that CMake made a word of: `gfx950_xnackp` is gfx950:xnack+, where `:` and `-`
 /// became `_`, and `+` became `p`.
 pub fn of_word(word: &str) -> Option<TargetId> {

@@ -97,12 +97,10 @@ impl Siblings {
                 found.others.push(path);
             }
         }
-        let roles = artifacts.iter().map(|path| role(path, &artifacts));
-        let roles: Vec<(String, Role)> = roles.collect();
-        let all = artifacts.into_iter().zip(roles);
-        found.artifacts = all
-            .map(|(path, (component, role))| (path, component, role))
-            .collect();
+        for path in &artifacts {
+            let (component, role) = role(path, &artifacts);
+            found.artifacts.push((path.clone(), component, role));
+        }
         Ok(found)
     }
 
@@ -148,13 +146,7 @@ fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
 /// Whether an artifact directory is a group's, by its name and the manifests in it.
 pub(crate) fn is_of_group(artifact: &Path) -> bool {
     let real = artifact.canonicalize();
-    let name = real.as_deref().unwrap_or(artifact).file_name();
-    let name = name.unwrap_or_default().to_string_lossy();
-    let manifests = manifest_names(artifact);
-    let mut groups = name
-        .match_indices('_')
-        .filter_map(|(at, _)| name.get(at + 1..));
-    groups.any(|group| manifests.iter().any(|name| is_part(name, group)))
+    role(real.as_deref().unwrap_or(artifact), &[]).1 == Role::Group
 }
 
 /// Whether the manifest with this name is the part of a group: `rocblas_lib.gfx110X.kpm`.

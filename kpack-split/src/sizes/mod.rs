@@ -131,14 +131,8 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
 
 /// An entry for each target that names a processor; `hosts` are the host's bytes before and after.
 fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
-    let device: BTreeMap<TargetId, (u64, u64)> = rows
-        .iter()
-        .filter_map(|row| Some((row.target.as_ref()?.parse().ok()?, row)))
-        .fold(BTreeMap::new(), |mut sums, (target, row)| {
-            let sum: &mut (u64, u64) = sums.entry(target).or_default();
-            *sum = (sum.0 + row.before, sum.1 + row.after);
-            sums
-        });
+    let device: BTreeMap<TargetId, (u64, u64)> =
+        sums(rows, |row| row.target.as_ref()?.parse().ok());
     let before = hosts.0 + device.values().map(|sum| sum.0).sum::<u64>();
     let is_family = |target: &TargetId| {
         let number = target.processor().strip_prefix("gfx");
@@ -165,13 +159,12 @@ impl Sizes {
 
     /// One row per target, summed over all modules, the host first: the size of its packages.
     pub fn by_target(&self) -> Vec<Row> {
-        let summed = |row: &Row| (String::new(), row.target.clone(), String::new());
-        self.sums(summed)
+        self.summed(|row| (String::new(), row.target.clone(), String::new()))
     }
 
     /// Sums rows that are equal down to `depth`. The fields below that are empty.
     pub fn by(&self, depth: Depth) -> Vec<Row> {
-        self.sums(|row| {
+        self.summed(|row| {
             let what = (depth == Depth::Binary).then(|| row.what.clone());
             let target = (depth != Depth::Module).then(|| row.target.clone());
             (
@@ -183,12 +176,7 @@ impl Sizes {
     }
 
     /// Sums rows with the same module, target and `what`, sorted by these.
-    fn sums(&self, summed: impl Fn(&Row) -> (String, Option<String>, String)) -> Vec<Row> {
-        let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
-        for row in &self.rows {
-            let sum = sums.entry(summed(row)).or_default();
-            *sum = (sum.0 + row.before, sum.1 + row.after);
-        }
+    fn summed(&self, key: impl Fn(&Row) -> (String, Option<String>, String)) -> Vec<Row> {
         let row = |((module, target, what), (before, after))| Row {
             module,
             target,
@@ -196,8 +184,21 @@ impl Sizes {
             before,
             after,
         };
+        let sums = sums(&self.rows, |own| Some(key(own)));
         sums.into_iter().map(row).collect()
     }
+}
+
+/// The bytes before and after of the rows with the same key; those without one do not count.
+fn sums<K: Ord>(rows: &[Row], key: impl Fn(&Row) -> Option<K>) -> BTreeMap<K, (u64, u64)> {
+    let mut sums = BTreeMap::new();
+    for row in rows {
+        if let Some(key) = key(row) {
+            let sum: &mut (u64, u64) = sums.entry(key).or_default();
+            *sum = (sum.0 + row.before, sum.1 + row.after);
+        }
+    }
+    sums
 }
 
 /// Identifies a row.

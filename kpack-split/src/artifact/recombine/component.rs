@@ -80,12 +80,7 @@ impl<'a> Component<'a> {
         component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
         for artifact in &mut component.artifacts {
             (artifact.files, artifact.size) = (artifact.output.files, artifact.output.size);
-            artifact.shards = artifact
-                .output
-                .shards
-                .iter()
-                .map(|s| s.to_string())
-                .collect();
+            artifact.shards.clone_from(&artifact.output.shards);
         }
         Ok(component)
     }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 
 use kpack_format::marker::Marker;
 
@@ -51,7 +50,7 @@ impl<'a> Component<'a> {
         let mut artifact = self.artifact(None, &tree.root);
         artifact.output.add_prefixes(&tree.prefixes);
         artifact.output.add_prefix_directories(tree);
-        artifact.output.shards.insert(Arc::clone(&tree.shard));
+        artifact.output.shards.insert(tree.shard.to_string());
         for path in tree.unlisted_files() {
             let text = "skipped: it is in no prefix that the artifact lists, so in no package";
             self.say(Severity::Warning, path, text);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use super::Severity;
 use super::component::Component;
@@ -22,7 +21,7 @@ pub(super) struct MergedFile<'t> {
     like: &'t Item,
     /// The bytes, if no shard's copy has everything.
     bytes: Option<Vec<u8>>,
-    shards: Vec<Arc<str>>,
+    shards: Vec<String>,
 }
 
 impl MergedFile<'_> {
@@ -141,8 +140,8 @@ impl Component<'_> {
                 shards: Vec::new(),
             }));
         }
-        let shards = copies.iter().map(|copy| Arc::clone(&copy.item.shard));
-        let shards: Vec<Arc<str>> = shards.collect();
+        let shards = copies.iter().map(|copy| copy.item.shard.to_string());
+        let shards: Vec<String> = shards.collect();
         let text = format!("merged from the copies of {}", list(&shards));
         self.say(Severity::Note, &first.item.from, text);
         let bytes = all.to_bytes();

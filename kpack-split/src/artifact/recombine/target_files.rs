@@ -9,7 +9,7 @@ use kpack_format::TargetId;
 use super::Severity;
 use super::component::Component;
 use crate::artifact::classify::Class;
-use crate::artifact::target_name::{either_agrees, in_file_name};
+use crate::artifact::target_name::{either_agrees, in_file_name, only};
 use crate::artifact::tree::{Item, Tree};
 
 impl Component<'_> {
@@ -56,8 +56,7 @@ impl Component<'_> {
         if item.is_directory() || !is_host || item.for_all(path).is_some() {
             return None;
         }
-        let mut named = in_file_name(path.file_name()?.to_str()?).into_iter();
-        let target = named.next().filter(|_| named.next().is_none())?;
+        let target = only(in_file_name(path.file_name()?.to_str()?))?;
         let agrees = |own: &TargetId| either_agrees(&target, own);
         let groups = self.options.configuration.groups_of(self.name);
         let with = self.shards();

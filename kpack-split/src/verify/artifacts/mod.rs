@@ -161,47 +161,38 @@ impl Artifacts {
         report: &mut Report,
     ) -> Result<(), Error> {
         let asked_for = |root: &Path| self.found.get(root)?.asked_for.as_deref();
-        let sets = self.sets.iter().filter(|set| {
-            let mut roots = set.roots.iter();
-            roots.any(|(root, _)| asked_for(root).is_some())
-        });
-        let roots = sets.clone();
-        let roots = roots.flat_map(|set| set.roots.iter().map(move |root| (set, root)));
-        let read = parallel::try_map(roots.collect::<Vec<_>>(), |(set, (root, role))| {
-            Member::read(set, role, root, asked_for(root))
-        })?;
-        let mut contents: Vec<(&Path, Report)> = Vec::new();
-        let mut read = read.into_iter();
-        let mut sets: Vec<(&Set, Vec<Member>)> = sets.map(|set| (set, Vec::new())).collect();
-        for (set, members) in &mut sets {
-            for ((root, _), read) in set.roots.iter().zip(&mut read) {
-                match read {
+        let is_asked_for = |set: &&Set| set.roots.iter().any(|(root, _)| asked_for(root).is_some());
+        let sets: Vec<&Set> = self.sets.iter().filter(is_asked_for).collect();
+        let mut contents = Vec::new();
+        let (mut read, mut together) = (Vec::new(), Vec::new());
+        for (set, members, own, of_set) in parallel::try_map(sets, |set| {
+            let mut members = Vec::new();
+            let mut own = Vec::new();
+            for (root, role) in &set.roots {
+                match Member::read(set, role, root, asked_for(root))? {
                     Ok(member) => members.push(member),
-                    Err(own) => contents.push((root, own)),
+                    Err(fault) => own.push((root.clone(), fault)),
                 }
             }
-        }
-        let members = sets.iter().flat_map(|(_, members)| {
             let asked_for = members.iter().filter(|member| member.asked_for);
-            asked_for.map(move |member| (member, members))
-        });
-        contents.extend(parallel::map(
-            members.collect::<Vec<_>>(),
-            |(member, all)| (&*member.tree.root, member.verify(all)),
-        ));
-        contents.sort_by_key(|(path, _)| *path);
+            own.extend(parallel::map(asked_for.collect::<Vec<_>>(), |member| {
+                (member.tree.root.clone(), member.verify(&members))
+            }));
+            let mut of_set = Report::default();
+            if set.is_split() {
+                set.verify(&members, archives, &mut of_set)?;
+                set.files_for_all(&members, options, &mut of_set)?;
+            }
+            Ok::<_, Error>((set, members, own, of_set))
+        })? {
+            contents.extend(own);
+            read.push((set, members));
+            together.push(of_set);
+        }
+        contents.sort_by(|(a, _), (b, _)| a.cmp(b));
         report.extend(contents.into_iter().map(|(_, own)| own));
-        let split = sets.iter().filter(|(set, _)| set.is_split());
-        report.extend(parallel::try_map(
-            split.collect::<Vec<_>>(),
-            |(set, members)| {
-                let mut own = Report::default();
-                set.verify(members, archives, &mut own)?;
-                set.files_for_all(members, options, &mut own)?;
-                Ok::<_, Error>(own)
-            },
-        )?);
-        set::owners(&sets, report)
+        report.extend(together);
+        set::owners(&read, report)
     }
 }
 
