@@ -47,6 +47,14 @@ pub enum Node {
 }
 
 impl Node {
+    /// Device and inode of a file with more than one name.
+    pub(super) fn shared_inode(self) -> Option<(u64, u64)> {
+        match self {
+            Self::File { shared_inode, .. } => shared_inode,
+            _ => None,
+        }
+    }
+
     pub(super) fn of_file(metadata: &Metadata) -> Self {
         Self::File {
             size: metadata.len(),

@@ -115,7 +115,7 @@ pub(crate) fn walk_outside(
 
 /// Whether a path in an artifact directory is the list of prefixes or kpack's mark, which are not
 /// installed.
-pub(crate) fn is_of_artifact(within: &Path) -> bool {
+fn is_of_artifact(within: &Path) -> bool {
     within == Path::new(FILE_NAME) || within == Path::new(mark::FILE_NAME)
 }
 

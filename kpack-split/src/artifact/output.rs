@@ -161,10 +161,7 @@ impl Output {
         if !self.shards.contains(&*item.shard) {
             self.shards.insert(item.shard.to_string());
         }
-        let inode = match item.node {
-            Node::File { shared_inode, .. } => shared_inode,
-            _ => None,
-        };
+        let inode = item.node.shared_inode();
         if inode.is_none_or(|inode| self.counted.insert((module, inode))) {
             self.size = self.size.saturating_add(size);
             self.copied = self.copied.saturating_add(size.min(item.size()));

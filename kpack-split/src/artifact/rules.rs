@@ -12,7 +12,7 @@ use kpack_format::names::KernelName;
 use super::classify::{Class, Node};
 use super::differences::same_bytes;
 use super::target_name::either_agrees;
-use super::tree::{Item, Role};
+use super::tree::{Item, Role, Tree};
 use crate::Error;
 use crate::input::{Archives, open, or_refused};
 use crate::object_file::is_object;
@@ -66,6 +66,18 @@ pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
         _ if item.is_directory() => None,
         _ => wrong(format!("is for the host, but in {artifact}")),
     }
+}
+
+/// What must not be in an artifact with this role, and why not.
+pub(crate) fn misplaced<'t>(
+    tree: &'t Tree,
+    role: &Role,
+) -> impl Iterator<Item = (&'t Item, String)> {
+    let entries = tree.entries.values();
+    entries.filter_map(move |item| match belongs(role, item)? {
+        Misplaced::Wrong(reason) => Some((item, reason)),
+        Misplaced::Unexplained(_) => None,
+    })
 }
 
 /// An entry of an artifact that is installed.

@@ -155,7 +155,7 @@ fn is_part(manifest: &str, group: &str) -> bool {
 }
 
 /// The names of the manifests in an artifact directory.
-fn manifest_names(artifact: &Path) -> Vec<String> {
+pub(crate) fn manifest_names(artifact: &Path) -> Vec<String> {
     let files = WalkDir::new(artifact).into_iter().flatten();
     let files = files.filter(|entry| is_manifest(entry.path()));
     files

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::code_object::processors;
-use kpack_format::names::is_manifest;
-use walkdir::WalkDir;
 
 use super::manifests;
 use super::shards::{ComponentArtifacts, Shards};
@@ -19,9 +17,9 @@ use crate::artifact::mark;
 use crate::artifact::names;
 use crate::artifact::output::Output;
 use crate::artifact::packaging::TargetGroup;
-use crate::artifact::rules::{Misplaced, belongs};
+use crate::artifact::rules::misplaced;
 use crate::artifact::target_name::agrees;
-use crate::artifact::tree::{Role, Tree};
+use crate::artifact::tree::{Role, Tree, manifest_names};
 use crate::input::Archives;
 use crate::words::list;
 
@@ -154,10 +152,8 @@ impl<'a> Component<'a> {
 
     /// Reports what does not belong in a tree with this role, with `advice`.
     pub(super) fn nothing_misplaced(&mut self, tree: &Tree, role: &Role, advice: &str) {
-        for item in tree.entries.values() {
-            if let Some(Misplaced::Wrong(reason)) = belongs(role, item) {
-                self.say(Severity::Error, &item.from, format!("it {reason}{advice}"));
-            }
+        for (item, reason) in misplaced(tree, role) {
+            self.say(Severity::Error, &item.from, format!("it {reason}{advice}"));
         }
     }
 
@@ -228,11 +224,11 @@ impl<'a> Component<'a> {
 
     /// Whether a generic artifact has a manifest of kpacks, so that there was device code.
     fn has_manifests(&self) -> bool {
-        let generics = self
-            .shards()
-            .filter_map(|(_, artifacts)| artifacts.generic.as_ref());
-        let mut files = generics.flat_map(WalkDir::new).flatten();
-        files.any(|file| is_manifest(file.path()))
+        let mut shards = self.shards();
+        shards.any(|(_, artifacts)| {
+            let generic = artifacts.generic.as_deref();
+            generic.is_some_and(|generic| !manifest_names(generic).is_empty())
+        })
     }
 
     pub(super) fn artifact(&self, group: Option<&TargetGroup>, model: &Path) -> Artifact {

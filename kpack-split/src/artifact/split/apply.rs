@@ -1,8 +1,7 @@
 //! Carries out a plan: copies files while code objects are compressed.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::Path;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -10,7 +9,6 @@ use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
-use walkdir::WalkDir;
 
 use super::Options;
 use super::contents::retain;
@@ -26,6 +24,7 @@ use crate::artifact::stage::Stage;
 use crate::artifact::writer::{commit_with_time, modified};
 use crate::elf::ElfError;
 use crate::input;
+use crate::leftover::directories;
 use crate::parallel;
 use crate::report::{ArchiveReport, Progress};
 use crate::split::{self, Budget, Compression, PackedCode};
@@ -91,7 +90,9 @@ impl Work<'_> {
         let is_empty = artifacts
             .get(&None)
             .is_some_and(|output| !output.has_files());
-        if artifacts.len() > 1 && is_empty && has_more_than_list(&generic) {
+        let mut there = manifest_txt::walk_outside(&generic, &[]).flatten();
+        let mut has_files = || there.any(|entry| !entry.file_type().is_dir());
+        if artifacts.len() > 1 && is_empty && has_files() {
             return Err(Error::refused(
                 &generic,
                 "it would be replaced by an empty one, because the input has only device code \
@@ -101,9 +102,7 @@ impl Work<'_> {
         for target in artifacts.keys() {
             mark::check_replaceable(&self.stage.output(&self.name(target.as_ref())))?;
         }
-        let output = &self.options.output_dir;
-        for entry in fs::read_dir(output).map_err(|e| Error::io(output, "list", e))? {
-            let path = entry.map_err(|e| Error::io(output, "list", e))?.path();
+        for path in directories(&self.options.output_dir)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if let Some((prefix, Some(target))) = names::parse(&name)
                 && prefix == self.options.artifact_prefix
@@ -295,15 +294,6 @@ impl Work<'_> {
         report.archives.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(())
     }
-}
-
-/// Whether there are files in an artifact besides its list of prefixes, and below directories.
-fn has_more_than_list(artifact: &Path) -> bool {
-    let mut entries = WalkDir::new(artifact).min_depth(1).into_iter().flatten();
-    entries.any(|entry| {
-        let within = entry.path().strip_prefix(artifact);
-        !entry.file_type().is_dir() && !within.is_ok_and(manifest_txt::is_of_artifact)
-    })
 }
 
 /// When the newest of a module's binaries changed. What is made of them is as old as they are, so

@@ -13,7 +13,7 @@ use super::sources::{Sources, Trees};
 use super::targets::{Targets, is_for};
 use super::{Layout, Options, Unknown};
 use crate::Error;
-use crate::artifact::classify::{Class, Node, Topic};
+use crate::artifact::classify::{Class, Topic};
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
 use crate::input::{Archives, Linked, or_refused, read_manifest};
@@ -168,12 +168,10 @@ fn size_before(trees: &Trees) -> u64 {
         }
     }
     let mut inodes = BTreeSet::new();
-    let sizes = trees.entries().map(|(.., item)| match item.node {
-        Node::File {
-            shared_inode: Some(inode),
-            ..
-        } if !inodes.insert(inode) => 0,
-        _ => item.size(),
+    let sizes = trees.entries().map(|(.., item)| {
+        let inode = item.node.shared_inode();
+        let is_new = inode.is_none_or(|inode| inodes.insert(inode));
+        if is_new { item.size() } else { 0 }
     });
     sizes.fold(size, u64::saturating_add)
 }

@@ -12,7 +12,7 @@ use kpack_format::names::Group;
 use super::targets::Targets;
 use super::{Layout, Options};
 use crate::Error;
-use crate::artifact::classify::{Class, Node};
+use crate::artifact::classify::Class;
 use crate::artifact::manifest_txt;
 use crate::artifact::tree::{Item, Tree};
 use crate::elf;
@@ -189,13 +189,8 @@ fn names(tree: &Tree, fat: &[(&PathBuf, &Item)]) -> Result<Vec<Named>, Error> {
         let installed = Prefix::new(&tree.root.join(prefix))?;
         let located = installed.binary(path.strip_prefix(prefix).unwrap_or(path))?;
         let next = binaries.len();
-        let binary = match item.node {
-            Node::File {
-                shared_inode: Some(inode),
-                ..
-            } => *inodes.entry(inode).or_insert(next),
-            _ => next,
-        };
+        let inode = item.node.shared_inode();
+        let binary = inode.map_or(next, |inode| *inodes.entry(inode).or_insert(next));
         let file = ((*path).clone(), item.from.clone());
         match binaries.get_mut(binary) {
             Some(known) => {

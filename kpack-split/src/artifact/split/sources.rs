@@ -11,7 +11,7 @@ use crate::Error;
 use crate::artifact::databases::Selection;
 use crate::artifact::mark;
 use crate::artifact::names;
-use crate::artifact::rules::{Misplaced, belongs};
+use crate::artifact::rules::misplaced;
 use crate::artifact::tree::{Item, Role, Tree, is_artifact};
 
 /// The directories that an artifact is read from: one, which may be of an earlier split, or all
@@ -52,7 +52,7 @@ impl Trees {
         }
         for (target, tree) in &mut trees.all {
             if let Some(target) = target
-                && let Some((file, reason)) = misplaced(tree, target)
+                && let Some((file, reason)) = misplaced(tree, &Role::Target(target.clone())).next()
             {
                 let text = format!(
                     "it {reason}, and there are several artifacts with this name (expected only what \
@@ -135,17 +135,7 @@ fn detect_already_split(
         return Ok(None);
     }
     let tree = read(path, &mark::databases(path)?)?;
-    let is_split = misplaced(&tree, &target).is_none();
-    Ok(is_split.then_some((target, tree, generic)))
-}
-
-/// What is in the artifact of a target and does not belong there, and why not.
-fn misplaced<'t>(tree: &'t Tree, target: &TargetId) -> Option<(&'t Item, String)> {
     let role = Role::Target(target.clone());
-    tree.entries
-        .values()
-        .find_map(|item| match belongs(&role, item) {
-            Some(Misplaced::Wrong(reason)) => Some((item, reason)),
-            _ => None,
-        })
+    let is_split = misplaced(&tree, &role).next().is_none();
+    Ok(is_split.then_some((target, tree, generic)))
 }
