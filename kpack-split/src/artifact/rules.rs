@@ -174,24 +174,22 @@ impl InstalledContent<'_> {
             let is_link = path.is_symlink().then(|| fs::read_link(path));
             is_link.transpose().map_err(|e| Error::io(path, "read", e))
         };
+        use InstalledContent::{Bytes, Directory, File};
         match (self, other) {
-            (InstalledContent::Directory, InstalledContent::Directory) => Ok(true),
-            (InstalledContent::Directory, _) | (_, InstalledContent::Directory) => Ok(false),
-            (InstalledContent::Bytes(one), InstalledContent::Bytes(other)) => Ok(one == other),
-            (InstalledContent::Bytes(bytes), InstalledContent::File(path, edits))
-            | (InstalledContent::File(path, edits), InstalledContent::Bytes(bytes)) => {
+            (Directory, Directory) => Ok(true),
+            (Bytes(one), Bytes(other)) => Ok(one == other),
+            (Bytes(bytes), File(path, edits)) | (File(path, edits), Bytes(bytes)) => {
                 let failed = |e| Error::io(path, "read", e);
                 let size = fs::symlink_metadata(path).map_err(failed)?.len();
                 let may_be =
                     edits.is_empty() && size == bytes.len() as u64 && link(path)?.is_none();
                 Ok(may_be && fs::read(path).map_err(failed)? == bytes)
             }
-            (InstalledContent::File(one, edits), InstalledContent::File(other, other_edits)) => {
-                match (link(one)?, link(other)?) {
-                    (None, None) => Ok(edits == other_edits && same_bytes(one, other)?),
-                    (one, other) => Ok(one == other),
-                }
-            }
+            (File(one, edits), File(other, other_edits)) => match (link(one)?, link(other)?) {
+                (None, None) => Ok(edits == other_edits && same_bytes(one, other)?),
+                (one, other) => Ok(one == other),
+            },
+            (Directory, _) | (_, Directory) => Ok(false),
         }
     }
 }

@@ -238,11 +238,8 @@ impl<'a> Component<'a> {
             component: self.name.to_owned(),
             group: group.map(|group| group.name.clone()),
             display_name: group.map(|group| group.display_name.clone()),
-            shards: BTreeSet::new(),
-            targets: BTreeSet::new(),
-            files: 0,
-            size: 0,
             output: Output::new(model, self.databases.clone()),
+            ..Artifact::default()
         }
     }
 

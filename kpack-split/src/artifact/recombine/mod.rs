@@ -64,7 +64,7 @@ pub struct Recombination {
 }
 
 /// An artifact to be written.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Artifact {
     /// The name of its directory.
     pub name: String,
