@@ -59,19 +59,6 @@ pub(super) fn verify(
     Ok(())
 }
 
-/// Compares a joined binary with the unsplit original.
-pub(super) fn compare(binary: &Linked, original: &Path, report: &mut Report) -> Result<(), Error> {
-    let differences = differences(binary, original)?;
-    if differences.is_empty() {
-        let text = "its code objects and host code are the original's";
-        report.ok(Subject::CodeObjects, &binary.path, text);
-    }
-    for difference in differences {
-        report.fault(Subject::CodeObjects, &binary.path, difference);
-    }
-    Ok(())
-}
-
 /// The differences between a joined binary and the unsplit original: in host code, and in code objects for
 /// the joined targets.
 ///

@@ -47,12 +47,7 @@ pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) ->
     if !check.is_part {
         check.lists_all(&group)?;
     }
-    if check.faults.is_empty() {
-        report.ok(Subject::Manifest, path, listed);
-    }
-    for text in check.faults {
-        report.fault(Subject::Manifest, path, text);
-    }
+    report.faults_or(Subject::Manifest, path, check.faults, listed);
     Ok(())
 }
 

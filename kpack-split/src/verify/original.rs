@@ -39,7 +39,10 @@ pub(super) fn compare(
         DeviceCode::Fat(FatBinary {
             joined: Some(_), ..
         }) => {
-            return joined::compare(binary, original, report);
+            let differences = joined::differences(binary, original)?;
+            let text = "its code objects and host code are the original's";
+            report.faults_or(Subject::CodeObjects, path, differences, text);
+            return Ok(());
         }
         _ => {
             let text = "is not split, so there is nothing to compare with the original";
@@ -70,7 +73,10 @@ pub(super) fn compare(
         report.note(Subject::HostImage, path, text);
         return Ok(());
     }
-    compare_host(&unsplit, binary, report)
+    let differences = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
+    let text = "all loaded content except device code equals the original's";
+    report.faults_or(Subject::HostImage, path, differences, text);
+    Ok(())
 }
 
 /// The code objects of a split binary, by the positions of its wrappers.
@@ -217,20 +223,4 @@ fn difference(original: &[u8], stored: &[u8]) -> String {
             original.len()
         ),
     }
-}
-
-fn compare_host(original: &Linked, split: &Linked, report: &mut Report) -> Result<(), Error> {
-    let path = &split.path;
-    let differences = elf::compare(&original.image, &split.image).map_err(|e| split.error(e))?;
-    if differences.is_empty() {
-        report.ok(
-            Subject::HostImage,
-            path,
-            "all loaded content except device code equals the original's",
-        );
-    }
-    for difference in differences {
-        report.fault(Subject::HostImage, path, difference);
-    }
-    Ok(())
 }

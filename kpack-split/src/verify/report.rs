@@ -113,6 +113,22 @@ impl Report {
         });
     }
 
+    /// Adds faults, or `holds` if there are none.
+    pub(super) fn faults_or(
+        &mut self,
+        subject: Subject,
+        path: &Path,
+        faults: Vec<String>,
+        holds: impl Into<String>,
+    ) {
+        if faults.is_empty() {
+            self.ok(subject, path, holds);
+        }
+        for text in faults {
+            self.fault(subject, path, text);
+        }
+    }
+
     pub(crate) fn ok(&mut self, subject: Subject, path: &Path, text: impl Into<String>) {
         self.add(Outcome::Ok, subject, path, text);
     }
