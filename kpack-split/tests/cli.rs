@@ -3,15 +3,12 @@
 mod command;
 
 use std::fs;
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
 use command::{command, kpack, said, words};
 use insta::assert_snapshot;
-use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
-use kpack_format::digest::sha256;
-use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code};
 use kpack_tests::tree::Tree;
 
@@ -383,89 +380,4 @@ fn a_name_that_is_not_text_does_not_break_the_report() {
     let output = kpack(&tree, &["verify", "lib", "--json"]);
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(value["checks"].as_array().unwrap().len() > 4, "{output:?}");
-}
-
-/// Clears the screen, returns to the start of the line, begins a new line, writes backwards.
-const TRICKS: &str = "x\u{1b}[2J\u{9b}2J\rforged\nforged: fine\u{202e}\u{2066}y";
-
-/// Names in archives, manifests and markers, and names of files, are chosen by whoever makes them.
-#[test]
-fn names_cannot_play_tricks_on_a_terminal() {
-    let tree = Tree::new();
-    let binary = format!("lib/{TRICKS}.so");
-    library().build(&tree.path(&binary)).unwrap();
-    let target = "gfx1100".parse().unwrap();
-    let spool = Cursor::new(Vec::new());
-    let mut archive = ArchiveWriter::new(spool, TRICKS, &target, Scheme::None);
-    let kernel = format!("{TRICKS}#0");
-    let (_, code_object) = code("gfx1100", "add");
-    let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
-    let encoded = encoder.encode(&code_object, sha256(&code_object)).unwrap();
-    archive.add(&kernel, &encoded).unwrap();
-    let file = fs::File::create_new(tree.path("evil.kpack")).unwrap();
-    archive.finish(file).unwrap();
-    let manifest = Manifest {
-        component_name: TRICKS.to_owned(),
-        prefix: TRICKS.to_owned(),
-        kpack_files: [(
-            TRICKS.to_owned(),
-            KpackFile {
-                architecture: TRICKS.to_owned(),
-                filename: TRICKS.to_owned(),
-                size: 1,
-                kernel_count: 1,
-                checksum: None,
-            },
-        )]
-        .into(),
-        install_hint: None,
-    };
-    fs::write(tree.path("evil.kpm"), manifest.to_bytes()).unwrap();
-
-    let install = ["install", "--prefix", ".", "--module", "vec", &binary];
-    for arguments in [
-        &["show", &binary][..],
-        &[
-            "install",
-            "--prefix",
-            ".",
-            "--module",
-            "vec",
-            "lib/none\u{1b}[2J",
-        ],
-        &install,
-        &install,
-        &["show", &binary],
-        &["show", "evil.kpack"],
-        &["show", "evil.kpm"],
-        &["list", "evil.kpack"],
-        &["list", &binary],
-        &[
-            "extract",
-            "evil.kpack",
-            "--kernel",
-            TRICKS,
-            "--arch",
-            "gfx1100",
-            "-o",
-            "out",
-        ],
-        &["verify", "evil.kpack", "evil.kpm"],
-        &["verify", "--arch", "gfx942", "."],
-        &["report", "--by", "binary", "lib"],
-    ] {
-        let output = kpack(&tree, arguments);
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8(said).unwrap();
-        let trick = |c: &char| *c != '\n' && c.is_control() || "\u{202e}\u{2066}".contains(*c);
-        assert_eq!(said.chars().find(trick), None, "{arguments:?}: {said:?}");
-        let forged = said
-            .lines()
-            .find(|line| line.trim_start().starts_with("forged"));
-        assert_eq!(forged, None, "{arguments:?}: {said}");
-    }
-
-    let list = kpack(&tree, &["list", "--json", "evil.kpack"]);
-    let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
-    assert_eq!(list["kernels"][0]["name"], kernel);
 }
