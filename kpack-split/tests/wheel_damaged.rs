@@ -292,6 +292,22 @@ fn an_offset_that_no_file_has_is_damage() {
 }
 
 #[test]
+fn a_wheel_that_would_fill_the_disk_is_rejected() {
+    let mut bytes = wheel()
+        .member("vec/zeros", vec![0; 100_000])
+        .bytes()
+        .unwrap();
+    // Both the member and the directory say that it is 4 GB.
+    let size = 100_000_u32.to_le_bytes();
+    for at in 0..bytes.len() - 4 {
+        if bytes[at..].starts_with(&size) {
+            bytes[at..at + 4].copy_from_slice(&0xffff_fff0_u32.to_le_bytes());
+        }
+    }
+    rejected(&bytes, "expected at most 1032 times");
+}
+
+#[test]
 fn device_wheels_of_one_name_are_a_usage_error() {
     let tree = Tree::new();
     let fat = wheel().write(&tree.path("dist")).unwrap();

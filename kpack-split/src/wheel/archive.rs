@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::members::{Member, SharedFile, duplicate, member_error, members, zip_error};
+use super::members::{
+    Member, SharedFile, check_room, check_size, duplicate, member_error, members, unpacked,
+    zip_error,
+};
 use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
 use super::record::{self, Digest, Row};
@@ -82,6 +85,7 @@ impl Wheel {
         }
         zip.validate_header_consistency().map_err(failed)?;
         let members = members(path, &zip)?;
+        check_size(path, &members, size.len())?;
         let dist_info = dist_info(path, &name, &members)?;
         let mut wheel = Self {
             path: path.to_owned(),
@@ -258,9 +262,22 @@ impl Wheel {
         faults
     }
 
-    /// Unpacks each member to the path that `to` says, if any, and checks all against RECORD. Returns
-    /// their digests.
+    /// As [`read_all`](Self::read_all); also unpacks each member to the path in `directory` that `to` says.
     pub(super) fn unpack(
+        &self,
+        directory: &Path,
+        to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
+    ) -> Result<Vec<Digest>, Error> {
+        check_room(&self.path, directory, unpacked(&self.members))?;
+        self.read_members(&|member| Some(directory.join(to(member)?)))
+    }
+
+    /// Checks all members against RECORD. Returns their digests.
+    pub(super) fn read_all(&self) -> Result<Vec<Digest>, Error> {
+        self.read_members(&|_| None)
+    }
+
+    fn read_members(
         &self,
         to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
     ) -> Result<Vec<Digest>, Error> {

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use kpack_build::shared::shown;
+use rustix::fs::statvfs;
 use zip::ZipArchive;
 use zip::result::ZipError;
 use zip::unstable::read::ZipIterable;
@@ -21,6 +23,49 @@ pub(super) struct Member {
     pub(super) mode: u32,
     /// Its place in the ZIP directory.
     pub(super) index: usize,
+    /// Its size in bytes, unpacked.
+    pub(super) size: u64,
+}
+
+/// The most bytes that DEFLATE makes of one.
+const MAX_RATIO: u64 = 1032;
+
+/// The size in bytes of all members, unpacked.
+pub(super) fn unpacked(members: &[Member]) -> u64 {
+    let sizes = members.iter().map(|member| member.size);
+    sizes.fold(0, u64::saturating_add)
+}
+
+/// Refuses an archive of `size` bytes whose members share their compressed bytes: however small it is, it
+/// could fill any disk.
+pub(super) fn check_size(path: &Path, members: &[Member], size: u64) -> Result<(), Error> {
+    let unpacked = unpacked(members);
+    if unpacked <= size.saturating_mul(MAX_RATIO) {
+        return Ok(());
+    }
+    let text = format!(
+        "its members are {unpacked} bytes, unpacked (expected at most {MAX_RATIO} times the {size} bytes of the file, as ZIP compresses); do not unpack it"
+    );
+    Err(Error::refused(path, text))
+}
+
+/// Checks that `bytes` more fit on the file system of `directory`.
+pub(super) fn check_room(path: &Path, directory: &Path, bytes: u64) -> Result<(), Error> {
+    let system = statvfs(directory).map_err(|e| Error::io(directory, "examine", e.into()))?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    // Some file systems do not say how large they are.
+    if system.f_blocks == 0 || bytes <= free {
+        return Ok(());
+    }
+    let text = format!(
+        "it needs {bytes} bytes in {}, and {free} are free; free some space",
+        shown(directory)
+    );
+    Err(Error::io(
+        path,
+        "unpack",
+        io::Error::new(ErrorKind::StorageFull, text),
+    ))
 }
 
 /// An error in a member.
@@ -102,6 +147,7 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
             name: name.to_owned(),
             mode: mode.filter(|mode| *mode != 0).unwrap_or(0o644),
             index,
+            size: entry.size(),
         });
     }
     Ok(members)
@@ -147,5 +193,22 @@ impl Seek for SharedFile {
         };
         self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_not_unpacked() {
+        let (wheel, directory) = (Path::new("vec.whl"), std::env::temp_dir());
+        check_room(wheel, &directory, 1).unwrap();
+        let error = check_room(wheel, &directory, u64::MAX).unwrap_err();
+        let text = error.in_one_line();
+        assert!(
+            text.starts_with("cannot unpack vec.whl: it needs"),
+            "{text}"
+        );
     }
 }

@@ -61,7 +61,7 @@ impl<'a> SplitWheel<'a> {
         let scratch = scratch.canonicalize();
         let scratch = scratch.map_err(|e| Error::io(&options.output_dir, "open", e))?;
         let (tree, elsewhere) = (scratch.join("site"), scratch.join("elsewhere"));
-        let digests = wheel.unpack(&|member| match wheel.place(member) {
+        let digests = wheel.unpack(&scratch, &|member| match wheel.place(member) {
             Place::Elsewhere => Some(elsewhere.join(&member.name)),
             Place::Site(_, path) => Some(tree.join(path)),
         })?;

@@ -89,7 +89,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
 fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
     let read = Wheel::open(path).and_then(|wheel| {
         wheel.pins()?;
-        let digests = wheel.unpack(&|_| None)?;
+        let digests = wheel.read_all()?;
         Ok((wheel, digests.len()))
     });
     match read {
@@ -177,10 +177,12 @@ fn overlay(
         return Ok(());
     }
     for wheel in wheels {
-        wheel.unpack(&|member| Some(tree.join(in_site(wheel, member)?)))?;
+        wheel.unpack(scratch, &|member| Some(tree.join(in_site(wheel, member)?)))?;
     }
     if let Some(fat) = fat {
-        fat.unpack(&|member| Some(original.join(in_site(fat, member)?)))?;
+        fat.unpack(scratch, &|member| {
+            Some(original.join(in_site(fat, member)?))
+        })?;
     }
     for directory in [&tree, &original] {
         fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
