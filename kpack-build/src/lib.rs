@@ -22,11 +22,11 @@ mod interrupt;
 pub mod object_file;
 mod parallel;
 pub mod report;
+#[doc(hidden)]
 pub mod shared;
 mod split;
 mod store;
 
 pub use error::Error;
 pub use hip::{Hip, Library};
-pub use object_file as object;
 pub use split::Storage;

@@ -1,5 +1,6 @@
 //! Development tasks: `cargo xtask <task>`.
 
+mod api;
 mod bench;
 mod bootstrap;
 mod corpus;
@@ -56,6 +57,12 @@ enum Task {
     Bench(bench::Options),
     /// Kill and disturb kpack at each system call that writes, and check what it leaves.
     Faults(faults::Options),
+    /// Compare the public API of the library crates with the listings in their directories.
+    Api {
+        /// Write the listings again.
+        #[arg(long)]
+        update: bool,
+    },
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
     /// Load kernels in many threads at once, under ThreadSanitizer.
@@ -98,6 +105,7 @@ fn run() -> Result<()> {
         Task::Corpus { sizes: true } => corpus_sizes::run(),
         Task::Bench(options) => bench::run(&options),
         Task::Faults(options) => faults::run(&options),
+        Task::Api { update } => api::run(update),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Package { check } => package::run(check),

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::input::{plain, read_text};
 
 /// The name of the file.
-pub const FILE_NAME: &str = "artifact_manifest.txt";
+pub(crate) const FILE_NAME: &str = "artifact_manifest.txt";
 
 /// The prefixes that the artifact directory lists, such as `math-libs/BLAS/rocBLAS/stage`, in the
 /// order of the file, each once, with `/`. Empty lines are skipped.
@@ -20,7 +20,7 @@ pub const FILE_NAME: &str = "artifact_manifest.txt";
 /// # Errors
 /// [`Error::Io`] where the file cannot be read; [`Error::Refused`], with the line, for a prefix
 /// that is not a path within the artifact directory, or that is within another one.
-pub fn read(artifact: &Path) -> Result<Vec<String>, Error> {
+pub(crate) fn read(artifact: &Path) -> Result<Vec<String>, Error> {
     let path = artifact.join(FILE_NAME);
     let mut prefixes: Vec<String> = Vec::new();
     for (index, line) in read_text(&path)?.lines().enumerate() {
@@ -84,7 +84,7 @@ pub(crate) fn directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>
 }
 
 /// The text of the file that lists `prefixes`.
-pub fn to_text<T: AsRef<str>>(prefixes: impl IntoIterator<Item = T>) -> String {
+pub(crate) fn to_text<T: AsRef<str>>(prefixes: impl IntoIterator<Item = T>) -> String {
     prefixes
         .into_iter()
         .map(|prefix| format!("{}\n", prefix.as_ref()))
@@ -121,7 +121,7 @@ fn is_of_artifact(within: &Path) -> bool {
 
 /// The module that a prefix holds: the directory above `stage`, or the last one where there is no
 /// `stage`, in lower case. `math-libs/BLAS/rocBLAS/stage` is `rocblas`.
-pub fn module(prefix: &str) -> String {
+pub(crate) fn module(prefix: &str) -> String {
     let parts: Vec<&str> = prefix.split('/').collect();
     let stage = parts.iter().rposition(|part| *part == "stage");
     let name = match stage {

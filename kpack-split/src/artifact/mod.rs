@@ -1,6 +1,6 @@
 //! Artifact directories: the output of a build system, and the input of a packager.
 //!
-//! An artifact directory lists its prefixes in `artifact_manifest.txt` ([`manifest_txt`]). [`classify`]
+//! An artifact directory lists its prefixes in `artifact_manifest.txt`. [`classify`]
 //! finds out what is in a prefix, by the kernel databases of [`databases`] among other things.
 //! [`split`] makes a generic artifact and one for each target; [`recombine`] merges those of several
 //! machines. Both plan each artifact as an `output`, which `stage` writes and publishes.
@@ -16,10 +16,10 @@ mod entry;
 mod foreign;
 pub(crate) mod kernel_cache;
 mod layout;
-pub mod manifest_txt;
+pub(crate) mod manifest_txt;
 pub(crate) mod mark;
 mod moved;
-pub mod names;
+pub(crate) mod names;
 mod output;
 pub mod packaging;
 pub(crate) mod pairs;
@@ -28,6 +28,6 @@ pub(crate) mod rules;
 pub(crate) mod shared;
 pub mod split;
 pub(crate) mod stage;
-pub mod target_name;
+pub(crate) mod target_name;
 pub(crate) mod tree;
 mod writer;

@@ -5,11 +5,11 @@ use kpack_format::TargetId;
 use super::target_name::family;
 
 /// The suffix of generic artifacts.
-pub const GENERIC: &str = "generic";
+pub(crate) const GENERIC: &str = "generic";
 
 /// The component and the target of the artifact directory called `name`. The generic artifact
 /// (`blas_lib_generic`) has no target. `None` for a name that says neither.
-pub fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
+pub(crate) fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
     // A family's name may have a `_` (gfx12_0).
     let mut splits = name.match_indices('_');
     splits.find_map(|(at, _)| {
@@ -32,7 +32,7 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
 
 /// The GPU target `text`, in its usual form, or the family of that name. Only processors and SPIR-V are
 /// targets: groups have names, too.
-pub fn target(text: &str) -> Option<TargetId> {
+pub(crate) fn target(text: &str) -> Option<TargetId> {
     family(text).or_else(|| {
         let target: TargetId = text.parse().ok()?;
         let processor = target.processor();

@@ -5,7 +5,7 @@ use kpack_format::{FAMILIES, TargetId};
 
 /// Parses a whole name as a target, such as a directory's: `gfx1100`, `gfx90a-xnack+`,
 /// `gfx942_20cu`, `amd-gfx11xx`.
-pub fn of_directory(name: &str) -> Option<TargetId> {
+pub(crate) fn of_directory(name: &str) -> Option<TargetId> {
     let name = name.strip_prefix("amd-").unwrap_or(name);
     if !name.starts_with("gfx") {
         return None;
@@ -16,7 +16,7 @@ pub fn of_directory(name: &str) -> Option<TargetId> {
 
 /// The distinct targets in a file name, in order. Before and after a target there is no letter or
 /// digit.
-pub fn in_file_name(name: &str) -> Vec<TargetId> {
+pub(crate) fn in_file_name(name: &str) -> Vec<TargetId> {
     let mut found: Vec<TargetId> = Vec::new();
     for (start, _) in name.match_indices("gfx") {
         if let Some((target, _)) = at_boundary(name, start).and_then(parse)
@@ -30,7 +30,7 @@ pub fn in_file_name(name: &str) -> Vec<TargetId> {
 
 /// The target that a file of MIOpen's begins with. The number of compute units may follow without
 /// anything between (`gfx90a68` is gfx90a with 0x68 of them), so what is a processor has to be known.
-pub fn leading(name: &str) -> Option<TargetId> {
+pub(crate) fn leading(name: &str) -> Option<TargetId> {
     let target = parse(name).map(|(target, _)| target);
     let is_known = |target: &&TargetId| processors().any(|known| known == target.processor());
     if let Some(target) = target.as_ref().filter(is_known) {
@@ -48,7 +48,7 @@ pub fn leading(name: &str) -> Option<TargetId> {
 }
 
 /// Whether a name has `gfx` and a digit in it where a target could be.
-pub fn looks_specific(name: &str) -> bool {
+pub(crate) fn looks_specific(name: &str) -> bool {
     let mut starts = name.match_indices("gfx").map(|(start, _)| start);
     starts.any(|start| {
         at_boundary(name, start)
@@ -60,7 +60,7 @@ pub fn looks_specific(name: &str) -> bool {
 /// Whether a file may have code for `own` where its name says `said`: the processors are equal, `x`
 /// in the name standing for any digit (`gfx11xx`), and no feature has different signs. A name that
 /// says less than the code is no contradiction: `gfx906` was the name of code for `gfx906:xnack-`.
-pub fn agrees(said: &TargetId, own: &TargetId) -> bool {
+pub(crate) fn agrees(said: &TargetId, own: &TargetId) -> bool {
     said.covers(own)
         && said.features().all(|(name, on)| {
             let mut same = own.features().filter(|(other, _)| *other == name);
@@ -81,7 +81,7 @@ pub(super) fn only<T>(targets: impl IntoIterator<Item = T>) -> Option<T> {
 
 /// The target in a name that CMake made a word of: `gfx950_xnackp` is gfx950:xnack+, where `:` and `-`
 /// became `_`, and `+` became `p`.
-pub fn of_word(word: &str) -> Option<TargetId> {
+pub(crate) fn of_word(word: &str) -> Option<TargetId> {
     let start = ["_sramecc", "_xnack"].into_iter();
     let start = start.filter_map(|feature| word.find(feature)).min();
     let (processor, features) = word.split_at(start.unwrap_or(word.len()));
@@ -101,7 +101,7 @@ pub fn of_word(word: &str) -> Option<TargetId> {
 }
 
 /// The family of either name: gfx11 is also `gfx11xx`.
-pub fn family(name: &str) -> Option<TargetId> {
+pub(crate) fn family(name: &str) -> Option<TargetId> {
     let is_named = |(family, pattern): &&(&str, &str)| [*family, *pattern].contains(&name);
     let (family, _) = FAMILIES.iter().find(is_named)?;
     TargetId::family(family)

@@ -1,0 +1,80 @@
+//! `cargo xtask api`: the public API of the library crates, compared with the listing beside each.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use public_api::Builder;
+use xshell::{Shell, cmd};
+
+use crate::{process, repository};
+
+/// The packages, and the names of their libraries.
+const CRATES: [(&str, &str); 4] = [
+    ("kpack-format", "kpack_format"),
+    ("kpack-build", "kpack_build"),
+    ("kpack-runtime", "rocm_kpack"),
+    ("kpack-split", "kpack_split"),
+];
+
+/// Rustdoc, which writes JSON only where unstable options are allowed. If that were set for cargo, too,
+/// dependencies would be compiled again.
+const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
+
+/// Compares the listings, or with `update` writes them again.
+///
+/// # Errors
+/// The public API of a crate changed.
+pub(crate) fn run(update: bool) -> Result<()> {
+    let shell = repository::shell()?;
+    let rustdoc = repository::target_directory().join("rustdoc-json");
+    shell.write_file(&rustdoc, RUSTDOC)?;
+    cmd!(shell, "chmod +x {rustdoc}").quiet().run()?;
+    let mut changed = Vec::new();
+    for (package, library) in CRATES {
+        process::step(&format!("Listing the public API of {package}"));
+        let found = list(&shell, &rustdoc, package, library)?;
+        let path = repository::root().join(package).join("public-api.txt");
+        if update {
+            fs::write(&path, found).with_context(|| path.display().to_string())?;
+        } else if !is_same(&path, &found)? {
+            changed.push(package);
+        }
+    }
+    ensure!(
+        changed.is_empty(),
+        "the public API of {} changed; if you mean it, run `cargo xtask api --update`, and add a line to CHANGELOG.md",
+        changed.join(" and ")
+    );
+    Ok(())
+}
+
+/// The public items of a crate, one a line, without what the compiler derives.
+fn list(shell: &Shell, rustdoc: &Path, package: &str, library: &str) -> Result<String> {
+    cmd!(
+        shell,
+        "cargo rustdoc --quiet --locked --package {package} --lib -- -Zunstable-options --output-format json"
+    )
+    .env("RUSTDOC", rustdoc)
+    .run()?;
+    let json = repository::target_directory().join(format!("doc/{library}.json"));
+    let api = Builder::from_rustdoc_json(&json)
+        .omit_blanket_impls(true)
+        .omit_auto_trait_impls(true)
+        .omit_auto_derived_impls(true)
+        .build()
+        .with_context(|| format!("{}: another format than that of Rust 1.95", json.display()))?;
+    Ok(api.to_string())
+}
+
+/// Whether the file has this listing; prints the lines that differ.
+fn is_same(path: &Path, found: &str) -> Result<bool> {
+    let expected = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let (old, new): (BTreeSet<_>, BTreeSet<_>) =
+        (expected.lines().collect(), found.lines().collect());
+    for (sign, lines) in [('-', old.difference(&new)), ('+', new.difference(&old))] {
+        lines.for_each(|line| println!("{sign} {line}"));
+    }
+    Ok(old == new)
+}
