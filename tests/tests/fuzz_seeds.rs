@@ -15,21 +15,12 @@ use std::process::Command;
 
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
+use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
+use kpack_format::tensile::Library;
 use kpack_split::install::{Options, install};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, bundle, code_object, library_file};
 use kpack_tests::tree::Tree;
-
-type Target = (&'static str, fn(&[u8]));
-
-const TARGETS: [Target; 6] = [
-    ("archive", fuzz::archive),
-    ("toc", fuzz::toc),
-    ("marker", fuzz::marker),
-    ("bundle", fuzz::bundle),
-    ("linked", fuzz::linked),
-    ("object", fuzz::object),
-];
 
 fn directory(target: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -61,8 +52,11 @@ fn without(bytes: &[u8], key: &str) -> Vec<u8> {
     bytes
 }
 
-/// Target, name and bytes of each seed that this test writes.
-fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
+/// Target, name and bytes.
+type Seed = (&'static str, String, Vec<u8>);
+
+/// The seeds that this test writes.
+fn seeds() -> Vec<Seed> {
     let kernels: [(&str, &[u8]); 3] = [
         ("lib/libvec.so#0", b"one"),
         ("lib/libvec.so#1", &[7; 2000]),
@@ -162,7 +156,8 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         .flag("-s")
         .wrapper(Storage::Plain, [("gfx1100", code)]);
     small.build(&library).unwrap();
-    add("linked", "fat", &fs::read(&library).unwrap());
+    let fat = fs::read(&library).unwrap();
+    add("linked", "fat", &fat);
     install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
     add("linked", "split", &fs::read(&library).unwrap());
 
@@ -190,12 +185,113 @@ fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
         "merged",
         &run("ld", &["-o", "merged.o", "-r", "vec.o"]),
     );
+    seeds.extend(of_databases());
+    seeds.extend(of_lists(&fat, &entries[0].1));
     seeds
+}
+
+/// A list of files, as `fuzz/src/trees.rs` reads it.
+fn list(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let file = |(path, bytes): &(&str, &[u8])| [format!("--- {path}\n").as_bytes(), bytes].concat();
+    Vec::from_iter(files.iter().map(file)).join(&b"\n"[..])
+}
+
+/// Manifests, maps of kernel databases, and packaging configurations.
+fn of_databases() -> Vec<Seed> {
+    let file = |target: &str, checksum| KpackFile {
+        architecture: target.to_owned(),
+        filename: format!("vec_lib_{target}.kpack"),
+        size: 4096,
+        kernel_count: 3,
+        checksum,
+    };
+    let files = [("gfx1100", None), ("gfx90a:xnack+", Some([7; 32]))];
+    let manifest = Manifest {
+        component_name: "vec_lib".to_owned(),
+        prefix: "lib".to_owned(),
+        kpack_files: files
+            .map(|(target, sum)| (target.to_owned(), file(target, sum)))
+            .into(),
+        install_hint: Some("apt install vec-@GFXARCH@".to_owned()),
+    };
+    let map = b"\x83\xa6gfx942\x91\x81\xa7co_path\xafextop_gfx942.co\xa7gfx1100\x90\x05\xcb\0\0\0\0\0\0\0\0";
+    let library = library_file("gfx942", &["Kernels_gfx942", "Kernels_gfx942-hsaco.co"]).unwrap();
+    let seed = |target, name: &str, bytes: &[u8]| (target, name.to_owned(), bytes.to_vec());
+    vec![
+        seed("manifest", "two_targets", &manifest.to_bytes()),
+        seed("map", "by_target", map),
+        seed("map", "library", &library),
+        seed("packaging", "groups", CONFIGURATION.as_bytes()),
+        seed("packaging", "least", LEAST.as_bytes()),
+    ]
+}
+
+const LEAST: &str =
+    r#"{"primary_shard": "one", "architecture_groups": {"all": {"architectures": ["gfx1100"]}}}"#;
+const CONFIGURATION: &str = r#"{
+  "primary_shard": "one",
+  "architecture_groups": {
+    "gfx110X": {"display_name": "Radeon \u2026", "architectures": ["gfx1100", "gfx1101"]},
+    "instinct": {"architectures": ["gfx90a:xnack+"]}
+  },
+  "component_overrides": {"blas_lib": {"architecture_groups": ["gfx110X"]}},
+  "validation": {"error_on_missing_architecture": false}
+}
+"#;
+
+/// Artifacts and wheels.
+fn of_lists(fat: &[u8], code: &[u8]) -> Vec<Seed> {
+    let library = library_file("gfx1100", &["Kernels_gfx1100"]).unwrap();
+    let artifact = |rest: &str| format!("blas_lib/math-libs/rocBLAS/stage/lib/{rest}");
+    let files = [
+        (
+            "blas_lib/artifact_manifest.txt".to_owned(),
+            &b"math-libs/rocBLAS/stage\n"[..],
+        ),
+        (artifact("librocblas.so"), fat),
+        (artifact("rocblas/library/Kernels_gfx1100.co"), code),
+        (
+            artifact("rocblas/library/TensileLibrary_gfx1100.dat"),
+            &library,
+        ),
+        (
+            artifact("rocblas/library/TensileLibrary_fallback.dat"),
+            b"\x80",
+        ),
+        (
+            artifact("hipblaslt/library/hipblasltExtOpLibrary.dat"),
+            b"\x81\xa7gfx1100\x90",
+        ),
+        ("config.json".to_owned(), LEAST.as_bytes()),
+    ];
+    let tree = files.iter().map(|(path, bytes)| (path.as_str(), *bytes));
+    let record = "vec/__init__.py,,\nvec/_vec.so,,\nvec-1.0.dist-info/METADATA,,\nvec-1.0.dist-info/WHEEL,,\nvec-1.0.dist-info/RECORD,,\n";
+    let wheel: [(&str, &[u8]); 5] = [
+        ("vec/__init__.py", b"answer = 42\n"),
+        ("vec/_vec.so", fat),
+        (
+            "vec-1.0.dist-info/METADATA",
+            b"Metadata-Version: 2.1\nName: vec\nVersion: 1.0\nRequires-Dist: numpy (>=1.0) ; extra == 'test'\nProvides-Extra: test\n\nText\n",
+        ),
+        (
+            "vec-1.0.dist-info/WHEEL",
+            b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-manylinux_2_28_x86_64\n",
+        ),
+        ("vec-1.0.dist-info/RECORD", record.as_bytes()),
+    ];
+    let packed = Wheel::new("vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
+    let packed = packed.member("vec/_vec.so", fat).bytes().unwrap();
+    let seed = |target, name: &str, bytes: Vec<u8>| (target, name.to_owned(), bytes);
+    vec![
+        seed("tree", "artifact", list(&Vec::from_iter(tree))),
+        seed("wheel", "members", list(&wheel)),
+        seed("wheel", "packed", packed),
+    ]
 }
 
 #[test]
 fn every_seed_holds() {
-    for (target, holds) in TARGETS {
+    for (target, holds) in fuzz::TARGETS {
         let directory = directory(target);
         if std::env::var_os("KPACK_WRITE_SEEDS").is_some() {
             fs::create_dir_all(&directory).unwrap();
@@ -224,6 +320,11 @@ fn whole_seeds_are_read() {
             "archive" if name != "cut_off" => fuzz::opens(&bytes),
             "toc" if name.starts_with("zstd") => fuzz::opens(&fuzz::with_toc(&bytes)),
             "marker" => Marker::read(&bytes).is_ok(),
+            "manifest" => Manifest::read(&bytes).is_ok(),
+            "map" => Library::read(&bytes).is_ok(),
+            "packaging" => fuzz::packaging(&bytes),
+            "tree" => fuzz::tree(&bytes),
+            "wheel" => fuzz::wheel(&bytes),
             _ => continue,
         };
         assert!(whole, "{target}/{name}");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use public_api::Builder;
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use crate::{process, repository};
 
@@ -27,14 +27,13 @@ const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
 /// # Errors
 /// The public API of a crate changed.
 pub(crate) fn run(update: bool) -> Result<()> {
-    let shell = repository::shell()?;
     let rustdoc = repository::target_directory().join("rustdoc-json");
-    shell.write_file(&rustdoc, RUSTDOC)?;
-    cmd!(shell, "chmod +x {rustdoc}").quiet().run()?;
+    fs::write(&rustdoc, RUSTDOC)?;
+    cmd!(process::shell(), "chmod +x {rustdoc}").quiet().run()?;
     let mut changed = Vec::new();
     for (package, library) in CRATES {
         process::step(&format!("Listing the public API of {package}"));
-        let found = list(&shell, &rustdoc, package, library)?;
+        let found = list(&rustdoc, package, library)?;
         let path = repository::root().join(package).join("public-api.txt");
         if update {
             fs::write(&path, found).with_context(|| path.display().to_string())?;
@@ -51,9 +50,9 @@ pub(crate) fn run(update: bool) -> Result<()> {
 }
 
 /// The public items of a crate, one a line, without what the compiler derives.
-fn list(shell: &Shell, rustdoc: &Path, package: &str, library: &str) -> Result<String> {
+fn list(rustdoc: &Path, package: &str, library: &str) -> Result<String> {
     cmd!(
-        shell,
+        process::shell(),
         "cargo rustdoc --quiet --locked --package {package} --lib -- -Zunstable-options --output-format json"
     )
     .env("RUSTDOC", rustdoc)

@@ -10,6 +10,7 @@ mod dependencies;
 mod dist;
 mod e2e;
 mod faults;
+mod fuzz;
 mod package;
 mod process;
 mod repository;
@@ -63,6 +64,8 @@ enum Task {
         #[arg(long)]
         update: bool,
     },
+    /// Feed damaged files to the readers of all formats, watched by AddressSanitizer.
+    Fuzz(fuzz::Options),
     /// Install the tools that the other tasks need, with apt-get (as root, or through sudo).
     Bootstrap,
     /// Load kernels in many threads at once, under ThreadSanitizer.
@@ -106,6 +109,7 @@ fn run() -> Result<()> {
         Task::Bench(options) => bench::run(&options),
         Task::Faults(options) => faults::run(&options),
         Task::Api { update } => api::run(update),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::Bootstrap => bootstrap::install_missing(),
         Task::ThreadSanitizer => thread_sanitizer::run(),
         Task::Package { check } => package::run(check),

@@ -1,10 +1,11 @@
 //! Where things are in this repository.
 
 use std::env;
+use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use xshell::cmd;
 
 use crate::process;
@@ -32,14 +33,28 @@ pub(crate) fn empty_directory(name: &str) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// The files of a directory with an extension, sorted.
-pub(crate) fn files_with_extension(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+/// This machine as a target for rustc: with a target, flags for sanitizers do not reach build scripts.
+pub(crate) fn sanitizer_target() -> Result<String> {
+    match ARCH {
+        "x86_64" | "aarch64" => Ok(format!("{ARCH}-unknown-linux-gnu")),
+        other => bail!("sanitizers are not set up for {other}"),
+    }
+}
+
+/// The files of a directory, sorted.
+pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let mut files: Vec<PathBuf> = entries
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<_>>()?;
-    files.retain(|path| path.extension().is_some_and(|found| found == extension));
     files.sort();
+    Ok(files)
+}
+
+/// The files of a directory with an extension, sorted.
+pub(crate) fn files_with_extension(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
+    let mut files = files(directory)?;
+    files.retain(|path| path.extension().is_some_and(|found| found == extension));
     Ok(files)
 }
 

@@ -1,11 +1,10 @@
 //! `cargo xtask thread-sanitizer`: eight threads load from one archive and one cache, watched by
 //! ThreadSanitizer.
 
-use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use xshell::cmd;
 
@@ -64,10 +63,7 @@ pub(crate) fn run() -> Result<()> {
 /// The loader as a static library, with its own code and zstd's instrumented.
 fn build_loader(clang: &Path, work: &Path) -> Result<PathBuf> {
     process::step("Building the loader for ThreadSanitizer");
-    let target = match ARCH {
-        "x86_64" | "aarch64" => format!("{ARCH}-unknown-linux-gnu"),
-        other => bail!("ThreadSanitizer is not set up for {other}"),
-    };
+    let target = repository::sanitizer_target()?;
     let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
     cmd!(process::shell(),
         "cargo build --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib"

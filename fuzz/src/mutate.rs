@@ -1,0 +1,81 @@
+//! Changes single fields of ELF files: a change of any byte is most often one of code or padding.
+
+/// The largest table whose every field is as likely as another's.
+const MAX_TABLE: usize = 1 << 16;
+
+/// Numbers that depend on the seed alone.
+struct Numbers(u64);
+
+impl Numbers {
+    /// One below `end`.
+    fn below(&mut self, end: usize) -> usize {
+        let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = next.wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end.max(1)
+    }
+}
+
+/// A table of records in the file: where it begins, and its size in bytes.
+type Table = (usize, usize);
+
+/// Changes a field of the header, of a table of headers, or of a section that has pointers. `None`
+/// where bytes should be changed instead: in half of the cases, and where it is no ELF file.
+pub(crate) fn elf(bytes: &mut [u8], seed: u32) -> Option<()> {
+    let mut numbers = Numbers(u64::from(seed) << 1 | 1);
+    if numbers.below(2) == 0 || !bytes.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let tables = tables(bytes)?;
+    let (at, size) = tables[numbers.below(tables.len())];
+    let width = [8, 4, 2][numbers.below(3)];
+    let field = at + numbers.below(size / width) * width;
+    let other = at + numbers.below(size / width) * width;
+    let old = number(bytes, field, width)?;
+    let value = match numbers.below(7) {
+        0 => 0,
+        1 => u64::MAX >> numbers.below(64),
+        2 => 1 << numbers.below(64),
+        3 => bytes.len() as u64,
+        4 => number(bytes, other, width)?,
+        5 => old.wrapping_add([1, 8, 24, 0x1000][numbers.below(4)]),
+        _ => old.wrapping_sub([1, 8, 24, 0x1000][numbers.below(4)]),
+    };
+    bytes[field..field + width].copy_from_slice(&value.to_le_bytes()[..width]);
+    Some(())
+}
+
+/// The header, the tables of headers, and each section with symbols, relocations, dynamic entries or
+/// initialised data.
+fn tables(bytes: &[u8]) -> Option<Vec<Table>> {
+    let field = |at, width| number(bytes, at, width).map(|number| number as usize);
+    let (program, sections) = (field(32, 8)?, field(40, 8)?);
+    let counted = |at, size: usize, count: usize| (at, size.saturating_mul(count));
+    let mut tables = vec![
+        (16, 48),
+        counted(program, field(54, 2)?, field(56, 2)?),
+        counted(sections, field(58, 2)?, field(60, 2)?),
+    ];
+    for section in 0..field(60, 2)?.min(100) {
+        let at = sections.checked_add(64 * section)?;
+        let Some(kind) = field(at.checked_add(4)?, 4) else {
+            break;
+        };
+        // PROGBITS, SYMTAB, RELA, DYNAMIC, DYNSYM, RELR.
+        if matches!(kind, 1 | 2 | 4 | 6 | 11 | 19) {
+            tables.push((field(at + 24, 8)?, field(at + 32, 8)?));
+        }
+    }
+    let is_there = |(at, size): &Table| {
+        let end = at.checked_add(*size);
+        (8..=MAX_TABLE).contains(size) && end.is_some_and(|end| end <= bytes.len())
+    };
+    tables.retain(is_there);
+    Some(tables)
+}
+
+/// The number in `width` bytes.
+fn number(bytes: &[u8], at: usize, width: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at.checked_add(width)?)?;
+    let bytes = bytes.iter().rev();
+    Some(bytes.fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}

@@ -1,0 +1,166 @@
+//! Directory trees, and wheels.
+//!
+//! The input of these targets is a list of files: each begins with a line `--- PATH`, and ends where
+//! the next one begins. So a change of the bytes is a change of one file.
+
+use std::fs;
+use std::io::{Cursor, ErrorKind, Write};
+use std::path::{Component, Path, PathBuf};
+
+use kpack_split::artifact::packaging::Configuration;
+use kpack_split::artifact::recombine::{self, plan};
+use kpack_split::artifact::split::{self, Unknown};
+use kpack_split::{Error, verify, wheel};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+const SEPARATOR: &[u8] = b"\n--- ";
+
+/// The files of a list: path and content.
+fn files(bytes: &[u8]) -> Vec<(String, &[u8])> {
+    let bytes = bytes.strip_prefix(&SEPARATOR[1..]).unwrap_or(bytes);
+    let mut files = Vec::new();
+    let mut rest = Some(bytes);
+    while let Some(bytes) = rest {
+        let end = bytes
+            .windows(SEPARATOR.len())
+            .position(|at| at == SEPARATOR);
+        let file = &bytes[..end.unwrap_or(bytes.len())];
+        rest = end.map(|end| &bytes[end + SEPARATOR.len()..]);
+        let line = file.iter().position(|byte| *byte == b'\n');
+        let (path, content) = file.split_at(line.unwrap_or(file.len()));
+        let path = String::from_utf8_lossy(path).into_owned();
+        files.push((path, content.get(1..).unwrap_or_default()));
+    }
+    files
+}
+
+/// A packaging configuration. Whether it is read.
+///
+/// # Panics
+/// Where it has more than there are bytes.
+pub fn packaging(bytes: &[u8]) -> bool {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(bytes).expect("a temporary file");
+    let Ok(configuration) = Configuration::read(file.path()) else {
+        return false;
+    };
+    for name in configuration.overrides.keys() {
+        assert!(configuration.groups_of(name).len() <= bytes.len());
+    }
+    assert!(configuration.unknown_keys().count() <= bytes.len());
+    true
+}
+
+/// The shard of an artifact tree, which is split, and a packaging configuration, `config.json`, by which
+/// that is recombined. Whether it is.
+///
+/// # Panics
+/// Where what was written is not read, or something appears that should not.
+pub fn tree(bytes: &[u8]) -> bool {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir(at("blas_lib")).expect("a temporary directory");
+    for (path, content) in files(bytes) {
+        write(&at(""), Path::new(&path), content);
+    }
+    let (shards, out) = (at("shards"), at("out"));
+    let options = split::Options {
+        unknown: Unknown::Move,
+        ..split::Options::new(at("blas_lib"), shards.join("one"), "blas_lib")
+    };
+    if not_io(split::split(&options, &())).is_none() {
+        assert!(!at("shards/one/blas_lib_generic").exists());
+        return false;
+    }
+    let check = |path: PathBuf| {
+        let report = verify::verify(&[path], &verify::Options::default(), &mut |_, _, _| {});
+        not_io(report).expect("what was written is read");
+    };
+    check(shards.join("one"));
+    let Ok(configuration) = Configuration::read(&at("config.json")) else {
+        return false;
+    };
+    let options = recombine::Options {
+        shards_dir: shards,
+        configuration,
+        output_dir: out.clone(),
+        components: Vec::new(),
+        jobs: std::num::NonZeroUsize::MIN,
+    };
+    let Some(recombined) = not_io(plan(&options, &|_, _| {})) else {
+        return false;
+    };
+    let is_there = not_io(recombined.apply(&options, &())).is_some() && out.exists();
+    if is_there {
+        check(out);
+    }
+    is_there
+}
+
+/// Writes a file below `root`, where its path allows it.
+fn write(root: &Path, path: &Path, content: &[u8]) {
+    let is_name = |part: Component<'_>| matches!(part, Component::Normal(_));
+    if path.components().all(is_name) {
+        let path = root.join(path);
+        let _ = fs::create_dir_all(path.parent().expect("it is below the root"));
+        let _ = fs::write(path, content);
+    }
+}
+
+/// A wheel, packed from its members unless the bytes are a ZIP archive; what is not rejected is split and
+/// verified. Whether it is.
+///
+/// # Panics
+/// Where an error leaves something behind, or what was written does not verify.
+pub fn wheel(bytes: &[u8]) -> bool {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let fat = directory
+        .path()
+        .join("vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
+    let zip = match bytes.starts_with(b"PK") {
+        true => Some(bytes.to_vec()),
+        false => zipped(&files(bytes)),
+    };
+    let Some(zip) = zip else { return false };
+    fs::write(&fat, zip).expect("a temporary file");
+    let out = directory.path().join("out");
+    let _ = wheel::describe(std::slice::from_ref(&fat));
+    let _ = wheel::verify(std::slice::from_ref(&fat), &wheel::VerifyOptions::default());
+    let Some(report) = not_io(wheel::split(&wheel::Options::new([&fat], &out), &())) else {
+        assert!(!out.exists(), "an error leaves nothing");
+        return false;
+    };
+    let written: Vec<PathBuf> = report.wheels.into_iter().map(|wheel| wheel.path).collect();
+    let report = wheel::verify(&written, &wheel::VerifyOptions::default());
+    let report = report.expect("what was written is read");
+    assert_eq!(
+        report.count(verify::Outcome::Fault),
+        0,
+        "{:?}",
+        report.checks
+    );
+    true
+}
+
+fn zipped(files: &[(String, &[u8])]) -> Option<Vec<u8>> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+    for (path, content) in files {
+        zip.start_file(path, options).ok()?;
+        zip.write_all(content).ok()?;
+    }
+    Some(zip.finish().ok()?.into_inner())
+}
+
+/// The result; `None` for a refusal.
+///
+/// # Panics
+/// For an error of the system, which no content of a file must cause, but a name that is too long.
+fn not_io<T>(result: Result<T, Error>) -> Option<T> {
+    match result {
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::InvalidFilename => None,
+        Err(error @ Error::Io { .. }) => panic!("{}", error.in_one_line()),
+        result => result.ok(),
+    }
+}
