@@ -103,15 +103,15 @@ impl Trace {
     /// Checks that a power failure leaves no name without its content: what is renamed was flushed before, and
     /// the directory that it is in is flushed afterwards, if it was not temporary. Returns the number of renames.
     pub(super) fn check_flushes(&self, root: &Path) -> Result<usize> {
-        let flushes = |lines: &[String], path: &Path| {
-            let descriptor = format!("<{}>", path.display());
+        let flushes = |lines: &[String], shown: &str| {
             let is_flush = |line: &String| {
                 line.starts_with("syncfs(")
                     || (line.starts_with("fsync(") || line.starts_with("fdatasync("))
-                        && line.contains(&descriptor)
+                        && line.contains(shown)
             };
             lines.iter().any(is_flush)
         };
+        let of_path = |path: &Path| format!("<{}>", path.display());
         let mut renames = 0;
         for (index, line) in self.lines.iter().enumerate() {
             if !line.starts_with("rename") || !line.contains(" = 0") {
@@ -120,12 +120,23 @@ impl Trace {
             let [from, to] =
                 renamed(line, root).with_context(|| format!("{line:?} is not understood"))?;
             let parent = to.parent().context("it is in a directory")?;
+            // A file that was written without a name is shown without one.
+            let nameless = self.lines[..index].iter().rposition(|line| {
+                line.starts_with("linkat(")
+                    && renamed(line, root).is_some_and(|[_, name]| name == from)
+            });
+            let is_flushed = match nameless {
+                None => flushes(&self.lines[..index], &of_path(&from)),
+                Some(linked) => {
+                    let [descriptor, _] = renamed(&self.lines[linked], root).context("a link")?;
+                    let number = descriptor.file_name().unwrap_or_default();
+                    let shown = format!("({}<", number.display());
+                    flushes(&self.lines[linked..index], &shown)
+                }
+            };
+            ensure!(is_flushed, "not flushed before: {line}");
             ensure!(
-                flushes(&self.lines[..index], &from),
-                "not flushed before: {line}"
-            );
-            ensure!(
-                !root.join(parent).is_dir() || flushes(&self.lines[index..], parent),
+                !root.join(parent).is_dir() || flushes(&self.lines[index..], &of_path(parent)),
                 "not flushed afterwards: {line}"
             );
             renames += 1;
@@ -134,7 +145,7 @@ impl Trace {
     }
 }
 
-/// The two paths of a rename.
+/// The two paths of a rename or link.
 fn renamed(line: &str, root: &Path) -> Option<[PathBuf; 2]> {
     let (name, rest) = line.split_once('(')?;
     let words = Vec::from_iter(rest.split(')').next()?.split(", "));

@@ -93,7 +93,8 @@ pub(super) fn check_read_only(trial: &Trial<'_>) -> Result<bool> {
     if !trial
         .place
         .command(runner, &["--version"])
-        .status()?
+        .output()?
+        .status
         .success()
     {
         return Ok(false);
