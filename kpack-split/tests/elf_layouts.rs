@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::require;
 use layouts::random::{self, Outcome};
-use layouts::{AARCH64, Bench, LINKERS, Linker, fat_library};
+use layouts::{AARCH64, Bench, LINKERS, Linker, apply, fat_library, same_host_code};
 
 /// Runs `variants` of each linker that is there.
 fn each_linker(variants: impl Fn(&Linker) -> Vec<(Kind, Vec<&'static str>)>) -> Result<()> {
@@ -218,6 +218,24 @@ fn aarch64_hosts() -> Result<()> {
         assert!(plan.to_string().contains("are cut"), "{plan}");
     }
     Ok(())
+}
+
+/// `objcopy` leaves dynamic symbols with the old numbers of their sections: here, that of `.rodata` has become
+/// the number of the device code.
+#[test]
+fn dynamic_symbols_with_old_section_numbers_stay() -> Result<()> {
+    if !require::tool("ld.gold") {
+        return Ok(());
+    }
+    let bench = Bench::new()?;
+    let (fat, host) = (bench.path("fat"), bench.path("host"));
+    let library = fat_library(Kind::Pie)?
+        .flag("-fuse-ld=gold")
+        .flag("-rdynamic");
+    library.flag("-Wl,--build-id=sha1").build(&fat)?;
+    apply("objcopy", &["--remove-section", ".note.gnu.build-id"], &fat)?;
+    bench.split(&fat, &host)?;
+    same_host_code(&fat, &host)
 }
 
 /// Some tools, such as post-link optimisers, write a larger table to the end of the file.

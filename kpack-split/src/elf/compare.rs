@@ -264,6 +264,8 @@ impl Explained {
             elf::SHT_DYNSYM => match (address - section.addr) % 24 {
                 // The section's index is in the first word.
                 0 => (old ^ new) >> 48 << 48 == old ^ new,
+                // The section's symbol points to what is left of it.
+                8 if entry[4] & 0xf == elf::STT_SECTION.0 => old == self.fat.start,
                 // Symbols of the device code point to the marker, `_end` after it, too.
                 8 => old > self.fat.start && old <= self.fat.end && self.fat.contains(&new),
                 _ => false,

@@ -228,11 +228,12 @@ pub(crate) fn symbols<S: ReadAt>(
     table: &SectionTable,
     edits: &mut Edits,
 ) -> Result<(), ElfError> {
-    let fat_index = image.sections.iter().position(|s| s.name == FAT_SECTION);
+    let fat = image.sections.iter().position(|s| s.name == FAT_SECTION);
     renumber(image, table, edits, &|symbol, index| {
-        if Some(index) == fat_index && symbol.st_type() == elf::STT_SECTION {
+        let is_of_fat = fat.is_some_and(|fat| is_symbol_of(image, fat, symbol, index));
+        if is_of_fat && symbol.st_type() == elf::STT_SECTION {
             symbol.st_value.set(LE, geometry.nobits.start);
-        } else if Some(index) == fat_index {
+        } else if is_of_fat {
             symbol.st_value.set(LE, geometry.marker.start);
             if symbol.st_size.get(LE) != 0 {
                 symbol
@@ -248,6 +249,18 @@ pub(crate) fn symbols<S: ReadAt>(
         }
         table.renumber(index)
     })
+}
+
+/// Whether a symbol of the section `index` is one of the section `of`. Some tools remove or sort sections and
+/// leave dynamic symbols with their old numbers, so the address must be there, too.
+pub(crate) fn is_symbol_of<S>(
+    image: &Image<S>,
+    of: usize,
+    symbol: &elf::Sym64<LE>,
+    index: usize,
+) -> bool {
+    let section = &image.sections[of];
+    index == of && (section.addr..=section.addr_end()).contains(&symbol.st_value.get(LE))
 }
 
 /// Renumbers everything that refers to a section by index. `change` may also change a symbol; it

@@ -214,7 +214,7 @@ impl<'a, S: ReadAt> JoinGeometry<'a, S> {
             self.check_relocation(&other)
         })?;
         edits::renumber(image, &table, &mut edits, &|symbol, index| {
-            if index == self.hole.fat {
+            if edits::is_symbol_of(image, self.hole.fat, symbol, index) {
                 symbol.st_value.set(LE, self.code.start);
             }
             table.renumber(index)

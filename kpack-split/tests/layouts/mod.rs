@@ -290,7 +290,7 @@ impl Bench {
 }
 
 /// Compares what is loaded of a fat binary and of its host binary.
-fn same_host_code(fat: &Path, host: &Path) -> Result<()> {
+pub(crate) fn same_host_code(fat: &Path, host: &Path) -> Result<()> {
     let image = |path: &Path| -> Result<_> { Ok(Image::read(File::open(path)?)?) };
     let differences = elf::compare(&image(fat)?, &image(host)?)?;
     ensure!(differences.is_empty(), "host code: {differences:#?}");
@@ -301,7 +301,7 @@ fn same_host_code(fat: &Path, host: &Path) -> Result<()> {
 const ENOUGH: usize = 100_000;
 
 /// Runs a tool that changes `file`; gives what it says.
-fn apply(tool: &str, arguments: &[&str], file: &Path) -> Result<String> {
+pub(crate) fn apply(tool: &str, arguments: &[&str], file: &Path) -> Result<String> {
     let output = Command::new(tool).args(arguments).arg(file).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.success(), "{tool}: {}\n{said}", output.status);
