@@ -9,8 +9,11 @@ mod sizes;
 mod stored;
 mod table;
 
+use std::env;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -52,6 +55,7 @@ fn names() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// A command fails, or the corpus cannot be fetched. The other measurements are made all the same.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    give_memory_back()?;
     let all = options.names.iter().any(|name| name == ALL);
     let chosen = |name: &str| all || options.names.iter().any(|chosen| chosen == name);
     let start = Instant::now();
@@ -80,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut parts = vec![
         ("machine", machine),
         ("comparisons", page::table(comparisons)),
-        ("scaling", page::table(scaling)),
+        ("scaling", page::table(scaling) + page::PLOTS),
     ];
     if chosen(SIZES) {
         parts.push(("sizes", sizes::table(&helper)?));
@@ -98,6 +102,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     Ok(())
+}
+
+/// Makes malloc return every large block to the system, by starting this program anew: a child's peak is at least
+/// what its parent holds when it starts.
+fn give_memory_back() -> Result<()> {
+    if env::var_os(comparison::MALLOC).is_some() {
+        return Ok(());
+    }
+    let mut command = Command::new(env::current_exe()?);
+    let command = command.args(env::args_os().skip(1));
+    Err(command.env(comparison::MALLOC, "65536").exec().into())
 }
 
 /// Measures one group in a directory that is removed afterwards.

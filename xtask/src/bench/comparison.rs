@@ -10,6 +10,10 @@ use wait4::{ResUse, Wait4};
 
 use super::load::{Load, Ticks};
 
+/// The variable that says from which size malloc returns a block to the system. Only this program has it, not what it
+/// measures.
+pub(super) const MALLOC: &str = "MALLOC_MMAP_THRESHOLD_";
+
 /// Comparisons of the same input.
 pub(super) struct Group {
     /// Its name on the command line.
@@ -42,8 +46,8 @@ impl Setup<'_> {
             .current_dir(self.work)
             .env("PATH", format!("{}:{path}", self.programs.display()))
             .env_remove("CARGO_TARGET_DIR")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
+            .env_remove(MALLOC)
+            .stdin(Stdio::null());
         command
     }
 }
@@ -169,6 +173,7 @@ fn measure(setup: &Setup<'_>, script: &str, row: &Row) -> Result<Cost> {
     let start = Instant::now();
     let ResUse { status, rusage } = command
         .env("SIZE", row.size.to_string())
+        .stdout(Stdio::null())
         .spawn()
         .and_then(|mut child| child.wait4())
         .context("sh cannot be run")?;

@@ -14,6 +14,9 @@ use crate::repository;
 /// More than this many per cent of the processors for others make times doubtful.
 const BUSY: f64 = 5.0;
 
+/// Shows the plots that [`write`] draws.
+pub(super) const PLOTS: &str = "\n![Time and memory by size](performance.svg)\n";
+
 /// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
 pub(super) type Parts = Vec<(&'static str, String)>;
 
@@ -107,7 +110,7 @@ pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Stri
 
 /// kpack's time and the reference's.
 fn pair([reference, own]: [f64; 2]) -> String {
-    match own.max(reference) {
+    match own.min(reference) {
         0.1.. => format!("{own:.2} : {reference:.2} s"),
         _ => format!("{:.2} : {:.2} ms", own * 1e3, reference * 1e3),
     }
