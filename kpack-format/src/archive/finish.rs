@@ -20,8 +20,9 @@ pub struct Written {
     pub checksum: Sha256,
 }
 
-/// Bytes of the spool read at a time.
-const PIECE: usize = 256 << 10;
+/// Bytes read and written at a time. With larger writes, Linux uses larger blocks of memory for the
+/// file, and in virtual machines that can take several times as long.
+pub(super) const PIECE: usize = 64 << 10;
 
 impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// Writes the archive. `out` is written from its current position and not flushed to disk.

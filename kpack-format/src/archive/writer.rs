@@ -3,9 +3,9 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
-use super::finish::prefix;
+use super::finish::{PIECE, prefix};
 use super::index::malformed;
 use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TOC};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, Scheme, TocEntry};
@@ -284,7 +284,8 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         if self.scheme == Scheme::ZstdPerKernel {
             self.spool.write_all(&(size as u32).to_le_bytes())?;
         }
-        if io::copy(stored, &mut self.spool)? != size {
+        let mut stored = BufReader::with_capacity(PIECE, stored);
+        if io::copy(&mut stored, &mut self.spool)? != size {
             return Err(ArchiveError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
         let offset = self.spool_end + prefix(self.scheme);
