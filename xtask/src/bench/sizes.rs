@@ -24,7 +24,7 @@ const WAYS: [(&str, &str); 5] = [
     ),
     (
         "level 3, shared dictionary",
-        "zstd -q --train -r objects -o dictionary; each -3 -D dictionary; cat dictionary",
+        "zstd -q -f --train -B16384 -r objects -o dictionary; each -3 -D dictionary; cat dictionary",
     ),
 ];
 
@@ -66,9 +66,9 @@ fn row(helper: &Path, library: &Library) -> Result<String> {
     let mut sizes = vec![fs::metadata(&archive)?.len()];
     for (name, script) in WAYS {
         process::step(&format!("Compressing its code objects: {name}"));
-        let script = format!("{EACH}\n({script}) | wc -c");
-        let size = process::run!("sh -euc {script}")?;
-        sizes.push(size.trim().parse()?);
+        let script = format!("{EACH}\n{{ {script}; }} > compressed");
+        process::run!("sh -euc {script}")?;
+        sizes.push(fs::metadata(work.join("compressed"))?.len());
     }
     let megabytes = |size: u64| format!("{:.2} MB", size as f64 / 1e6);
     let plain = sizes[1] as f64;
