@@ -487,11 +487,10 @@ fn a_limit_of_file_sizes_is_an_error_without_other_words() {
     let kpack = env!("CARGO_BIN_EXE_kpack");
     for blocks in [1, 4, 16, 64] {
         let script =
-            format!("ulimit -f {blocks}; exec {kpack} wheel split \"$0\" --output-dir out");
+            format!("ulimit -f {blocks}; exec \"$0\" wheel split \"$1\" --output-dir out");
         let mut command = Command::new("sh");
         command
-            .arg("-c")
-            .arg(script)
+            .args(["-c", &script, kpack])
             .arg(&fat)
             .current_dir(tree.root());
         let output = command.output().unwrap();

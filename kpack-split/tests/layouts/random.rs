@@ -164,9 +164,7 @@ struct Choice {
 
 impl Choice {
     fn of(seed: u64) -> Result<Self> {
-        let linkers = LINKERS.iter().chain([&CROSS]);
-        let is_there = |linker: &&Linker| require::tools(&[linker.program, linker.compiler]);
-        let linkers = Vec::from_iter(linkers.filter(is_there));
+        let linkers = Vec::from_iter(LINKERS.iter().chain([&CROSS]));
         let tools = || vec(select(TOOLS), 0..=2);
         let flags: Vec<_> = FLAGS.iter().map(|row| select(*row)).collect();
         let strategy = (
@@ -231,7 +229,11 @@ struct Trial {
 /// Builds the layout of a seed, treats it, and checks it after each step.
 pub(crate) fn check(seed: u64) -> Result<Outcome> {
     let choice = Choice::of(seed)?;
-    let machine = match choice.linker.name {
+    let linker = choice.linker;
+    if !require::tools(&[linker.program, linker.compiler]) {
+        return Ok(Outcome::LeftOut(format!("no {}", linker.name)));
+    }
+    let machine = match linker.name {
         "AArch64" => AARCH64,
         _ => NATIVE,
     };
