@@ -486,8 +486,7 @@ fn a_limit_of_file_sizes_is_an_error_without_other_words() {
     let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
     let kpack = env!("CARGO_BIN_EXE_kpack");
     for blocks in [1, 4, 16, 64] {
-        let script =
-            format!("ulimit -f {blocks}; exec \"$0\" wheel split \"$1\" --output-dir out");
+        let script = format!("ulimit -f {blocks}; exec \"$0\" wheel split \"$1\" --output-dir out");
         let mut command = Command::new("sh");
         command
             .args(["-c", &script, kpack])

@@ -75,7 +75,12 @@ fn list(rustdoc: &Path, package: &str, library: &str) -> Result<String> {
         .omit_auto_trait_impls(true)
         .omit_auto_derived_impls(true)
         .build()
-        .with_context(|| format!("{}: another format than that of Rust {RUST}", json.display()))?;
+        .with_context(|| {
+            format!(
+                "{}: another format than that of Rust {RUST}",
+                json.display()
+            )
+        })?;
     Ok(api.to_string())
 }
 

@@ -121,7 +121,7 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
         };
         if !name.is_ascii() && entry.flags().as_u16() & UTF_8 == 0 {
             return Err(refused(
-                "its name is not marked as UTF-8, so installers read another; build the wheel again",
+                "its name is not marked as UTF-8, so installers would use another name; build the wheel again",
             ));
         }
         if entry.is_symlink() {
