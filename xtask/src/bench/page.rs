@@ -14,7 +14,7 @@ use crate::repository;
 /// More than this many per cent of the processors for others make times doubtful.
 const BUSY: f64 = 5.0;
 
-/// Shows the plots that [`write`] draws.
+/// Shows the plots that [`write()`] draws.
 pub(super) const PLOTS: &str = "\n![Time and memory by size](performance.svg)\n";
 
 /// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
