@@ -123,7 +123,7 @@ struct Run<'a> {
 #[derive(Default)]
 struct Output {
     archives: BTreeMap<TargetId, ArchiveWriter<File>>,
-    /// The number of the first job that has not ended.
+    /// The number after that of the last job whose result was taken.
     next: usize,
     /// What later jobs stored, by number.
     early: BTreeMap<usize, Option<Addition>>,
