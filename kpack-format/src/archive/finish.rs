@@ -54,18 +54,19 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     }
 
     /// Makes the spool the archive that [`finish`](Self::finish) would write. It has to be
-    /// [in order](Self::is_in_order).
+    /// [in order](Self::is_in_order). `watch` gets the archive's bytes while they are read back, and can
+    /// stop that with an error.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
-    pub fn finish_in_place(mut self) -> Result<Written, ArchiveError> {
+    pub fn finish_in_place<W: Write>(mut self, watch: W) -> Result<Written, ArchiveError> {
         let (kernels, order) = self.in_order();
         let (head, toc) = self.head_and_toc(kernels, &order)?;
         self.spool.rewind()?;
         self.spool.write_all(&head)?;
         self.spool.seek(SeekFrom::Start(self.spool_end))?;
         self.spool.write_all(&toc)?;
-        let mut out = Hashing::new(io::sink());
+        let mut out = Hashing::new(watch);
         self.copy_spool(0..self.spool_end + toc.len() as u64, &mut out)?;
         Ok(out.written(self.kernels.len()))
     }
