@@ -68,9 +68,9 @@ mod tests {
 
     fn map() -> Vec<u8> {
         let value = json!({
-            "gfx942": {"LayerNorm": [{"co_path": "extop_gfx942.co", "limit": 1.5}, null]},
             "gfx1100": [],
             "gfx90a": -70_000,
+            "gfx942": {"LayerNorm": [{"co_path": "extop_gfx942.co", "limit": 1.5}, null]},
         });
         rmp_serde::to_vec(&value).unwrap()
     }
