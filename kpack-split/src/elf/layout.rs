@@ -17,11 +17,10 @@ use super::image::Image;
 use super::join;
 use super::plan::{Gap, Gaps, Parts, Plan, PlannedWrapper};
 use super::records::FAT_SECTION;
-use super::refuse;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
 use super::wrappers::FatBinary;
-use super::{ElfError, ReadAt, check};
+use super::{ElfError, ReadAt, check, refuse};
 
 /// Smallest supported page size, in bytes.
 const MIN_PAGE: u64 = 4096;
