@@ -1,5 +1,6 @@
 //! Programs that tests run.
 
+use std::env;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -21,6 +22,24 @@ pub fn output(command: &mut Command) -> Output {
             result => return result.unwrap_or_else(|error| panic!("{command:?}: {error}")),
         }
     }
+}
+
+/// `cargo`, as if it was started by hand.
+pub fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments);
+    for name in cargo_variables() {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The variables that cargo sets for what it runs. If they reach another cargo, it compiles again
+/// all dependencies whose build scripts read them, and overwrites the libraries of tests that run.
+pub fn cargo_variables() -> impl Iterator<Item = String> {
+    env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
 }
 
 /// The standard output of a command that must succeed.

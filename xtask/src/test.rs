@@ -1,7 +1,7 @@
 //! `cargo xtask test`: the tests of the workspace.
 
 use anyhow::Result;
-use xshell::cmd;
+use xshell::{Cmd, cmd};
 
 use crate::{bootstrap, process};
 
@@ -17,10 +17,11 @@ pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
         process::shell().set_var("KPACK_REQUIRE_TOOLS", "1");
     }
     process::step("Running the tests of the workspace");
-    cmd!(
+    let cargo = cmd!(
         process::shell(),
         "cargo test --locked --workspace --all-features {rest...}"
-    )
-    .run()?;
+    );
+    let variables = kpack_tests::process::cargo_variables();
+    variables.fold(cargo, Cmd::env_remove).run()?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use kpack_split::install::{Options, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
-use kpack_tests::process::{output, run};
+use kpack_tests::process::{self, output, run};
 use kpack_tests::tree::Tree;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -29,7 +29,7 @@ pub(crate) fn prefix() -> &'static Path {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim-dist");
         let _ = fs::remove_dir_all(&prefix);
         let dist = ["run", "--package", "xtask", "--", "dist", "--prefix"];
-        run(Command::new(env!("CARGO")).args(dist).arg(&prefix));
+        run(process::cargo(&dist).arg(&prefix));
         prefix
     });
     &PREFIX

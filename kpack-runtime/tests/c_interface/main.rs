@@ -21,7 +21,7 @@ fn prefix() -> &'static Path {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist");
         let _ = fs::remove_dir_all(&prefix);
         let dist = ["run", "--package", "xtask", "--", "dist", "--prefix"];
-        run(Command::new(env!("CARGO")).args(dist).arg(&prefix));
+        run(process::cargo(&dist).arg(&prefix));
         prefix
     });
     &PREFIX
@@ -200,10 +200,7 @@ fn a_library_directory_of_another_name() {
         "--libdir",
         libdir,
     ];
-    run(Command::new(env!("CARGO"))
-        .args(dist)
-        .arg("--prefix")
-        .arg(tree.root()));
+    run(process::cargo(&dist).arg("--prefix").arg(tree.root()));
     let flags = run(Command::new("pkg-config")
         .args(["--cflags", "--libs", "rocm-kpack"])
         .env("PKG_CONFIG_PATH", tree.path(libdir).join("pkgconfig")));

@@ -1,8 +1,9 @@
 //! The CMake package under test: in the source tree, or installed.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::LazyLock;
+
+use kpack_tests::process;
 
 /// A Kpack package and the helper that belongs to it.
 pub(crate) struct Package {
@@ -57,8 +58,11 @@ pub(crate) fn dist_prefix() -> &'static Path {
 
 fn built_helper() -> &'static Path {
     static HELPER: LazyLock<PathBuf> = LazyLock::new(|| {
+        // As `cargo xtask test` builds it. A build of one package may choose other features, and would
+        // overwrite the libraries that tests of the documentation still need.
+        let selected = ["test", "--workspace", "--all-features"];
         cargo(
-            &["build", "--package", "kpack-split", "--bin", "kpack"],
+            &[&selected[..], &["--no-run", "--test", "cli"]].concat(),
             None,
         );
         let target = match std::env::var_os("CARGO_TARGET_DIR") {
@@ -76,9 +80,8 @@ pub(crate) fn scratch() -> &'static Path {
 }
 
 fn cargo(arguments: &[&str], path: Option<&Path>) {
-    let output = Command::new(env!("CARGO"))
+    let output = process::cargo(arguments)
         .current_dir(root())
-        .args(arguments)
         .args(path)
         .output()
         .expect("cargo runs");
