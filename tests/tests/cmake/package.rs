@@ -16,11 +16,11 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    /// `cmake/` of the repository, with the helper of this build.
+    /// `cmake/` of the repository, with the installed helper.
     pub(crate) fn source_tree() -> Self {
         Self {
             directory: root().join("cmake"),
-            helper: built_helper().to_owned(),
+            helper: dist_prefix().join("bin/kpack"),
             // The package could find an older build, in the other profile or another target directory.
             names_helper: true,
         }
@@ -47,47 +47,14 @@ pub(crate) fn dist_prefix() -> &'static Path {
     static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
         let prefix = scratch().join("kpack-dist");
         let _ = std::fs::remove_dir_all(&prefix);
-        cargo(
-            &["run", "--package", "xtask", "--", "dist", "--prefix"],
-            Some(&prefix),
-        );
+        let dist = ["run", "--package", "xtask", "--", "dist", "--prefix"];
+        process::run(process::cargo(&dist).current_dir(root()).arg(&prefix));
         prefix
     });
     &PREFIX
 }
 
-fn built_helper() -> &'static Path {
-    static HELPER: LazyLock<PathBuf> = LazyLock::new(|| {
-        // As `cargo xtask test` builds it. A build of one package may choose other features, and would
-        // overwrite the libraries that tests of the documentation still need.
-        let selected = ["test", "--workspace", "--all-features"];
-        cargo(
-            &[&selected[..], &["--no-run", "--test", "cli"]].concat(),
-            None,
-        );
-        let target = match std::env::var_os("CARGO_TARGET_DIR") {
-            Some(directory) => root().join(directory),
-            None => root().join("target"),
-        };
-        target.join("debug/kpack")
-    });
-    &HELPER
-}
-
 /// A directory that the tests share.
 pub(crate) fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
-}
-
-fn cargo(arguments: &[&str], path: Option<&Path>) {
-    let output = process::cargo(arguments)
-        .current_dir(root())
-        .args(path)
-        .output()
-        .expect("cargo runs");
-    assert!(
-        output.status.success(),
-        "cargo {arguments:?} failed\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
