@@ -72,8 +72,15 @@ pub(crate) fn build_helper() -> Result<PathBuf> {
 /// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns their directory.
 pub(crate) fn build_libraries() -> Result<PathBuf> {
     process::step("Building the loader `librocm_kpack` and the shim `libkpack_hip` (release)");
-    cmd!(process::shell(),
-        "cargo build --release --locked --package kpack-runtime --package kpack-hip --package kpack-hip-link --lib"
+    let shell = process::shell();
+    cmd!(
+        shell,
+        "cargo rustc --release --locked --package kpack-runtime --lib --crate-type cdylib,staticlib"
+    )
+    .run()?;
+    cmd!(
+        shell,
+        "cargo build --release --locked --package kpack-hip --package kpack-hip-link --lib"
     )
     .run()?;
     Ok(target_directory().join("release"))

@@ -17,20 +17,9 @@ pub(crate) fn run(bootstrap: bool, rest: &[String]) -> Result<()> {
         process::shell().set_var("KPACK_REQUIRE_TOOLS", "1");
     }
     process::step("Running the tests of the workspace");
-    if !rest.is_empty() {
-        return cargo_test(rest);
-    }
-    let targets = ["--lib", "--bins", "--tests", "--examples"];
-    cargo_test(&targets.map(str::to_owned))?;
-    // By a cargo of its own, which compiles what builds that tests started have overwritten: the loader's
-    // library has no hash in its name.
-    cargo_test(&["--doc".to_owned()])
-}
-
-fn cargo_test(arguments: &[String]) -> Result<()> {
     let cargo = cmd!(
         process::shell(),
-        "cargo test --locked --workspace --all-features {arguments...}"
+        "cargo test --locked --workspace --all-features {rest...}"
     );
     let variables = kpack_tests::process::cargo_variables();
     variables.fold(cargo, Cmd::env_remove).run()?;

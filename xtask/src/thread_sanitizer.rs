@@ -66,7 +66,7 @@ fn build_loader(clang: &Path, work: &Path) -> Result<PathBuf> {
     let target = repository::sanitizer_target()?;
     let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
     cmd!(process::shell(),
-        "cargo build --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib"
+        "cargo rustc --release --locked --target {target} --target-dir {work} --package kpack-runtime --lib --crate-type staticlib"
     )
     // The flags are not stable, and this does not rebuild the standard library. ThreadSanitizer cannot
     // see into its locks; the loader's locks are of another crate, which is instrumented here.
