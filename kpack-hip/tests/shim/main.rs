@@ -114,7 +114,10 @@ fn the_environment_turns_it_off() {
 #[test]
 fn a_runtime_that_reads_markers_is_left_alone() {
     let project = Project::new(Form::Preloaded);
-    let loader = preloaded().with_file_name("librocm_kpack.so");
+    let loader = prefix()
+        .join("lib/librocm_kpack.so")
+        .canonicalize()
+        .unwrap();
     let new = project.tree.path("new");
     std::fs::create_dir(&new).unwrap();
     // Its SONAME is that of the installed loader.
