@@ -3,42 +3,30 @@
 /// The largest table whose every field is as likely as another's.
 const MAX_TABLE: usize = 1 << 16;
 
-/// Numbers that depend on the seed alone.
-struct Numbers(u64);
-
-impl Numbers {
-    /// One below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
-        self.0 = next.wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end.max(1)
-    }
-}
-
 /// A table of records in the file: where it begins, and its size in bytes.
 type Table = (usize, usize);
 
 /// Changes a field of the header, of a table of headers, or of a section that has pointers. `None`
 /// where bytes should be changed instead: in half of the cases, and where it is no ELF file.
 pub(crate) fn elf(bytes: &mut [u8], seed: u32) -> Option<()> {
-    let mut numbers = Numbers(u64::from(seed) << 1 | 1);
-    if numbers.below(2) == 0 || !bytes.starts_with(b"\x7fELF\x02\x01") {
+    let mut random = fastrand::Rng::with_seed(seed.into());
+    if random.bool() || !bytes.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
-    let tables = tables(bytes)?;
-    let (at, size) = tables[numbers.below(tables.len())];
-    let width = [8, 4, 2][numbers.below(3)];
-    let field = at + numbers.below(size / width) * width;
-    let other = at + numbers.below(size / width) * width;
+    let (at, size) = random.choice(tables(bytes)?)?;
+    let width = random.choice([8, 4, 2])?;
+    let fields = (size / width).max(1);
+    let field = at + random.usize(..fields) * width;
+    let other = at + random.usize(..fields) * width;
     let old = number(bytes, field, width)?;
-    let value = match numbers.below(7) {
+    let value = match random.usize(..7) {
         0 => 0,
-        1 => u64::MAX >> numbers.below(64),
-        2 => 1 << numbers.below(64),
+        1 => u64::MAX >> random.usize(..64),
+        2 => 1 << random.usize(..64),
         3 => bytes.len() as u64,
         4 => number(bytes, other, width)?,
-        5 => old.wrapping_add([1, 8, 24, 0x1000][numbers.below(4)]),
-        _ => old.wrapping_sub([1, 8, 24, 0x1000][numbers.below(4)]),
+        5 => old.wrapping_add(random.choice([1, 8, 24, 0x1000])?),
+        _ => old.wrapping_sub(random.choice([1, 8, 24, 0x1000])?),
     };
     bytes[field..field + width].copy_from_slice(&value.to_le_bytes()[..width]);
     Some(())

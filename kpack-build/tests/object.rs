@@ -725,19 +725,6 @@ fn truncated_objects_are_refused() {
     }
 }
 
-/// Pseudorandom numbers, the same in each run (Numerical Recipes' generator).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// Damage in the headers, symbols and relocations, which are before and after the bundles.
 #[test]
 fn damage_is_refused_or_harmless() {
@@ -751,23 +738,23 @@ fn damage_is_refused_or_harmless() {
         .args(["-r", "-o"])
         .arg(tree.path("merged.o"))
         .arg(&object));
-    let mut random = Random(7);
+    let mut random = fastrand::Rng::with_seed(7);
     for (name, rounds) in [("vec.o", 400), ("libvec.a", 150), ("merged.o", 150)] {
         let bytes = fs::read(tree.path(name)).unwrap();
         for round in 0..rounds {
             let mut damaged = bytes.clone();
-            for _ in 0..=random.below(3) {
-                let place = match random.below(4) {
-                    0 => random.below(400),
-                    _ => bytes.len() - 8 - random.below(6000),
+            for _ in 0..=random.usize(..3) {
+                let place = match random.usize(..4) {
+                    0 => random.usize(..400),
+                    _ => bytes.len() - 8 - random.usize(..6000),
                 };
-                let value = match random.below(4) {
-                    0 => 1 << random.below(64),
-                    1 => u64::MAX >> random.below(64),
-                    2 => random.below(1 << 16) as u64,
-                    _ => (random.below(256) as u64) << (8 * random.below(8)),
+                let value = match random.usize(..4) {
+                    0 => 1 << random.usize(..64),
+                    1 => u64::MAX >> random.usize(..64),
+                    2 => random.usize(..1 << 16) as u64,
+                    _ => (random.usize(..256) as u64) << (8 * random.usize(..8)),
                 };
-                let width = [1, 2, 4, 8][random.below(4)];
+                let width = [1, 2, 4, 8][random.usize(..4)];
                 // Aligned, like the fields of records.
                 let at = place / width * width;
                 damaged[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);

@@ -310,20 +310,6 @@ fn a_library_of_very_many_kernels_with_long_names_loads() {
     assert_eq!(archive.load(&names[99_999], TARGET).unwrap(), b"code");
 }
 
-/// Random numbers that are the same in each run.
-struct Random(u64);
-
-impl Random {
-    /// A number below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        // Marsaglia, "Xorshift RNGs".
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
-
 #[test]
 #[allow(unsafe_code)]
 fn no_damage_of_an_uncompressed_archive_alters_what_is_loaded() {
@@ -339,15 +325,15 @@ fn no_damage_of_an_uncompressed_archive_alters_what_is_loaded() {
         .zip(code.iter().map(|c| &**c))
         .collect();
     let whole = archive(Scheme::None, TARGET, &kernels);
-    let mut random = Random(1);
+    let mut random = fastrand::Rng::with_seed(1);
     let mut refused = 0;
     for _ in 0..2000 {
         // when some bytes in a row are damaged,
         let mut damaged = whole.clone();
-        let start = random.below(whole.len());
-        let end = whole.len().min(start + 1 + random.below(8));
+        let start = random.usize(..whole.len());
+        let end = whole.len().min(start + 1 + random.usize(..8));
         for byte in &mut damaged[start..end] {
-            *byte ^= 1 + random.below(255) as u8;
+            *byte ^= 1 + random.usize(..255) as u8;
         }
         let path = file(&tree, &damaged);
         // SAFETY: nothing changes the file while it is open.

@@ -30,47 +30,31 @@ fn wheel() -> Wheel {
         .member("vec/_vec.so", binary())
 }
 
-/// Numbers that depend on the seed alone.
-struct Numbers(u64);
-
-impl Numbers {
-    /// One below `end`.
-    fn below(&mut self, end: usize) -> usize {
-        let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
-        self.0 = next.wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end.max(1)
-    }
-
-    fn of<'t, T: ?Sized>(&mut self, from: &[&'t T]) -> &'t T {
-        from[self.below(from.len())]
-    }
-}
-
 /// Damages some bytes of a file, most often near its end.
-fn damage(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
-    for _ in 0..=numbers.below(3) {
-        let near = [bytes.len(), bytes.len().min(1200)][numbers.below(2)];
-        let at = bytes.len() - near + numbers.below(near);
-        let end = bytes.len().min(at + 1 + numbers.below(16));
-        match numbers.below(5) {
+fn damage(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    for _ in 0..=random.usize(..3) {
+        let near = [bytes.len(), bytes.len().min(1200)][random.usize(..2)];
+        let at = bytes.len() - near + random.usize(..=near);
+        let end = bytes.len().min(at + 1 + random.usize(..16));
+        match random.usize(..5) {
             0 => bytes.truncate(at),
-            1 => bytes[at..end].fill([0, 0xff, 0x7f][numbers.below(3)]),
+            1 => bytes[at..end].fill([0, 0xff, 0x7f][random.usize(..3)]),
             2 => drop(bytes.drain(at..end)),
             3 => {
                 let copy = bytes[at..end].to_vec();
-                let to = numbers.below(bytes.len());
+                let to = random.usize(..=bytes.len());
                 bytes.splice(to..to, copy);
             }
-            _ if at < end => bytes[at] ^= 1 << numbers.below(8),
+            _ if at < end => bytes[at] ^= 1 << random.usize(..8),
             _ => {}
         }
     }
 }
 
 /// Replaces a part of a text by something odd.
-fn mangle(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
-    let at = numbers.below(bytes.len() + 1);
-    let end = bytes.len().min(at + numbers.below(12));
+fn mangle(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    let at = random.usize(..=bytes.len());
+    let end = bytes.len().min(at + random.usize(..12));
     let odd: &[&[u8]] = &[
         b"\n",
         b"\n\n",
@@ -90,7 +74,8 @@ fn mangle(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
         b" ; extra == 'a'",
         b"1!0",
     ];
-    bytes.splice(at..end, numbers.of(odd).iter().copied());
+    let odd = random.choice(odd).unwrap();
+    bytes.splice(at..end, odd.iter().copied());
 }
 
 /// The members of a wheel.
@@ -138,7 +123,7 @@ fn no_damage_makes_kpack_panic_or_leave_something() {
     let stored = zipped(&members, CompressionMethod::Stored);
     assert!(read(&Tree::new(), &stored));
     let damaged = |seed: u64| {
-        let mut numbers = Numbers(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         match seed % 4 {
             0 => {
                 let mut members = members.clone();
@@ -147,13 +132,13 @@ fn no_damage_makes_kpack_panic_or_leave_something() {
                     members.retain(|(name, _)| name != "vec/_vec.so");
                 }
                 let texts = members.len() - 3..members.len();
-                let text = texts.start + numbers.below(texts.len());
-                mangle(&mut members[text].1, &mut numbers);
+                let text = texts.start + random.usize(..texts.len());
+                mangle(&mut members[text].1, &mut random);
                 zipped(&members, CompressionMethod::Stored)
             }
             kind => {
                 let mut copy = [&bytes, &stored][kind as usize % 2].clone();
-                damage(&mut copy, &mut numbers);
+                damage(&mut copy, &mut random);
                 copy
             }
         }
