@@ -153,7 +153,14 @@ fn at_calls(trial: &Trial<'_>, scratch: &Path, quick: bool) -> Result<Vec<String
         "{broken} of {} disturbed runs broke a promise",
         broken + killed + failed
     );
-    ensure!(killed > 0 && failed > 0, "no run was disturbed");
+    // Pinned to a processor, hardly a run misses its call.
+    ensure!(
+        missed.len() * 10 < killed + failed,
+        "{} of {} runs did not come to their call, such as {:?}",
+        missed.len(),
+        missed.len() + killed + failed,
+        missed.first()
+    );
     let mut said = Vec::from([
         format!("{renames} renames, each of flushed content and flushed itself"),
         format!(
