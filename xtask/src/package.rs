@@ -95,9 +95,17 @@ pub(crate) fn run(check: bool) -> Result<()> {
 fn stripped(built: &Built, work: &Path) -> Result<Built> {
     let directory = work.join("stripped");
     fs::create_dir_all(&directory)?;
+    let cargo = repository::cargo_home()?;
+    let cargo = cargo.as_os_str().as_encoded_bytes();
     let strip = |option: &str, from: &Path| -> Result<PathBuf> {
         let to = directory.join(from.file_name().context("a file has a name")?);
         process::run!("strip --enable-deterministic-archives {option} -o {to} {from}")?;
+        let bytes = fs::read(&to)?;
+        ensure!(
+            !bytes.windows(cargo.len()).any(|window| window == cargo),
+            "{} names directories of this machine (is RUSTFLAGS set?)",
+            to.display()
+        );
         Ok(to)
     };
     for library in [built.loader(), built.shim()] {

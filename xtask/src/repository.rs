@@ -58,12 +58,36 @@ pub(crate) fn files_with_extension(directory: &Path, extension: &str) -> Result<
     Ok(files)
 }
 
+/// Cargo's own directory, which has the sources of dependencies.
+pub(crate) fn cargo_home() -> Result<PathBuf> {
+    let home = || Some(env::home_dir()?.join(".cargo"));
+    let named = env::var_os("CARGO_HOME").map(PathBuf::from);
+    named.or_else(home).context("there is no home directory")
+}
+
+/// Cargo's flags for what people install. Messages of a panic in a dependency name its file, but not the
+/// directory of the machine that built it.
+fn release_flags() -> Result<[String; 4]> {
+    let home = cargo_home()?;
+    let config = format!(
+        "build.rustflags=['--remap-path-prefix={}=/cargo']",
+        home.display()
+    );
+    Ok([
+        "--release".into(),
+        "--locked".into(),
+        "--config".into(),
+        config,
+    ])
+}
+
 /// Builds the helper binary `kpack` optimised, and returns its path.
 pub(crate) fn build_helper() -> Result<PathBuf> {
     process::step("Building the helper binary `kpack` (release)");
+    let flags = release_flags()?;
     cmd!(
         process::shell(),
-        "cargo build --release --locked --package kpack-split --bin kpack"
+        "cargo build {flags...} --package kpack-split --bin kpack"
     )
     .run()?;
     Ok(target_directory().join("release/kpack"))
@@ -72,15 +96,15 @@ pub(crate) fn build_helper() -> Result<PathBuf> {
 /// Builds the loader `librocm_kpack` and the shim `libkpack_hip` optimised, and returns their directory.
 pub(crate) fn build_libraries() -> Result<PathBuf> {
     process::step("Building the loader `librocm_kpack` and the shim `libkpack_hip` (release)");
-    let shell = process::shell();
+    let (shell, flags) = (process::shell(), &release_flags()?);
     cmd!(
         shell,
-        "cargo rustc --release --locked --package kpack-runtime --lib --crate-type cdylib,staticlib"
+        "cargo rustc {flags...} --package kpack-runtime --lib --crate-type cdylib,staticlib"
     )
     .run()?;
     cmd!(
         shell,
-        "cargo build --release --locked --package kpack-hip --package kpack-hip-link --lib"
+        "cargo build {flags...} --package kpack-hip --package kpack-hip-link --lib"
     )
     .run()?;
     Ok(target_directory().join("release"))
