@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
+use std::io::Seek;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -17,6 +18,7 @@ use crate::Error;
 use crate::interrupt;
 use crate::parallel::{self, lock};
 use crate::report::Progress;
+use crate::store;
 
 /// Limit for uncompressed code objects in flight, in bytes. A larger one goes alone.
 const IN_FLIGHT: u64 = 96 << 20;
@@ -229,6 +231,10 @@ impl Run<'_> {
                 let added = stored.add_to(archive, kernel);
                 added.map_err(|error| Error::archive(scratch, "write into", error))?;
             }
+            let (mut spool, size) = (archive.spool(), stored.size());
+            let end = spool.stream_position();
+            let end = end.map_err(|error| Error::io(scratch, "write into", error))?;
+            store::begin_flush(spool, end.saturating_sub(size), size);
         }
         Ok(())
     }

@@ -22,6 +22,6 @@ pub use merge::Update;
 pub use names::{check_names, is_name_part};
 pub use replace::{Renames, recover_directory, remove_directory, replace_directory};
 pub use scratch::scratch_file;
-pub use sparse::{copy_range, write_at};
+pub use sparse::{begin_flush, copy_range, write_at};
 pub use staged_file::{StagedFile, same_bytes, stem_of};
 pub use transaction::{Transaction, replace};

@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::SeekFrom as Find;
+use rustix::fs::{Advice, SeekFrom as Find};
 use rustix::io::Errno;
 
 use crate::interrupt;
@@ -23,7 +24,18 @@ const WRITTEN: usize = 64 << 10;
 /// A write fails.
 pub fn write_at(output: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     let mut pieces = bytes.chunks(WRITTEN).zip((at..).step_by(WRITTEN));
-    pieces.try_for_each(|(piece, at)| output.write_all_at(piece, at))
+    pieces.try_for_each(|(piece, at)| output.write_all_at(piece, at))?;
+    begin_flush(output, at, bytes.len() as u64);
+    Ok(())
+}
+
+/// Lets the disk begin with the `size` bytes that were just written at `at`, if they are many: a flush at
+/// the end waits for the rest.
+pub fn begin_flush(file: &File, at: u64, size: u64) {
+    if size >= WRITTEN as u64 {
+        // Linux starts to write the bytes, and forgets those that are written already.
+        let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(size), Advice::DontNeed);
+    }
 }
 
 /// Copies a range of `input` to offset `to` of `output`. Holes of `input` past the end of `output`
