@@ -62,9 +62,6 @@ pub fn check_frame(frame: &[u8], original_size: u64) -> Result<(), String> {
             _ => return Err("its frame has a block of the reserved type".to_owned()),
         };
         at += 3 + stored as usize;
-        if at > frame.len() {
-            return Err(cut_off());
-        }
         if word & 1 == 1 {
             break;
         }
