@@ -84,13 +84,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut parts = vec![
         ("machine", machine),
         ("comparisons", page::table(comparisons)),
-        ("scaling", page::table(scaling) + page::PLOTS),
+        ("scaling", page::table(scaling)),
     ];
     if chosen(SIZES) {
         parts.push(("sizes", sizes::table(&helper)?));
     }
     println!();
-    for (_, text) in &parts {
+    for (_, text) in parts.iter().filter(|(_, text)| !text.is_empty()) {
         println!("{text}");
     }
     println!(

@@ -14,9 +14,6 @@ use crate::repository;
 /// More than this many per cent of the processors for others make times doubtful.
 const BUSY: f64 = 5.0;
 
-/// Shows the plots that [`write()`] draws.
-pub(super) const PLOTS: &str = "\n![Time and memory by size](performance.svg)\n";
-
 /// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
 pub(super) type Parts = Vec<(&'static str, String)>;
 
@@ -76,8 +73,12 @@ pub(super) fn machine(rounds: u32, average: &str, outcomes: &[Outcome]) -> Resul
     ))
 }
 
-/// A table of comparisons.
+/// A table of comparisons; empty without any.
 pub(super) fn table<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> String {
+    let mut outcomes = outcomes.into_iter().peekable();
+    if outcomes.peek().is_none() {
+        return String::new();
+    }
     let mut text =
         "| | against | wall time | ratio | CPU time | ratio | peak MB | bounds | others |\n\
         | --- | --- | ---: | ---: | ---: | ---: | ---: | --- | ---: |\n"
