@@ -35,7 +35,7 @@ pub fn cargo(arguments: &[&str]) -> Command {
 }
 
 /// The variables that cargo sets for what it runs. If they reach another cargo, it compiles again
-/// all dependencies whose build scripts read them, and overwrites the libraries of tests that run.
+/// all dependencies whose build scripts read them.
 pub fn cargo_variables() -> impl Iterator<Item = String> {
     env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())

@@ -29,11 +29,12 @@ pub fn write_at(output: &File, bytes: &[u8], at: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the disk begin with the `size` bytes that were just written at `at`, if they are many: a flush at
-/// the end waits for the rest.
+/// Starts to move the `size` bytes that were just written at `at` to the disk, if they are many, so that the
+/// flush at the end has less to wait for.
 pub fn begin_flush(file: &File, at: u64, size: u64) {
     if size >= WRITTEN as u64 {
-        // Linux starts to write the bytes, and forgets those that are written already.
+        // Linux takes this as a reason to write the range now. It drops from memory only what is on the
+        // disk already.
         let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(size), Advice::DontNeed);
     }
 }
