@@ -1,0 +1,472 @@
+//! Given HIP sources of a package, when its build script compiles them, then there are a library of host
+//! code, archives with the device code, and directives for Cargo; and errors say what to do.
+
+mod compilers;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use kpack_build::{Hip, Library};
+use kpack_tests::tree::Tree;
+use kpack_tests::{process, require};
+
+const SOURCE: &str = r#"#include "vector.h"
+__global__ void add(float *a, const float *b) { *a += FACTOR * *b; }
+extern "C" int vector_host(void) { return 42; }
+"#;
+
+const HEADER: &str = r#"#define __global__ __attribute__((global))
+struct dim3 { unsigned x, y, z; };
+extern "C" int hipLaunchKernel(const void *, dim3, dim3, void **, unsigned long, void *);
+extern "C" int __hipPopCallConfiguration(dim3 *, dim3 *, unsigned long *, void **);
+"#;
+
+/// A package with one source.
+fn package() -> Tree {
+    let tree = Tree::new();
+    for directory in ["src", "include", "out", "empty"] {
+        fs::create_dir(tree.path(directory)).unwrap();
+    }
+    fs::write(tree.path("src/vector.hip"), SOURCE).unwrap();
+    fs::write(tree.path("include/vector.h"), HEADER).unwrap();
+    tree
+}
+
+/// A build of the package without ROCm's headers and device libraries.
+fn build(tree: &Tree, more: &[(&str, &str)]) -> Hip {
+    let mut hip = build_with_rocm(tree, more);
+    hip.flags(["-nogpuinc", "-nogpulib"]);
+    hip
+}
+
+/// A build of the package, in the environment that Cargo makes.
+fn build_with_rocm(tree: &Tree, more: &[(&str, &str)]) -> Hip {
+    let path = std::env::var("PATH").unwrap();
+    let (root, out) = (tree.root().to_str().unwrap().to_owned(), tree.path("out"));
+    let mut variables = vec![
+        ("CARGO_MANIFEST_DIR", root),
+        ("CARGO_PKG_NAME", "vec".to_owned()),
+        ("OUT_DIR", out.to_str().unwrap().to_owned()),
+        ("OPT_LEVEL", "2".to_owned()),
+        ("DEBUG", "true".to_owned()),
+        ("NUM_JOBS", "2".to_owned()),
+        ("PATH", path),
+    ];
+    for (name, value) in more {
+        variables.retain(|(known, _)| known != name);
+        variables.push((name, (*value).to_owned()));
+    }
+    let mut hip = Hip::new();
+    hip.file("src/vector.hip")
+        .include("include")
+        .define("FACTOR", "2")
+        .cargo_metadata(false)
+        .environment(variables);
+    hip
+}
+
+/// The message, without the tree's root.
+fn said(tree: &Tree, text: &str) -> String {
+    let root = tree.root().to_str().unwrap();
+    text.replace(root, "[package]")
+}
+
+fn error(tree: &Tree, hip: &Hip) -> String {
+    let error = hip.try_compile("vector").unwrap_err();
+    said(tree, &error.in_one_line())
+}
+
+fn compile(hip: &Hip) -> Library {
+    let library = hip.try_compile("vector");
+    library.unwrap_or_else(|error| panic!("{}", error.in_one_line()))
+}
+
+#[test]
+fn a_library_of_host_code_and_archives() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let hip = build(
+        &tree,
+        &[
+            ("HIPCXX", "clang++-19"),
+            ("KPACK_OFFLOAD_ARCH", "gfx1100;gfx942"),
+        ],
+    );
+    let library = compile(&hip);
+    assert_eq!(
+        Vec::from_iter(
+            tree.files()
+                .into_iter()
+                .filter(|file| file.starts_with("out"))
+        ),
+        [
+            "out/kpack/vector/.kpack/vec_lib.kpm",
+            "out/kpack/vector/.kpack/vec_lib_gfx1100.kpack",
+            "out/kpack/vector/.kpack/vec_lib_gfx942.kpack",
+            "out/kpack/vector/include-directories.txt",
+            "out/kpack/vector/libvector.a",
+        ]
+    );
+    insta::assert_snapshot!(said(&tree, &library.directives().join("\n")));
+
+    // The same sources give the same archives, whatever is in OUT_DIR already.
+    let first = tree.snapshot();
+    compile(&hip);
+    assert_eq!(tree.snapshot(), first);
+
+    // Every linker accepts the library, whose symbol table does not come from ar.
+    fs::write(
+        tree.path("main.c"),
+        "int vector_host(void);\nint main(void) { return vector_host() - 42; }\n",
+    )
+    .unwrap();
+    for linker in ["bfd", "gold", "lld", "mold"] {
+        let program = if linker == "lld" {
+            "ld.lld-19".to_owned()
+        } else {
+            format!("ld.{linker}")
+        };
+        if !require::tool(&program) {
+            continue;
+        }
+        let mut link = Command::new("clang-19");
+        link.current_dir(tree.root())
+            .arg(format!("-fuse-ld={linker}"));
+        link.args([
+            "-o",
+            linker,
+            "main.c",
+            "out/kpack/vector/libvector.a",
+            "-Wl,--unresolved-symbols=ignore-all",
+        ]);
+        let output = link.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{linker}: {stderr}");
+    }
+}
+
+#[test]
+fn a_shared_library() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
+    hip.offload_arch("gfx1100")
+        .module("other")
+        .link_runtime(false);
+    let library = hip.try_shared("vector").unwrap();
+    assert!(library.path().ends_with("out/kpack/vector/libvector.so"));
+    assert_eq!(library.module(), "other");
+    assert!(
+        library
+            .kpack_dir()
+            .join("other_lib_gfx1100.kpack")
+            .is_file()
+    );
+    let paths = vec![library.path().to_owned()];
+    let report =
+        kpack_split::verify::verify(&paths, &Default::default(), &mut |_, _, _| {}).unwrap();
+    assert!(report.holds(), "{report:#?}");
+}
+
+#[test]
+fn without_a_compiler() {
+    let tree = package();
+    let empty = tree.path("empty");
+    let empty = empty.to_str().unwrap();
+    let mut hip = build(&tree, &[("PATH", empty), ("ROCM_PATH", empty)]);
+    hip.offload_arch("gfx1100");
+    let mut text = error(&tree, &hip);
+
+    let unfit = tree.path("empty/clang++");
+    fs::write(&unfit, "#!/bin/sh\necho x86-64\n").unwrap();
+    fs::set_permissions(&unfit, fs::Permissions::from_mode(0o755)).unwrap();
+    text += "\n\n";
+    text += &error(&tree, &hip);
+
+    let mut hip = build(&tree, &[("HIPCXX", "no-such-compiler")]);
+    text += "\n\n";
+    text += &error(&tree, hip.offload_arch("gfx1100"));
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn without_a_target() {
+    let tree = package();
+    let mut text = error(&tree, &build(&tree, &[]));
+    for list in [" ; ", "gfx1100;gfx90a:xnack"] {
+        text += "\n\n";
+        text += &error(&tree, &build(&tree, &[("KPACK_OFFLOAD_ARCH", list)]));
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn flags_or_a_compiler_with_an_open_quote() {
+    let tree = package();
+    for (name, value) in [
+        ("HIPFLAGS", "-O2 '-DX=1"),
+        // No comment: the quote counts.
+        ("HIPFLAGS", "-O2 #x '-DX=1"),
+        ("HIPCXX", "clang++-19 '-DX=1"),
+    ] {
+        let mut hip = build(&tree, &[(name, value)]);
+        assert_eq!(
+            error(&tree, hip.offload_arch("gfx1100")),
+            format!("{name} is `{value}`: a quote is not closed; close it")
+        );
+    }
+}
+
+#[test]
+fn kernels_that_do_not_compile() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    fs::write(
+        tree.path("src/vector.hip"),
+        "#include \"vector.h\"\n__global__ void add(float *a) { *a += b; }\n",
+    )
+    .unwrap();
+    let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
+    let text = error(&tree, hip.offload_arch("gfx1100"));
+    let mut settings = insta::Settings::clone_current();
+    // The compiler's path and its exit status differ between machines.
+    settings.add_filter(r"The command was: \S*clang", "The command was: [..]clang");
+    settings.bind(|| insta::assert_snapshot!(text));
+    assert!(!tree.files().iter().any(|file| file.ends_with(".kpack")));
+}
+
+#[test]
+fn kernels_that_do_not_compile_leave_the_last_build() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
+    hip.offload_arch("gfx1100");
+    compile(&hip);
+    let before = tree.snapshot();
+    // Failures in the first pass, in the last one, and after the compiler.
+    for broken in ["broken(", "#ifndef __HIP_DEVICE_COMPILE__\nbroken(\n#endif"] {
+        fs::write(tree.path("src/vector.hip"), format!("{SOURCE}{broken}\n")).unwrap();
+        error(&tree, &hip);
+        fs::write(tree.path("src/vector.hip"), SOURCE).unwrap();
+        assert_eq!(tree.snapshot(), before);
+    }
+    error(&tree, hip.clone().flag("-fgpu-rdc"));
+    assert_eq!(tree.snapshot(), before);
+    // Leftovers of a killed build do not stop the next one.
+    fs::create_dir(tree.path("out/kpack/.vector.new")).unwrap();
+    fs::rename(
+        tree.path("out/kpack/vector"),
+        tree.path("out/kpack/.vector.old"),
+    )
+    .unwrap();
+    error(&tree, hip.clone().flag("-fgpu-rdc"));
+    assert_eq!(tree.snapshot(), before);
+    compile(&hip);
+    assert_eq!(tree.snapshot(), before);
+}
+
+#[test]
+fn headers_of_the_host_and_of_one_target() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let odd = "include/sp $ace #1";
+    fs::create_dir(tree.path(odd)).unwrap();
+    for header in ["device.h", "gfx942.h", "host.h"] {
+        fs::write(tree.path(&format!("{odd}/{header}")), "").unwrap();
+    }
+    let source = "#ifdef __HIP_DEVICE_COMPILE__\n#include \"device.h\"\n#else\n#include \"host.h\"\n#endif\n\
+                  #ifdef __gfx942__\n#include \"gfx942.h\"\n#endif\n";
+    fs::write(tree.path("src/vector.hip"), format!("{source}{SOURCE}")).unwrap();
+    let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
+    let library = compile(hip.offload_archs(["gfx1100", "gfx942"]).include(odd));
+    let watched: Vec<&str> = library
+        .directives()
+        .iter()
+        .filter_map(|line| line.strip_prefix("cargo::rerun-if-changed="))
+        .collect();
+    assert_eq!(
+        watched,
+        [
+            "include/sp $ace #1/device.h",
+            "include/sp $ace #1/gfx942.h",
+            "include/sp $ace #1/host.h",
+            "include/vector.h",
+            "src/vector.hip",
+        ]
+    );
+    // All of them exist: Cargo looks for each.
+    assert!(watched.iter().all(|file| tree.path(file).is_file()));
+}
+
+#[test]
+fn no_path_of_the_build_in_any_file() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    // A package in a workspace, with headers in the workspace and elsewhere.
+    let tree = Tree::new();
+    let member = tree.path("workspace/member");
+    for directory in ["workspace/member/out", "workspace/shared", "elsewhere"] {
+        fs::create_dir_all(tree.path(directory)).unwrap();
+    }
+    fs::write(tree.path("workspace/Cargo.lock"), "").unwrap();
+    fs::write(tree.path("workspace/shared/vector.h"), HEADER).unwrap();
+    let where_ = "static const char *NAME_host() { return __FILE__; }\n\
+                  __attribute__((device)) inline const char *NAME() { return __FILE__; }\n";
+    fs::write(
+        tree.path("workspace/shared/a.h"),
+        where_.replace("NAME", "a"),
+    )
+    .unwrap();
+    fs::write(tree.path("elsewhere/b.h"), where_.replace("NAME", "b")).unwrap();
+    fs::write(
+        tree.path("workspace/member/c.h"),
+        where_.replace("NAME", "c"),
+    )
+    .unwrap();
+    let source = "#include \"vector.h\"\n#include \"a.h\"\n#include \"b.h\"\n#include \"c.h\"\n\
+                  __global__ void places(const char **p) { p[0] = a(); p[1] = b(); p[2] = c(); }\n\
+                  extern \"C\" const char *host(int i) { return i == 0 ? a_host() : i == 1 ? b_host() : c_host(); }\n";
+    fs::write(member.join("k.hip"), source).unwrap();
+    let mut hip = Hip::new();
+    hip.file(member.join("k.hip"))
+        .includes([tree.path("workspace/shared"), member.clone()])
+        .flag(format!("-I{}", tree.path("elsewhere").display()))
+        .flags(["-nogpuinc", "-nogpulib"])
+        .offload_arch("gfx1100")
+        .compiler("clang++-19")
+        .cargo_metadata(false)
+        .environment([
+            ("CARGO_MANIFEST_DIR", member.as_os_str().to_owned()),
+            ("OUT_DIR", member.join("out").into_os_string()),
+            ("DEBUG", "true".into()),
+        ]);
+    let library = compile(&hip);
+    let root = tree.root().to_str().unwrap().as_bytes();
+    let count = |bytes: &[u8]| {
+        bytes
+            .windows(root.len())
+            .filter(|part| *part == root)
+            .count()
+    };
+    // Archives of build scripts are not compressed; the host code knows where they are.
+    let archive = fs::read(library.kpack_dir().join("vector_lib_gfx1100.kpack")).unwrap();
+    assert_eq!(count(&archive), 0);
+    let shown = String::from_utf8_lossy(&archive);
+    for place in ["shared/a.h", "b.h", "c.h"] {
+        assert!(shown.contains(place), "{place}");
+    }
+    assert_eq!(count(&fs::read(library.path()).unwrap()), 1);
+    let known = library.path().with_file_name("include-directories.txt");
+    let known = fs::read_to_string(known).unwrap();
+    assert_eq!(
+        said(&tree, &known),
+        "[package]/workspace/shared\n[package]/elsewhere\n"
+    );
+}
+
+#[test]
+fn a_shared_library_for_another_machine() {
+    if !require::tool("clang++-19") || !require::tool("ld.lld-19") {
+        return;
+    }
+    let tree = package();
+    let mut hip = build(
+        &tree,
+        &[
+            ("HIPCXX", "clang++-19"),
+            ("HOST", "x86_64-unknown-linux-gnu"),
+            ("TARGET", "aarch64-unknown-linux-gnu"),
+            ("HIPFLAGS", "-nostdlib '-fuse-ld=lld' -DUNUSED=\"a b\""),
+        ],
+    );
+    hip.offload_arch("gfx1100").link_runtime(false);
+    let library = hip.try_shared("vector");
+    let library = library.unwrap_or_else(|error| panic!("{}", error.in_one_line()));
+    // e_machine of the ELF header: EM_AARCH64.
+    assert_eq!(fs::read(library.path()).unwrap()[18..20], [183, 0]);
+}
+
+#[test]
+fn objects_that_need_a_device_link() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
+    let text = error(&tree, hip.offload_arch("gfx1100").flag("-fgpu-rdc"));
+    assert!(
+        text.contains("-fgpu-rdc") && text.contains("compile without"),
+        "{text}"
+    );
+}
+
+/// The package for this test to build when it runs as another user.
+const PACKAGE: &str = "KPACK_TEST_PACKAGE";
+
+#[test]
+fn an_out_dir_that_cannot_be_written() {
+    let failed = |root: &Path| {
+        let mut hip = Hip::new();
+        let hip = hip.file("src/vector.hip").compiler("cc");
+        hip.offload_arch("gfx1100").environment([
+            ("CARGO_MANIFEST_DIR", root.to_owned()),
+            ("OUT_DIR", root.join("out")),
+        ]);
+        let error = hip.try_compile("vector").unwrap_err();
+        error.in_one_line()
+    };
+    if let Some(root) = std::env::var_os(PACKAGE) {
+        println!("error: {}", failed(Path::new(&root)));
+        return;
+    }
+    let tree = package();
+    let mode = |path: &str, mode| {
+        fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode("out", 0o555);
+    let text = if !require::is_root() {
+        failed(tree.root())
+    } else {
+        // Root may write anywhere, so run a copy of this test as another user.
+        mode("", 0o755);
+        let copy = tree.path("test");
+        process::copy(std::env::current_exe().unwrap(), &copy);
+        let mut command = Command::new(copy);
+        command.args([
+            "--exact",
+            "--nocapture",
+            "hip::an_out_dir_that_cannot_be_written",
+        ]);
+        command.env(PACKAGE, tree.root()).uid(65534).gid(65534);
+        let output = command.current_dir(tree.root()).output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = printed.split_once("error: ").expect(&printed).1;
+        line.lines().next().unwrap().to_owned()
+    };
+    mode("out", 0o755);
+    insta::assert_snapshot!(said(&tree, &text));
+}
+
+/// A file where the directory should be.
+#[test]
+fn an_out_dir_that_is_in_the_way() {
+    let tree = package();
+    fs::write(tree.path("out/kpack"), "").unwrap();
+    let mut hip = build(&tree, &[]);
+    hip.compiler("cc").offload_arch("gfx1100");
+    insta::assert_snapshot!(error(&tree, &hip));
+}

@@ -1,0 +1,4 @@
+//! The tests of `Hip` and of objects before the link, in one program.
+
+mod hip;
+mod object;

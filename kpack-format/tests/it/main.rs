@@ -1,0 +1,8 @@
+//! The tests of the formats, in one program.
+
+mod archive;
+mod code_object;
+mod limits;
+mod manifest_and_marker;
+mod offload_bundle;
+mod target_id;

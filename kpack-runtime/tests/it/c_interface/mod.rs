@@ -1,0 +1,244 @@
+//! Given an installed loader, when C programs are built against it in every way that its package
+//! offers, then they find all functions to do what the headers say.
+
+mod files;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use files::files;
+use kpack_tests::process::{self, run};
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+
+/// Where `cargo xtask dist` put the loader, once for all tests.
+fn prefix() -> &'static Path {
+    static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist");
+        let _ = fs::remove_dir_all(&prefix);
+        let dist = ["run", "--package", "xtask", "--", "dist", "--prefix"];
+        run(process::cargo(&dist).arg(&prefix));
+        prefix
+    });
+    &PREFIX
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/conformance.c")
+}
+
+/// Compiles the program; the flags, which follow it, say where the loader is.
+fn build(program: &Path, flags: impl IntoIterator<Item = String>) {
+    build_as("c", "c99", program, flags);
+}
+
+/// As [`build`], by a standard of C or C++.
+fn build_as(
+    language: &str,
+    standard: &str,
+    program: &Path,
+    flags: impl IntoIterator<Item = String>,
+) {
+    let compiler = if language == "c" { "cc" } else { "c++" };
+    run(Command::new(compiler)
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"])
+        .arg(format!("-std={standard}"))
+        .arg("-o")
+        .arg(program)
+        .args(["-x", language])
+        .arg(source())
+        .args(["-x", "none"])
+        .args(flags));
+}
+
+/// Flags for the loader in the prefix.
+fn installed() -> impl Iterator<Item = String> {
+    let prefix = prefix().display();
+    [
+        format!("-I{prefix}/include"),
+        format!("-L{prefix}/lib"),
+        "-lrocm_kpack".to_owned(),
+    ]
+    .into_iter()
+}
+
+/// Runs the program, with the loader where the dynamic linker finds it.
+fn conforms(program: &Path) {
+    let tree = files();
+    let printed = run(Command::new(program)
+        .arg(tree.root())
+        .env("LD_LIBRARY_PATH", prefix().join("lib")));
+    assert!(printed.ends_with(" checks\n"), "{printed}");
+}
+
+#[test]
+fn a_program_with_the_installed_headers_and_the_shared_library() {
+    for (language, standard) in [("c", "c99"), ("c", "c11"), ("c++", "c++11")] {
+        let tree = Tree::new();
+        let program = tree.path("conformance");
+        build_as(language, standard, &program, installed());
+        let dynamic = run(Command::new("readelf").arg("-dW").arg(&program));
+        assert!(dynamic.contains("[librocm_kpack.so.0]"), "{dynamic}");
+        conforms(&program);
+    }
+}
+
+#[test]
+fn a_program_with_pkg_config() {
+    if !require::tool("pkg-config") {
+        return;
+    }
+    for linkage in [None, Some("--static")] {
+        let tree = Tree::new();
+        let program = tree.path("conformance");
+        // In a prefix that was moved.
+        let moved = tree.path("moved");
+        process::copy(prefix(), &moved);
+        if linkage.is_some() {
+            for name in ["librocm_kpack.so", "librocm_kpack.so.0"] {
+                fs::remove_file(moved.join("lib").join(name)).unwrap();
+            }
+        }
+        let flags = run(Command::new("pkg-config")
+            .args(["--cflags", "--libs", "rocm-kpack >= 0.1"])
+            .args(linkage)
+            .env("PKG_CONFIG_PATH", moved.join("lib/pkgconfig")));
+        build(&program, flags.split_whitespace().map(str::to_owned));
+        conforms(&program);
+    }
+}
+
+#[test]
+fn a_program_with_cmake() {
+    if !require::tool("cmake") {
+        return;
+    }
+    let tree = Tree::new();
+    let project = format!(
+        "cmake_minimum_required(VERSION 3.22)
+project(conformance LANGUAGES C CXX)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+find_package(rocm-kpack 0.1 REQUIRED)
+find_package(Threads REQUIRED)
+foreach(kind shared former static)
+  add_executable(${{kind}} {source})
+endforeach()
+add_executable(cxx conformance.cpp)
+target_link_libraries(shared PRIVATE rocm::rocm_kpack Threads::Threads)
+target_link_libraries(cxx PRIVATE rocm::rocm_kpack Threads::Threads)
+target_link_libraries(former PRIVATE rocm-kpack::rocm_kpack Threads::Threads)
+target_link_libraries(static PRIVATE rocm-kpack::rocm_kpack_static Threads::Threads)
+",
+        source = source().display()
+    );
+    let cxx = format!("#include \"{}\"\n", source().display());
+    fs::write(tree.path("conformance.cpp"), cxx).unwrap();
+    fs::write(tree.path("CMakeLists.txt"), project).unwrap();
+    let build = tree.path("build");
+    run(Command::new("cmake")
+        .arg("-S")
+        .arg(tree.root())
+        .arg("-B")
+        .arg(&build)
+        .arg(format!("-DCMAKE_PREFIX_PATH={}", prefix().display())));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    for kind in ["shared", "cxx", "former", "static"] {
+        conforms(&build.join(kind));
+    }
+}
+
+/// The sanitizer sees each code object that is handed out, and whether all are freed.
+#[test]
+fn a_program_under_address_sanitizer() {
+    let tree = Tree::new();
+    let program = tree.path("conformance");
+    let sanitizers = ["-fsanitize=address,undefined", "-g"].map(str::to_owned);
+    build(&program, sanitizers.into_iter().chain(installed()));
+    let files = files();
+    let mut command = Command::new(&program);
+    command
+        .arg(files.root())
+        .env("LD_LIBRARY_PATH", prefix().join("lib"))
+        .env(
+            "ASAN_OPTIONS",
+            "detect_leaks=1:allocator_may_return_null=1:max_allocation_size_mb=512",
+        );
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    for report in [
+        "ERROR: AddressSanitizer",
+        "ERROR: LeakSanitizer",
+        "runtime error",
+    ] {
+        assert!(!errors.contains(report), "{errors}");
+    }
+    // It is watching.
+    let output = command.arg("overflow").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("heap-buffer-overflow"), "{errors}");
+}
+
+#[test]
+fn a_library_directory_of_another_name() {
+    if !require::tool("pkg-config") {
+        return;
+    }
+    let tree = Tree::new();
+    let libdir = "lib/x86_64-linux-gnu";
+    let dist = [
+        "run",
+        "--package",
+        "xtask",
+        "--",
+        "dist",
+        "--libdir",
+        libdir,
+    ];
+    run(process::cargo(&dist).arg("--prefix").arg(tree.root()));
+    let flags = run(Command::new("pkg-config")
+        .args(["--cflags", "--libs", "rocm-kpack"])
+        .env("PKG_CONFIG_PATH", tree.path(libdir).join("pkgconfig")));
+    let program = tree.path("conformance");
+    build(&program, flags.split_whitespace().map(str::to_owned));
+    let files = files();
+    run(Command::new(&program)
+        .arg(files.root())
+        .env("LD_LIBRARY_PATH", tree.path(libdir)));
+}
+
+#[test]
+fn the_shared_library_shows_its_interface_and_nothing_else() {
+    let library = prefix().join("lib/librocm_kpack.so");
+    let symbols = run(Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(&library));
+    let mut names: Vec<&str> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').next_back())
+        .collect();
+    names.sort_unstable();
+    let header = fs::read_to_string(prefix().join("include/rocm_kpack/kpack.h")).unwrap();
+    let mut declared: Vec<&str> = header
+        .lines()
+        .map(|line| line.strip_prefix("KPACK_API ").unwrap_or(line))
+        .filter(|line| line.starts_with("kpack_error_t kpack_") || line.starts_with("void kpack_"))
+        .filter_map(|line| line.split_once(' ')?.1.split('(').next())
+        .collect();
+    declared.sort_unstable();
+    assert_eq!(names, declared);
+    assert_eq!(names.len(), 14);
+    let dynamic = run(Command::new("readelf").arg("-dW").arg(&library));
+    assert!(
+        dynamic.contains("soname: [librocm_kpack.so.0]"),
+        "{dynamic}"
+    );
+    // Three files tell the SONAME.
+    let config = prefix().join("lib/cmake/rocm-kpack/rocm-kpack-config.cmake");
+    let config = fs::read_to_string(config).unwrap();
+    assert!(config.contains("IMPORTED_SONAME \"librocm_kpack.so.0\""));
+    assert!(prefix().join("lib/librocm_kpack.so.0").exists());
+}

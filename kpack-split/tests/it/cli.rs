@@ -1,0 +1,381 @@
+//! The command as its users see it: help, messages, exit codes. Read the snapshots as a user would.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+
+use crate::command::{command, kpack, said, words};
+use insta::assert_snapshot;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code};
+use kpack_tests::tree::Tree;
+
+fn library() -> FatLibrary {
+    let targets = ["gfx1100", "gfx90a:xnack+"];
+    let library = add_and_mul(targets, targets);
+    library.wrapper(Storage::Plain, [code("gfx1100", "add")])
+}
+
+/// A prefix with `lib/libvec.so`.
+fn prefix() -> Tree {
+    let tree = Tree::new();
+    library().build(&tree.path("lib/libvec.so")).unwrap();
+    tree
+}
+
+fn split_prefix() -> Tree {
+    let tree = prefix();
+    let output = kpack(
+        &tree,
+        &words("install --prefix . --module vec lib/libvec.so"),
+    );
+    assert!(output.status.success(), "{output:?}");
+    tree
+}
+
+/// Snapshots without sizes and offsets that depend on the linker.
+fn with_filters(check: impl FnOnce()) {
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"(split binary|fat binary|host binary|relocatable object|static library), [0-9.]+ [KM]?i?B", "$1, [size]");
+    settings.add_filter(r"[0-9.]+ KiB -> [0-9.]+ KiB", "[size] -> [size]");
+    settings.add_filter(r"0x[0-9a-f]{4,}", "[offset]");
+    // The column is as wide as the path of the temporary directory.
+    settings.add_filter(r"archive +size  code", "archive  size  code");
+    settings.bind(check);
+}
+
+#[test]
+fn help() {
+    let tree = Tree::new();
+    let commands = [
+        "install",
+        "join",
+        "split",
+        "object",
+        "launch",
+        "stage",
+        "show",
+        "list",
+        "extract",
+        "recombine",
+        "report",
+        "verify",
+        "doctor",
+        "wheel split",
+        "wheel verify",
+        "wheel show",
+    ];
+    let texts = commands.map(|command| {
+        let words = command.split(' ').chain(["--help"]);
+        said(&tree, &Vec::from_iter(words))
+    });
+    let all = said(&tree, &["--help"]) + "\n" + &texts.join("\n");
+    assert_snapshot!(all);
+}
+
+#[test]
+fn an_install_and_the_tree_after_it() {
+    let tree = prefix();
+    let before = tree.files().join("\n");
+    let install = words("install --prefix . --module vec lib/libvec.so");
+    let first = said(&tree, &install);
+    let after = tree.files().join("\n");
+    let second = said(&tree, &install);
+    with_filters(|| {
+        assert_snapshot!(format!("{before}\n\n{first}\n{after}\n\n{second}"));
+    });
+}
+
+#[test]
+fn an_install_with_warnings() {
+    let tree = prefix();
+    FatLibrary::new()
+        .build(&tree.path("lib/libplain.so"))
+        .unwrap();
+    symlink("libvec.so", tree.path("lib/libvec.so.1")).unwrap();
+    let arguments =
+        words("install --prefix . --module vec --arch gfx1100 lib/libvec.so.1 lib/libplain.so");
+    let text = said(&tree, &arguments);
+    with_filters(|| assert_snapshot!(text));
+}
+
+#[test]
+fn what_files_are() {
+    let tree = split_prefix();
+    library().build(&tree.path("fat.so")).unwrap();
+    library()
+        .kind(Kind::Object)
+        .build(&tree.path("device.o"))
+        .unwrap();
+    library()
+        .kind(Kind::StaticLibrary)
+        .build(&tree.path("libdevice.a"))
+        .unwrap();
+    FatLibrary::new().build(&tree.path("plain.so")).unwrap();
+    fs::write(tree.path("code.hsaco"), code("gfx90a:xnack+", "add").1).unwrap();
+    let entries = [code("gfx1100", "add"), code("gfx90a:xnack+", "add")];
+    fs::write(
+        tree.path("code.co"),
+        bundle(Storage::Zstd(3), &entries).unwrap(),
+    )
+    .unwrap();
+    let mut text = String::new();
+    for file in [
+        "fat.so",
+        "lib/libvec.so",
+        "plain.so",
+        "device.o",
+        "libdevice.a",
+        "lib/.kpack/vec_lib_gfx1100.kpack",
+        "lib/.kpack/vec_lib.kpm",
+        "code.co",
+        "code.hsaco",
+    ] {
+        text += &said(&tree, &["show", file]);
+        text += "\n";
+    }
+    // One archive is missing.
+    fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx1100.kpack")).unwrap();
+    text += &said(&tree, &["show", "lib/libvec.so"]);
+    with_filters(|| assert_snapshot!(text));
+}
+
+#[test]
+fn a_list_of_kernels_and_one_taken_out() {
+    let tree = split_prefix();
+    let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
+    let text = said(&tree, &["list", archive]);
+    assert_snapshot!(text);
+    let extract = [
+        "extract",
+        archive,
+        "--kernel",
+        "lib/libvec.so#1",
+        "--arch",
+        "gfx1100",
+        "-o",
+    ];
+    let output = kpack(&tree, &[&extract[..], &["out.hsaco"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let expected = code("gfx1100", "mul").1;
+    assert_eq!(fs::read(tree.path("out.hsaco")).unwrap(), expected);
+    let output = kpack(&tree, &[&extract[..], &["-"]].concat());
+    assert_eq!(output.stdout, expected);
+}
+
+#[test]
+fn verification() {
+    let tree = split_prefix();
+    library().build(&tree.path("fat.so")).unwrap();
+    let fine = said(&tree, &["verify", "lib", "--quiet"])
+        + &said(&tree, &["verify", "lib/libvec.so", "--against", "fat.so"]);
+    let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
+    let mut bytes = fs::read(&archive).unwrap();
+    bytes[90] ^= 1;
+    fs::write(&archive, bytes).unwrap();
+    fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx90a:xnack+.kpack")).unwrap();
+    let faulty = said(&tree, &["verify", "lib"]);
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter("[0-9a-f]{64}", "[digest]");
+    settings.bind(|| assert_snapshot!(format!("{fine}\n{faulty}")));
+}
+
+#[test]
+fn errors() {
+    let tree = prefix();
+    let outside = Tree::new();
+    library().build(&outside.path("libout.so")).unwrap();
+    symlink(outside.path("libout.so"), tree.path("lib/out.so")).unwrap();
+    let fat = fs::read(tree.path("lib/libvec.so")).unwrap();
+    fs::write(tree.path("lib/cut.so"), &fat[..9000]).unwrap();
+    let mut machine = fat.clone();
+    machine[18] = 243;
+    fs::write(tree.path("lib/riscv.so"), machine).unwrap();
+    let mut headers = fat;
+    headers[40..48].fill(0);
+    fs::write(tree.path("lib/sstripped.so"), headers).unwrap();
+    fs::write(tree.path("lib/script"), "#!/bin/sh\n").unwrap();
+    let before = tree.snapshot_with_times();
+    let install = |rest: &[&str]| {
+        said(
+            &tree,
+            &[&["install", "--prefix", ".", "--module", "vec"], rest].concat(),
+        )
+    };
+    let mut text = String::new();
+    for rest in [
+        &["lib/cut.so"][..],
+        &["lib/riscv.so"],
+        &["lib/sstripped.so"],
+        &["lib/script"],
+        &["../x.so"],
+        &["lib/out.so"],
+        &["lib/none.so"],
+        &["lib/libvec.so", "--arch", "gfx1201"],
+        &words("lib/libvec.so --arch gfx1100 --unexpected error"),
+        &["lib/libvec.so", "--arch", "gfx 1100"],
+        &["lib/libvec.so", "--source", "x"],
+        &["lib/libvec.so", "--kpack-dir", "../x"],
+        &[],
+    ] {
+        text += &install(rest);
+        text += "\n";
+    }
+    text += &said(&tree, &["show", "lib/script"]);
+    text += &said(&tree, &["show", "lib/none"]);
+    text += &said(&tree, &["list", "lib/libvec.so"]);
+    assert_eq!(tree.snapshot_with_times(), before);
+    let text = text.replace(
+        outside.root().canonicalize().unwrap().to_str().unwrap(),
+        "/outside",
+    );
+    with_filters(|| assert_snapshot!(text));
+}
+
+#[test]
+fn errors_about_archives() {
+    let tree = split_prefix();
+    let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
+    let extract = |kernel: &str, target: &str, out: &str| {
+        said(
+            &tree,
+            &[
+                "extract", archive, "--kernel", kernel, "--arch", target, "-o", out,
+            ],
+        )
+    };
+    let mut text = extract("lib/libvec.so#7", "gfx1100", "out");
+    text += &extract("lib/libvec.so#0", "gfx942", "out");
+    text += &extract("lib/libvec.so#0", "gfx1100", "none/out");
+    assert!(!tree.path("out").exists());
+    let bytes = fs::read(tree.path(archive)).unwrap();
+    fs::write(tree.path("cut.kpack"), &bytes[..200]).unwrap();
+    text += &said(&tree, &["list", "cut.kpack"]);
+    text += &said(&tree, &["verify", "cut.kpack"]);
+    text += &said(&tree, &["verify", "lib/libvec.so", "--against", "none.so"]);
+    assert_snapshot!(text);
+}
+
+/// `-fgpu-rdc --emit-static-lib` makes such libraries: wrapper and bundle are in different members.
+#[test]
+fn device_code_without_wrappers_is_not_split_before_the_link() {
+    let tree = Tree::new();
+    let source = ".section .hip_fatbin,\"a\",@progbits\n.zero 64\n";
+    fs::write(tree.path("rdc.s"), source).unwrap();
+    for command in [
+        &["cc", "-c", "rdc.s", "-o", "rdc.o"][..],
+        &["ar", "qc", "librdc.a", "rdc.o"],
+    ] {
+        let (program, arguments) = command.split_first().unwrap();
+        let mut command = Command::new(program);
+        let status = command.current_dir(tree.root()).args(arguments).status();
+        assert!(status.unwrap().success());
+    }
+    let text = said(&tree, &["show", "librdc.a"]);
+    assert!(text.contains("split in the linked binary"), "{text}");
+    assert!(!text.contains("split before the link"), "{text}");
+}
+
+/// The JSON is interface: whatever changes here breaks somebody's script.
+#[test]
+fn reports_as_json() {
+    let tree = split_prefix();
+    library().build(&tree.path("lib/fat.so")).unwrap();
+    let mut text = String::new();
+    for arguments in [
+        &["show", "lib/libvec.so"][..],
+        &["show", "lib/fat.so"],
+        &["list", "lib/.kpack/vec_lib_gfx1100.kpack"],
+        &["verify", "lib/libvec.so"],
+        &["install", "--prefix", ".", "--module", "vec", "lib/fat.so"],
+    ] {
+        let output = kpack(&tree, &[arguments, &["--json"]].concat());
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{output:?}"
+        );
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        text += &format!("$ kpack {} --json\n{value:#}\n\n", arguments.join(" "));
+    }
+    let mut settings = insta::Settings::clone_current();
+    let root = tree.root().canonicalize().unwrap();
+    settings.add_filter(root.to_str().unwrap(), "/tree");
+    settings.add_filter("[0-9a-f]{64}", "[digest]");
+    // Offsets and sizes depend on the linker.
+    settings.add_filter(r": [0-9]{3,}(,?)\n", ": [number]$1\n");
+    settings.bind(|| assert_snapshot!(text));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_not_an_error() {
+    let tree = split_prefix();
+    let mut child = command(&tree, &["verify", "."])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut error = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut error)
+        .unwrap();
+    assert_eq!(
+        (child.wait().unwrap().code(), error.as_str()),
+        (Some(0), "")
+    );
+}
+
+/// Runs it with standard output, standard error or both on a full device.
+fn on_full_device(tree: &Tree, arguments: &[&str], stdout: bool, stderr: bool) -> Option<i32> {
+    let target = |full: bool| match full {
+        true => Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap()),
+        false => Stdio::null(),
+    };
+    let status = command(tree, arguments)
+        .stdout(target(stdout))
+        .stderr(target(stderr))
+        .status();
+    status.unwrap().code()
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_no_panic() {
+    let tree = split_prefix();
+    // A buffer would keep the bytes after the last newline.
+    let archive = "lib/.kpack/vec_lib_gfx1100.kpack";
+    let extract = [
+        "extract",
+        archive,
+        "--kernel",
+        "lib/libvec.so#0",
+        "--arch",
+        "gfx1100",
+        "-o",
+        "-",
+    ];
+    assert_eq!(on_full_device(&tree, &extract, true, false), Some(4));
+    assert_eq!(
+        on_full_device(&tree, &["show", archive], true, true),
+        Some(4)
+    );
+    assert_eq!(
+        on_full_device(&tree, &["show", "none"], false, true),
+        Some(4)
+    );
+}
+
+#[test]
+fn a_name_that_is_not_text_does_not_break_the_report() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let tree = split_prefix();
+    let odd = tree.path("lib").join(OsStr::from_bytes(b"\xff\xfe.so"));
+    fs::copy(tree.path("lib/libvec.so"), odd).unwrap();
+    let output = kpack(&tree, &["verify", "lib", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(value["checks"].as_array().unwrap().len() > 4, "{output:?}");
+}

@@ -1,0 +1,596 @@
+//! Given programs and libraries on a machine, when the doctor examines them, then it says why their kernels
+//! do not load there, and what to do. The dynamic linker and the libraries that it finds are real; HIP
+//! runtimes are empty libraries of that name.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::command::{command, said};
+use insta::assert_snapshot;
+use kpack_split::doctor::{Finding, Options, examine};
+use kpack_split::install::{Options as Install, install};
+use kpack_split::join::{Options as Join, join};
+use kpack_split::verify::Outcome;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::process::run;
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+
+const HIP: &str = "rocm/libamdhip64.so.6";
+const LOADER: &str = "rocm/librocm_kpack.so.0";
+
+/// A library without code, linked with the `needed` ones, that finds others beside itself.
+fn stub(tree: &Tree, path: &str, needed: &[&str]) {
+    let output = tree.path(path);
+    fs::create_dir_all(output.parent().unwrap()).unwrap();
+    let name = output.file_name().unwrap().to_str().unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-nostdlib", "-xc", "/dev/null", "-xnone"]);
+    cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
+    cc.args(needed.iter().map(|path| tree.path(path)));
+    run(cc.arg("-o").arg(output));
+}
+
+/// A HIP runtime that does not read markers.
+fn old_runtime(tree: &Tree) {
+    stub(tree, HIP, &[]);
+}
+
+/// A HIP runtime that reads markers.
+fn new_runtime(tree: &Tree) {
+    stub(tree, LOADER, &[]);
+    stub(tree, HIP, &[LOADER]);
+}
+
+/// A library with code for these targets, which is linked with the HIP runtime.
+fn library(tree: &Tree, targets: &[&str]) -> FatLibrary {
+    let code = |target: &&str| {
+        let payload = vec![1; 40 << 10];
+        ((*target).to_owned(), code_object(target, &payload).unwrap())
+    };
+    let library = FatLibrary::new().wrapper(Storage::Plain, targets.iter().map(code));
+    linked_with(library, tree, HIP)
+}
+
+fn linked_with(library: FatLibrary, tree: &Tree, path: &str) -> FatLibrary {
+    let path = tree.path(path);
+    let directory = path.parent().unwrap().display();
+    library
+        .flag(format!("-Wl,--no-as-needed,-rpath,{directory}"))
+        .flag(&path)
+}
+
+/// A prefix with a split library for gfx1030 and gfx942.
+fn split(tree: &Tree) {
+    let library = library(tree, &["gfx1030", "gfx942"]);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    let mut options = Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    options.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
+    install(&options, &()).unwrap();
+}
+
+/// What the doctor finds for a GPU.
+fn findings(tree: &Tree, path: &str, gpu: &str) -> Vec<Finding> {
+    let options = Options {
+        targets: vec![gpu.parse().unwrap()],
+        ..Options::default()
+    };
+    examine(&[tree.path(path)], &options).unwrap().findings
+}
+
+/// The faults and notes, with advice, with the tree as `/tree`.
+fn troubles(findings: &[Finding], tree: &Tree) -> Vec<String> {
+    let troubles = findings
+        .iter()
+        .filter(|finding| finding.outcome != Outcome::Ok);
+    let line = |finding: &Finding| {
+        let path = finding.path.as_ref().map(|path| path.display().to_string());
+        let advice = finding.advice.as_deref().unwrap_or("nothing");
+        let path = path.unwrap_or_default();
+        let line = format!("{:?} {path}: {}; {advice}", finding.outcome, finding.text);
+        line.replace(tree.root().to_str().unwrap(), "/tree")
+    };
+    troubles.map(line).collect()
+}
+
+/// The troubles with the split library for a GPU.
+fn of_library(tree: &Tree, gpu: &str) -> Vec<String> {
+    troubles(&findings(tree, "prefix/lib/libvec.so", gpu), tree)
+}
+
+#[test]
+fn a_runtime_that_reads_markers_and_code_for_the_gpu() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    for path in ["prefix", "prefix/lib/libvec.so"] {
+        let findings = findings(&tree, path, "gfx942");
+        assert_eq!(troubles(&findings, &tree), [""; 0]);
+        assert_eq!(findings.len(), 2, "{findings:?}");
+    }
+}
+
+#[test]
+fn what_it_advises_for_an_old_runtime_mends_it() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let before = tree.snapshot_with_times();
+    let first = said(&tree, &["doctor", "prefix", "--arch", "gfx1030"]);
+    assert_eq!(tree.snapshot_with_times(), before);
+    let findings = findings(&tree, "prefix", "gfx1030");
+    let advice = findings.iter().find_map(|finding| finding.advice.clone());
+    let join = advice.unwrap().replace("run `", "").replace('`', "");
+    let kpack = env!("CARGO_BIN_EXE_kpack");
+    run(Command::new("sh")
+        .arg("-c")
+        .arg(join.replacen("kpack", kpack, 1)));
+    let second = said(&tree, &["doctor", "prefix", "--arch", "gfx1030"]);
+    assert_snapshot!(format!("{first}\n{second}"));
+}
+
+#[test]
+fn one_command_for_all_binaries_of_a_prefix() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    for name in ["lib/libone.so", "lib/libtwo.so", "lib/libfat.so"] {
+        let library = library(&tree, &["gfx1030", "gfx942"]);
+        library.build(&tree.path("prefix").join(name)).unwrap();
+    }
+    let files = ["lib/libone.so", "lib/libtwo.so"];
+    install(&Install::new(tree.path("prefix"), "vec", files), &()).unwrap();
+    let found = troubles(&findings(&tree, "prefix", "gfx942"), &tree);
+    assert_eq!(
+        found,
+        [
+            "Fault /tree/rocm/libamdhip64.so.6: this HIP runtime does not read markers: it finds no code \
+             for /tree/prefix/lib/libone.so, /tree/prefix/lib/libtwo.so; run `kpack join --prefix \
+             /tree/prefix --arch gfx942 lib/libone.so lib/libtwo.so`"
+        ]
+    );
+}
+
+#[test]
+fn a_program_is_examined_with_the_libraries_that_it_loads() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+    program.build(&tree.path("bin/app")).unwrap();
+    let found = troubles(&findings(&tree, "bin/app", "gfx942"), &tree);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let join = "run `kpack join --prefix /tree/prefix --arch gfx942 lib/libvec.so`";
+    let app = "no code for /tree/prefix/lib/libvec.so, which /tree/bin/app loads";
+    for part in [app, join] {
+        assert!(found[0].contains(part), "{found:?}");
+    }
+}
+
+#[test]
+fn a_command_for_each_prefix_of_a_program() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let other = library(&tree, &["gfx942", "gfx1030"]);
+    other.build(&tree.path("a b/lib/libtwo.so")).unwrap();
+    let two = Install::new(tree.path("a b"), "two", ["lib/libtwo.so"]);
+    install(&two, &()).unwrap();
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+    let program = linked_with(program, &tree, "a b/lib/libtwo.so");
+    program.build(&tree.path("bin/app")).unwrap();
+    let found = troubles(&findings(&tree, "bin/app", "gfx942"), &tree);
+    assert_eq!(found.len(), 2, "{found:?}");
+    let joins = [
+        "run `kpack join --prefix /tree/prefix --arch gfx942 lib/libvec.so`",
+        "run `kpack join --prefix '/tree/a b' --arch gfx942 lib/libtwo.so`",
+    ];
+    for (found, join) in found.iter().zip(joins) {
+        assert!(found.ends_with(join), "{found}");
+    }
+}
+
+#[test]
+fn a_binary_that_cannot_be_joined() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    let payload = code_object("gfx942", &[2; 9000]).unwrap();
+    let library = library(&tree, &["gfx1030", "gfx942"]);
+    let library = library.wrapper(Storage::Plain, [("gfx942", payload)]);
+    let path = tree.path("prefix/lib/libvec.so");
+    library.build(&path).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let wrapper = bytes.windows(4).position(|w| w == b"HIPK").unwrap();
+    bytes[wrapper + 16] = 1;
+    fs::write(&path, &bytes).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert_eq!(found.len(), 1, "{found:?}");
+    for part in [
+        "set LD_PRELOAD to libkpack_hip.so",
+        "`kpack join` refuses",
+        "wrapper 0 has code object index 1",
+    ] {
+        assert!(found[0].contains(part), "{found:?}");
+    }
+}
+
+#[test]
+fn a_runtime_or_a_loader_that_is_not_there() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    fs::remove_file(tree.path(LOADER)).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert!(
+        found[0].contains("needs librocm_kpack.so.0, which was not found"),
+        "{found:?}"
+    );
+    assert!(
+        found[0].contains("install the loader (`librocm-kpack0`)"),
+        "{found:?}"
+    );
+    fs::remove_file(tree.path(HIP)).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert!(
+        found[0].contains("needs libamdhip64.so.6, which was not found"),
+        "{found:?}"
+    );
+    assert_eq!(found.len(), 1, "{found:?}");
+}
+
+#[test]
+fn a_library_that_leaves_the_runtime_to_its_program() {
+    let tree = Tree::new();
+    let plain = FatLibrary::new().wrapper(
+        Storage::Plain,
+        [("gfx942", code_object("gfx942", &[1; 9000]).unwrap())],
+    );
+    plain.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert_eq!(
+        found,
+        [
+            "Note : /tree/prefix/lib/libvec.so needs no HIP runtime itself; run `kpack doctor` for the \
+             program, library or module that needs one"
+        ]
+    );
+}
+
+#[test]
+fn an_archive_that_is_missing_stale_or_damaged() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let archive = tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack");
+    let bytes = fs::read(&archive).unwrap();
+
+    fs::remove_file(&archive).unwrap();
+    assert_eq!(
+        of_library(&tree, "gfx942"),
+        [
+            "Fault /tree/prefix/lib/libvec.so: split, but the archive for gfx942 is missing: \
+             `/tree/prefix/lib/.kpack/vec_lib_gfx942.kpack`; run `apt install vec-gfx942`"
+        ]
+    );
+    assert_eq!(of_library(&tree, "gfx1030"), [""; 0]);
+
+    fs::write(&archive, &bytes[..100]).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert!(
+        found[0].contains("vec_lib_gfx942.kpack is damaged"),
+        "{found:?}"
+    );
+    assert!(found[0].contains("install that archive again"), "{found:?}");
+
+    let other = Tree::new();
+    new_runtime(&other);
+    let payload = code_object("gfx942", &[2; 9000]).unwrap();
+    let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx942", payload)]);
+    library.build(&other.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(other.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    fs::copy(
+        other.path("prefix/lib/.kpack/vec_lib_gfx942.kpack"),
+        &archive,
+    )
+    .unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert!(
+        found[0].contains("vec_lib_gfx942.kpack is made for another build of it"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_gpu_that_nothing_was_built_for() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    assert_eq!(
+        of_library(&tree, "gfx1100"),
+        [
+            "Fault /tree/prefix/lib/libvec.so: split, without code for gfx1100: only for gfx1030, gfx942; \
+             install a build with code for gfx1100"
+        ]
+    );
+    library(&tree, &["gfx1030"])
+        .build(&tree.path("fat.so"))
+        .unwrap();
+    let found = troubles(&findings(&tree, "fat.so", "gfx1100"), &tree);
+    assert!(
+        found[0].contains("not split, without code for gfx1100: only for gfx1030"),
+        "{found:?}"
+    );
+    let payload = code_object("gfx1100", &[1; 9000]).unwrap();
+    let generic = FatLibrary::new().wrapper(Storage::Plain, [("gfx11-generic", payload)]);
+    generic.build(&tree.path("fat.so")).unwrap();
+    let found = troubles(&findings(&tree, "fat.so", "gfx1100"), &tree);
+    assert!(found[0].starts_with("Note"), "{found:?}");
+    assert!(
+        found[0].contains("may run its code for gfx11-generic"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_binary_that_was_joined_for_another_gpu() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let options = Join::new(
+        tree.path("prefix"),
+        ["gfx942".parse().unwrap()],
+        ["lib/libvec.so"],
+    );
+    join(&options, &()).unwrap();
+    assert_eq!(of_library(&tree, "gfx942"), [""; 0]);
+    assert_eq!(
+        of_library(&tree, "gfx1030"),
+        [
+            "Fault /tree/prefix/lib/libvec.so: joined, without code for gfx1030: only for gfx942; run \
+             `kpack join --prefix /tree/prefix --arch gfx1030 lib/libvec.so`"
+        ]
+    );
+}
+
+#[test]
+fn the_gpus_that_the_kernel_names() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let examined = |nodes: &[&str]| {
+        let _ = fs::remove_dir_all(tree.path("nodes"));
+        for (number, properties) in nodes.iter().enumerate() {
+            let node = tree.path(&format!("nodes/{number}"));
+            fs::create_dir_all(&node).unwrap();
+            fs::write(node.join("properties"), properties).unwrap();
+        }
+        let options = Options {
+            nodes: tree.path("nodes"),
+            ..Options::default()
+        };
+        let report = examine(&[tree.path("prefix")], &options).unwrap();
+        let first = report.findings[0].text.clone();
+        (first, report.faults(), troubles(&report.findings, &tree))
+    };
+    let gfx942 = "simd_count 1216\ngfx_target_version 90402\n";
+    let gfx1036 = "simd_count 4\ngfx_target_version 100306\n";
+
+    let (machine, faults, _) = examined(&["simd_count 0\n", gfx942, gfx942]);
+    assert_eq!((machine.as_str(), faults), ("this machine has gfx942", 0));
+    // One GPU of several is enough; a processor with graphics is no fault.
+    let (_, faults, found) = examined(&[gfx942, gfx1036]);
+    assert_eq!(faults, 0, "{found:?}");
+    assert!(found[0].contains("without code for gfx1036"), "{found:?}");
+    let (_, faults, _) = examined(&[gfx1036]);
+    assert_eq!(faults, 1);
+    let (_, faults, found) = examined(&[]);
+    assert_eq!(faults, 0);
+    assert!(
+        found[0].contains("is unknown") && found[0].contains("--arch"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn what_the_environment_chooses_counts_unless_the_program_has_raised_privileges() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    stub(&tree, "old/libamdhip64.so.6", &[]);
+    let program = FatLibrary::new().kind(Kind::Pie);
+    // As the search path of a program that is set here, DT_RUNPATH comes after LD_LIBRARY_PATH.
+    let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+    let program = linked_with(program.flag("-Wl,--enable-new-dtags"), &tree, HIP);
+    program.build(&tree.path("app")).unwrap();
+    let code = || {
+        let mut doctor = command(&tree, &["doctor", "app", "--arch", "gfx942", "--quiet"]);
+        let output = doctor
+            .env("LD_LIBRARY_PATH", tree.path("old"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.code().unwrap(), said)
+    };
+    let (exit, said) = code();
+    assert_eq!(exit, 1, "{said}");
+    assert!(said.contains("old/libamdhip64.so.6"), "{said}");
+    fs::set_permissions(tree.path("app"), fs::Permissions::from_mode(0o4755)).unwrap();
+    assert_eq!(code(), (0, String::new()));
+}
+
+#[test]
+fn a_preloaded_shim_serves_an_old_runtime() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    stub(&tree, "kpack/libkpack_hip.so", &[]);
+    split(&tree);
+    let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
+    let shim = tree.path("kpack/libkpack_hip.so");
+    let output = doctor.env("LD_PRELOAD", &shim).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let finds = format!("{} finds the code for it", shim.display());
+    assert!(said.contains(&finds), "{said}");
+}
+
+#[test]
+fn a_linked_shim_serves_every_runtime() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    // What kpack-hip/link has, too.
+    let note = ".section .note.kpack_hip,\"a\",@note\n.long 6, 0, 1\n.asciz \"kpack\"\n.zero 2\n";
+    fs::write(tree.path("note.s"), note).unwrap();
+    let library = library(&tree, &["gfx942"]).flag(tree.path("note.s"));
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let findings = findings(&tree, "prefix", "gfx942");
+    assert_eq!(troubles(&findings, &tree), [""; 0]);
+    assert_eq!(
+        findings[0].text,
+        "split, linked with the shim, with code for gfx942"
+    );
+}
+
+#[test]
+fn a_binary_of_another_machine() {
+    if !require::tool("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    let tree = Tree::new();
+    let payload = code_object("gfx942", &[1; 9000]).unwrap();
+    let library = FatLibrary::new().compiler("aarch64-linux-gnu-gcc");
+    let library = library.wrapper(Storage::Plain, [("gfx942", payload)]);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("is unknown: it is for another machine (aarch64"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn no_code_of_the_file_runs() {
+    let tree = Tree::new();
+    let source = r#"
+        #include <fcntl.h>
+        static void ran(void) { open(RAN, O_CREAT | O_WRONLY, 0600); }
+        unsigned la_version(unsigned version) { ran(); return version; }
+        __attribute__((constructor)) static void construct(void) { ran(); }
+        static int one(void) { return 1; }
+        static int (*resolve(void))(void) { ran(); return one; }
+        __attribute__((ifunc("resolve"))) int indirect(void);
+        int (*volatile called)(void) = indirect;
+        int main(void) { ran(); return called(); }
+    "#;
+    fs::write(tree.path("evil.c"), source).unwrap();
+    let build = |output: &str, flags: &[&str]| {
+        let ran = format!("-DRAN=\"{}\"", tree.path("ran").display());
+        let mut cc = Command::new("cc");
+        cc.arg(tree.path("evil.c")).arg(ran).args(flags);
+        run(cc.arg("-o").arg(tree.path(output)));
+    };
+    build("libevil.so", &["-shared", "-fPIC", "-Wl,-z,now"]);
+    build("evil", &["-Wl,-z,now"]);
+    let audit = tree.path("libevil.so");
+    build("audited", &[&format!("-Wl,--audit,{}", audit.display())]);
+    build(
+        "audited.so",
+        &[
+            "-shared",
+            "-fPIC",
+            &format!("-Wl,--depaudit,{}", audit.display()),
+        ],
+    );
+    let interpreter = format!("-Wl,--dynamic-linker,{}", tree.path("evil").display());
+    build("interpreted", &[&interpreter]);
+    let mut cc = Command::new("cc");
+    cc.args(["-static", "-nostdlib", "-xc", "/dev/null", "-o"]);
+    run(cc.arg(tree.path("static")));
+    for name in [
+        "libevil.so",
+        "evil",
+        "audited",
+        "audited.so",
+        "interpreted",
+        "static",
+    ] {
+        let mut doctor = command(&tree, &["doctor", name, "--arch", "gfx942"]);
+        // The dynamic linker relocates, and so resolves, with these.
+        let doctor = doctor.env("LD_BIND_NOW", "1").env("LD_WARN", "1");
+        assert_eq!(doctor.status().unwrap().code(), Some(0), "{name}");
+        assert!(!tree.path("ran").exists(), "{name}");
+    }
+    // They do run otherwise.
+    run(Command::new("sh")
+        .arg("-c")
+        .arg(format!("{} || true", tree.path("evil").display())));
+    assert!(tree.path("ran").exists());
+}
+
+#[test]
+fn other_files_and_options() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    fs::write(tree.path("text"), "text").unwrap();
+    FatLibrary::new().build(&tree.path("plain.so")).unwrap();
+    fs::create_dir(tree.path("empty")).unwrap();
+    let calls: [&[&str]; 8] = [
+        &["doctor"],
+        &["doctor", "text"],
+        &["doctor", "nowhere"],
+        &["doctor", "empty"],
+        &["doctor", "rocm/libamdhip64.so.6", "--arch", "gfx942"],
+        &["doctor", "prefix/lib/.kpack/vec_lib.kpm"],
+        &["doctor", "plain.so", "--arch", "gfx942"],
+        &["doctor", "prefix", "--arch", "gfx942", "--json"],
+    ];
+    let texts = calls.map(|arguments| said(&tree, arguments));
+    assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
+fn a_link_to_a_program_and_a_path_without_a_directory() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let program = FatLibrary::new()
+        .kind(Kind::Pie)
+        .flag("-Wl,-rpath,$ORIGIN/../prefix/lib");
+    let program = program
+        .flag("-Wl,--no-as-needed")
+        .flag(tree.path("prefix/lib/libvec.so"));
+    program.build(&tree.path("bin/app")).unwrap();
+    std::os::unix::fs::symlink("bin/app", tree.path("app")).unwrap();
+    let said = said(&tree, &["doctor", "app", "--arch", "gfx942", "--quiet"]);
+    assert!(
+        said.contains("finds no code for /tree/prefix/lib/libvec.so"),
+        "{said}"
+    );
+}

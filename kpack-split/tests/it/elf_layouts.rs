@@ -1,0 +1,282 @@
+//! Given a fat binary of some linker and some layout, when its host binary is planned and written,
+//! then it runs as before, standard tools find nothing wrong, and it still runs after they have
+//! had their way with it. The same holds when device code is put back into the host binary.
+
+use std::fs;
+
+use crate::layouts::random::{self, Outcome};
+use crate::layouts::{AARCH64, Bench, LINKERS, Linker, apply, fat_library, same_host_code};
+use anyhow::{Context, Result};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::require;
+
+/// Runs `variants` of each linker that is there.
+fn each_linker(variants: impl Fn(&Linker) -> Vec<(Kind, Vec<&'static str>)>) -> Result<()> {
+    let bench = Bench::new()?;
+    for linker in LINKERS
+        .iter()
+        .filter(|linker| require::tool(linker.program) && require::tool(linker.compiler))
+    {
+        for (kind, flags) in variants(linker) {
+            let mut library = fat_library(kind)?
+                .compiler(linker.compiler)
+                .flag(linker.flag);
+            for flag in &flags {
+                library = library.flag(*flag);
+            }
+            bench
+                .check(&library, kind)
+                .with_context(|| format!("{}, {kind:?}, {flags:?}", linker.name))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_kind_of_every_linker() -> Result<()> {
+    each_linker(|_| {
+        vec![
+            (Kind::Shared, vec![]),
+            (Kind::Pie, vec![]),
+            (Kind::NoPie, vec![]),
+        ]
+    })
+}
+
+#[test]
+fn packed_relative_relocations() -> Result<()> {
+    each_linker(|linker| {
+        let Some(relr) = linker.relr else {
+            return Vec::new();
+        };
+        vec![(Kind::Shared, vec![relr]), (Kind::Pie, vec![relr])]
+    })
+}
+
+#[test]
+fn device_code_in_the_segment_of_the_program_headers() -> Result<()> {
+    each_linker(|linker| match linker.name {
+        "lld" => vec![(
+            Kind::Shared,
+            vec!["-Wl,-z,noseparate-code", "-Wl,--no-rosegment"],
+        )],
+        // gold has one read-only segment anyway.
+        "gold" => Vec::new(),
+        _ => vec![
+            (Kind::Shared, vec!["-Wl,-z,noseparate-code"]),
+            (Kind::Pie, vec!["-Wl,-z,noseparate-code"]),
+            (Kind::NoPie, vec!["-Wl,-z,noseparate-code"]),
+        ],
+    })
+}
+
+#[test]
+fn large_pages() -> Result<()> {
+    each_linker(|_| {
+        vec![
+            (Kind::Shared, vec!["-Wl,-z,max-page-size=0x10000"]),
+            (Kind::Pie, vec!["-Wl,-z,max-page-size=0x10000"]),
+            // Here the device code frees no page: it is zeroed, and nothing moves.
+            (Kind::Shared, vec!["-Wl,-z,max-page-size=0x200000"]),
+        ]
+    })
+}
+
+#[test]
+fn stripped_with_debug_information_and_with_all_hashes() -> Result<()> {
+    each_linker(|_| {
+        vec![
+            (Kind::Shared, vec!["-s"]),
+            (Kind::Shared, vec!["-g"]),
+            (Kind::Pie, vec!["-g", "-Wl,--hash-style=both", "-Wl,-z,now"]),
+            (Kind::Pie, vec!["-s", "-Wl,--build-id=none"]),
+        ]
+    })
+}
+
+#[test]
+fn static_executables() -> Result<()> {
+    each_linker(|linker| match linker.name {
+        "GNU ld" => vec![
+            (Kind::NoPie, vec!["-static"]),
+            (Kind::Pie, vec!["-static-pie"]),
+        ],
+        _ => vec![(Kind::NoPie, vec!["-static"])],
+    })
+}
+
+#[test]
+fn a_symbol_at_the_end_of_the_device_code() -> Result<()> {
+    // Where nothing is laid out after the device code, linkers put `_end` there.
+    let directory = tempfile::tempdir()?;
+    let end = directory.path().join("end.s");
+    let text = ".section .hip_fatbin,\"a\",@progbits\n.globl device_code_end\ndevice_code_end:\n";
+    fs::write(&end, text)?;
+    let library = fat_library(Kind::Shared)?.flag(&end);
+    Bench::new()?.check(&library, Kind::Shared).map(drop)
+}
+
+#[test]
+fn wrappers_between_red_zones() -> Result<()> {
+    let bench = Bench::new()?;
+    bench.check(&fat_library(Kind::Shared)?.red_zones(), Kind::Shared)?;
+    bench.check(&fat_library(Kind::NoPie)?.red_zones(), Kind::NoPie)?;
+    Ok(())
+}
+
+/// Some projects' linker scripts put device code after the data, to keep code within 2 GiB.
+#[test]
+fn device_code_in_the_writable_segment() -> Result<()> {
+    let mut bench = Bench::new()?;
+    for place in [
+        "INSERT BEFORE .bss",
+        "INSERT AFTER .data",
+        "INSERT AFTER .bss",
+        "INSERT BEFORE .data",
+    ] {
+        // What follows the device code in its segment gets a segment of its own.
+        bench.is_with_bss = !place.ends_with("BEFORE .data");
+        let script = bench.path("place.ld");
+        fs::write(
+            &script,
+            format!("SECTIONS {{ .hip_fatbin : {{ *(.hip_fatbin) }} }} {place};\n"),
+        )?;
+        for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+            let flag = format!("-Wl,-T,{}", script.display());
+            let library = fat_library(kind)?.flag("-fuse-ld=bfd").flag(flag);
+            bench
+                .check(&library, kind)
+                .with_context(|| format!("{place}, {kind:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A linker script can put device code among what is read-only after relocation. The dynamic loader
+/// protects that as a whole, so nothing in it can be unmapped.
+#[test]
+fn device_code_within_relro_is_refused() -> Result<()> {
+    let bench = Bench::new()?;
+    for place in ["INSERT AFTER .data.rel.ro", "INSERT BEFORE .got"] {
+        let script = bench.path("place.ld");
+        fs::write(
+            &script,
+            format!("SECTIONS {{ .hip_fatbin : {{ *(.hip_fatbin) }} }} {place};\n"),
+        )?;
+        for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+            let flag = format!("-Wl,-T,{}", script.display());
+            let library = fat_library(kind)?.flag("-fuse-ld=bfd").flag(flag);
+            let (fat, host) = (bench.path("relro"), bench.path("relro-host"));
+            library.build(&fat)?;
+            bench.report(kind, &fat)?;
+            let refused = bench.split(&fat, &host).map(|plan| plan.to_string());
+            let error = format!("{:#}", refused.expect_err("it is within RELRO"));
+            assert!(
+                error.contains("`.hip_fatbin` is within PT_GNU_RELRO")
+                    && error.contains("change the linker script"),
+                "{place}, {kind:?}: {error}"
+            );
+            assert!(!host.exists());
+
+            // Without RELRO the same place is fine.
+            bench
+                .check(&library.flag("-Wl,-z,norelro"), kind)
+                .with_context(|| format!("{place}, {kind:?}, without RELRO"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn device_code_that_frees_no_page_is_zeroed() -> Result<()> {
+    let bench = Bench::new()?;
+    let library = FatLibrary::new().wrapper(
+        Storage::Plain,
+        [("gfx1100", code_object("gfx1100", b"small")?)],
+    );
+    let plan = bench.check(&library, Kind::Shared)?;
+    assert!(plan.to_string().contains("nothing is cut"), "{plan}");
+    let host = fs::read(bench.path("host"))?;
+    assert!(!host.windows(5).any(|bytes| bytes == b"small"));
+    Ok(())
+}
+
+/// Pages have 64 KiB there.
+#[test]
+fn aarch64_hosts() -> Result<()> {
+    if !require::tool(AARCH64.compiler) || !require::tool(AARCH64.runner[0]) {
+        return Ok(());
+    }
+    let bench = Bench::of(AARCH64)?;
+    for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+        let library = fat_library(kind)?.compiler(AARCH64.compiler);
+        let plan = bench
+            .check(&library, kind)
+            .with_context(|| format!("{kind:?}"))?;
+        assert!(plan.to_string().contains("are cut"), "{plan}");
+    }
+    Ok(())
+}
+
+/// `objcopy` leaves dynamic symbols with the old numbers of their sections: here, that of `.rodata` has become
+/// the number of the device code.
+#[test]
+fn dynamic_symbols_with_old_section_numbers_stay() -> Result<()> {
+    if !require::tool("ld.gold") {
+        return Ok(());
+    }
+    let bench = Bench::new()?;
+    let (fat, host) = (bench.path("fat"), bench.path("host"));
+    let library = fat_library(Kind::Pie)?
+        .flag("-fuse-ld=gold")
+        .flag("-rdynamic");
+    library.flag("-Wl,--build-id=sha1").build(&fat)?;
+    apply("objcopy", &["--remove-section", ".note.gnu.build-id"], &fat)?;
+    bench.split(&fat, &host)?;
+    same_host_code(&fat, &host)
+}
+
+/// Some tools, such as post-link optimisers, write a larger table to the end of the file.
+#[test]
+fn program_headers_after_the_device_code_are_refused() -> Result<()> {
+    let bench = Bench::new()?;
+    let (fat, host) = (bench.path("fat"), bench.path("host"));
+    fat_library(Kind::Shared)?.build(&fat)?;
+    let mut bytes = fs::read(&fat)?;
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let end = bytes.len() as u64;
+    bytes.extend_from_within(64..64 + 56 * usize::from(bytes[56]));
+    bytes[32..40].copy_from_slice(&end.to_le_bytes());
+    fs::write(&fat, bytes)?;
+    bench.report(Kind::Shared, &fat)?;
+    let refused = bench.split(&fat, &host).map(|plan| plan.to_string());
+    let error = format!("{:#}", refused.expect_err("they would move"));
+    assert!(
+        error.contains(", after the device code (expected at the start"),
+        "{error}"
+    );
+    Ok(())
+}
+
+/// Of the seeds in `KPACK_SEEDS`, such as `0..500`.
+#[test]
+fn random_layouts_and_tools() -> Result<()> {
+    let seeds = std::env::var("KPACK_SEEDS").unwrap_or_else(|_| "0..20".to_owned());
+    let (start, end) = seeds.split_once("..").context("KPACK_SEEDS is not A..B")?;
+    let (start, end): (u64, u64) = (start.parse()?, end.parse()?);
+    let (mut held, mut failed) = (0, Vec::new());
+    for seed in start..end {
+        match random::check(seed) {
+            Ok(Outcome::Held) => held += 1,
+            Ok(other) => println!("seed {seed}: {other:?}"),
+            Err(error) => {
+                println!("{error:#}");
+                failed.push(seed);
+            }
+        }
+    }
+    println!("{held} of {} layouts hold", end - start);
+    assert!(failed.is_empty(), "seeds that fail: {failed:?}");
+    assert!(held > 0 || end - start < 20, "no layout was tried");
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Given a recombination that is killed at any moment, then each artifact that has its name is complete, and
+//! the next run writes the rest.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use crate::command::{command, words};
+use crate::planned::CONFIGURATION;
+use crate::shards::three_shards;
+use kpack_tests::process::{self, kill_at_any_moment};
+use kpack_tests::tree::Tree;
+
+fn recombine(tree: &Tree) -> Command {
+    command(
+        tree,
+        &words("recombine --input-shards-dir shards --output-dir out --config packaging.json"),
+    )
+}
+
+/// By name, the files of each artifact that has one.
+type Artifacts = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
+
+/// What is in each artifact that has its name, and the names of hidden ones.
+fn artifacts(tree: &Tree) -> (Artifacts, Vec<String>) {
+    let mut found = Artifacts::new();
+    let mut hidden = Vec::new();
+    for entry in fs::read_dir(tree.path("out")).into_iter().flatten() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        match name.starts_with('.') {
+            true => hidden.push(name),
+            false => drop(found.entry(name).or_default()),
+        }
+    }
+    for (path, (_, bytes)) in tree.snapshot() {
+        let Some(within) = path.strip_prefix("out/") else {
+            continue;
+        };
+        if let Some((artifact, file)) = within.split_once('/')
+            && let Some(files) = found.get_mut(artifact)
+        {
+            files.insert(file.to_owned(), bytes);
+        }
+    }
+    (found, hidden)
+}
+
+#[test]
+fn what_is_there_is_whole_and_a_second_run_completes_it() {
+    let tree = three_shards();
+    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
+    process::run(&mut recombine(&tree));
+    let (expected, hidden) = artifacts(&tree);
+    assert_eq!((expected.len(), hidden.len()), (3, 0));
+
+    kill_at_any_moment(
+        |run| {
+            // Every other run finds nothing there, the rest what was left by the one before.
+            if run % 2 == 0 {
+                fs::remove_dir_all(tree.path("out")).unwrap();
+                fs::create_dir(tree.path("out")).unwrap();
+            }
+            recombine(&tree)
+        },
+        || tree.snapshot_with_times(),
+        |run| {
+            let (found, _) = artifacts(&tree);
+            for (artifact, files) in &found {
+                assert!(
+                    expected.get(artifact) == Some(files),
+                    "run {run}: {artifact} has {:?}",
+                    files.keys()
+                );
+            }
+            if found.contains_key("blas_lib_generic") {
+                assert_eq!(found.len(), 3, "run {run}");
+            }
+        },
+    );
+    process::run(&mut recombine(&tree));
+    assert_eq!(artifacts(&tree), (expected, Vec::new()));
+}
+
+/// Another run may hold the lock of one component while it waits for that of another.
+#[test]
+fn a_component_is_written_before_the_lock_of_the_next_one_is_awaited() {
+    let tree = three_shards();
+    for shard in ["linux-a", "linux-b", "linux-c"] {
+        for entry in fs::read_dir(tree.path(&format!("shards/{shard}"))).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let other = path.with_file_name(name.replace("blas_", "alas_"));
+            process::copy(&path, &other);
+        }
+    }
+    fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
+    fs::create_dir_all(tree.path("out/.blas_lib.tmp")).unwrap();
+    let other_run = File::open(tree.path("out/.blas_lib.tmp")).unwrap();
+    other_run.lock().unwrap();
+    let mut command = recombine(&tree);
+    command.args(["--jobs", "1"]).stdout(Stdio::null());
+    let mut run = command.stderr(Stdio::null()).spawn().unwrap();
+    while !tree.path("out/alas_lib_generic").exists() {
+        assert_eq!(run.try_wait().unwrap(), None);
+        thread::yield_now();
+    }
+    assert!(!tree.path("out/blas_lib_generic").exists());
+    other_run.unlock().unwrap();
+    assert!(run.wait().unwrap().success());
+    assert!(tree.path("out/blas_lib_generic").exists());
+}

@@ -1,0 +1,332 @@
+//! Replays the seeds of the fuzz targets, and checks for each what must hold for any bytes.
+//!
+//! `KPACK_WRITE_SEEDS=1 cargo test -p kpack-tests --test it fuzz_seeds` writes the seeds below again. The
+//! others were found by fuzzing (`docs/fuzzing.md`).
+
+#[path = "../../../fuzz/src/lib.rs"]
+#[allow(unreachable_pub, reason = "it is a library elsewhere")]
+mod fuzz;
+
+use std::fs;
+use std::io::Cursor;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
+use kpack_format::digest::sha256;
+use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::marker::Marker;
+use kpack_format::tensile::Library;
+use kpack_split::install::{Options, install};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, bundle, code_object, library_file};
+use kpack_tests::tree::Tree;
+
+fn directory(target: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    root.join("fuzz/seeds").join(target)
+}
+
+fn archive(scheme: Scheme, kernels: &[(&str, &[u8])]) -> Vec<u8> {
+    let spool = Cursor::new(Vec::new());
+    let target = "gfx90a:xnack+".parse().unwrap();
+    let mut writer = ArchiveWriter::new(spool, "vec_lib", &target, scheme);
+    let mut encoder = Encoder::new(scheme, 3).unwrap();
+    for (name, bytes) in kernels {
+        let encoded = encoder.encode(bytes, sha256(bytes)).unwrap();
+        writer.add(name, &encoded).unwrap();
+    }
+    let mut bytes = Vec::new();
+    writer.finish(&mut bytes).unwrap();
+    bytes
+}
+
+/// `bytes` with `key` replaced by a key that readers ignore.
+fn without(bytes: &[u8], key: &str) -> Vec<u8> {
+    let place = bytes
+        .windows(key.len())
+        .position(|window| window == key.as_bytes())
+        .unwrap();
+    let mut bytes = bytes.to_vec();
+    bytes[place] ^= 0x20;
+    bytes
+}
+
+/// Target, name and bytes.
+type Seed = (&'static str, String, Vec<u8>);
+
+/// The seeds that this test writes.
+fn seeds() -> Vec<Seed> {
+    let kernels: [(&str, &[u8]); 3] = [
+        ("lib/libvec.so#0", b"one"),
+        ("lib/libvec.so#1", &[7; 2000]),
+        ("lib/libvec.so#2", b"one"),
+    ];
+    let none = archive(Scheme::None, &kernels);
+    let zstd = archive(Scheme::ZstdPerKernel, &kernels);
+    let mut seeds = Vec::new();
+    let mut add = |target, name: &str, bytes: &[u8]| {
+        seeds.push((target, name.to_owned(), bytes.to_vec()));
+    };
+    add("archive", "none", &none);
+    add("archive", "zstd", &zstd);
+    add(
+        "archive",
+        "zstd_without_frame_offsets",
+        &without(&zstd, "frame_offsets"),
+    );
+    add(
+        "archive",
+        "zstd_without_checksums",
+        &without(&zstd, "checksums"),
+    );
+    add("archive", "empty", &archive(Scheme::ZstdPerKernel, &[]));
+    add("archive", "cut_off", &zstd[..zstd.len() - 9]);
+    let large = archive(Scheme::ZstdPerKernel, &[("a#0", &[0; 400_000])]);
+    add("archive", "several_blocks", &large);
+
+    // Tables for the data that `with_toc` puts before them.
+    let two: [(&str, &[u8]); 2] = [("lib/a.so#0", b"one"), ("lib/a.so#1", b"two!")];
+    let table = |scheme| {
+        let bytes = archive(scheme, &two);
+        let at = u64::from_le_bytes(bytes[8..16].try_into().unwrap()) as usize;
+        bytes[at..].to_vec()
+    };
+    add("toc", "none", &table(Scheme::None));
+    let zstd = table(Scheme::ZstdPerKernel);
+    add("toc", "zstd", &zstd);
+    add(
+        "toc",
+        "zstd_without_frame_offsets",
+        &without(&zstd, "frame_offsets"),
+    );
+    add(
+        "toc",
+        "unknown_keys",
+        b"\x81\xa1x\x93\xc0\x81\xa1y\xc3\xcb\0\0\0\0\0\0\0\0",
+    );
+
+    let marker = Marker {
+        kernel_name: Some("lib/libvec.so.1".to_owned()),
+        kpack_search_paths: vec![
+            ".kpack/vec_lib_@GFXARCH@.kpack".to_owned(),
+            "/opt/vec/vec_lib_@GFXARCH@.kpack".to_owned(),
+        ],
+        ..Marker::default()
+    };
+    add("marker", "map", &marker.to_bytes());
+    let with_ids = Marker {
+        code_ids: [("gfx1100".to_owned(), *b"eight by")].into(),
+        ..marker.clone()
+    };
+    add("marker", "code_ids", &with_ids.to_bytes());
+    let mut padded = marker.to_bytes();
+    padded.resize(256, 0);
+    add("marker", "map_and_padding", &padded);
+    add(
+        "marker",
+        "text",
+        b"../../../.kpack:../../.kpack:.kpack\0rest",
+    );
+    add(
+        "marker",
+        "map_16",
+        b"\xde\x00\x02\xabkernel_name\xa1x\xb2kpack_search_paths\xdc\x00\x01\xa1y",
+    );
+
+    let entries = ["gfx1100", "gfx90a:xnack+"].map(|target| {
+        let code = code_object(target, b"vector_add").unwrap();
+        (target.to_owned(), code)
+    });
+    for (name, storage) in [
+        ("plain", Storage::Plain),
+        ("zlib_1", Storage::Zlib(1)),
+        ("zlib_2", Storage::Zlib(2)),
+        ("zstd_2", Storage::Zstd(2)),
+        ("zstd_3", Storage::Zstd(3)),
+    ] {
+        add("bundle", name, &bundle(storage, &entries).unwrap());
+    }
+    add("bundle", "code_object", &entries[0].1);
+
+    let tree = Tree::new();
+    let library = tree.path("lib/libvec.so");
+    let code = entries[0].1.repeat(200);
+    let small = FatLibrary::new()
+        .flag("-s")
+        .wrapper(Storage::Plain, [("gfx1100", code)]);
+    small.build(&library).unwrap();
+    let fat = fs::read(&library).unwrap();
+    add("linked", "fat", &fat);
+    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    add("linked", "split", &fs::read(&library).unwrap());
+
+    let object = |name: &str, storage| {
+        let path = tree.path(name);
+        let library = FatLibrary::new().kind(Kind::Object);
+        let library = library.wrapper(storage, [("gfx1100".to_owned(), entries[0].1.clone())]);
+        library.build(&path).unwrap();
+        fs::read(path).unwrap()
+    };
+    add("object", "object", &object("vec.o", Storage::Zstd(2)));
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        let status = command.current_dir(tree.root()).args(arguments).status();
+        assert!(status.unwrap().success());
+        fs::read(tree.path(arguments[1])).unwrap()
+    };
+    add(
+        "object",
+        "static_library",
+        &run("ar", &["qc", "vec.a", "vec.o"]),
+    );
+    add(
+        "object",
+        "merged",
+        &run("ld", &["-o", "merged.o", "-r", "vec.o"]),
+    );
+    seeds.extend(of_databases());
+    seeds.extend(of_lists(&fat, &entries[0].1));
+    seeds
+}
+
+/// A list of files, as `fuzz/src/trees.rs` reads it.
+fn list(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let file = |(path, bytes): &(&str, &[u8])| [format!("--- {path}\n").as_bytes(), bytes].concat();
+    Vec::from_iter(files.iter().map(file)).join(&b"\n"[..])
+}
+
+/// Manifests, maps of kernel databases, and packaging configurations.
+fn of_databases() -> Vec<Seed> {
+    let file = |target: &str, checksum| KpackFile {
+        architecture: target.to_owned(),
+        filename: format!("vec_lib_{target}.kpack"),
+        size: 4096,
+        kernel_count: 3,
+        checksum,
+    };
+    let files = [("gfx1100", None), ("gfx90a:xnack+", Some([7; 32]))];
+    let manifest = Manifest {
+        component_name: "vec_lib".to_owned(),
+        prefix: "lib".to_owned(),
+        kpack_files: files
+            .map(|(target, sum)| (target.to_owned(), file(target, sum)))
+            .into(),
+        install_hint: Some("apt install vec-@GFXARCH@".to_owned()),
+    };
+    let map = b"\x83\xa6gfx942\x91\x81\xa7co_path\xafextop_gfx942.co\xa7gfx1100\x90\x05\xcb\0\0\0\0\0\0\0\0";
+    let library = library_file("gfx942", &["Kernels_gfx942", "Kernels_gfx942-hsaco.co"]).unwrap();
+    let seed = |target, name: &str, bytes: &[u8]| (target, name.to_owned(), bytes.to_vec());
+    vec![
+        seed("manifest", "two_targets", &manifest.to_bytes()),
+        seed("map", "by_target", map),
+        seed("map", "library", &library),
+        seed("packaging", "groups", CONFIGURATION.as_bytes()),
+        seed("packaging", "least", LEAST.as_bytes()),
+    ]
+}
+
+const LEAST: &str =
+    r#"{"primary_shard": "one", "architecture_groups": {"all": {"architectures": ["gfx1100"]}}}"#;
+const CONFIGURATION: &str = r#"{
+  "primary_shard": "one",
+  "architecture_groups": {
+    "gfx110X": {"display_name": "Radeon \u2026", "architectures": ["gfx1100", "gfx1101"]},
+    "instinct": {"architectures": ["gfx90a:xnack+"]}
+  },
+  "component_overrides": {"blas_lib": {"architecture_groups": ["gfx110X"]}},
+  "validation": {"error_on_missing_architecture": false}
+}
+"#;
+
+/// Artifacts and wheels.
+fn of_lists(fat: &[u8], code: &[u8]) -> Vec<Seed> {
+    let library = library_file("gfx1100", &["Kernels_gfx1100"]).unwrap();
+    let artifact = |rest: &str| format!("blas_lib/math-libs/rocBLAS/stage/lib/{rest}");
+    let files = [
+        (
+            "blas_lib/artifact_manifest.txt".to_owned(),
+            &b"math-libs/rocBLAS/stage\n"[..],
+        ),
+        (artifact("librocblas.so"), fat),
+        (artifact("rocblas/library/Kernels_gfx1100.co"), code),
+        (
+            artifact("rocblas/library/TensileLibrary_gfx1100.dat"),
+            &library,
+        ),
+        (
+            artifact("rocblas/library/TensileLibrary_fallback.dat"),
+            b"\x80",
+        ),
+        (
+            artifact("hipblaslt/library/hipblasltExtOpLibrary.dat"),
+            b"\x81\xa7gfx1100\x90",
+        ),
+        ("config.json".to_owned(), LEAST.as_bytes()),
+    ];
+    let tree = files.iter().map(|(path, bytes)| (path.as_str(), *bytes));
+    let record = "vec/__init__.py,,\nvec/_vec.so,,\nvec-1.0.dist-info/METADATA,,\nvec-1.0.dist-info/WHEEL,,\nvec-1.0.dist-info/RECORD,,\n";
+    let wheel: [(&str, &[u8]); 5] = [
+        ("vec/__init__.py", b"answer = 42\n"),
+        ("vec/_vec.so", fat),
+        (
+            "vec-1.0.dist-info/METADATA",
+            b"Metadata-Version: 2.1\nName: vec\nVersion: 1.0\nRequires-Dist: numpy (>=1.0) ; extra == 'test'\nProvides-Extra: test\n\nText\n",
+        ),
+        (
+            "vec-1.0.dist-info/WHEEL",
+            b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-manylinux_2_28_x86_64\n",
+        ),
+        ("vec-1.0.dist-info/RECORD", record.as_bytes()),
+    ];
+    let packed = Wheel::new("vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
+    let packed = packed.member("vec/_vec.so", fat).bytes().unwrap();
+    let seed = |target, name: &str, bytes: Vec<u8>| (target, name.to_owned(), bytes);
+    vec![
+        seed("tree", "artifact", list(&Vec::from_iter(tree))),
+        seed("wheel", "members", list(&wheel)),
+        seed("wheel", "packed", packed),
+    ]
+}
+
+#[test]
+fn every_seed_holds() {
+    for (target, holds) in fuzz::TARGETS {
+        let directory = directory(target);
+        if std::env::var_os("KPACK_WRITE_SEEDS").is_some() {
+            fs::create_dir_all(&directory).unwrap();
+            for (_, name, bytes) in seeds().iter().filter(|(of, ..)| *of == target) {
+                fs::write(directory.join(name), bytes).unwrap();
+            }
+        }
+        let mut replayed = 0;
+        for entry in fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            let bytes = fs::read(&path).unwrap();
+            let held = catch_unwind(|| holds(&bytes));
+            assert!(held.is_ok(), "{} does not hold", path.display());
+            replayed += 1;
+        }
+        let made = seeds().iter().filter(|(of, ..)| *of == target).count();
+        assert!(replayed >= made, "{target}: {replayed} seeds of {made}");
+    }
+}
+
+/// The seeds are not just noise: undamaged ones are read to their end.
+#[test]
+fn whole_seeds_are_read() {
+    for (target, name, bytes) in seeds() {
+        let whole = match target {
+            "archive" if name != "cut_off" => fuzz::opens(&bytes),
+            "toc" if name.starts_with("zstd") => fuzz::opens(&fuzz::with_toc(&bytes)),
+            "marker" => Marker::read(&bytes).is_ok(),
+            "manifest" => Manifest::read(&bytes).is_ok(),
+            "map" => Library::read(&bytes).is_ok(),
+            "packaging" => fuzz::packaging(&bytes),
+            "tree" => fuzz::tree(&bytes),
+            "wheel" => fuzz::wheel(&bytes),
+            _ => continue,
+        };
+        assert!(whole, "{target}/{name}");
+    }
+}
