@@ -14,19 +14,13 @@
 
 #![forbid(unsafe_code)]
 
-mod elf;
-mod error;
 mod hip;
-mod input;
-mod interrupt;
 pub mod object_file;
-mod parallel;
-pub mod report;
-#[doc(hidden)]
-pub mod shared;
-mod split;
-mod store;
 
-pub use error::Error;
+/// What a build leaves for `kpack stage`, which makes a release of it.
+pub mod staging {
+    pub use crate::hip::{INCLUDE_DIRECTORIES, workspaces};
+}
+
 pub use hip::{Hip, Library};
-pub use split::Storage;
+pub use kpack_core::{Error, Storage, report};

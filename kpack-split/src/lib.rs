@@ -29,5 +29,5 @@ pub mod verify;
 pub mod wheel;
 mod words;
 
-use kpack_build::shared::{parallel, store};
 pub use kpack_build::{Error, Storage, object_file, report};
+use kpack_core::{parallel, publish};

@@ -11,8 +11,9 @@ use xshell::cmd;
 use crate::{process, repository};
 
 /// The packages, and the names of their libraries.
-const CRATES: [(&str, &str); 4] = [
+const CRATES: [(&str, &str); 5] = [
     ("kpack-format", "kpack_format"),
+    ("kpack-core", "kpack_core"),
     ("kpack-build", "kpack_build"),
     ("kpack-runtime", "rocm_kpack"),
     ("kpack-split", "kpack_split"),

@@ -20,9 +20,9 @@ use super::device_code::Wanted;
 use super::environment::Environment;
 use super::flags::{self, BuildDirectories, Flags};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
-use crate::Error;
 use crate::object_file;
-use crate::store::{
+use kpack_core::Error;
+use kpack_core::publish::{
     StagedFile, check_names, recover_directory, remove_directory, replace_directory,
 };
 
@@ -247,7 +247,7 @@ impl<'a> Build<'a> {
         let path = self.hidden.join(&file_name);
         let (staged, ()) = StagedFile::write(&path, |staged| {
             object_file::create(&objects, staged.file())
-                .map_err(|e| crate::input::elf_error(&path, e))
+                .map_err(|e| kpack_core::files::elf_error(&path, e))
         })?;
         staged.commit()?;
         Ok(file_name)

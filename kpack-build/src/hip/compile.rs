@@ -8,8 +8,8 @@ use std::process::Stdio;
 
 use super::compiler::Compiler;
 use super::make_rule::{self, dependencies};
-use crate::Error;
-use crate::parallel;
+use kpack_core::Error;
+use kpack_core::parallel;
 
 /// One source to compile.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::device_code::{self, Wanted};
 use super::environment::{Environment, words};
-use crate::Error;
+use kpack_core::Error;
 
 /// Paths of the compilers in a ROCm installation.
 const IN_ROCM: [&str; 3] = ["lib/llvm/bin/amdclang++", "llvm/bin/clang++", "bin/hipcc"];

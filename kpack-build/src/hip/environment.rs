@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use crate::Error;
+use kpack_core::Error;
 
 /// Environment variables, and the names of those read.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use kpack_format::TargetId;
 use super::Hip;
 use super::compiler::Compiler;
 use super::environment::{Environment, words};
-use crate::Error;
+use kpack_core::Error;
 
 /// Flags for a header directory, which follows joined or as the next argument.
 const INCLUDES: [&str; 4] = ["-isystem", "-iquote", "-idirafter", "-I"];

@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::Error;
 use build::{Build, Kind};
 use environment::Environment;
+use kpack_core::Error;
 
 pub use flags::workspaces;
 pub use library::INCLUDE_DIRECTORIES;

@@ -4,7 +4,7 @@ use kpack_format::TargetId;
 
 use super::Hip;
 use super::environment::Environment;
-use crate::Error;
+use kpack_core::Error;
 
 /// The GPU targets to compile for.
 pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<TargetId>, Error> {

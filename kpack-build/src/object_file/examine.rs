@@ -3,8 +3,8 @@
 
 use object::elf;
 
-use crate::elf::{ElfError, ReadAt, refuse};
-use crate::input::{FileKind, START, kind_of};
+use kpack_core::elf::{ElfError, ReadAt, refuse};
+use kpack_core::files::{FileKind, START, kind_of};
 
 /// Everything with HIP device code contains one of these: section names, symbol names, or the magic
 /// of a bundle. This holds for bitcode and nested static libraries too.

@@ -20,12 +20,12 @@ use super::relocatable::Relocatable;
 use super::static_library::{Member, StaticLibrary};
 use super::window::Window;
 use super::wrappers::{DeviceContent, FatObject};
-use crate::Error;
-use crate::elf::{ElfError, Wrapper};
-use crate::input::{self, FileKind, elf_error};
-use crate::report::{FileReport, Outcome, Report};
-use crate::split::{PackedCode, code_ids, padding};
-use crate::store::{Directory, StagedFile};
+use kpack_core::Error;
+use kpack_core::archives::{PackedCode, code_ids, padding};
+use kpack_core::elf::{ElfError, Wrapper};
+use kpack_core::files::{self, FileKind, elf_error};
+use kpack_core::publish::{Directory, StagedFile};
+use kpack_core::report::{FileReport, Outcome, Report};
 
 /// Note for an object whose bundles no wrapper points to.
 const WITHOUT_WRAPPERS: &str = "`.hip_fatbin` without wrappers: the program loads its device \
@@ -58,7 +58,7 @@ pub(super) struct Unit {
 
 impl ObjectInput {
     pub(super) fn read(path: &Path, search_paths: &[String]) -> Result<Self, Error> {
-        let file = Arc::new(input::open(path)?);
+        let file = Arc::new(files::open(path)?);
         let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
         let mut input = Self {
             path: path.to_owned(),
@@ -69,7 +69,7 @@ impl ObjectInput {
             split_before: false,
             without_wrappers: Vec::new(),
         };
-        let kind = input::identify(path, &input.file)?;
+        let kind = files::identify(path, &input.file)?;
         if kind == Some(FileKind::StaticLibrary) {
             let library = StaticLibrary::read(&input.file);
             let library = library.map_err(|e| elf_error(path, e))?;

@@ -14,10 +14,10 @@ use kpack_format::names::Group;
 
 use super::arguments::Compilation;
 use super::{Options, examine, split};
-use crate::Error;
-use crate::input::{self, FileKind, elf_error};
-use crate::report::Outcome;
-use crate::store::remove_directory;
+use kpack_core::Error;
+use kpack_core::files::{self, FileKind, elf_error};
+use kpack_core::publish::remove_directory;
+use kpack_core::report::Outcome;
 
 /// Runs a compiler and splits the objects it makes, using the module and compression settings in
 /// `options` (its output directory and files are ignored). Other output of the compiler, such as
@@ -87,8 +87,8 @@ fn is_object(path: &Path, bitcode: bool) -> Result<bool, Error> {
     if !path.is_file() {
         return Ok(false);
     }
-    let file = input::open(path)?;
-    Ok(match input::identify(path, &file)? {
+    let file = files::open(path)?;
+    Ok(match files::identify(path, &file)? {
         Some(FileKind::Object) => true,
         // Written by -flto. An error reports any device code in it.
         None => {
@@ -137,7 +137,7 @@ fn replace(object: &Path, archives: &Path, hidden: &Path) -> Result<(), Error> {
     let directory = archives.join(".kpack");
     fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
     let mut new = Vec::new();
-    for made in input::list(&hidden.join(".kpack"))? {
+    for made in files::list(&hidden.join(".kpack"))? {
         let path = directory.join(made.file_name().unwrap_or_default());
         fs::rename(made, &path).map_err(|e| Error::io(&path, "replace", e))?;
         new.push(path);
@@ -153,7 +153,7 @@ fn remove_archives(archives: &Path, keep: &[PathBuf]) -> Result<(), Error> {
     if !directory.exists() {
         return Ok(());
     }
-    for path in input::list(&directory)? {
+    for path in files::list(&directory)? {
         if !keep.contains(&path) {
             fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;
         }

@@ -9,7 +9,7 @@ use object::elf;
 
 use super::relocatable::{Header, Relocatable, SectionHeader};
 use super::wrappers::FatObject;
-use crate::elf::{ElfError, ReadAt, find_content, refuse};
+use kpack_core::elf::{ElfError, ReadAt, find_content, refuse};
 
 /// Alignment of a marker in its section, in bytes.
 const MARKER_ALIGN: u64 = 8;

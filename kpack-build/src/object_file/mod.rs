@@ -41,13 +41,13 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::Manifest;
 use kpack_format::names::{Group, KernelName, ObjectName};
 
-use crate::Error;
-use crate::parallel;
+use kpack_core::Error;
+use kpack_core::parallel;
 
-use crate::report::{Progress, Report};
-use crate::split::{Budget, Compression, PackedCode, compress};
-use crate::store::{CreatedDirectories, Directory, Transaction, Update, stem_of};
 use input::ObjectInput;
+use kpack_core::archives::{Budget, Compression, PackedCode, compress};
+use kpack_core::publish::{CreatedDirectories, Directory, Transaction, Update, stem_of};
+use kpack_core::report::{Progress, Report};
 
 pub use kpack_format::names::is_object;
 pub use launch::{launch, launch_watched};
@@ -105,7 +105,10 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 }
 
 /// The device code of an object, or of each member of a static library that has some.
-pub(crate) fn device_code(path: &Path) -> Result<Vec<PackedCode>, Error> {
+///
+/// # Errors
+/// [`Error::Refused`] for damaged or unsupported device code; [`Error::Io`].
+pub fn device_code(path: &Path) -> Result<Vec<PackedCode>, Error> {
     let units = ObjectInput::read(path, &[])?.units.into_iter();
     Ok(units.map(|unit| unit.code).collect())
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use kpack_format::names::{GFXARCH, Group, SearchPath};
 
-use crate::store::check_names;
-use crate::{Error, Storage};
+use kpack_core::publish::check_names;
+use kpack_core::{Error, Storage};
 
 /// What to split, and how.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use super::layout::{Content, Layout, Piece};
 use super::relocatable::Relocatable;
 use super::window::Window;
 use super::wrappers::{DeviceContent, FatObject};
-use crate::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
+use kpack_core::elf::{ElfError, MAGIC_SPLIT, POINTER, ReadAt, pods_mut, refuse};
 
 /// The plan of a host-only object: pure data.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use object::LittleEndian as LE;
 use object::elf;
 
-use crate::elf::{ElfError, ReadAt, pods, refuse};
+use kpack_core::elf::{ElfError, ReadAt, pods, refuse};
 
 pub(super) type Header = elf::FileHeader64<LE>;
 pub(super) type SectionHeader = elf::SectionHeader64<LE>;

@@ -17,8 +17,8 @@ use super::plan::ObjectPlan;
 use super::relocatable::Relocatable;
 use super::symbols::defined_symbols;
 use super::window::Window;
-use crate::elf::{ElfError, ReadAt, refuse};
-use crate::store::copy_range;
+use kpack_core::elf::{ElfError, ReadAt, refuse};
+use kpack_core::publish::copy_range;
 
 const HEADER_SIZE: u64 = size_of::<Header>() as u64;
 /// Where the symbol table starts, if there is one: it is the first member.

@@ -4,7 +4,7 @@ use object::LittleEndian as LE;
 use object::elf;
 
 use super::relocatable::{Relocatable, text_at};
-use crate::elf::{ElfError, ReadAt, pods, refuse};
+use kpack_core::elf::{ElfError, ReadAt, pods, refuse};
 
 /// What a relocation points to.
 #[derive(Clone, Copy)]

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use crate::elf::ReadAt;
-use crate::store::copy_range;
+use kpack_core::elf::ReadAt;
+use kpack_core::publish::copy_range;
 
 /// Part of a file, such as a static library member.
 #[derive(Debug, Clone, Copy)]

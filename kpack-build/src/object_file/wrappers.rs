@@ -7,7 +7,7 @@ use object::elf;
 
 use super::relocatable::{Relocatable, SectionHeader};
 use super::symbols::{Symbols, Target};
-use crate::elf::{
+use kpack_core::elf::{
     self as linked, ElfError, FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, ReadAt, VERSION,
     WRAPPER_SECTION, WRAPPER_SIZE, refuse,
 };

@@ -19,7 +19,7 @@ use super::target_name::{self, only};
 use crate::Error;
 use crate::elf::{DeviceCode, Image, NoDeviceCode};
 use crate::input::{self, FileKind, unlinked};
-use kpack_build::shared::shown;
+use kpack_core::shown;
 
 /// What was found out about an entry.
 pub(super) struct Classified {

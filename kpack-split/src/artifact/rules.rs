@@ -15,8 +15,8 @@ use super::target_name::either_agrees;
 use super::tree::{Item, Role, Tree};
 use crate::Error;
 use crate::input::{Archives, open, or_refused};
-use crate::object_file::is_object;
 use crate::parallel::lock;
+use kpack_format::names::is_object;
 
 /// Why an entry does not belong in an artifact.
 #[derive(Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use super::mark;
 use super::output::{EntrySource, Output};
 use super::writer::{Writer, set_directories};
 use crate::Error;
+use crate::publish::{CreatedDirectories, Directory, Renames, StagedFile, make_directories};
 use crate::report::Progress;
-use crate::store::{CreatedDirectories, Directory, Renames, StagedFile, make_directories};
 
 /// The name of the directory that the artifacts of a component are written in.
 pub(super) fn hidden_name(component: &str) -> String {

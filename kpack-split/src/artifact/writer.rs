@@ -15,7 +15,7 @@ use super::classify::walk_error;
 use super::output::{EntrySource, Output};
 use crate::Error;
 use crate::input;
-use crate::store::{StagedFile, copy_range, make_directories, write_manifest};
+use crate::publish::{StagedFile, copy_range, make_directories, write_manifest};
 
 pub(super) struct Writer {
     root: PathBuf,

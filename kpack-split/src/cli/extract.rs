@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use kpack_build::shared::split::Content;
+use kpack_core::archives::Content;
 use kpack_format::TargetId;
 use kpack_format::names::KernelName;
 
 use super::output::{self, Text};
 use crate::Error;
 use crate::inspect::CodeObjects;
-use crate::store::{StagedFile, make_directories};
+use crate::publish::{StagedFile, make_directories};
 
 /// Extract code objects from a binary, object, static library, archive or offload bundle
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::BinaryBytes;
-use kpack_build::shared::escaped;
+use kpack_core::escaped;
 use serde::Serialize;
 
 use crate::Error;

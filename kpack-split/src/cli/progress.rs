@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::complain;
 use crate::report::Progress;
-use kpack_build::shared::shown;
+use kpack_core::shown;
 
 /// How much to print.
 #[derive(Debug, Args)]

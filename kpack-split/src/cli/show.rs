@@ -16,7 +16,7 @@ use crate::inspect::{
     self, Archive, Content, FatBinary, SplitBinary, Unlinked, code_object_version, format_of,
     is_present,
 };
-use crate::object_file::is_object;
+use kpack_format::names::is_object;
 
 /// Show what a file is
 ///

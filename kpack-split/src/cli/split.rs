@@ -16,7 +16,7 @@ use crate::artifact::split::{
     self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
 };
 use crate::install::{Notice, Severity, Unexpected};
-use kpack_build::shared::shown;
+use kpack_core::shown;
 
 /// Split artifact directories into a generic artifact and one for each GPU target
 ///

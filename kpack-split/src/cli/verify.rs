@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use kpack_build::shared::shown;
+use kpack_core::shown;
 use kpack_format::TargetId;
 
 use super::output::{self, Text, count};

@@ -13,8 +13,8 @@ use crate::input::{
     self, Archives, FileKind, Linked, Marked, Overlay, Prefix, elf_error, or_refused, prefix_of,
 };
 use crate::join;
-use crate::object_file::is_object;
 use crate::verify::{Obstacle, Resolver};
+use kpack_format::names::is_object;
 
 /// A process that loads binaries with device code: a program, or one with a library of a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::records::{MAGIC_FAT, MAGIC_SPLIT};
 use super::refuse;
 use super::section_table::{self, SectionTable};
 use super::{ElfError, ReadAt, check};
-use crate::store::copy_range;
+use crate::publish::copy_range;
 
 /// How to make one binary from another.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::{FileKind, Linked, identify, open};
 use crate::Error;
 use crate::leftover::is_leftover;
-use crate::store::Directory;
+use crate::publish::Directory;
 
 /// An install prefix, with symbolic links resolved.
 pub(crate) struct Prefix {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 
 pub(crate) use archives::{Archives, OpenArchive};
-pub(crate) use kpack_build::shared::input::{
+pub(crate) use kpack_core::files::{
     FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, identify,
     list, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
 };

@@ -6,8 +6,9 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use kpack_build::shared::elf::Wrapper;
-use kpack_build::shared::split::{Content, PackedCode, of_objects};
+use kpack_build::object_file;
+use kpack_core::archives::{Content, PackedCode};
+use kpack_core::elf::Wrapper;
 use kpack_format::TargetId;
 use kpack_format::archive::Archive;
 use kpack_format::names::KernelName;
@@ -125,7 +126,7 @@ impl Contents {
             Some(FileKind::Archive) => {
                 return Ok(Self::Archive(Box::new(open_archive(path)?)));
             }
-            Some(FileKind::Object | FileKind::StaticLibrary) => of_objects(path)?,
+            Some(FileKind::Object | FileKind::StaticLibrary) => object_file::device_code(path)?,
             Some(FileKind::Bundle | FileKind::CodeObject) => {
                 let size = file.metadata().map_err(|e| Error::io(path, "read", e))?;
                 let whole = Wrapper {

@@ -16,8 +16,8 @@ use super::plans::HostPlans;
 use super::{Binary, Only, Options, Report};
 use crate::Error;
 use crate::input::KpackPath;
+use crate::publish::{Directory, KpackDir, StagedFile, Transaction, Update, stem_of};
 use crate::split::Presplit;
-use crate::store::{Directory, KpackDir, StagedFile, Transaction, Update, stem_of};
 
 /// The changes to make in the prefix.
 pub(super) struct Run<'a> {

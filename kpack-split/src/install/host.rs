@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::Error;
 use crate::elf::{ElfError, Plan};
 use crate::input;
-use crate::store::copy_range;
+use crate::publish::copy_range;
 
 /// Changed bytes by offset.
 pub(crate) type Edits = Vec<(u64, Vec<u8>)>;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
 
+use crate::publish::check_names;
 use crate::split::Unexpected;
-use crate::store::check_names;
 use crate::{Error, Storage};
 
 /// What to install, and how: the arguments of `kpack install`.

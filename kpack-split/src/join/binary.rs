@@ -13,9 +13,9 @@ use super::code::Code;
 use crate::Error;
 use crate::elf::{self, DeviceCode, Image, JoinPlan, NewCode, SplitWrapper};
 use crate::input::{self, FileKind, Linked, Located, Marked, elf_error};
+use crate::publish::{self, Identity, StagedFile};
 use crate::report::{Outcome, Progress, Report};
 use crate::split::code_ids;
-use crate::store::{self, Identity, StagedFile};
 use crate::verify;
 
 /// What a file is to a join.
@@ -185,7 +185,7 @@ impl Binary {
                 None => Ok(()),
             }
         })?;
-        store::replace(staged)?;
+        publish::replace(staged)?;
         Ok(Outcome::Joined {
             wrappers: self.wrappers.len(),
             targets: code.targets().iter().cloned().collect(),

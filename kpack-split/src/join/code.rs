@@ -17,8 +17,8 @@ use crate::Error;
 use crate::elf::DeviceCode;
 use crate::input::{Archives, Linked, Overlay, check_code_object};
 use crate::parallel::{self, lock};
+use crate::publish;
 use crate::report::Progress;
-use crate::store;
 use crate::verify::{Obstacle, Resolver};
 
 /// The chosen code objects of one binary.
@@ -147,7 +147,7 @@ impl Code {
             if bytes.len() as u64 != size {
                 return Err(Error::changed(&binary.located.path));
             }
-            store::write_at(output, &bytes, at).map_err(failed)?;
+            publish::write_at(output, &bytes, at).map_err(failed)?;
             progress.advance(size);
             lock(&idle).push(resolver);
             Ok((target, index, digest))

@@ -6,7 +6,7 @@ mod presplit;
 use clap::ValueEnum;
 
 pub(crate) use fat_file::{BinaryKind, FatFile, of, read};
-pub(crate) use kpack_build::shared::split::{
+pub(crate) use kpack_core::archives::{
     Budget, Compression, PackedCode, code_ids, compress, padding,
 };
 pub(crate) use presplit::Presplit;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::messages::{Binary, Built};
 use crate::Error;
 use crate::input;
-use kpack_build::shared::hip::INCLUDE_DIRECTORIES;
+use kpack_build::staging::INCLUDE_DIRECTORIES;
 use kpack_format::names::{Group, is_manifest};
 
 /// A library with kernels.

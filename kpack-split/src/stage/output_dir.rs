@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::store::{
+use crate::publish::{
     CreatedDirectories, Directory, StagedFile, recover_directory, remove_directory,
     replace_directory,
 };

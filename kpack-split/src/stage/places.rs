@@ -12,7 +12,7 @@ use super::{Options, build_paths};
 use crate::Error;
 use crate::input::open_archive;
 use crate::report::Report;
-use kpack_build::shared::hip::workspaces;
+use kpack_build::staging::workspaces;
 use kpack_format::names::is_archive;
 
 /// Name of a file that Cargo creates in every target directory.

@@ -14,9 +14,9 @@ use super::messages::Binary;
 use super::output_dir::OutputDir;
 use crate::input::Archives;
 use crate::install::HostPlan;
+use crate::publish::{Directory, StagedFile, Transaction, Update, make_directories};
 use crate::report::{FileReport, Outcome, Report};
 use crate::split::{self, BinaryKind, Presplit, code_ids};
-use crate::store::{Directory, StagedFile, Transaction, Update, make_directories};
 use crate::{Error, Storage};
 
 /// The directory of the archives in the staged directory.

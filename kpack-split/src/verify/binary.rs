@@ -13,8 +13,8 @@ use super::{Context, Outcome, Report, Subject, resolution};
 use crate::Error;
 use crate::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
 use crate::input::{Linked, Marked, prefix_of};
-use crate::object_file::is_object;
 use crate::words::counted;
+use kpack_format::names::is_object;
 
 /// Verifies a binary. Reports one without device code only if `asked_for`.
 pub(super) fn verify(

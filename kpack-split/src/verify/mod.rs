@@ -29,8 +29,8 @@ use crate::Error;
 use crate::elf::Image;
 use crate::input::{self, Archives, FileKind, Linked};
 use crate::leftover::{self, is_leftover};
-use crate::object_file::is_object;
 use crate::parallel::{self, lock, processors};
+use kpack_format::names::is_object;
 
 use artifacts::Artifacts;
 pub(crate) use joined::differences as joined_differences;

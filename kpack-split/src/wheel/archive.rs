@@ -391,6 +391,6 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
 /// Creates a file and its directory.
 fn create(path: &Path) -> Result<File, Error> {
     let directory = path.parent().unwrap_or(Path::new(""));
-    crate::store::make_directories(directory)?;
+    crate::publish::make_directories(directory)?;
     File::create_new(path).map_err(|e| Error::io(path, "create", e))
 }

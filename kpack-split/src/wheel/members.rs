@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use kpack_build::shared::shown;
+use kpack_core::shown;
 use rustix::fs::statvfs;
 use zip::ZipArchive;
 use zip::result::ZipError;

@@ -23,8 +23,8 @@ use crate::artifact::classify::{Class, Classification, Topic, classify};
 use crate::artifact::databases::Selection;
 use crate::input;
 use crate::install::{self, install};
+use crate::publish::make_directories;
 use crate::report::{Progress, Severity};
-use crate::store::make_directories;
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";

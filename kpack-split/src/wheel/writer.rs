@@ -17,7 +17,7 @@ use super::record::{self, Digest};
 use crate::Error;
 use crate::input;
 use crate::parallel;
-use crate::store::scratch_file;
+use crate::publish::scratch_file;
 
 /// A member to write.
 #[derive(Clone)]

@@ -7,8 +7,8 @@ use crate::Error;
 use crate::artifact::mark;
 use crate::artifact::stage::Stage;
 use crate::parallel;
+use crate::publish::{CreatedDirectories, Directory};
 use crate::report::Progress;
-use crate::store::{CreatedDirectories, Directory};
 
 impl Recombination {
     /// Writes the artifacts of the components that did not fail. `progress` gets the size of each file

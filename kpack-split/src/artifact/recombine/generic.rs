@@ -15,8 +15,8 @@ use crate::artifact::output::Edits;
 use crate::artifact::rules::{HostFault, kernels_without_host};
 use crate::artifact::tree::{Role, Tree};
 use crate::input::Linked;
-use crate::object_file::is_object;
 use crate::words::list;
+use kpack_format::names::is_object;
 
 impl<'a> Component<'a> {
     /// Reads the generic artifacts, the primary shard's first, which becomes the output's, and

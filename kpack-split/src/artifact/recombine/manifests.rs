@@ -17,7 +17,7 @@ use crate::Error;
 use crate::artifact::rules::{not_as_listed, unreadable};
 use crate::artifact::tree::{Item, Tree};
 use crate::input::{self, Archives};
-use crate::store::{self, Present};
+use crate::publish::{self, Present};
 
 /// A module's archives in all groups.
 pub(super) struct ModuleManifest {
@@ -191,7 +191,7 @@ impl ManifestMerge {
                 archive: input::open_archive(&item.from)?,
             };
             let name = group.archive(target);
-            return store::entry_of(target, name, &present, None).map(Some);
+            return publish::entry_of(target, name, &present, None).map(Some);
         };
         let mut reason = format!(
             "no shard's manifest {} lists {target}: it belongs to another build than the host files",

@@ -26,9 +26,9 @@ use crate::elf::ElfError;
 use crate::input;
 use crate::leftover::directories;
 use crate::parallel;
+use crate::publish::{self, Directory, make_directories, stage_archive, stage_manifest};
 use crate::report::{ArchiveReport, Progress};
 use crate::split::{self, Budget, Compression, PackedCode};
-use crate::store::{self, Directory, make_directories, stage_archive, stage_manifest};
 
 pub(super) fn apply(
     options: &Options,
@@ -211,12 +211,12 @@ impl Work<'_> {
         let present = module.present.iter();
         for (target, path) in present.filter(|(target, _)| self.plan.targets.keeps(target)) {
             let key = target.to_string();
-            let present = store::Present {
+            let present = publish::Present {
                 path: path.clone(),
                 archive: input::open_archive(path)?,
             };
             let name = module.group.archive(target);
-            let entry = store::entry_of(target, name, &present, entries.get(&key))?;
+            let entry = publish::entry_of(target, name, &present, entries.get(&key))?;
             entries.insert(key, entry);
         }
         Ok(Manifest {
@@ -252,7 +252,7 @@ impl Work<'_> {
         let artifact = self.stage.output(&self.name(Some(&target)));
         let final_path = artifact.join(module.kpack_dir()).join(&name);
         let report = ArchiveReport::written(final_path, &target, &written);
-        let entry = store::entry(&target, name, &written);
+        let entry = publish::entry(&target, name, &written);
         Ok((target, report, entry))
     }
 

@@ -17,8 +17,8 @@ use crate::artifact::manifest_txt;
 use crate::artifact::tree::{Item, Tree};
 use crate::elf;
 use crate::input::{KpackPath, Located, Prefix, elf_error};
+use crate::publish::is_name_part;
 use crate::split::{self, BinaryKind, FatFile, code_ids};
-use crate::store::is_name_part;
 
 /// The fat binaries of a prefix, or of all prefixes of an artifact.
 pub(super) struct Module {

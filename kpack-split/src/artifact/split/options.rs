@@ -6,8 +6,8 @@ use clap::ValueEnum;
 use kpack_format::TargetId;
 
 use crate::artifact::databases::Selection;
+use crate::publish::is_name_part;
 use crate::split::Unexpected;
-use crate::store::is_name_part;
 use crate::{Error, Storage};
 
 /// What to split, and how.

@@ -56,7 +56,7 @@ impl From<std::io::Error> for ElfError {
 #[macro_export]
 macro_rules! __refuse {
     ($($arg:tt)*) => {
-        return Err($crate::shared::elf::ElfError::Refused(format!($($arg)*)))
+        return Err($crate::elf::ElfError::Refused(format!($($arg)*)))
     };
 }
 pub use __refuse as refuse;

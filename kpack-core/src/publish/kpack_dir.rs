@@ -15,7 +15,7 @@ use kpack_format::names::{self, Group};
 use super::directory::{CreatedDirectories, Directory};
 use super::staged_file::StagedFile;
 use crate::Error;
-use crate::input;
+use crate::files;
 use crate::interrupt::Watched;
 
 /// Small writes to archives are collected up to this size, in bytes.
@@ -85,7 +85,7 @@ impl KpackDir {
                 continue;
             };
             let path = self.path().join(name);
-            let archive = input::open_archive(&path).map_err(|error| match error {
+            let archive = files::open_archive(&path).map_err(|error| match error {
                 Error::Refused { path, reason } => Error::refused(
                     &path,
                     format!("{reason}. Restore it, or remove it and split all binaries of the module again"),
@@ -103,7 +103,7 @@ impl KpackDir {
     /// The manifest, if there is one.
     pub fn manifest(&self) -> Result<Option<Manifest>, Error> {
         let path = self.path().join(self.group.manifest());
-        match input::read_manifest(&path) {
+        match files::read_manifest(&path) {
             Ok(manifest) => Ok(Some(manifest)),
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -114,7 +114,7 @@ impl KpackDir {
     /// each next to the fragment that it may replace.
     pub(super) fn stage_parts(&self, manifest: &Manifest) -> Result<Vec<StagedFile>, Error> {
         let mut staged = Vec::new();
-        for (path, mut part) in input::manifest_parts(self.path(), &self.group)? {
+        for (path, mut part) in files::manifest_parts(self.path(), &self.group)? {
             part.kpack_files
                 .retain(|target, _| manifest.kpack_files.contains_key(target));
             for (target, file) in &mut part.kpack_files {
@@ -191,7 +191,7 @@ pub fn write_manifest(path: &Path, mut file: &File, bytes: &[u8]) -> Result<(), 
     file.write_all(bytes)
         .and_then(|()| file.rewind())
         .map_err(|e| Error::io(path, "write", e))?;
-    let read = input::parse_manifest(path, file);
+    let read = files::parse_manifest(path, file);
     read.map(drop).map_err(|error| unreadable(path, &error))
 }
 
@@ -235,7 +235,7 @@ pub fn entry_of(
     let written = Written {
         size,
         kernel_count: present.archive.kernel_count(),
-        checksum: input::digest(path)?,
+        checksum: files::digest(path)?,
     };
     Ok(entry(target, filename, &written))
 }
@@ -249,7 +249,7 @@ mod tests {
     use kpack_format::digest::sha256;
 
     use super::*;
-    use crate::store::scratch_file;
+    use crate::publish::scratch_file;
 
     #[test]
     fn what_is_no_archive_does_not_get_the_name_of_one() {

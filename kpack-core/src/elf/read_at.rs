@@ -39,7 +39,7 @@ pub trait ReadAt {
 const CHUNK: u64 = 64 << 10;
 
 /// The offset of the first byte in `range` that is no padding: not zero.
-pub(crate) fn find_content(source: &impl ReadAt, range: Range<u64>) -> io::Result<Option<u64>> {
+pub fn find_content(source: &impl ReadAt, range: Range<u64>) -> io::Result<Option<u64>> {
     let mut at = range.start;
     while at < range.end {
         let mut bytes = vec![0; CHUNK.min(range.end - at) as usize];

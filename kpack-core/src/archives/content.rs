@@ -10,8 +10,8 @@ use kpack_format::digest::{Hasher, Sha256, sha256};
 use kpack_format::offload_bundle::{BundleError, CodeObjectReader};
 
 use crate::Error;
-use crate::input;
-use crate::store::scratch_file;
+use crate::files;
+use crate::publish::scratch_file;
 
 /// Code objects larger than this, in bytes, are not kept in memory. Those of real libraries are
 /// smaller.
@@ -134,11 +134,11 @@ impl Content {
     /// Checks by its own header that it is for `target`; the error says what differs.
     pub(super) fn check(&self, target: &TargetId) -> Result<(), String> {
         match self {
-            Self::Held(bytes) => input::check_code_object(bytes, target),
+            Self::Held(bytes) => files::check_code_object(bytes, target),
             Self::Spooled(Spooled { file, size, .. }) => {
                 let mut file = file;
                 file.rewind().map_err(|e| e.to_string())?;
-                input::check_code_object_file(file, *size, target)
+                files::check_code_object_file(file, *size, target)
             }
         }
     }

@@ -17,7 +17,7 @@ pub fn read_manifest(path: &Path) -> Result<manifest::Manifest, Error> {
 }
 
 /// Parses a manifest from `source`; `path` is its current or future location.
-pub(crate) fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest::Manifest, Error> {
+pub fn parse_manifest(path: &Path, source: impl Read) -> Result<manifest::Manifest, Error> {
     let mut bytes = Vec::new();
     source
         .take(MAX_SIZE + 1)

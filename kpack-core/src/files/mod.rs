@@ -21,8 +21,8 @@ use crate::elf::{self, ElfError};
 use crate::interrupt;
 
 pub use identify::{FileKind, identify};
-pub(crate) use identify::{START, kind_of};
-pub(crate) use manifest::parse_manifest;
+pub use identify::{START, kind_of};
+pub use manifest::parse_manifest;
 pub use manifest::{manifest_parts, read_manifest};
 
 /// Opens a regular file for reading.
@@ -120,11 +120,7 @@ pub fn check_code_object(bytes: &[u8], target: &TargetId) -> Result<(), String> 
 }
 
 /// Like [`check_code_object`], for a file that holds one code object.
-pub(crate) fn check_code_object_file(
-    file: &File,
-    size: u64,
-    target: &TargetId,
-) -> Result<(), String> {
+pub fn check_code_object_file(file: &File, size: u64, target: &TargetId) -> Result<(), String> {
     check_target(target, || CodeObject::read(&mut BufReader::new(file), size))
 }
 

@@ -12,7 +12,7 @@ use kpack_format::names::Group;
 
 use crate::Error;
 use crate::parallel::processors;
-use crate::store::scratch_file;
+use crate::publish::scratch_file;
 
 /// How archives are stored, and by how many threads.
 #[derive(Debug, Clone, Copy)]

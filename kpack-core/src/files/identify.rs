@@ -42,10 +42,10 @@ pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
 }
 
 /// Bytes that [`kind_of`] needs.
-pub(crate) const START: usize = 24;
+pub const START: usize = 24;
 
 /// Identifies a file by its first bytes.
-pub(crate) fn kind_of(start: &[u8]) -> Option<FileKind> {
+pub fn kind_of(start: &[u8]) -> Option<FileKind> {
     if start.starts_with(&elf::ELFMAG) {
         Some(elf_kind(start))
     } else if start.starts_with(b"KPAK") {

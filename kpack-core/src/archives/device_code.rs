@@ -13,8 +13,8 @@ use kpack_format::offload_bundle::{Bundle, Entry};
 use super::content::Content;
 use crate::Error;
 use crate::elf;
-use crate::input;
-use crate::store::Identity;
+use crate::files;
+use crate::publish::Identity;
 
 /// The device code of a linked binary, a relocatable object, or a static library member.
 pub struct PackedCode {
@@ -54,8 +54,8 @@ fn bundles(
             known.wrappers.push(index);
             continue;
         }
-        let bundle = input::open_bundle(&mut reader, wrapper)
-            .map_err(|error| input::wrapper_error(path, index, wrapper.bundle_offset, error))?;
+        let bundle = files::open_bundle(&mut reader, wrapper)
+            .map_err(|error| files::wrapper_error(path, index, wrapper.bundle_offset, error))?;
         let located = LocatedBundle {
             offset: wrapper.bundle_offset,
             bundle,
@@ -161,7 +161,7 @@ impl PackedCode {
         scratch: &'a Path,
     ) -> Result<impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a, Error> {
         let wrapper = located.wrappers.first().copied().unwrap_or_default();
-        let failed = move |error| input::wrapper_error(&self.path, wrapper, located.offset, error);
+        let failed = move |error| files::wrapper_error(&self.path, wrapper, located.offset, error);
         let start = file.seek(SeekFrom::Start(located.offset));
         start.map_err(|error| Error::io(&self.path, "read", error))?;
         let mut code_objects = located.bundle.code_objects(file, wanted).map_err(failed)?;

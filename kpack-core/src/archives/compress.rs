@@ -17,8 +17,8 @@ use super::{PackedCode, Storage};
 use crate::Error;
 use crate::interrupt;
 use crate::parallel::{self, lock};
+use crate::publish;
 use crate::report::Progress;
-use crate::store;
 
 /// Limit for uncompressed code objects in flight, in bytes. A larger one goes alone.
 const IN_FLIGHT: u64 = 96 << 20;
@@ -234,7 +234,7 @@ impl Run<'_> {
             let (mut spool, size) = (archive.spool(), stored.size());
             let end = spool.stream_position();
             let end = end.map_err(|error| Error::io(scratch, "write into", error))?;
-            store::begin_flush(spool, end.saturating_sub(size), size);
+            publish::begin_flush(spool, end.saturating_sub(size), size);
         }
         Ok(())
     }

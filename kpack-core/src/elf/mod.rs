@@ -6,7 +6,7 @@ mod records;
 
 pub use error::{ElfError, refuse};
 pub use read_at::ReadAt;
-pub(crate) use read_at::find_content;
+pub use read_at::find_content;
 pub use records::{
     FAT_SECTION, MAGIC_FAT, MAGIC_SPLIT, POINTER, VERSION, WRAPPER_SECTION, WRAPPER_SIZE, Wrapper,
     pods, pods_mut,

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::Error;
-use crate::input;
+use crate::files;
 
 /// Tells whether a path still leads to the same file with the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ impl Identity {
     /// # Errors
     /// [`Error::Changed`] if it was replaced or modified.
     pub fn open(&self, path: &Path) -> Result<File, Error> {
-        let file = input::open(path)?;
+        let file = files::open(path)?;
         match Self::of(path, &file)? == *self {
             true => Ok(file),
             false => Err(Error::changed(path)),

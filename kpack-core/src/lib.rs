@@ -1,0 +1,19 @@
+//! What kpack's tools share: files and errors about them, ELF records, device code on its way into
+//! archives, and the only writer of output files.
+//!
+//! An interface for kpack's own crates. Its version is raised incompatibly whenever the interface changes,
+//! so that Cargo never combines crates that do not fit. Programs use `kpack-build` or `kpack-split`.
+
+#![forbid(unsafe_code)]
+
+pub mod archives;
+pub mod elf;
+mod error;
+pub mod files;
+pub mod interrupt;
+pub mod parallel;
+pub mod publish;
+pub mod report;
+
+pub use archives::Storage;
+pub use error::{Error, escaped, shown};
