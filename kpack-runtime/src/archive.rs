@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::Error;
 use crate::ffi::mapping::Mapping;
+use crate::lookup::Listing;
 use crate::regular_file::{self, FileId};
 use crate::scratch::Scratch;
 
@@ -161,25 +162,6 @@ impl Archive {
     /// Every target that it lists, or has a code object for.
     pub(crate) fn targets(&self) -> &BTreeSet<String> {
         &self.targets
-    }
-
-    /// Whether it has, or lists, code objects for `target`.
-    pub(crate) fn has_target(&self, target: &str) -> bool {
-        self.targets.contains(target)
-    }
-
-    /// The ID of its device code of `binary` for `target`, computed once.
-    pub(crate) fn code_id(&self, binary: &str, target: &str) -> Option<CodeId> {
-        let known = self.code_ids.read();
-        if let Some(id) = known.get(binary).and_then(|targets| targets.get(target)) {
-            return *id;
-        }
-        drop(known);
-        let id = self.toc().code_id(binary, target);
-        let mut known = self.code_ids.write();
-        let targets = known.entry(binary.to_owned()).or_default();
-        targets.insert(target.to_owned(), id);
-        id
     }
 
     /// The code object of `kernel` for `target`, decompressed.
@@ -340,6 +322,30 @@ impl Archive {
             path: self.path.clone(),
             source,
         }
+    }
+}
+
+impl Listing for Archive {
+    fn has_target(&self, target: &str) -> bool {
+        self.targets.contains(target)
+    }
+
+    fn has_kernel(&self, kernel: &str, target: &str) -> bool {
+        self.toc().entry(kernel, target).is_ok()
+    }
+
+    /// Computed once.
+    fn code_id(&self, binary: &str, target: &str) -> Option<CodeId> {
+        let known = self.code_ids.read();
+        if let Some(id) = known.get(binary).and_then(|targets| targets.get(target)) {
+            return *id;
+        }
+        drop(known);
+        let id = self.toc().code_id(binary, target);
+        let mut known = self.code_ids.write();
+        let targets = known.entry(binary.to_owned()).or_default();
+        targets.insert(target.to_owned(), id);
+        id
     }
 }
 

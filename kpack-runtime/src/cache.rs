@@ -11,8 +11,10 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::archive::Memory;
+use crate::ffi::process;
+use crate::lookup::Place;
 use crate::regular_file::FileId;
-use crate::{Archive, CodeObject, Environment, Error, Request, candidates, lookup};
+use crate::{Archive, CodeObject, Environment, Error, Request, search};
 
 /// Keeps archives open, for any number of threads. A path leads to the archive that it led to first,
 /// until a binary needs the file that has replaced it since.
@@ -22,8 +24,8 @@ pub struct Cache {
     archives: RwLock<HashMap<FileId, Arc<Archive>>>,
     /// By absolute or canonical path, the archive that it led to first.
     by_path: RwLock<HashMap<PathBuf, Arc<Archive>>>,
-    /// Directories of binaries, by their paths.
-    directories: RwLock<HashMap<PathBuf, Arc<[PathBuf]>>>,
+    /// Where binaries are, by their paths.
+    places: RwLock<HashMap<PathBuf, Arc<Place>>>,
     /// Failures that were explained already: binary and targets.
     explained: Mutex<HashSet<(PathBuf, Vec<String>)>>,
 }
@@ -40,7 +42,7 @@ impl Cache {
             environment,
             archives: RwLock::default(),
             by_path: RwLock::default(),
-            directories: RwLock::default(),
+            places: RwLock::default(),
             explained: Mutex::default(),
         }
     }
@@ -96,13 +98,13 @@ impl Cache {
         Ok(insert(&self.archives, archive.id(), archive))
     }
 
-    /// The directories that a binary's search paths are relative to, as they were at its first lookup.
-    pub(crate) fn directories(&self, binary: &Path) -> Arc<[PathBuf]> {
-        get(&self.directories, binary).unwrap_or_else(|| {
-            let directories = candidates::directories(binary).into();
+    /// Where a binary is, as it was at its first lookup.
+    pub(crate) fn place(&self, binary: &Path) -> Arc<Place> {
+        get(&self.places, binary).unwrap_or_else(|| {
+            let place = Arc::new(Place::of(binary, process::loaded_objects()));
             match binary.is_absolute() {
-                true => insert(&self.directories, binary.to_owned(), directories),
-                false => directories,
+                true => insert(&self.places, binary.to_owned(), place),
+                false => place,
             }
         })
     }
@@ -110,7 +112,7 @@ impl Cache {
     /// Says on standard error what is wrong with a binary, with `ROCM_KPACK_DEBUG`.
     pub fn complain(&self, binary: &Path, error: &dyn Display) {
         if self.environment.debug {
-            lookup::say(&format!("{}: {error}", lookup::escaped(binary)));
+            search::say(&format!("{}: {error}", search::escaped(binary)));
         }
     }
 
@@ -142,7 +144,7 @@ impl Cache {
         if self.environment.disable {
             return Err(Error::Disabled);
         }
-        lookup::code_objects(self, request)
+        search::code_objects(self, request)
     }
 
     /// Decompresses a code object into `bytes`, which has its [size](CodeObject::size).
@@ -150,14 +152,14 @@ impl Cache {
     /// # Errors
     /// As [`Archive::load`]; [`Error::OutOfMemory`] if `bytes` has another size.
     pub fn load(&self, code_object: &CodeObject, bytes: &mut [u8]) -> Result<(), Error> {
-        lookup::load_to(self, code_object, bytes)
+        search::load_to(self, code_object, bytes)
     }
 
     pub(crate) fn load_into<M: Memory>(&self, request: &Request<'_>) -> Result<M, Error> {
         if self.environment.disable {
             return Err(Error::Disabled);
         }
-        lookup::load(self, request)
+        search::load(self, request)
     }
 }
 

@@ -9,7 +9,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::of_another_build;
 use kpack_format::names::{GFXARCH, Pattern, SearchPath};
 
-use crate::lookup::escaped;
+use crate::search::escaped;
 use crate::{Environment, Request, TargetId, regular_file};
 
 /// The number of names in a list; more help nobody.

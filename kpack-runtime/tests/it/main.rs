@@ -6,3 +6,4 @@ mod common;
 mod headers;
 mod lookup;
 mod marker;
+mod rules;

@@ -11,10 +11,11 @@ use kpack_format::names::KernelName;
 
 use crate::archive::Memory;
 use crate::ffi::buffer::Borrowed;
+use crate::lookup::{self, Answer, Candidate, Listing, Location, Place, Rules};
 use crate::scratch::Scratch;
-use crate::{
-    Archive, Attempt, Cache, Error, ErrorCode, Marker, Outcome, Report, TargetId, candidates,
-};
+use crate::{Archive, Attempt, Cache, Error, ErrorCode, Marker, Outcome, Report, TargetId};
+
+const RULES: Rules = Rules::KPACK;
 
 /// The code object to look up.
 #[derive(Debug, Clone, Copy)]
@@ -55,14 +56,12 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
     if request.isas.is_empty() {
         return Err(Error::NoIsa);
     }
-    let directories = cache.directories(request.binary);
-    let targets = candidates::targets(request.isas);
-    let search = Search::begin(cache, request, &directories, targets);
+    let place = cache.place(request.binary);
+    let targets = lookup::targets(request.isas);
+    let search = Search::begin(cache, request, &place, targets);
     let mut other_builds = Vec::new();
-    // Targets come before archives: all archives are asked for the best target first.
-    let mut targets = search.targets.iter();
-    let Some(found) = targets.find_map(|target| search.find(target, &mut other_builds)) else {
-        return Err(search.failure(&other_builds, &directories));
+    let Some(found) = search.find(&search.targets, &mut other_builds) else {
+        return Err(search.failure(&other_builds, &place));
     };
     let loaded = found.archive.load_into::<M>(&found.kernel, &found.target);
     if cache.environment().debug {
@@ -74,9 +73,8 @@ pub(crate) fn load<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M,
 
 /// As [`Cache::code_objects`].
 pub(crate) fn code_objects(cache: &Cache, request: &Request<'_>) -> Result<Vec<CodeObject>, Error> {
-    let directories = cache.directories(request.binary);
-    let patterns = candidates::patterns(cache.environment(), request, &directories);
-    let present = candidates::present(cache, &patterns);
+    let place = cache.place(request.binary);
+    let present = present(cache, &locations(cache, request, &place));
     let gpus: Vec<&[TargetId]> = match request.isas {
         [] => vec![&[]],
         gpus => gpus.chunks(1).collect(),
@@ -96,12 +94,13 @@ pub(crate) fn code_objects(cache: &Cache, request: &Request<'_>) -> Result<Vec<C
             ..*request
         };
         let targets = Vec::from_iter(targets);
-        let search = Search::begin(cache, &request, &directories, targets);
+        let search = Search::begin(cache, &request, &place, targets);
         let mut other_builds = Vec::new();
-        let found = |target: &String| search.find(target, &mut other_builds);
-        let found: Vec<CodeObject> = search.targets.iter().filter_map(found).collect();
+        let each = search.targets.chunks(1);
+        let found = each.filter_map(|target| search.find(target, &mut other_builds));
+        let found: Vec<CodeObject> = found.collect();
         if found.is_empty() {
-            result = Err(search.failure(&other_builds, &directories));
+            result = Err(search.failure(&other_builds, &place));
         } else if cache.environment().debug {
             let trouble = search.trouble(&other_builds);
             if !trouble.is_empty() {
@@ -118,6 +117,30 @@ pub(crate) fn code_objects(cache: &Cache, request: &Request<'_>) -> Result<Vec<C
         true => result.map(|()| code_objects),
         false => Ok(code_objects),
     }
+}
+
+/// Where to look.
+fn locations(cache: &Cache, request: &Request<'_>, place: &Place) -> Vec<Location> {
+    RULES.locations(cache.environment(), request.marker, place)
+}
+
+/// Every target that archives at these locations are for.
+fn present(cache: &Cache, locations: &[Location]) -> BTreeSet<TargetId> {
+    let mut targets = BTreeSet::new();
+    for location in locations {
+        for archive in lookup::installed(&location.path).unwrap_or_default() {
+            match archive.target {
+                Some(target) => _ = targets.insert(target),
+                None => {
+                    if let Ok(archive) = cache.archive(&archive.path) {
+                        let listed = archive.targets().iter();
+                        targets.extend(listed.filter_map(|target| target.parse().ok()));
+                    }
+                }
+            }
+        }
+    }
+    targets
 }
 
 /// As [`Cache::load`].
@@ -157,12 +180,12 @@ impl<'a> Search<'a> {
     fn begin(
         cache: &'a Cache,
         request: &'a Request<'a>,
-        directories: &[PathBuf],
+        place: &Place,
         targets: Vec<String>,
     ) -> Self {
-        let patterns = candidates::patterns(cache.environment(), request, directories);
         let mut tried: Vec<Tried> = Vec::new();
-        for path in candidates::archives(&patterns, &targets) {
+        let locations = locations(cache, request, place);
+        for Candidate { path, .. } in lookup::candidates(&locations, &targets) {
             let opened = cache.archive(&path);
             let known = |archive: &Arc<Archive>| {
                 let mut others = tried.iter().filter_map(|(_, other)| other.as_ref().ok());
@@ -175,13 +198,13 @@ impl<'a> Search<'a> {
         Self {
             cache,
             request,
-            kernels: candidates::kernels(request),
+            kernels: lookup::kernels(request.marker, request.binary, request.co_index),
             targets,
             tried,
         }
     }
 
-    fn opened(&self) -> impl Iterator<Item = (&PathBuf, &Arc<Archive>)> {
+    fn opened(&self) -> impl Iterator<Item = (&PathBuf, &Arc<Archive>)> + Clone {
         let tried = self.tried.iter();
         tried.filter_map(|(path, opened)| Some((path, opened.as_ref().ok()?)))
     }
@@ -190,32 +213,35 @@ impl<'a> Search<'a> {
         self.targets.iter().any(|target| archive.has_target(target))
     }
 
-    /// This asks every archive that has the target for the kernel, in the order of the search paths. The
-    /// first archive that has it, and does not belong to another build of the binary, wins. The others go
-    /// to `other_builds`.
-    fn find(&self, target: &str, other_builds: &mut Vec<Arc<Archive>>) -> Option<CodeObject> {
-        let marker = self.request.marker;
-        for (path, archive) in self.opened().filter(|(_, a)| a.has_target(target)) {
-            let offer = |archive| Offer::of(archive, marker, &self.kernels, target);
-            let found = |archive: &Arc<Archive>, kernel: &String| CodeObject {
-                archive: Arc::clone(archive),
-                kernel: kernel.clone(),
-                target: target.to_owned(),
-            };
-            match offer(archive) {
-                Offer::Kernel(kernel) => return Some(found(archive, kernel)),
-                Offer::OtherBuild => other_builds.push(Arc::clone(archive)),
-                Offer::Nothing => {}
+    /// The first code object for the best of `targets`. Archives of another build of the binary go to
+    /// `other_builds`.
+    fn find(&self, targets: &[String], other_builds: &mut Vec<Arc<Archive>>) -> Option<CodeObject> {
+        RULES.first(targets, self.opened(), |(path, archive), target| {
+            let answer = self.ask(archive, target);
+            match answer {
+                Answer::Found(_) | Answer::NoTarget => return answer,
+                Answer::OtherBuild => other_builds.push(Arc::clone(archive)),
+                Answer::NoKernel => {}
             }
             // Since the archive was opened, an upgrade may have put there what the marker expects.
-            if marker.code_ids.contains_key(target)
+            if self.request.marker.code_ids.contains_key(target)
                 && let Some(now) = self.cache.replacement(path, archive)
-                && let Offer::Kernel(kernel) = offer(&now)
+                && let found @ Answer::Found(_) = self.ask(&now, target)
             {
-                return Some(found(&now, kernel));
+                return found;
             }
-        }
-        None
+            answer
+        })
+    }
+
+    fn ask(&self, archive: &Arc<Archive>, target: &str) -> Answer<CodeObject> {
+        let marker = self.request.marker;
+        let answer = RULES.ask(&**archive, marker, &self.kernels, target);
+        answer.map(|kernel| CodeObject {
+            archive: Arc::clone(archive),
+            kernel: kernel.to_owned(),
+            target: target.to_owned(),
+        })
     }
 
     /// The archives that could not be read, or belong to another build, a line each.
@@ -237,7 +263,7 @@ impl<'a> Search<'a> {
     }
 
     /// Why nothing was found.
-    fn failure(&self, other_builds: &[Arc<Archive>], directories: &[PathBuf]) -> Error {
+    fn failure(&self, other_builds: &[Arc<Archive>], place: &Place) -> Error {
         let archives = || self.opened().map(|(_, archive)| archive);
         let out_of_resources =
             |(_, opened): &Tried| opened.as_ref().is_err_and(Error::is_exhaustion);
@@ -263,7 +289,8 @@ impl<'a> Search<'a> {
             },
         };
         let attempts = self.tried.iter().map(attempt).collect();
-        let installed = candidates::of_marker(self.request, directories);
+        let installed = RULES.of_marker(self.request.marker, place);
+        let installed = installed.map(|location| location.path).collect();
         let environment = self.cache.environment();
         let kernels = self.kernels.clone();
         let report = Report::new(environment, self.request, kernels, installed, attempts);
@@ -276,33 +303,6 @@ impl<'a> Search<'a> {
         Error::NoCodeObject {
             code,
             report: Box::new(report),
-        }
-    }
-}
-
-/// What an archive has for a binary and a target.
-enum Offer<'a> {
-    /// The kernel with this name.
-    Kernel(&'a String),
-    /// The kernel, but its code for the binary is not what the marker expects.
-    OtherBuild,
-    /// No such kernel.
-    Nothing,
-}
-
-impl<'a> Offer<'a> {
-    fn of(archive: &Archive, marker: &Marker, kernels: &'a [String], target: &str) -> Self {
-        let mut kernels = kernels.iter();
-        let Some(kernel) = kernels.find(|k| archive.toc().entry(k, target).is_ok()) else {
-            return Self::Nothing;
-        };
-        let KernelName { binary, .. } = KernelName::parse(kernel);
-        // The ID takes time to compute, and is useless if the marker lists none.
-        let is_of_this_build = !marker.code_ids.contains_key(target)
-            || marker.accepts(target, archive.code_id(binary, target));
-        match is_of_this_build {
-            true => Self::Kernel(kernel),
-            false => Self::OtherBuild,
         }
     }
 }

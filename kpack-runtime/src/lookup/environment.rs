@@ -1,0 +1,39 @@
+//! The environment variables of the loader.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// The settings in the environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// `ROCM_KPACK_DISABLE`, neither empty nor `0`: nothing is loaded.
+    pub disable: bool,
+    /// `ROCM_KPACK_DEBUG`, neither empty nor `0`: print what was tried on standard error.
+    pub debug: bool,
+    /// `ROCM_KPACK_PATH`: archives in place of those that markers name; empty if unset.
+    pub path: Vec<PathBuf>,
+    /// `ROCM_KPACK_PATH_PREFIX`: archives before those that markers name.
+    pub path_prefix: Vec<PathBuf>,
+}
+
+impl Environment {
+    /// The variables that `get` returns.
+    pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Self {
+        let is_on = |name| get(name).is_some_and(|value| !value.is_empty() && value != "0");
+        let files = |name| {
+            let value = get(name).unwrap_or_default();
+            let files = value.as_bytes().split(|byte| *byte == b':');
+            files
+                .filter(|file| !file.is_empty())
+                .map(|file| PathBuf::from(OsStr::from_bytes(file)))
+                .collect()
+        };
+        Self {
+            disable: is_on("ROCM_KPACK_DISABLE"),
+            debug: is_on("ROCM_KPACK_DEBUG"),
+            path: files("ROCM_KPACK_PATH"),
+            path_prefix: files("ROCM_KPACK_PATH_PREFIX"),
+        }
+    }
+}

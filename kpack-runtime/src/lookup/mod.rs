@@ -1,0 +1,34 @@
+//! Where a binary's device code is: marker, place of the binary, environment and rules lead to search paths,
+//! these to archives, and these to the code object.
+//!
+//! The loader looks code objects up this way, and so do all tools. Nothing here reads the state of the
+//! process: the environment and the paths of loaded objects are arguments.
+//!
+//! ```
+//! use rocm_kpack::lookup::{self, Environment, Place, Rule, Rules};
+//! use rocm_kpack::Marker;
+//!
+//! let marker = Marker {
+//!     kernel_name: Some("lib/libvec.so".to_owned()),
+//!     kpack_search_paths: vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
+//!     ..Marker::default()
+//! };
+//! let place = Place::of("/opt/vec/lib/libvec.so".as_ref(), []);
+//! let locations = Rules::KPACK.locations(&Environment::default(), &marker, &place);
+//! let candidates = lookup::candidates(&locations, &["gfx942".to_owned()]);
+//! let expected = lookup::Candidate {
+//!     path: "/opt/vec/lib/.kpack/vec_lib_gfx942.kpack".into(),
+//!     rule: Rule::Marker,
+//! };
+//! assert_eq!(candidates, [expected]);
+//! ```
+
+mod candidates;
+mod environment;
+mod rules;
+
+pub use candidates::{
+    Candidate, Installed, Location, Place, candidates, installed, kernels, targets,
+};
+pub use environment::Environment;
+pub use rules::{Answer, Listing, Rule, Rules};

@@ -1,0 +1,134 @@
+//! Given archives in odd places, when code objects are looked up by our rules and by those of ROCm's own
+//! loader, then each finds what that loader finds, and says what led there.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use crate::common::{marker, write};
+use kpack_format::code_id;
+use kpack_format::digest::sha256;
+use kpack_tests::tree::Tree;
+use rocm_kpack::lookup::{self, Environment, Place, Rule, Rules};
+use rocm_kpack::{Archive, Marker};
+
+const KERNEL: &str = "lib/libvec.so#0";
+
+/// What `rules` find for index 0 of `lib/libvec.so` in `tree`, and what led there.
+fn find_with(
+    rules: Rules,
+    tree: &Tree,
+    marker: &Marker,
+    environment: &Environment,
+    isa: &str,
+) -> Option<(String, Rule)> {
+    let binary = tree.path("lib/libvec.so");
+    let locations = rules.locations(environment, marker, &Place::of(&binary, []));
+    let targets = lookup::targets(&[isa.parse().unwrap()]);
+    let candidates = lookup::candidates(&locations, &targets).into_iter();
+    let opened = candidates.filter_map(|candidate| {
+        let archive = Archive::open(&candidate.path).ok()?;
+        Some((candidate.rule, archive))
+    });
+    let opened = Vec::from_iter(opened);
+    let kernels = lookup::kernels(marker, &binary, 0);
+    rules.first(&targets, &opened, |(rule, archive), target| {
+        rules.ask(archive, marker, &kernels, target).map(|kernel| {
+            let code = archive.load(kernel, target).unwrap();
+            (String::from_utf8(code).unwrap(), *rule)
+        })
+    })
+}
+
+/// What our rules and ROCm's find for gfx942.
+fn find(tree: &Tree, marker: &Marker, environment: &Environment) -> [Option<(String, Rule)>; 2] {
+    [Rules::KPACK, Rules::ROCM].map(|rules| find_with(rules, tree, marker, environment, "gfx942"))
+}
+
+fn kpack(tree: &Tree, path: &str, kernel: &str, code: &str) {
+    write(&tree.path(path), "gfx942", &[(kernel, code.as_bytes())]);
+}
+
+fn found(code: &str, rule: Rule) -> Option<(String, Rule)> {
+    Some((code.to_owned(), rule))
+}
+
+#[test]
+fn archives_beside_a_link_to_the_binary() {
+    let tree = Tree::new();
+    let none = Environment::default();
+    fs::create_dir_all(tree.path("cache/lib")).unwrap();
+    fs::create_dir(tree.path("lib")).unwrap();
+    fs::write(tree.path("cache/lib/libvec.so"), "").unwrap();
+    symlink("../cache/lib/libvec.so", tree.path("lib/libvec.so")).unwrap();
+    kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "link");
+    assert_eq!(
+        find(&tree, &marker(), &none),
+        [found("link", Rule::Link), None]
+    );
+    kpack(
+        &tree,
+        "cache/lib/.kpack/vec_lib_gfx942.kpack",
+        KERNEL,
+        "real",
+    );
+    let real = found("real", Rule::Marker);
+    assert_eq!(find(&tree, &marker(), &none), [real.clone(), real]);
+}
+
+#[test]
+fn archives_of_another_build() {
+    let tree = Tree::new();
+    let none = Environment::default();
+    kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "other");
+    let id = code_id(&[(0, sha256(b"own"))].into()).unwrap();
+    let marker = Marker {
+        code_ids: [("gfx942".to_owned(), id)].into(),
+        ..marker()
+    };
+    assert_eq!(
+        find(&tree, &marker, &none),
+        [None, found("other", Rule::Marker)]
+    );
+    kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "own");
+    let own = found("own", Rule::Marker);
+    assert_eq!(find(&tree, &marker, &none), [own.clone(), own]);
+}
+
+#[test]
+fn an_archive_that_lacks_the_kernel() {
+    let tree = Tree::new();
+    let none = Environment::default();
+    let special = tree.path("lib/.kpack/vec_lib_gfx90a:xnack-.kpack");
+    write(&special, "gfx90a:xnack-", &[("lib/other.so#0", b"other")]);
+    let general = tree.path("lib/.kpack/vec_lib_gfx90a.kpack");
+    write(&general, "gfx90a", &[(KERNEL, b"general")]);
+    let find = |isa| {
+        [Rules::KPACK, Rules::ROCM].map(|rules| find_with(rules, &tree, &marker(), &none, isa))
+    };
+    let general = found("general", Rule::Marker);
+    assert_eq!(find("gfx90a:xnack-"), [general.clone(), None]);
+    assert_eq!(find("gfx90a:xnack+"), [general.clone(), general]);
+}
+
+#[test]
+fn archives_that_variables_list() {
+    let tree = Tree::new();
+    let set = |name: &'static str, value: PathBuf| {
+        Environment::read(|n| (n == name).then(|| value.clone().into()))
+    };
+    kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "marker's");
+    kpack(&tree, "mine_gfx942.kpack", KERNEL, "mine");
+    let marked = found("marker's", Rule::Marker);
+    for (name, rule, otherwise) in [
+        ("ROCM_KPACK_PATH", Rule::Path, None),
+        ("ROCM_KPACK_PATH_PREFIX", Rule::PathPrefix, marked),
+    ] {
+        let mine = found("mine", rule);
+        let file = set(name, tree.path("mine_gfx942.kpack"));
+        assert_eq!(find(&tree, &marker(), &file), [mine.clone(), mine.clone()]);
+        // ROCm's loader takes the name as it is.
+        let pattern = set(name, tree.path("mine_@GFXARCH@.kpack"));
+        assert_eq!(find(&tree, &marker(), &pattern), [mine, otherwise]);
+    }
+}
