@@ -1,5 +1,6 @@
 //! Files written under a hidden name next to their final one.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions, TryLockError};
 use std::hash::{BuildHasher, RandomState};
@@ -130,11 +131,18 @@ impl StagedFile {
         &self.directory
     }
 
-    /// Copies owner, mode and extended attributes from the original file. Returns a message for
-    /// each that could not be kept.
-    pub fn keep_attributes(&mut self, of: &File) -> Result<Vec<String>, Error> {
+    /// Lets `write` fill it, then copies owner, mode and extended attributes from the original file:
+    /// every write removes capabilities. Returns a message for each that could not be kept.
+    pub fn fill<T>(
+        &mut self,
+        original: &File,
+        write: impl FnOnce(&File) -> Result<T, Error>,
+    ) -> Result<(T, Vec<String>), Error> {
+        let value = write(&self.file)?;
         self.has_mode = true;
-        attributes::keep(&self.file, of).map_err(|e| Error::io(&self.path, "set the mode of", e))
+        let lost = attributes::keep(&self.file, original);
+        let lost = lost.map_err(|e| Error::io(&self.path, "set the mode of", e))?;
+        Ok((value, lost))
     }
 
     /// Copies the mode of the original file.
@@ -230,18 +238,28 @@ impl Drop for StagedFile {
 impl Directory {
     /// Removes hidden files of interrupted runs, if `is_own` accepts their final names.
     pub fn remove_leftovers(&self, is_own: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
-        for name in self.names()? {
-            if !leftover_stem(&name).is_some_and(is_own) {
-                continue;
-            }
-            // A file that cannot be opened is not ours.
-            if let Ok(Some(file)) = self.open_file(&name)
-                && file.try_lock().is_ok()
-            {
-                self.remove(&name)?;
-            }
+        let names = self.names()?;
+        let own = names.iter();
+        let mut own = own.filter(|name| leftover_stem(name).is_some_and(is_own));
+        own.try_for_each(|name| self.remove_leftover(name))
+    }
+
+    /// Removes hidden files of interrupted runs next to the files that they were to replace.
+    pub fn remove_all_leftovers(&self) -> Result<(), Error> {
+        let names = self.names()?;
+        let stems: BTreeSet<OsString> = names.iter().map(|name| stem_of(name)).collect();
+        // Other programs may write `.NAME.tmp`.
+        let is_own = |name: &&OsString| numbered_stem(name).is_some_and(|s| stems.contains(s));
+        let mut own = names.iter().filter(is_own);
+        own.try_for_each(|name| self.remove_leftover(name))
+    }
+
+    fn remove_leftover(&self, name: &OsStr) -> Result<(), Error> {
+        // A file that cannot be opened is not ours.
+        match self.open_file(name) {
+            Ok(Some(file)) if file.try_lock().is_ok() => self.remove(name),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -269,15 +287,17 @@ pub fn stem_of(name: &OsStr) -> OsString {
 fn leftover_stem(hidden: &OsStr) -> Option<&OsStr> {
     let stem = hidden.as_bytes().strip_prefix(b".")?;
     let stem = stem.strip_suffix(ENDING.as_bytes())?;
-    let numbered = stem
-        .len()
-        .checked_sub(DIGITS + 1)
-        .map(|at| stem.split_at(at));
-    let stem = match numbered {
-        Some((stem, [b'.', number @ ..])) if number.iter().all(u8::is_ascii_hexdigit) => stem,
-        _ => stem,
-    };
-    (!stem.is_empty()).then(|| OsStr::from_bytes(stem))
+    let whole = (!stem.is_empty()).then(|| OsStr::from_bytes(stem));
+    numbered_stem(hidden).or(whole)
+}
+
+/// The part of the final name kept in a hidden name with a number.
+fn numbered_stem(hidden: &OsStr) -> Option<&OsStr> {
+    let stem = hidden.as_bytes().strip_prefix(b".")?;
+    let stem = stem.strip_suffix(ENDING.as_bytes())?;
+    let (stem, number) = stem.split_at_checked(stem.len().checked_sub(DIGITS + 1)?)?;
+    let is_number = number[0] == b'.' && number[1..].iter().all(u8::is_ascii_hexdigit);
+    (is_number && !stem.is_empty()).then(|| OsStr::from_bytes(stem))
 }
 
 /// Whether both give the same bytes.

@@ -10,7 +10,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::{FileKind, Linked, identify, open};
 use crate::Error;
 use crate::leftover::is_leftover;
-use crate::publish::Directory;
+use crate::publish::{Directory, stem_of};
 
 /// An install prefix, with symbolic links resolved.
 pub(crate) struct Prefix {
@@ -95,6 +95,29 @@ impl Prefix {
                 linked => Some(linked),
             }
         })
+    }
+
+    /// Removes hidden files of interrupted runs that were to replace these binaries; without any, those
+    /// next to any file in the prefix.
+    pub(crate) fn remove_leftovers(&self, files: &[PathBuf]) -> Result<(), Error> {
+        if files.is_empty() {
+            let walk = WalkDir::new(&self.path).into_iter().flatten();
+            let mut directories = walk.filter(|entry| entry.file_type().is_dir());
+            return directories
+                .try_for_each(|entry| Directory::open(entry.path())?.remove_all_leftovers());
+        }
+        for file in files {
+            // What cannot be found is reported when it is read.
+            let Ok(Located { path, .. }) = self.absent_binary(file) else {
+                continue;
+            };
+            let stem = stem_of(path.file_name().unwrap_or_default());
+            match Directory::of(&path) {
+                Ok(directory) => directory.remove_leftovers(&|found| found == stem)?,
+                Err(_) => continue,
+            }
+        }
+        Ok(())
     }
 
     /// Like `binary`, for a binary that need not exist.

@@ -38,6 +38,23 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
     Ok(text)
 }
 
+/// Attempts to read files that change meanwhile.
+const ATTEMPTS: usize = 10;
+
+/// Attempts something again if a file changed while it was read: another run may replace a binary, or a
+/// build.
+pub(crate) fn until_unchanged<T>(
+    mut attempt: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Err(Error::Changed { .. }) => {}
+            result => return result,
+        }
+    }
+    attempt()
+}
+
 /// The result, or the file that was refused and why; other errors stay errors.
 pub(crate) fn or_refused<T>(
     result: Result<T, Error>,

@@ -2,7 +2,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use super::plans::HostPlans;
 use super::{Binary, Only, Options, Report};
 use crate::Error;
 use crate::input::KpackPath;
-use crate::publish::{Directory, KpackDir, StagedFile, Transaction, Update, stem_of};
+use crate::publish::{Directory, KpackDir, StagedFile, Transaction, Update};
 use crate::split::Presplit;
 
 /// The changes to make in the prefix.
@@ -71,11 +70,6 @@ impl Run<'_> {
         plans: &HostPlans,
         report: &mut Report,
     ) -> Result<(), Error> {
-        let names = self
-            .fat
-            .iter()
-            .filter_map(|binary| binary.located.path.file_name());
-        let stems: BTreeSet<OsString> = names.map(stem_of).collect();
         let mut directories: BTreeMap<&Path, Arc<Directory>> = BTreeMap::new();
         for binary in self.fat {
             let path = &binary.located.path;
@@ -91,19 +85,15 @@ impl Run<'_> {
             let parent = name.parent().unwrap_or(Path::new(""));
             let directory = match directories.entry(parent) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => {
-                    let directory = self.root.below(parent)?;
-                    directory.remove_leftovers(&|stem| stems.contains(stem))?;
-                    new.insert(Arc::new(directory))
-                }
+                Entry::Vacant(new) => new.insert(Arc::new(self.root.below(parent)?)),
             };
             let file_name = name.file_name().unwrap_or_default();
             let mut staged = StagedFile::create(Arc::clone(directory), file_name)?;
             staged.replaces(old)?;
             // Check now, before writing much in vain; the file is checked again before the rename.
             staged.check()?;
-            plan.write(path, old, staged.file())?;
-            for lost in staged.keep_attributes(old)? {
+            let ((), lost) = staged.fill(old, |file| plan.write(path, old, file))?;
+            for lost in lost {
                 report.warn(path, lost);
             }
             staged.sync()?;

@@ -56,18 +56,8 @@ pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Err
 }
 
 fn install_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
-    // Another run may split a binary, or a build replace it, while it is read.
-    for _ in 1..ATTEMPTS {
-        match attempt(options, progress) {
-            Err(Error::Changed { .. }) => {}
-            result => return result,
-        }
-    }
-    attempt(options, progress)
+    input::until_unchanged(|| attempt(options, progress))
 }
-
-/// Attempts to read binaries that change meanwhile.
-const ATTEMPTS: usize = 3;
 
 fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     let prefix = Prefix::new(&options.prefix)?;
@@ -75,6 +65,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
     let group = Group::new(&options.module, &options.component);
     let mut report = Report::default();
 
+    prefix.remove_leftovers(&options.files)?;
     let opened = Archives::default();
     let binaries = binaries(&prefix, options, &opened, &mut report)?;
     let fat: Vec<&Binary> = binaries.iter().filter(|b| b.has_device_code()).collect();

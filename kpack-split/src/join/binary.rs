@@ -170,12 +170,14 @@ impl Binary {
                 staged.replaces(&input)?;
                 staged.check()?;
             }
-            for lost in staged.keep_attributes(&input)? {
+            let ((), lost) = staged.fill(&input, |file| {
+                plan.write(&input, file).map_err(|e| failed(path, e))?;
+                code.write(self, plan.bundles(), file, progress)
+            })?;
+            for lost in lost {
                 report.warn(path, lost);
             }
             let file = staged.file();
-            plan.write(&input, file).map_err(|e| failed(path, e))?;
-            code.write(self, plan.bundles(), file, progress)?;
             plan.check(file).map_err(|e| failed(path, e))?;
             let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
             let written = Linked::read(path, clone)?;

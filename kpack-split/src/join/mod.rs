@@ -7,6 +7,7 @@
 mod binary;
 mod code;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -15,7 +16,7 @@ use kpack_format::TargetId;
 
 use crate::Error;
 use crate::elf::JoinPlan;
-use crate::input::{Located, Prefix};
+use crate::input::{self, Located, Prefix};
 use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
 use binary::{Binary, Joinable};
@@ -113,13 +114,31 @@ pub(crate) fn check(options: &Options) -> Result<(), Error> {
 }
 
 fn join_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+    let mut joined = BTreeMap::new();
+    input::until_unchanged(|| attempt(options, progress, &mut joined))
+}
+
+/// Joins the binaries. `joined` has those of earlier attempts, by name.
+fn attempt(
+    options: &Options,
+    progress: &dyn Progress,
+    joined: &mut BTreeMap<String, Outcome>,
+) -> Result<Report, Error> {
     let mut report = Report::default();
     let planned = plan(options, &mut report)?;
+    Prefix::new(&options.prefix)?.remove_leftovers(&options.files)?;
     progress.start(planned.iter().map(|(_, code, _)| code.size()).sum());
     for (binary, code, plan) in planned {
         progress.file(&binary.located.path);
         let outcome = binary.write(&code, &plan, options, progress, &mut report)?;
         let path = binary.located.name;
+        let outcome = match outcome {
+            Outcome::Joined { .. } => {
+                joined.insert(path.clone(), outcome.clone());
+                outcome
+            }
+            outcome => joined.get(&path).cloned().unwrap_or(outcome),
+        };
         report.files.push(FileReport { path, outcome });
     }
     Ok(report)

@@ -15,8 +15,10 @@ use kpack_split::join::{Options, join};
 use kpack_split::verify;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::process;
+use kpack_tests::require;
 use kpack_tests::tree::{Snapshot, Tree};
 use proptest::prelude::*;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
 
 const FILE: &str = "lib/libvec.so";
@@ -508,6 +510,91 @@ fn a_signal_leaves_the_split_binary() {
     // The next run removes what was left behind.
     joined(&tree, &["gfx1100"]);
     assert_eq!(tree.files().len(), before.len());
+}
+
+/// File capabilities: `cap_net_raw=ep` ("capabilities(7)", `struct vfs_cap_data`).
+const CAPABILITY: [u8; 20] = [
+    1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+#[test]
+fn file_capabilities_stay() {
+    if !require::root() {
+        return;
+    }
+    let tree = split(&library(1));
+    let path = tree.path("prefix").join(FILE);
+    let name = "security.capability";
+    setxattr(&path, name, &CAPABILITY, XattrFlags::empty()).unwrap();
+    let report = join(&options(&tree, &["gfx1100"]), &()).unwrap();
+    assert_eq!(report.notices, []);
+    let mut kept = Vec::with_capacity(256);
+    getxattr(&path, name, rustix::buffer::spare_capacity(&mut kept)).unwrap();
+    assert_eq!(kept, CAPABILITY);
+}
+
+#[test]
+fn joins_of_one_binary_at_once_read_again() {
+    let targets = ["gfx1100", "gfx942", "gfx90a:xnack+"];
+    let tree = split(&library(1));
+    let join = |target: &str| {
+        let kpack = env!("CARGO_BIN_EXE_kpack");
+        let mut command = Command::new(kpack);
+        let prefix = tree.path("prefix");
+        command.arg("join").arg("--prefix").arg(prefix);
+        command.args(["--quiet", "--arch", target, FILE]);
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for _ in 0..20 {
+        // Each waits here when everything is written.
+        let library = File::open(tree.path("prefix").join(FILE)).unwrap();
+        library.lock().unwrap();
+        let runs = targets.map(join);
+        let is_hidden = |file: &&String| file.starts_with("prefix/lib/.libvec.so.");
+        while tree.files().iter().filter(is_hidden).count() < targets.len() {
+            std::thread::yield_now();
+        }
+        library.unlock().unwrap();
+        for run in runs {
+            let output = run.wait_with_output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{said}");
+        }
+        assert_eq!(targets_of(&tree.path("prefix").join(FILE)).len(), 1);
+        assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+        install_fat(&tree);
+    }
+}
+
+#[test]
+fn every_later_run_removes_the_hidden_file_of_a_killed_join() {
+    let tree = split(&library(1));
+    joined(&tree, &["gfx1100"]);
+    let left = tree.path("prefix/lib/.libvec.so.0123456789abcdef.tmp");
+    let is_removed = |run: &dyn Fn()| {
+        fs::write(&left, b"half").unwrap();
+        let in_use = File::open(&left).unwrap();
+        in_use.lock().unwrap();
+        run();
+        assert!(left.exists(), "another run is writing it");
+        drop(in_use);
+        run();
+        assert!(!left.exists());
+    };
+    let mut all = options(&tree, &["gfx1100"]);
+    all.files.clear();
+    for options in [options(&tree, &["gfx1100"]), all] {
+        is_removed(&|| {
+            let report = join(&options, &()).unwrap();
+            let outcome = &report.files[0].outcome;
+            assert!(matches!(outcome, Outcome::LeftAlone { .. }), "{outcome:?}");
+        });
+    }
+    split_again(&tree);
+    is_removed(&|| split_again(&tree));
+    let mut all = Install::new(tree.path("prefix"), "vec", [""; 0]);
+    all.all = true;
+    is_removed(&|| _ = install(&all, &()).unwrap());
 }
 
 proptest! {
