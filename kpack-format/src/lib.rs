@@ -50,11 +50,13 @@ mod message_pack;
 pub mod names;
 pub mod offload_bundle;
 pub mod raw_map;
+mod selection;
 pub mod target_id;
 pub mod tensile;
 
 pub use code_id::{CodeId, code_id};
 pub use digest::Sha256;
+pub use selection::Selection;
 pub use target_id::{FAMILIES, TargetId};
 
 /// A little-endian number of at most eight bytes.

@@ -50,10 +50,12 @@ impl TargetId {
                 .all(|feature| agent.features.contains(feature))
     }
 
-    /// Whether a code object for this target may run on a GPU of which only `known` is known: the
-    /// processors are equal, and no feature has another sign. Features without a sign are unknown.
+    /// Whether what is for this target may be for a GPU of which only `known` is known: this is its
+    /// processor, or a family that includes it, and no feature has another sign. Either may leave
+    /// features open: what is for `gfx90a` runs on every variant, and a GPU that is only known as `gfx90a`
+    /// may be any of them.
     pub fn may_run_on(&self, known: &TargetId) -> bool {
-        self.processor == known.processor
+        self.covers(known)
             && self.features.iter().all(|(name, on)| {
                 let mut features = known.features.iter();
                 features.all(|(other, sign)| other != name || sign == on)
@@ -88,10 +90,13 @@ impl TargetId {
         }
     }
 
-    /// Whether a user who names this target means `other` too. Without features, it stands for
-    /// every variant of its processor; with features, only for itself.
-    pub fn selects(&self, other: &TargetId) -> bool {
-        self.covers(other) && (self.features.is_empty() || self.features == other.features)
+    /// Whether a user who names this target means what is for `found`. A processor stands for itself and its
+    /// variants; a variant for itself and what runs there as well: what is for the plain processor, and for
+    /// a family that includes it. A family stands for itself alone.
+    pub fn selects(&self, found: &TargetId) -> bool {
+        let mut features = found.features.iter();
+        found.covers(self)
+            && (self.features.is_empty() || features.all(|feature| self.features.contains(feature)))
     }
 
     /// Every target whose code objects run on this agent, most specific first: for

@@ -11,7 +11,7 @@ use kpack_format::offload_bundle::Bundle;
 use kpack_format::tensile::Library;
 
 use super::kernel_cache::Unreadable;
-use super::target_name::{agrees, only};
+use super::target_name::only;
 use crate::Error;
 use crate::input::{self, FileKind};
 use crate::split;
@@ -102,7 +102,7 @@ impl FileContent {
 
     /// How the content contradicts `said`, if it does.
     pub(super) fn contradiction(&self, said: &TargetId) -> Option<String> {
-        let agrees = |own: &TargetId| agrees(said, own);
+        let agrees = |own: &TargetId| said.may_run_on(own);
         match self {
             Self::CodeObject(Some(own)) if !agrees(own) => {
                 Some(format!("the ELF header of the code object says {own}"))

@@ -57,20 +57,9 @@ pub(crate) fn looks_specific(name: &str) -> bool {
     })
 }
 
-/// Whether a file may have code for `own` where its name says `said`: the processors are equal, `x`
-/// in the name standing for any digit (`gfx11xx`), and no feature has different signs. A name that
-/// says less than the code is no contradiction: `gfx906` was the name of code for `gfx906:xnack-`.
-pub(crate) fn agrees(said: &TargetId, own: &TargetId) -> bool {
-    said.covers(own)
-        && said.features().all(|(name, on)| {
-            let mut same = own.features().filter(|(other, _)| *other == name);
-            same.all(|(_, own)| own == on)
-        })
-}
-
 /// Whether either target may have code for the other: each may omit features.
 pub(crate) fn either_agrees(one: &TargetId, other: &TargetId) -> bool {
-    agrees(one, other) || agrees(other, one)
+    one.may_run_on(other) || other.may_run_on(one)
 }
 
 /// The only one; `None` of several.
@@ -265,7 +254,10 @@ mod tests {
 
     #[test]
     fn a_name_may_say_less_than_the_code() {
-        let agrees = |said: &str, own: &str| agrees(&said.parse().unwrap(), &own.parse().unwrap());
+        let agrees = |said: &str, own: &str| {
+            let said: TargetId = said.parse().unwrap();
+            said.may_run_on(&own.parse().unwrap())
+        };
         assert!(agrees("gfx906", "gfx906:xnack-"));
         assert!(agrees("gfx90a:xnack+", "gfx90a"));
         assert!(agrees("gfx11xx", "gfx1151"));

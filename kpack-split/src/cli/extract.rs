@@ -33,7 +33,8 @@ pub(super) struct Arguments {
     /// wrapper (libvec.so#0)
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// GPU target. Without features, it selects every variant of its processor
+    /// GPU target. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too; gfx90a:xnack+ takes plain gfx90a
+    /// along
     #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET")]
     arch: Option<TargetId>,
     /// File to write, if only one code object is selected; `-` is standard output

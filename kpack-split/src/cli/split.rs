@@ -61,8 +61,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "auto")]
     #[arg(help = databases_help())]
     split_databases: Vec<String>,
-    /// Expected GPU targets. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too; a target with
-    /// features only for itself. Default: keep every target
+    /// Expected GPU targets. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too;
+    /// gfx90a:xnack+ takes plain gfx90a along. Default: keep every target
     #[arg(long, value_name = "TARGET", num_args = 1.., value_delimiter = ',')]
     gpu_targets: Vec<TargetId>,
     /// Reject an artifact, or a whole batch, that has device code but for none of --gpu-targets. Default:

@@ -28,8 +28,8 @@ pub(super) struct Arguments {
     /// directory, or a directory of artifact directories
     #[arg(long, value_name = "ORIGINAL")]
     against: Option<PathBuf>,
-    /// GPU target that must have code for each binary; other targets may be missing. gfx90a means all
-    /// targets of the processor, gfx90a:xnack+ only that one. Can be repeated
+    /// GPU target that must have code for each binary; other targets may be missing. gfx90a stands for
+    /// gfx90a:xnack+ and gfx90a:xnack- too; gfx90a:xnack+ takes plain gfx90a along. Can be repeated
     #[arg(long, value_name = "TARGET", value_delimiter = ',')]
     arch: Vec<TargetId>,
     /// Number of threads. Default: the number of processors

@@ -16,7 +16,6 @@ use kpack_format::TargetId;
 use serde::Serialize;
 
 use crate::Error;
-use crate::artifact::split::is_for;
 
 pub use html::page;
 
@@ -140,7 +139,7 @@ fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
     };
     let targets = device.keys().filter(|target| !is_family(target));
     let machine = |target: &TargetId| {
-        let own = device.iter().filter(|(found, _)| is_for(found, target));
+        let own = device.iter().filter(|(found, _)| target.selects(found));
         Machine {
             target: target.to_string(),
             before,

@@ -44,7 +44,7 @@ pub struct Options {
     /// The unsplit original of the only path, a binary or a directory. Code objects and host code
     /// are compared; in directories, also whether files were lost.
     pub against: Option<PathBuf>,
-    /// The targets that must be present, a processor with any features; if empty, those that the
+    /// The targets that must be present, each as in a [`Selection`](kpack_format::Selection); if empty, those that the
     /// manifests list.
     pub targets: Vec<TargetId>,
     /// Number of threads; `None` for the number of processors.

@@ -116,7 +116,7 @@ fn an_expected_target_with_features_takes_what_leaves_them_open() {
 }
 
 #[test]
-fn a_processor_stands_for_its_targets_with_features_and_one_with_features_for_itself() {
+fn a_processor_stands_for_its_variants_and_a_variant_not_for_others() {
     let (input, output) = (Tree::new(), Tree::new());
     write(&input, "artifact_manifest.txt", format!("{HIPBLASLT}\n"));
     let codes = ["gfx90a:xnack+", "gfx90a:xnack-", "gfx942"].map(|target| code(target, "lt"));

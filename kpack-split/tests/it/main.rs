@@ -46,6 +46,7 @@ mod sizes;
 mod stage;
 mod stage_build_paths;
 mod stage_output_dir;
+mod target_names;
 mod terminal;
 mod therock;
 mod verified;

@@ -18,7 +18,6 @@ use crate::artifact::names;
 use crate::artifact::output::Output;
 use crate::artifact::packaging::TargetGroup;
 use crate::artifact::rules::misplaced;
-use crate::artifact::target_name::agrees;
 use crate::artifact::tree::{Role, Tree, manifest_names};
 use crate::input::Archives;
 use crate::words::list;
@@ -283,7 +282,7 @@ fn missing_targets<'g>(group: &'g TargetGroup, there: &BTreeSet<&TargetId>) -> V
     let has = |target: &&TargetId| {
         let mut taken = there.iter().filter(|own| group.architectures.contains(own));
         let is_plain = target.features().count() == 0;
-        taken.any(|own| agrees(own, target) || is_plain && agrees(target, own))
+        taken.any(|own| own.may_run_on(target) || is_plain && target.may_run_on(own))
     };
     let targets = group.architectures.iter();
     targets.filter(|target| !has(target)).collect()

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
+use kpack_format::{Selection, TargetId};
 use serde::Serialize;
 
 use super::Options;
 use super::contents::Contents;
 use super::parent_dir;
 use super::report::Report;
-use super::targets::{is_for, refuse_none_expected};
+use super::targets::refuse_none_expected;
 use crate::Error;
 use crate::parallel;
 use crate::report::{Notice, Progress, Severity};
@@ -156,25 +156,23 @@ fn refuse_collisions(artifacts: &mut [Read]) {
 /// Refuses a batch that has device code for none of the targets that are required, and names the
 /// expected ones that it has nothing for. An artifact may have nothing for one, or for all.
 fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Result<(), Error> {
-    let expected = &options.each.targets;
+    let expected: Selection = options.each.targets.iter().collect();
     let inputs = read.iter().flat_map(|(_, read)| read);
     let found: BTreeSet<&TargetId> = inputs
         .flat_map(|(contents, _)| contents.found.keys())
         .collect();
-    let (there, lacks): (Vec<&TargetId>, Vec<&TargetId>) = expected
-        .iter()
-        .partition(|expected| found.iter().any(|found| is_for(found, expected)));
+    let lacks = expected.unmatched(&Vec::from_iter(found.iter().copied()));
     if found.is_empty() || lacks.is_empty() {
         return Ok(());
     }
     let text = format!(
         "no artifact in it has anything for {}; there is device code for {}",
-        list(lacks),
+        list(lacks.iter().copied()),
         list(found.iter().copied())
     );
     let notice = Notice::new(Severity::Warning, &options.parent_dir, text);
     report.notices.push(notice);
-    if !there.is_empty() {
+    if lacks.len() < expected.iter().count() {
         return Ok(());
     }
     refuse_none_expected(&options.parent_dir, &options.each, found).map_err(|error| {

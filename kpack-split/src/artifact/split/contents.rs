@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
 use kpack_format::manifest::Manifest;
+use kpack_format::{Selection, TargetId};
 
 use super::modules::{Module, module};
 use super::report::Report;
 use super::sources::{Sources, Trees};
-use super::targets::{Targets, is_for};
+use super::targets::Targets;
 use super::{Layout, Options, Unknown};
 use crate::Error;
 use crate::artifact::classify::{Class, Topic};
@@ -78,11 +78,8 @@ impl Contents {
 
     /// Whether there is something for one of the targets that are expected, if any are.
     pub(super) fn has_expected(&self, options: &Options) -> bool {
-        let expected = &options.targets;
-        expected.is_empty()
-            || expected
-                .iter()
-                .any(|expected| self.found.keys().any(|found| is_for(found, expected)))
+        let expected: Selection = options.targets.iter().collect();
+        expected.is_empty() || self.found.keys().any(|found| expected.matches(found))
     }
 }
 

@@ -34,7 +34,6 @@ pub use options::{Layout, Options, Unknown};
 pub(in crate::artifact) use output_dir::resolve;
 pub(crate) use parent_dir::artifact_prefix;
 pub use report::{ArtifactReport, Report};
-pub(crate) use targets::is_for;
 
 /// Splits one artifact directory.
 ///

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
+use kpack_format::{Selection, TargetId};
 
 use super::Options;
 use super::report::Report;
@@ -44,7 +44,7 @@ impl Targets {
         found: BTreeMap<TargetId, PathBuf>,
         report: &mut Report,
     ) -> Result<Self, Error> {
-        let expected = &options.targets;
+        let expected: Selection = options.targets.iter().collect();
         if expected.is_empty() || found.is_empty() {
             return Ok(Self {
                 kept: found.into_keys().collect(),
@@ -52,17 +52,14 @@ impl Targets {
             });
         }
         let there = list(found.keys());
-        let lacks: Vec<&TargetId> = expected
-            .iter()
-            .filter(|target| !found.keys().any(|found| is_for(found, target)))
-            .collect();
+        let lacks = expected.unmatched(&Vec::from_iter(found.keys()));
         if !lacks.is_empty() {
             let text = format!("has nothing for {}, only for {there}", list(lacks));
             report.warn(&options.artifact_dir, text);
         }
         let mut targets = Self::default();
         for (target, path) in found {
-            if expected.iter().any(|expected| is_for(&target, expected)) {
+            if expected.matches(&target) {
                 targets.kept.insert(target);
                 continue;
             }
@@ -84,7 +81,10 @@ impl Targets {
                 Unexpected::Error => {
                     return Err(Error::refused(
                         &path,
-                        format!("it is for {target}; expected only {}", list(expected)),
+                        format!(
+                            "it is for {target}; expected only {}",
+                            list(expected.iter())
+                        ),
                     ));
                 }
             }
@@ -95,11 +95,4 @@ impl Targets {
     pub(super) fn keeps(&self, target: &TargetId) -> bool {
         self.kept.contains(target)
     }
-}
-
-/// Whether what is for `found`, which may be a family (`gfx11`) or leave features open (`gfx90a`), is
-/// for the target `expected`.
-pub(crate) fn is_for(found: &TargetId, expected: &TargetId) -> bool {
-    let is_family = found.processor() != expected.processor() && found.covers(expected);
-    found.runs_on(expected) || expected.selects(found) || is_family
 }
