@@ -18,7 +18,8 @@ use super::target_name;
 pub struct Database {
     /// Its name in lower case, such as `rocblas`.
     pub name: &'static str,
-    /// Its directories, anywhere in a prefix; an empty one stands for all.
+    /// Its directories, anywhere in a prefix; an empty one stands for all. A version may follow each name:
+    /// `rocblas/5/library`.
     directories: &'static [&'static [&'static str]],
     /// What the path of a file says, given its components below the directory; `None` if the file does
     /// not belong to the database.
@@ -26,6 +27,8 @@ pub struct Database {
     /// The names of files for all targets, if the path names no target. A `*` stands for anything; a
     /// compressed file is looked up without the suffix.
     for_all: &'static [(&'static str, ForAll)],
+    /// How names of its files look, as in `for_all`, wherever they are.
+    typical: &'static [&'static str],
     /// Whether the targets in its files may differ from those in their paths, so only paths count.
     pub(super) is_opaque: bool,
     /// If the database is only selected by name: another database whose name selects it, too.
@@ -38,6 +41,7 @@ const DATABASE: Database = Database {
     directories: &[],
     place: |_| None,
     for_all: &[],
+    typical: &[],
     is_opaque: false,
     with: None,
 };
@@ -96,6 +100,21 @@ const FALLBACK: (&str, ForAll) = (
 );
 const TENSILE_MANIFEST: (&str, ForAll) = ("TensileManifest.txt", ForAll::Merge(Merge::Lines));
 
+/// Files that all libraries of Tensile have.
+const TENSILE_FILES: &[&str] = &["TensileLibrary*", "Kernels.so-*"];
+
+/// For the libraries of TensileLite.
+const TENSILE_LITE: &[(&str, ForAll)] = &[
+    FALLBACK,
+    TENSILE_MANIFEST,
+    ("hipblasltTransform.hsaco", ForAll::Merge(Merge::Bundle)),
+    ("hipblasltExtOpLibrary.dat", ForAll::Merge(Merge::ByTarget)),
+    (
+        "TensileLiteLibrary_lazy_Mapping.dat",
+        ForAll::MustMatch(MustMatch::Mapping),
+    ),
+];
+
 /// The directories of translated kernels, and the processor that each is for.
 const TRANSLATIONS: &[(&str, &str)] = &[("gfx1250-b0-a0", "gfx1250")];
 
@@ -106,35 +125,30 @@ pub const DATABASES: &[Database] = &[
         directories: &[&["rocblas", "library"]],
         place: tensile,
         for_all: &[FALLBACK, TENSILE_MANIFEST],
+        typical: TENSILE_FILES,
         ..DATABASE
     },
     Database {
         name: "hipblaslt",
         directories: &[&["hipblaslt", "library"]],
         place: tensile,
-        for_all: &[
-            FALLBACK,
-            TENSILE_MANIFEST,
-            ("hipblasltTransform.hsaco", ForAll::Merge(Merge::Bundle)),
-            ("hipblasltExtOpLibrary.dat", ForAll::Merge(Merge::ByTarget)),
-            (
-                "TensileLiteLibrary_lazy_Mapping.dat",
-                ForAll::MustMatch(MustMatch::Mapping),
-            ),
-        ],
+        for_all: TENSILE_LITE,
+        typical: TENSILE_FILES,
         ..DATABASE
     },
     Database {
         name: "hipsparselt",
         directories: &[&["hipsparselt", "library"]],
         place: tensile,
-        for_all: &[FALLBACK, TENSILE_MANIFEST],
+        for_all: TENSILE_LITE,
+        typical: TENSILE_FILES,
         ..DATABASE
     },
     Database {
         name: "miopen",
         directories: &[&["share", "miopen", "db"]],
         place: |inside| target_name::leading(inside.last()?).map(Place::Target),
+        typical: &["gfx*db.txt", "gfx*.kdb", "gfx*.model"],
         ..DATABASE
     },
     Database {
@@ -167,6 +181,7 @@ pub const DATABASES: &[Database] = &[
         name: "aotriton",
         directories: &[&["aotriton", "kernels"], &["aotriton.images"]],
         place: |inside| directory_of_target(inside.first()?),
+        typical: &["*.aks2"],
         ..DATABASE
     },
     Database {
@@ -256,6 +271,16 @@ pub fn recognise(path: &str) -> Option<(&'static Database, Place)> {
     found.find_map(|database| Some((database, database.recognise(&parts)?)))
 }
 
+/// The directories of the databases that have files with such a name, for people.
+pub(super) fn places_of(name: &str) -> impl Iterator<Item = String> {
+    let is_typical = |pattern: &&str| matches_pattern(pattern, name);
+    let found = DATABASES
+        .iter()
+        .filter(move |d| d.typical.iter().any(is_typical));
+    let directories = found.flat_map(|database| database.directories);
+    directories.map(|directory| format!("{}/", directory.join("/")))
+}
+
 /// How copies of the file with this path in the prefix become one, if it is for all targets.
 pub(crate) fn for_all(path: &Path) -> Option<ForAll> {
     match recognise(path.to_str()?)? {
@@ -295,17 +320,28 @@ fn matches_pattern(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The components of `path` after these directories, which may be anywhere in it.
+/// The components of `path` after these directories, which may be anywhere in it, each but the last with a
+/// version after it.
 fn below<'a>(path: &'a [&'a str], directories: &[&str]) -> Option<&'a [&'a str]> {
-    let count = directories.len();
-    if count == 0 {
+    let Some((first, others)) = directories.split_first() else {
         return Some(path);
-    }
-    let start = path
-        .windows(count)
-        .position(|window| window == directories)?;
-    path.get(start + count..)
-        .filter(|inside| !inside.is_empty())
+    };
+    let starts = (0..path.len()).filter(|start| path[*start] == *first);
+    let mut inside = starts.filter_map(|start| {
+        let rest = &path[start + 1..];
+        others.iter().try_fold(rest, |rest, next| match rest {
+            [found, rest @ ..] if found == next => Some(rest),
+            [version, found, rest @ ..] if found == next && is_version(version) => Some(rest),
+            _ => None,
+        })
+    });
+    inside.find(|inside| !inside.is_empty())
+}
+
+/// Whether a directory is named after a version, such as `5` or `2.47.0`.
+fn is_version(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".+-~".contains(&byte);
+    name.starts_with(|c: char| c.is_ascii_digit()) && name.bytes().all(plain)
 }
 
 fn directory_of_target(name: &str) -> Option<Place> {
@@ -378,6 +414,14 @@ mod tests {
         lib/hipblaslt/library/TensileLibrary_Type_HH_gfx942.dat.zlib    hipblaslt          gfx942
         lib/hipblaslt/library/TensileLibrary_Type_HH_fallback.dat.zlib  hipblaslt          ForAll(MustMatch(Fallback))
         lib/hipsparselt/library/Kernels_gfx942_20cu.co                  hipsparselt        gfx942
+        lib/hipsparselt/library/hipblasltTransform.hsaco                hipsparselt        ForAll(Merge(Bundle))
+        lib/hipsparselt/library/hipblasltExtOpLibrary.dat               hipsparselt        ForAll(Merge(ByTarget))
+        lib/hipsparselt/library/TensileLiteLibrary_lazy_Mapping.dat     hipsparselt        ForAll(MustMatch(Mapping))
+        lib/rocblas/2.47.0/library/TensileLibrary_gfx803.co             rocblas            gfx803
+        lib/rocblas/5/library/gfx1100/TensileManifest.txt               rocblas            gfx1100
+        lib/hipblaslt/1.2/library/hipblasltTransform.hsaco              hipblaslt          ForAll(Merge(Bundle))
+        lib/rocfft/1.0.27/rocfft_kernel_cache.db                        rocfft             ForAll(Merge(KernelCache))
+        share/miopen/3.4.0/db/gfx942.HIP.fdb.txt                        miopen             gfx942
         share/miopen/db/gfx90a68.HIP.fdb.txt                            miopen             gfx90a
         share/miopen/db/gfx942_metadata.tn.model                        miopen             gfx942
         share/miopen/db/gfx1250-strict256.HIP.fdb.txt                   miopen             gfx1250-strict
@@ -416,6 +460,8 @@ mod tests {
             "lib/librocfft.so",
             "lib/rocfft/other.db",
             "lib/rocblas/library_gfx1100.co",
+            "lib/rocblas/old/library/TensileLibrary_gfx1100.co",
+            "lib/rocblas/5/6/library/TensileLibrary_gfx1100.co",
             "share/miopen/db/readme_gfx90a.txt",
             "lib/aotriton.images/README.md",
             "lib/engines/arch_content/gfx90a",

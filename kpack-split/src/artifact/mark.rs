@@ -54,11 +54,16 @@ pub(crate) fn databases(artifact: &Path) -> Result<Selection, Error> {
     }
 }
 
+/// Whether kpack wrote the artifact.
+pub(crate) fn is_marked(artifact: &Path) -> bool {
+    artifact.join(FILE_NAME).is_file()
+}
+
 /// Refuses to replace `path` unless kpack wrote it, or it is an empty directory, as Ninja creates
 /// for a command's output.
 pub(crate) fn check_replaceable(path: &Path) -> Result<(), Error> {
     let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
-    if path.symlink_metadata().is_err() || path.join(FILE_NAME).is_file() || is_empty() {
+    if path.symlink_metadata().is_err() || is_marked(path) || is_empty() {
         return Ok(());
     }
     let reason = format!(

@@ -35,6 +35,7 @@ use kpack_format::names::is_object;
 use artifacts::Artifacts;
 pub(crate) use joined::differences as joined_differences;
 pub(crate) use resolver::{Obstacle, Resolver};
+use unsplit::Original;
 
 pub use report::{Check, Outcome, Report, Subject};
 
@@ -88,6 +89,7 @@ fn verify_all(
     let mut context = Context {
         options,
         artifacts: Artifacts::find(paths)?,
+        original: Original::default(),
         whole: BTreeSet::new(),
         asked_for: Mutex::default(),
         archives: Archives::default(),
@@ -108,6 +110,7 @@ fn verify_all(
             original::compare(&binary, original, &context, &mut report)?;
             return Ok(report);
         }
+        context.original = Original::read(original)?;
     }
     let files = files(paths, &mut report)?;
     verify_files(&files, &mut context, on_file, &mut report)?;
@@ -202,6 +205,8 @@ fn nothing_checked(path: &Path, report: &mut Report) {
 struct Context<'a> {
     options: &'a Options,
     artifacts: Artifacts,
+    /// What the tree was split from, if it is compared with that.
+    original: Original,
     /// Undamaged archives, by their resolved paths.
     whole: BTreeSet<PathBuf>,
     /// The binaries whose markers refer to an archive, by its resolved path.

@@ -1,6 +1,6 @@
 //! Compares a split tree with the unsplit one: nothing lost, nothing added, nothing changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,11 @@ use kpack_format::names::{is_archive, is_manifest};
 use super::artifacts::Set;
 use super::{Context, Outcome, Report, Subject, original};
 use crate::Error;
-use crate::artifact::classify::{Class, Entry, Node, classify};
+use crate::artifact::classify::{Class, Classification, Entry, Node, classify};
 use crate::artifact::databases::{ForAll, Selection, for_all, recognise};
 use crate::artifact::differences::same_bytes;
 use crate::artifact::manifest_txt;
+use crate::artifact::mark;
 use crate::artifact::shared::Entries;
 use crate::artifact::split::artifact_prefix;
 use crate::artifact::tree::{Role, is_artifact};
@@ -24,6 +25,61 @@ use crate::words::{counted, list_some};
 
 /// Maximum number of lost entries that a fault names.
 const MOST_NAMES: usize = 5;
+
+/// The unsplit original of a tree: the contents of its install prefixes, by directory.
+#[derive(Default)]
+pub(super) struct Original {
+    prefixes: BTreeMap<PathBuf, Classification>,
+}
+
+impl Original {
+    /// Reads an install prefix, an artifact directory, or a directory of these.
+    ///
+    /// # Errors
+    /// As [`classify`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
+    pub(super) fn read(unsplit: &Path) -> Result<Self, Error> {
+        let mut original = Self::default();
+        let artifacts = artifacts(unsplit)?;
+        let mut prefixes = Vec::new();
+        for artifact in &artifacts {
+            if mark::is_marked(artifact) {
+                let reason = "the original is already split: kpack wrote it";
+                return Err(Error::refused(artifact, reason));
+            }
+            let listed = manifest_txt::read(artifact)?.into_iter();
+            prefixes.extend(listed.map(|prefix| artifact.join(prefix)));
+        }
+        if artifacts.is_empty() {
+            prefixes.push(unsplit.to_owned());
+        }
+        for prefix in prefixes.into_iter().filter(|prefix| prefix.is_dir()) {
+            let content = classify(&prefix, &Selection::Auto)?;
+            original.prefixes.insert(prefix, content);
+        }
+        let entries = || {
+            let prefixes = original.prefixes.iter();
+            prefixes.flat_map(|(prefix, content)| content.entries.iter().map(move |e| (prefix, e)))
+        };
+        let first_split = entries().find(|(_, entry)| entry.class == Class::Split);
+        match first_split {
+            Some((prefix, split)) if !entries().any(|(_, entry)| entry.class == Class::Fat) => {
+                let reason = "the original is already split";
+                Err(Error::refused(&prefix.join(&split.path), reason))
+            }
+            _ => Ok(original),
+        }
+    }
+}
+
+/// The artifact directories that an original is: itself, or those in it; none for an install prefix.
+fn artifacts(unsplit: &Path) -> Result<Vec<PathBuf>, Error> {
+    if is_artifact(unsplit) {
+        return Ok(vec![unsplit.to_owned()]);
+    }
+    let mut artifacts = directories(unsplit)?;
+    artifacts.retain(|path| is_artifact(path));
+    Ok(artifacts)
+}
 
 /// Compares the tree at `path` with `unsplit`: two install prefixes, or an artifact directory (or
 /// directory of artifact directories) with what was split from it.
@@ -50,8 +106,7 @@ pub(super) fn compare(
         };
         return artifact(unsplit, set, context, report);
     }
-    let mut artifacts = directories(unsplit)?;
-    artifacts.retain(|path| is_artifact(path));
+    let artifacts = artifacts(unsplit)?;
     if artifacts.is_empty() {
         let pair = Pair {
             unsplit: unsplit.to_owned(),
@@ -114,9 +169,11 @@ struct Pair {
 impl Pair {
     fn compare(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
         let faults = report.count(Outcome::Fault);
-        let content = classify(&self.unsplit, &Selection::Auto)?;
-        let entries = &content.entries;
-        let compared = entries.iter().filter(|entry| is_wanted(entry, context));
+        let content = context.original.prefixes.get(&self.unsplit);
+        let entries = content.map_or(&[][..], |content| &content.entries);
+        let compared = entries
+            .iter()
+            .filter(|entry| self.is_compared(entry, context));
         let compared: Vec<&Entry> = compared.collect();
         let left_out = entries.len() - compared.len();
         let mut files = 0;
@@ -140,6 +197,16 @@ impl Pair {
             report.ok(Subject::Files, &self.unsplit, text);
         }
         Ok(())
+    }
+
+    /// Whether an entry of the original must be there. What was moved to a target that was not asked for
+    /// may have been left out.
+    fn is_compared(&self, entry: &Entry, context: &Context<'_>) -> bool {
+        let is_there = || {
+            let mut places = self.roots.iter().map(|root| root.join(&entry.path));
+            places.any(|place| place.symlink_metadata().is_ok())
+        };
+        is_wanted(entry, context) || matches!(entry.class, Class::Unknown { .. }) && is_there()
     }
 
     /// Compares an entry with its counterpart; `is_listed` tells whether it is in a prefix. Also returns
@@ -321,7 +388,11 @@ impl Pair {
 /// Whether the caller did not leave out its target.
 fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
     match &entry.class {
-        Class::Target { target, .. } => context.options.wants(&target.to_string()),
+        Class::Target { target, .. }
+        | Class::Unknown {
+            target: Some(target),
+            ..
+        } => context.options.wants(&target.to_string()),
         _ => true,
     }
 }

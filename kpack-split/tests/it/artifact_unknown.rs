@@ -9,9 +9,9 @@ use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object,
 use kpack_tests::tree::Tree;
 
 use crate::blas::{
-    HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, refusal, run, warnings, write,
+    HIPBLASLT, ROCBLAS, artifact, fat, files, options, overlay, pair, refusal, run, warnings, write,
 };
-use crate::verified::assert_holds;
+use crate::verified::{assert_holds, check_with, faults};
 
 #[test]
 fn a_code_object_without_a_name_says_itself_whose_it_is() {
@@ -214,4 +214,75 @@ fn shared_files_of_the_flat_layout_stay_generic_whatever_they_hold() {
     let file = format!("blas_lib_generic/{library}/hipblasltTransform.hsaco");
     write(&output, &file, bundle(Storage::Plain, &both).unwrap());
     assert_holds(output.root());
+}
+
+/// Debian's rocBLAS: the version is compiled into the library, and a link leads to it.
+#[test]
+fn a_version_may_be_in_the_path_of_a_database() {
+    for version in ["5", "2.47.0"] {
+        let (input, output) = (artifact(), Tree::new());
+        let rocblas = format!("{ROCBLAS}/lib/rocblas");
+        let versioned = input.path(&format!("{rocblas}/{version}"));
+        std::fs::create_dir(&versioned).unwrap();
+        std::fs::rename(
+            input.path(&format!("{rocblas}/library")),
+            versioned.join("library"),
+        )
+        .unwrap();
+        let link = format!("{version}/library");
+        symlink(&link, input.path(&format!("{rocblas}/library"))).unwrap();
+        let report = run(&options(&input, &output));
+        assert_eq!(warnings(&report), [""; 0]);
+        let moved = format!("{rocblas}/{link}/TensileLibrary_Type_SS_gfx942.co");
+        assert!(files(&output, "blas_lib_gfx942").contains(&moved));
+        assert!(files(&output, "blas_lib_generic").contains(&format!("{rocblas}/library")));
+        assert_holds(output.root());
+    }
+}
+
+/// One warning for each directory, which says what it looks like.
+#[test]
+fn files_of_a_database_in_another_place_are_counted() {
+    let (input, output) = (artifact(), Tree::new());
+    let library = format!("{ROCBLAS}/lib/blas-kernels");
+    std::fs::rename(
+        input.path(&format!("{ROCBLAS}/lib/rocblas/library")),
+        input.path(&library),
+    )
+    .unwrap();
+    for target in ["gfx1100", "gfx942"] {
+        let stem = format!("TensileLibrary_Type_HH_{target}");
+        pair(&input, &library, &stem, target);
+    }
+    let mut options = options(&input, &output);
+    let report = run(&options);
+    let name = "TensileLibrary_Type_HH_gfx1100.co";
+    assert_eq!(
+        warnings(&report),
+        [format!(
+            "{library}: 8 files look architecture-specific, such as {name}: it is an AMDGPU code \
+             object; named like those of a kernel database, which kpack expects in \
+             hipblaslt/library/, hipsparselt/library/, rocblas/library/; they stay generic"
+        )]
+    );
+
+    // Moved, and left out by a filter, they are not lost.
+    let output = Tree::new();
+    options.output_dir = output.root().to_owned();
+    options.unknown = Unknown::Move;
+    options.targets = vec!["gfx1100".parse().unwrap()];
+    let report = run(&options);
+    let moved = report
+        .notices
+        .iter()
+        .filter(|notice| notice.text.contains("moved to gfx"));
+    assert_eq!(moved.count(), 4, "{:#?}", report.notices);
+    let input = input.root().to_str().unwrap();
+    let found = faults(&check_with(&output, "", Some(input), &["gfx1100"]));
+    assert_eq!(found, [""; 0]);
+    // Those of the target are compared.
+    std::fs::remove_file(output.path(&format!("blas_lib_gfx1100/{library}/{name}"))).unwrap();
+    let found = faults(&check_with(&output, "", Some(input), &["gfx1100"]));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].contains("is lost: no output has it"), "{found:#?}");
 }

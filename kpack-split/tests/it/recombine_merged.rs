@@ -310,7 +310,7 @@ fn kernel_numbers_of_two_builds_are_not_merged() {
                 MAPPING,
                 "linux-a's and linux-b's cannot be merged",
                 "TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target",
-                "let one shard build for all targets",
+                "let one shard build this library for all targets",
             ];
             assert_said(&plan, Severity::Error, &parts);
             assert_eq!(said(&plan).len(), 1);
@@ -325,6 +325,36 @@ fn kernel_numbers_of_two_builds_are_not_merged() {
     for configuration in [CONFIGURATION, &lax] {
         let parts = ["linux-b", MAPPING, "only shard linux-b has it"];
         assert_said(&planned(&tree, configuration), Severity::Error, &parts);
+    }
+}
+
+/// Its shards have the same three files, and a version may be in the path.
+#[test]
+fn files_of_hipsparselt_are_merged_as_those_of_hipblaslt() {
+    for library in [
+        "lib/hipsparselt/library",
+        "lib/x86_64-linux-gnu/hipsparselt/7.2.4/library",
+    ] {
+        let tree = three_shards();
+        let put = |shard: &str, file: &str, bytes: &[u8]| {
+            let file = format!("shards/{shard}/blas_lib_generic/{PREFIX}/{library}/{file}");
+            write(&tree.path(&file), bytes);
+        };
+        let of = |target: &str| message_pack(&json!({target: {"AMax": []}}));
+        for (shard, target) in [("linux-a", "gfx1100"), ("linux-c", "gfx942")] {
+            put(shard, TRANSFORM, &transform(Storage::Plain, &[target]));
+            put(shard, EXTENSIONS, &of(target));
+        }
+        let plan = recombine(&tree, CONFIGURATION);
+        for file in [TRANSFORM, EXTENSIONS] {
+            let parts = [file, "merged from the copies of linux-a, linux-c"];
+            assert_said(&plan, Severity::Note, &parts);
+        }
+        assert_eq!(said(&plan).len(), 2);
+        put("linux-a", MAPPING, &mapping(&[(0, "BB_gfx1100")]));
+        put("linux-c", MAPPING, &mapping(&[(0, "BB_gfx942")]));
+        let parts = [MAPPING, "linux-a's and linux-c's cannot be merged"];
+        assert_said(&planned(&tree, CONFIGURATION), Severity::Error, &parts);
     }
 }
 

@@ -10,8 +10,10 @@ use crate::planned::{CONFIGURATION, recombine};
 use crate::shards::{DATABASE, PREFIX, shard, three_shards, write};
 use crate::verified::{assert_found, check, check_with, faults};
 use kpack_format::manifest::Manifest;
+use kpack_split::Error;
 use kpack_split::artifact::split::{Options, Unknown, split};
-use kpack_split::verify::Outcome;
+use kpack_split::install;
+use kpack_split::verify::{self, Outcome};
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
@@ -705,4 +707,37 @@ fn what_is_in_no_prefix_is_not_recombined() {
         .iter()
         .filter(|check| check.outcome == Outcome::Note);
     assert!(notes.any(|note| note.text.contains("recombined artifacts do not have it")));
+}
+
+/// As for a file: it could not show what was lost.
+#[test]
+fn an_original_that_is_itself_split_is_refused() {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx1100"]);
+    let prefix = format!("in/linux-a/blas_lib/{PREFIX}");
+    process::copy(tree.path(&prefix), tree.path("prefix"));
+    let options = install::Options::new(tree.path("prefix"), "blas", ["lib/librocblas.so.5"]);
+    install::install(&options, &()).unwrap();
+    let refusal = |path: &str, against: &str| {
+        let options = verify::Options {
+            against: Some(tree.path(against)),
+            ..verify::Options::default()
+        };
+        match verify::verify(&[tree.path(path)], &options, &mut |_, _, _| {}) {
+            Err(error @ Error::Refused { .. }) => error.in_one_line(),
+            other => panic!("{path} against {against}: {other:?}"),
+        }
+    };
+    for (path, against) in [
+        ("prefix", "prefix"),
+        ("shards/linux-a", "shards/linux-a"),
+        ("shards/linux-a", "shards/linux-a/blas_lib_gfx1100"),
+    ] {
+        let error = refusal(path, against);
+        assert!(error.contains("the original is already split"), "{error}");
+    }
+    assert_eq!(
+        faults(&check_with(&tree, "prefix", Some(&prefix), &[])),
+        [""; 0]
+    );
 }

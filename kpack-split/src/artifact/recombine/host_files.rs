@@ -102,10 +102,11 @@ impl Component<'_> {
         Ok(Some(match why {
             MustMatch::Mapping => {
                 let text = format!(
-                    "{a}'s and {b}'s cannot be merged: it maps ranges of kernel numbers, which \
-                     start at 0 in every build, to files; build with a hipBLASLt that writes a \
-                     TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each \
-                     target, or let one shard build for all targets ({text})"
+                    "{a}'s and {b}'s cannot be merged: it maps ranges of kernel numbers to files, \
+                     and every build numbers its kernels from 0; let one shard build this library \
+                     for all targets, or build a version of it that writes a \
+                     TensileLiteLibrary_lazy_<target>_Mapping.dat or a directory for each target \
+                     ({text})"
                 );
                 (Severity::Error, text)
             }

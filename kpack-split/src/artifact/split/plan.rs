@@ -1,7 +1,7 @@
 //! The split artifacts as data: what goes where. Nothing is written yet, and everything is read that
 //! could be a reason to refuse.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -23,6 +23,9 @@ use crate::artifact::rules::conflicts;
 use crate::artifact::tree::Item;
 use crate::report::{FileReport, Outcome};
 use crate::words::list;
+
+/// How many files of one directory that look architecture-specific are named one by one.
+const MOST_UNKNOWN: usize = 5;
 
 /// The split artifacts, before they are written.
 pub(super) struct Placement {
@@ -147,7 +150,16 @@ struct Planner<'a> {
     /// Archives and manifests that are written with the new device code.
     written_anew: HashSet<&'a Path>,
     artifacts: BTreeMap<Option<TargetId>, Output>,
+    /// Files in no known place, by directory and by what becomes of them.
+    unknown: BTreeMap<(PathBuf, Option<TargetId>), Vec<UnknownFile<'a>>>,
     report: &'a mut Report,
+}
+
+/// A file that looks architecture-specific, in no known place.
+struct UnknownFile<'a> {
+    from: &'a Path,
+    /// Why it looks so.
+    reason: &'a str,
 }
 
 impl<'a> Planner<'a> {
@@ -203,12 +215,18 @@ impl<'a> Planner<'a> {
             hosts: hosts.collect(),
             written_anew,
             artifacts,
+            unknown: BTreeMap::new(),
             report,
         }
     }
 
     /// Adds an entry, which is in the artifact of `owner` already, if in any.
-    fn add(&mut self, owner: Option<&TargetId>, path: &Path, item: &Item) -> Result<(), Error> {
+    fn add(
+        &mut self,
+        owner: Option<&TargetId>,
+        path: &'a Path,
+        item: &'a Item,
+    ) -> Result<(), Error> {
         let Destination::Kept(target) = self.destination(owner, item)? else {
             return Ok(());
         };
@@ -240,13 +258,21 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn destination(&mut self, owner: Option<&TargetId>, item: &Item) -> Result<Destination, Error> {
+    fn destination(
+        &mut self,
+        owner: Option<&TargetId>,
+        item: &'a Item,
+    ) -> Result<Destination, Error> {
         let target = match (owner, &item.class) {
             (Some(target), _) => Some(target),
             (_, Class::Host | Class::Fat | Class::Split) => None,
             (_, Class::Target { target, .. }) => Some(target),
             (_, Class::Unknown { target, reason, .. }) => {
-                self.unknown(&item.from, target.as_ref(), reason)?
+                let file = UnknownFile {
+                    from: &item.from,
+                    reason,
+                };
+                self.unknown(file, target.as_ref())?
             }
         };
         Ok(match target {
@@ -262,27 +288,66 @@ impl<'a> Planner<'a> {
     /// The target to which a file in no known place is moved, if to any.
     fn unknown<'t>(
         &mut self,
-        from: &Path,
+        file: UnknownFile<'a>,
         target: Option<&'t TargetId>,
-        reason: &str,
     ) -> Result<Option<&'t TargetId>, Error> {
-        let hint = format!("looks architecture-specific: {reason}");
-        match (self.options.unknown, target) {
-            (Unknown::Error, _) => {
-                let text = format!("{hint}; it is in no known kernel database");
-                return Err(Error::refused(from, text));
-            }
-            (Unknown::Move, Some(target)) => {
-                self.report.note(from, format!("{hint}; moved to {target}"));
-                return Ok(Some(target));
-            }
-            (Unknown::Move, None) => {
-                let text = format!("{hint}; it cannot be moved to one target, and stays generic");
-                self.report.warn(from, text);
-            }
-            (Unknown::Report, _) => self.report.warn(from, format!("{hint}; it stays generic")),
+        if self.options.unknown == Unknown::Error {
+            let text = format!("{}; it is in no known kernel database", file.text());
+            return Err(Error::refused(file.from, text));
         }
-        Ok(None)
+        let target = target.filter(|_| self.options.unknown == Unknown::Move);
+        if target.is_none_or(|target| self.targets.keeps(target)) {
+            let directory = file.from.parent().unwrap_or(Path::new("")).to_owned();
+            let same = self.unknown.entry((directory, target.cloned()));
+            same.or_default().push(file);
+        }
+        Ok(target)
+    }
+
+    /// Reports the files in no known place, many in one directory by their number.
+    fn report_unknown(&mut self) {
+        let mut found: Vec<(PathBuf, String, bool)> = Vec::new();
+        for ((directory, target), files) in std::mem::take(&mut self.unknown) {
+            let moves = self.options.unknown == Unknown::Move;
+            let is_moved = target.is_some();
+            if files.len() <= MOST_UNKNOWN {
+                let end = match &target {
+                    Some(target) => format!("moved to {target}"),
+                    None if moves => "it cannot be moved to one target, and stays generic".into(),
+                    None => "it stays generic".into(),
+                };
+                let each = files.iter();
+                let each =
+                    each.map(|f| (f.from.to_owned(), format!("{}; {end}", f.text()), is_moved));
+                found.extend(each);
+                continue;
+            }
+            let names = files
+                .iter()
+                .filter_map(|file| file.from.file_name()?.to_str());
+            let places: BTreeSet<String> = names.flat_map(databases::places_of).collect();
+            let first = files[0].from.file_name().unwrap_or_default().display();
+            let (count, reason) = (files.len(), files[0].reason);
+            let mut text =
+                format!("{count} files look architecture-specific, such as {first}: {reason}");
+            if !places.is_empty() {
+                let like = "like those of a kernel database, which kpack expects in";
+                text += &format!("; named {like} {}", list(&places));
+            }
+            text += &match &target {
+                Some(target) => format!("; moved to {target}"),
+                None if moves => "; they have no single target, and stay generic".into(),
+                None => "; they stay generic".into(),
+            };
+            found.push((directory, text, is_moved));
+        }
+        found.sort();
+        for (path, text, is_moved) in found {
+            match is_moved {
+                true => self.report.note(path, text),
+                false => self.report.warn(path, text),
+            }
+        }
     }
 
     /// Whether an entry is device code, in a known place or not.
@@ -304,7 +369,8 @@ impl<'a> Planner<'a> {
     }
 
     /// The artifacts: the generic one, and those that have anything.
-    fn finish(self) -> BTreeMap<Option<TargetId>, Output> {
+    fn finish(mut self) -> BTreeMap<Option<TargetId>, Output> {
+        self.report_unknown();
         let modules = self.contents.modules.iter();
         let with_archives: HashSet<TargetId> = modules.flat_map(Module::found).collect();
         let mut artifacts = self.artifacts;
@@ -313,6 +379,12 @@ impl<'a> Planner<'a> {
             output.has_files() || target.as_ref().is_none_or(has_archives)
         });
         artifacts
+    }
+}
+
+impl UnknownFile<'_> {
+    fn text(&self) -> String {
+        format!("looks architecture-specific: {}", self.reason)
     }
 }
 
