@@ -18,6 +18,12 @@ pub struct Environment {
 }
 
 impl Environment {
+    pub(super) const PATH: &str = "ROCM_KPACK_PATH";
+    pub(super) const PATH_PREFIX: &str = "ROCM_KPACK_PATH_PREFIX";
+    const DISABLE: &str = "ROCM_KPACK_DISABLE";
+    /// The variables that decide what the loader finds.
+    pub const VARIABLES: [&str; 3] = [Self::PATH, Self::PATH_PREFIX, Self::DISABLE];
+
     /// The variables that `get` returns.
     pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Self {
         let is_on = |name| get(name).is_some_and(|value| !value.is_empty() && value != "0");
@@ -30,10 +36,10 @@ impl Environment {
                 .collect()
         };
         Self {
-            disable: is_on("ROCM_KPACK_DISABLE"),
+            disable: is_on(Self::DISABLE),
             debug: is_on("ROCM_KPACK_DEBUG"),
-            path: files("ROCM_KPACK_PATH"),
-            path_prefix: files("ROCM_KPACK_PATH_PREFIX"),
+            path: files(Self::PATH),
+            path_prefix: files(Self::PATH_PREFIX),
         }
     }
 }

@@ -7,6 +7,8 @@ use kpack_format::archive::Toc;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
 
+use super::Environment;
+
 /// What led to a search path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
@@ -32,13 +34,25 @@ impl<T> Answer<T> {
     }
 }
 
+impl Rule {
+    /// A name for programs: `marker`, `link`, or that of the variable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Marker => "marker",
+            Self::Link => "link",
+            Self::Path => Environment::PATH,
+            Self::PathPrefix => Environment::PATH_PREFIX,
+        }
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Marker => "the marker's search path",
-            Self::Link => "the marker's search path, from the directory of a symbolic link",
-            Self::Path => "ROCM_KPACK_PATH",
-            Self::PathPrefix => "ROCM_KPACK_PATH_PREFIX",
+            Self::Marker => "the marker",
+            Self::Link => "a symbolic link to the binary",
+            Self::Path => Environment::PATH,
+            Self::PathPrefix => Environment::PATH_PREFIX,
         })
     }
 }

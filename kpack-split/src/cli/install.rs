@@ -73,6 +73,11 @@ impl Output {
         self.quiet || self.json
     }
 
+    /// Whether notes are hidden.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Prints what was done.
     pub(super) fn print(&self, report: &Report) -> Result<ExitCode, Error> {
         for notice in &report.notices {

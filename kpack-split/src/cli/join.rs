@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::install::Output;
+use super::output;
 use super::progress::{Bar, DEVICE_CODE};
 use crate::Error;
 use crate::join::{self, Options};
@@ -31,6 +32,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(arguments.print.is_quiet());
     let bar = Bar::new(arguments.print.is_hidden(), DEVICE_CODE);
     let report = join::join(&arguments.options, &bar)?;
     bar.finish();

@@ -8,6 +8,7 @@ use std::path::Path;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::BinaryBytes;
 use kpack_core::escaped;
+use rocm_kpack::Environment;
 use serde::Serialize;
 
 use crate::Error;
@@ -76,6 +77,18 @@ pub(super) fn complain(kind: &str, text: impl Display) {
         .map(|line| escaped(line).to_string())
         .collect();
     let _ = writeln!(io::stderr().lock(), "kpack: {kind}: {}", lines.join("\n  "));
+}
+
+/// Says which variables of the loader are set, for commands that ignore them: what is installed is the same
+/// for everybody.
+pub(super) fn note_ignored_variables(quiet: bool) {
+    let is_set = |name: &&&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    for name in Environment::VARIABLES.iter().filter(is_set) {
+        if !quiet {
+            let text = "is set, and ignored; the loader and `kpack doctor` obey it";
+            complain("note", format_args!("{name} {text}"));
+        }
+    }
 }
 
 /// Writes an error to standard error. A compiler's output keeps its lines.

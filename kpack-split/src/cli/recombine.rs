@@ -87,6 +87,7 @@ struct Summary<'a> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(arguments.verbosity.quiet);
     let mut plan = Recombination::default();
     let result = recombine(arguments, &mut plan);
     if arguments.json {

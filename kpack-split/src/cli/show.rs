@@ -12,6 +12,7 @@ use kpack_format::marker::of_another_build;
 use kpack_format::offload_bundle::Bundle;
 
 use crate::Error;
+use crate::input::Kpacks;
 use crate::inspect::{
     self, Archive, Content, FatBinary, SplitBinary, Unlinked, code_object_version, format_of,
     is_present,
@@ -33,6 +34,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(false);
     let inspection = inspect::inspect(&arguments.file)?;
     if arguments.json {
         output::json(&inspection)?;
@@ -164,6 +166,10 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
         return text.line("no archives found");
     }
     text.table(2, &["target", "archive", ">size", ">code objects"], rows);
+    let through = Kpacks::found_through([&split.kpacks]);
+    if let Some(through) = through.strip_prefix(", ") {
+        text.line(through);
+    }
     let binary = kernel_name.unwrap_or("this binary");
     for archive in &split.other_builds {
         let what = of_another_build(binary);

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::install::Output;
+use super::output;
 use crate::Error;
 use crate::stage::{self, Options};
 
@@ -40,6 +41,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(arguments.output.is_quiet());
     let options = &arguments.options;
     // The compiler's diagnostics, which plain JSON keeps from the terminal.
     let mut say = |text: &str| {

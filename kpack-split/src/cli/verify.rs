@@ -52,6 +52,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(arguments.verbosity.quiet);
     let options = Options {
         against: arguments.against.clone(),
         targets: arguments.arch.clone(),

@@ -10,7 +10,8 @@ use super::dynamic_linker::{self, Library, Loading};
 use crate::Error;
 use crate::elf::{DeviceCode, Dynamic, Image};
 use crate::input::{
-    self, Archives, FileKind, Linked, Marked, Overlay, Prefix, elf_error, or_refused, prefix_of,
+    self, FileKind, Kpacks, Linked, Lookup, Marked, Prefix, elf_error, or_refused, placed,
+    prefix_of,
 };
 use crate::join;
 use crate::verify::{Obstacle, Resolver};
@@ -64,6 +65,8 @@ pub(super) struct Binary {
     pub(super) form: Form,
     /// Whether there is code for each GPU.
     pub(super) code: Vec<(TargetId, Code)>,
+    /// What led to archives, apart from the ordinary way, for the end of a message.
+    pub(super) found_through: String,
     /// Whether the shim is linked into it, so that every HIP runtime gets its code.
     pub(super) has_shim: bool,
     /// Why `kpack join` refuses it; `None` if it does not, or need not be asked.
@@ -113,10 +116,10 @@ impl Process {
 
     /// The processes that `path` stands for: a file with its libraries, or every binary with device code
     /// in a prefix.
-    pub(super) fn at(path: &Path, gpus: &[TargetId]) -> Result<Vec<Self>, Error> {
+    pub(super) fn at(path: &Path, gpus: &[TargetId], lookup: &Lookup) -> Result<Vec<Self>, Error> {
         let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
         if metadata.is_dir() {
-            return in_prefix(path, gpus);
+            return in_prefix(path, gpus, lookup);
         }
         let file = input::open(path)?;
         if input::identify(path, &file)? != Some(FileKind::Linked) {
@@ -125,12 +128,12 @@ impl Process {
         }
         let linked = Linked::read(path, file)?;
         let loading = dynamic_linker::ask(path, &linked.image)?;
-        let mut binaries = Vec::from_iter(Binary::of(&linked, gpus)?);
+        let mut binaries = Vec::from_iter(Binary::of(&linked, gpus, lookup)?);
         if let Loading::Listed(libraries) = &loading {
             for library in libraries.iter().filter_map(|library| library.path.as_ref()) {
                 // Most libraries have nothing to do with device code.
                 if let Ok(linked) = or_refused(Linked::open(library))? {
-                    binaries.extend(Binary::of(&linked, gpus)?);
+                    binaries.extend(Binary::of(&linked, gpus, lookup)?);
                 }
             }
         }
@@ -138,11 +141,11 @@ impl Process {
     }
 }
 
-fn in_prefix(path: &Path, gpus: &[TargetId]) -> Result<Vec<Process>, Error> {
+fn in_prefix(path: &Path, gpus: &[TargetId], lookup: &Lookup) -> Result<Vec<Process>, Error> {
     let mut processes = Vec::new();
-    for linked in Prefix::new(path)?.binaries() {
+    for linked in Prefix::new(path)?.reachable_binaries()? {
         let linked = linked?;
-        if let Some(binary) = Binary::of(&linked, gpus)? {
+        if let Some(binary) = Binary::of(&linked, gpus, lookup)? {
             let loading = dynamic_linker::ask(&linked.path, &linked.image)?;
             processes.push(Process::new(&linked.path, loading, vec![binary])?);
         }
@@ -206,14 +209,13 @@ fn is_named(library: &Library, start: &str) -> bool {
 
 impl Binary {
     /// The binary, if it has device code.
-    fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<Self>, Error> {
-        let path = linked.path.canonicalize();
-        let path = path.map_err(|e| Error::io(&linked.path, "find", e))?;
-        let (form, code, name) = match Form::of(linked, gpus) {
+    fn of(linked: &Linked, gpus: &[TargetId], lookup: &Lookup) -> Result<Option<Self>, Error> {
+        let path = placed(&linked.loaded_as()).unwrap_or_else(|| linked.path.clone());
+        let (form, code, name, found_through) = match Form::of(linked, gpus, lookup) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
             Err(Error::Refused { path, reason }) if path == linked.path => {
-                (Form::Damaged(reason), Vec::new(), None)
+                (Form::Damaged(reason), Vec::new(), None, String::new())
             }
             Err(error) => return Err(error),
         };
@@ -224,6 +226,7 @@ impl Binary {
             path,
             form,
             code,
+            found_through,
             has_shim: linked.image.sections.iter().any(|s| s.name == SHIM_NOTE),
             join_refuses: None,
         }))
@@ -252,14 +255,15 @@ impl Binary {
     }
 }
 
-/// What a binary is, whether there is code for each GPU, and its path in the install prefix.
-type Found = (Form, Vec<(TargetId, Code)>, Option<String>);
+/// What a binary is, whether there is code for each GPU, its path in the install prefix, and what led to
+/// archives.
+type Found = (Form, Vec<(TargetId, Code)>, Option<String>, String);
 
 impl Form {
-    fn of(linked: &Linked, gpus: &[TargetId]) -> Result<Option<Found>, Error> {
+    fn of(linked: &Linked, gpus: &[TargetId], lookup: &Lookup) -> Result<Option<Found>, Error> {
         let fat = match &linked.code {
             DeviceCode::None(_) => return Ok(None),
-            DeviceCode::Split(_) => return split(linked, gpus).map(Some),
+            DeviceCode::Split(_) => return split(linked, gpus, lookup).map(Some),
             DeviceCode::Fat(fat) => fat,
         };
         let targets = linked.targets(fat)?;
@@ -269,31 +273,32 @@ impl Form {
         };
         let code = gpus.iter().map(|gpu| (gpu.clone(), code(gpu))).collect();
         Ok(Some(match linked.kept_marker()? {
-            Some(marker) => (Self::Joined, code, marker.kernel_name),
-            None => (Self::Fat, code, None),
+            Some(marker) => (Self::Joined, code, marker.kernel_name, String::new()),
+            None => (Self::Fat, code, None, String::new()),
         }))
     }
 }
 
-fn split(linked: &Linked, gpus: &[TargetId]) -> Result<Found, Error> {
+fn split(linked: &Linked, gpus: &[TargetId], lookup: &Lookup) -> Result<Found, Error> {
     let groups = linked.markers()?;
-    let archives = Archives::default();
+    let loaded_as = linked.loaded_as();
+    let mut kpacks = Vec::new();
     let code = gpus.iter().cloned();
     let code = code.map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())));
     let mut code: Vec<(TargetId, Code)> = code.collect();
     for group in &groups {
         let Some(name) = &group.marker.kernel_name else {
-            return Ok((Form::EarlyMarker, Vec::new(), None));
+            return Ok((Form::EarlyMarker, Vec::new(), None, String::new()));
         };
-        let (path, overlay) = (&linked.path, Overlay::default());
-        let resolver = Resolver::open(&archives, &overlay, path, &group.marker, name)?;
+        let resolver = Resolver::open(lookup, &loaded_as, &group.marker, name)?;
         for (gpu, known) in &mut code {
             known.add(Code::of(group, &resolver, gpu)?);
         }
+        kpacks.push(resolver.kpacks);
     }
     let mut names = groups.iter().map(|group| group.marker.kernel_name.clone());
     let name = names.next().flatten().filter(|name| !is_object(name));
-    Ok((Form::Split, code, name))
+    Ok((Form::Split, code, name, Kpacks::found_through(&kpacks)))
 }
 
 impl Code {

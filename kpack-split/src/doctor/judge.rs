@@ -58,6 +58,10 @@ fn of_machine(machine: &Machine) -> Vec<Finding> {
     if !machine.environment.path.is_empty() {
         let text = "ROCM_KPACK_PATH is set: the loader looks there, not where markers lead";
         findings.push(Finding::new(Outcome::Note, None, text));
+    } else if !machine.environment.path_prefix.is_empty() {
+        let text =
+            "ROCM_KPACK_PATH_PREFIX is set: the loader looks there before where markers lead";
+        findings.push(Finding::new(Outcome::Note, None, text));
     }
     findings
 }
@@ -82,7 +86,8 @@ fn of_binary(binary: &Binary, machine: &Machine, findings: &mut Vec<Finding>) {
     let has = binary.code.iter().filter(|(_, code)| *code == Code::Here);
     let supported: Vec<String> = has.map(|(gpu, _)| gpu.to_string()).collect();
     if !supported.is_empty() {
-        let text = format!("{form}, with code for {}", list(&supported));
+        let (targets, through) = (list(&supported), &binary.found_through);
+        let text = format!("{form}, with code for {targets}{through}");
         findings.push(Finding::new(Outcome::Ok, path, text));
     }
     // Many machines have a second GPU that nobody computes with.

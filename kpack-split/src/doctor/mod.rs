@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::kfd::NODES;
+use rocm_kpack::lookup::Rules;
 use rocm_kpack::{Environment, agents_at};
 use serde::Serialize;
 
 use crate::Error;
+use crate::input::Lookup;
 use crate::verify::Outcome;
 use facts::Process;
 
@@ -116,10 +118,11 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
         asked,
         environment: Environment::of_process(),
     };
+    let lookup = Lookup::new(Rules::KPACK, machine.environment.clone());
     let mut processes = Vec::new();
     for path in paths {
         let gpus = machine.gpus.as_deref().unwrap_or_default();
-        processes.extend(Process::at(path, gpus)?);
+        processes.extend(Process::at(path, gpus, &lookup)?);
     }
     Ok(Report {
         findings: judge::judge(&machine, &processes),

@@ -1,6 +1,6 @@
 //! Opens archives, and keeps some of them open for the next check or binary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,29 @@ impl Archives {
     pub(crate) fn is_for(&self, path: &Path, target: &TargetId) -> Result<bool, Error> {
         let toc = or_refused(self.toc(path))?;
         Ok(toc.map_or(true, |toc| toc.gfx_arch_family == target.to_string()))
+    }
+
+    /// The targets that a lookup gets code for in the archive at `path`. It tries one with a target in its name
+    /// for GPUs that run code for that target. An unreadable archive counts as `named`.
+    pub(crate) fn targets(
+        &self,
+        path: &Path,
+        named: Option<&TargetId>,
+    ) -> Result<BTreeSet<TargetId>, Error> {
+        let Ok(archive) = or_refused(self.open(path))? else {
+            return Ok(named.cloned().into_iter().collect());
+        };
+        let archive = lock(&archive);
+        let toc = archive.toc();
+        let mut targets = BTreeSet::from([&toc.gfx_arch_family]);
+        targets.extend(&toc.gfx_arches);
+        toc.kernels
+            .values()
+            .for_each(|of| targets.extend(of.keys()));
+        let targets = targets.into_iter().filter_map(|target| target.parse().ok());
+        let is_tried =
+            |target: &TargetId| named.is_none_or(|named| target.compatible().contains(named));
+        Ok(targets.filter(is_tried).collect())
     }
 
     /// The SHA-256 of the file at `path`, archive or not, which is read once.

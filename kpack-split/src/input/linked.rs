@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::marker::{MAX_SIZE, Marker, SECTION_NAME};
 use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
+use object::elf::PT_INTERP;
 
 use super::{elf_error, open, open_bundle, wrapper_error};
 use crate::Error;
@@ -38,6 +39,15 @@ impl Linked {
             code: image.device_code().map_err(|e| elf_error(path, e))?,
             image,
         })
+    }
+
+    /// The path by which a loader knows it. The dynamic linker tells those of libraries; for a program, the
+    /// kernel tells only the real one.
+    pub(crate) fn loaded_as(&self) -> PathBuf {
+        let mut segments = self.image.segments.iter();
+        let is_program = segments.any(|segment| segment.kind == PT_INTERP);
+        let real = is_program.then(|| self.path.canonicalize().ok()).flatten();
+        real.unwrap_or_else(|| self.path.clone())
     }
 
     /// Adds the path to an error.

@@ -1,13 +1,15 @@
 //! Resolves paths of binaries and archives in a prefix, and the relative paths between them.
 
-use std::fs::File;
+use std::collections::HashSet;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
-use walkdir::{DirEntry, WalkDir};
+use walkdir::WalkDir;
 
-use super::{FileKind, Linked, identify, open};
+use super::{FileKind, Linked, identify, open, placed};
 use crate::Error;
 use crate::leftover::is_leftover;
 use crate::publish::{Directory, stem_of};
@@ -71,30 +73,57 @@ impl Prefix {
     pub(crate) fn linked_files(&self) -> impl Iterator<Item = Result<(PathBuf, File), Error>> {
         let walk = WalkDir::new(&self.path).sort_by_file_name().into_iter();
         let walk = walk.filter_entry(|entry| !is_leftover(entry.file_name()));
-        walk.filter_map(|entry| {
-            let linked = entry
-                .map_err(|e| {
-                    let path = e.path().unwrap_or(&self.path).to_owned();
-                    Error::io(&path, "list", e.into())
-                })
-                .and_then(open_linked);
-            linked.transpose()
+        walk.filter_map(|entry| match entry {
+            Ok(entry) if !entry.file_type().is_file() => None,
+            Ok(entry) => open_linked(entry.into_path()).transpose(),
+            Err(error) => Some(Err(self.not_listed(error))),
         })
+    }
+
+    /// As [`binaries`](Self::binaries), with those that symbolic links to files lead to.
+    pub(crate) fn reachable_binaries(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<Linked, Error>>, Error> {
+        let (mut files, mut links) = (Vec::new(), Vec::new());
+        let walk = WalkDir::new(&self.path).into_iter();
+        for entry in walk.filter_entry(|entry| !is_leftover(entry.file_name())) {
+            let entry = entry.map_err(|e| self.not_listed(e))?;
+            if entry.file_type().is_file() {
+                files.push(entry.into_path());
+            } else if entry.path_is_symlink() {
+                links.push(entry.into_path());
+            }
+        }
+        add_linked(&mut files, links);
+        let opened = files.into_iter().map(open_linked);
+        Ok(opened.filter_map(|file| read_linked(file.transpose()?)))
+    }
+
+    fn not_listed(&self, error: walkdir::Error) -> Error {
+        let path = error.path().unwrap_or(&self.path).to_owned();
+        Error::io(&path, "list", error.into())
     }
 
     /// As [`linked_files`](Self::linked_files), each read, without those that kpack does not read: most files
     /// have nothing to do with device code.
     pub(crate) fn binaries(&self) -> impl Iterator<Item = Result<Linked, Error>> {
-        self.linked_files().filter_map(|found| {
-            let (path, file) = match found {
-                Ok(found) => found,
-                Err(error) => return Some(Err(error)),
-            };
-            match Linked::read(&path, file) {
-                Err(Error::Refused { .. }) => None,
-                linked => Some(linked),
-            }
-        })
+        self.linked_files().filter_map(read_linked)
+    }
+
+    /// The link at `file`, a path as [`binary`](Self::binary) takes it; `None` if it is no symbolic link, or
+    /// leads to a file beside it, which it is another name of.
+    pub(crate) fn link(&self, file: &Path) -> Result<Option<Located>, Error> {
+        let joined = self.path.join(file);
+        let path = match joined.exists() {
+            true => joined,
+            false => file.to_owned(),
+        };
+        let Some(path) = placed(&path).filter(|path| path.is_symlink() && !leads_out(file)) else {
+            return Ok(None);
+        };
+        let name = self.name(&path);
+        let name = name.map_err(|reason| Error::refused(&path, reason))?;
+        Ok(Some(Located { path, name }))
     }
 
     /// Removes hidden files of interrupted runs that were to replace these binaries; without any, those
@@ -184,12 +213,32 @@ impl Prefix {
     }
 }
 
-/// Opens an entry of a directory if it is a linked file.
-fn open_linked(entry: DirEntry) -> Result<Option<(PathBuf, File)>, Error> {
-    if !entry.file_type().is_file() {
-        return Ok(None);
+/// Adds the files that symbolic links lead to, each under the first link's path, unless they are among `files`.
+/// The result is sorted.
+pub(crate) fn add_linked(files: &mut Vec<PathBuf>, mut links: Vec<PathBuf>) {
+    let id = |path: &PathBuf| {
+        let file = path.metadata().ok().filter(Metadata::is_file)?;
+        Some((file.dev(), file.ino()))
+    };
+    links.retain(|link| id(link).is_some());
+    if !links.is_empty() {
+        let mut known: HashSet<_> = files.iter().map(id).collect();
+        links.sort();
+        files.extend(links.into_iter().filter(|link| known.insert(id(link))));
     }
-    let path = entry.into_path();
+    files.sort();
+}
+
+/// Reads a linked file; `None` if kpack does not read such a one.
+fn read_linked(found: Result<(PathBuf, File), Error>) -> Option<Result<Linked, Error>> {
+    match found.and_then(|(path, file)| Linked::read(&path, file)) {
+        Err(Error::Refused { .. }) => None,
+        linked => Some(linked),
+    }
+}
+
+/// Opens a file if it is a linked one.
+fn open_linked(path: PathBuf) -> Result<Option<(PathBuf, File)>, Error> {
     let file = open(&path)?;
     let kind = identify(&path, &file)?;
     Ok((kind == Some(FileKind::Linked)).then_some((path, file)))

@@ -1,9 +1,9 @@
 //! Opens, identifies and reads input files; the room `inspect` describes them.
 
 mod archives;
-mod kpacks;
 mod linked;
 mod locate;
+mod lookup;
 mod markers;
 mod overlay;
 pub(crate) mod unlinked;
@@ -18,10 +18,10 @@ pub(crate) use kpack_core::files::{
     FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, identify,
     list, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
 };
-pub use kpacks::{Kpack, Kpacks};
-pub(crate) use kpacks::{find_kpacks, prefix_of};
 pub(crate) use linked::{Linked, has_bundle};
-pub(crate) use locate::{KpackPath, Located, Prefix, plain};
+pub(crate) use locate::{KpackPath, Located, Prefix, add_linked, plain};
+pub use lookup::{Kpack, Kpacks};
+pub(crate) use lookup::{Lookup, placed, prefix_of};
 pub(crate) use markers::Marked;
 pub(crate) use overlay::Overlay;
 

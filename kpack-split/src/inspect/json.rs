@@ -102,6 +102,7 @@ fn split_binary(split: &SplitBinary) -> Value {
             "path": kpack.path.to_string_lossy(),
             "size": kpack.size,
             "listed": kpack.listed,
+            "found_through": kpack.rule.name(),
         })
     };
     let text = |path: &PathBuf| Value::from(path.to_string_lossy());

@@ -11,7 +11,7 @@ use kpack_format::offload_bundle::Bundle;
 use super::Content;
 use crate::Error;
 use crate::elf::{DeviceCode, SplitWrapper, Wrapper};
-use crate::input::{Archives, Kpack, Kpacks, Linked, Marked, Overlay, find_kpacks, prefix_of};
+use crate::input::{Archives, Kpack, Kpacks, Linked, Lookup, Marked, prefix_of};
 use crate::parallel::lock;
 
 /// A binary with its device code in it.
@@ -87,12 +87,12 @@ impl SplitBinary {
             other_builds: Vec::new(),
             code_objects: Vec::new(),
         };
-        let archives = Archives::default();
+        let lookup = Lookup::default();
+        let loaded_as = linked.loaded_as();
         for group in &split.markers {
-            let overlay = Overlay::default();
-            let of_group = find_kpacks(&archives, &overlay, &linked.path, &group.marker)?;
+            let of_group = lookup.find(&loaded_as, &group.marker)?;
             for kpack in of_group.files {
-                let (count, is_of_other_build) = code_objects(&archives, &kpack, group);
+                let (count, is_of_other_build) = code_objects(&lookup.archives, &kpack, group);
                 if is_of_other_build && !split.other_builds.contains(&kpack.path) {
                     split.other_builds.push(kpack.path.clone());
                 }
@@ -111,7 +111,7 @@ impl SplitBinary {
             }
         }
         let name = split.kernel_name();
-        split.prefix = name.and_then(|name| prefix_of(&linked.path, name));
+        split.prefix = name.and_then(|name| prefix_of(&loaded_as, name));
         Ok(split)
     }
 

@@ -25,6 +25,7 @@ pub use crate::input::{Kpack, Kpacks};
 pub use archive::Archive;
 pub use code_objects::CodeObjects;
 pub use linked::{FatBinary, SplitBinary};
+pub use rocm_kpack::lookup::Rule;
 
 /// The result of inspecting a file.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
 use crate::Error;
-use crate::input::{self, Archives, KpackPath, Marked, Overlay, find_kpacks};
+use crate::input::{self, KpackPath, Lookup, Marked};
 
 /// The targets of the split binary at `path` with these `markers`, from its manifest and archives;
 /// `None` if a marker has the early form, which names no archives.
@@ -22,7 +22,7 @@ pub(super) fn targets(
     expected: &Marker,
     kpacks: &KpackPath,
     group: &Group,
-    archives: &Archives,
+    lookup: &Lookup,
 ) -> Result<Option<BTreeSet<TargetId>>, Error> {
     let mut names = BTreeSet::new();
     for Marked { marker, .. } in markers {
@@ -40,11 +40,7 @@ pub(super) fn targets(
                 ),
             ));
         }
-        names.extend(
-            find_kpacks(archives, &Overlay::default(), path, marker)?
-                .targets()
-                .map(str::to_owned),
-        );
+        names.extend(lookup.find(path, marker)?.targets().map(str::to_owned));
     }
     let manifest = input::read_manifest(&kpacks.path.join(group.manifest()));
     names.extend(manifest.into_iter().flat_map(|m| m.kpack_files.into_keys()));

@@ -20,7 +20,7 @@ use kpack_format::names::Group;
 
 use crate::Error;
 use crate::elf::Image;
-use crate::input::{self, Archives, KpackPath, Linked, Located, Marked, Prefix};
+use crate::input::{self, KpackPath, Linked, Located, Lookup, Marked, Prefix};
 use crate::parallel;
 use crate::split::{self, BinaryKind, Budget, Compression, FatFile, PackedCode, Presplit};
 use apply::Run;
@@ -66,10 +66,10 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
     let mut report = Report::default();
 
     prefix.remove_leftovers(&options.files)?;
-    let opened = Archives::default();
-    let binaries = binaries(&prefix, options, &opened, &mut report)?;
+    let lookup = Lookup::default();
+    let binaries = binaries(&prefix, options, &lookup, &mut report)?;
     let fat: Vec<&Binary> = binaries.iter().filter(|b| b.has_device_code()).collect();
-    let known = split_already(&binaries, &kpacks, &group, options, &opened)?;
+    let known = split_already(&binaries, &kpacks, &group, options, &lookup)?;
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.contains(target);
 
@@ -154,15 +154,15 @@ enum BinaryContent {
 
 impl Binary {
     /// `kind` is of the binary, or of another file with its device code.
-    fn new(located: Located, kind: BinaryKind, archives: &Archives) -> Result<Self, Error> {
+    fn new(located: Located, kind: BinaryKind, lookup: &Lookup) -> Result<Self, Error> {
         let (content, presplit) = match kind {
             BinaryKind::Fat(file, linked) => {
-                let presplit = Presplit::read(linked, false, archives)?;
+                let presplit = Presplit::read(linked, false, lookup)?;
                 (BinaryContent::Fat(file), presplit)
             }
             BinaryKind::Split(linked) => {
                 let markers = linked.markers()?;
-                let presplit = Presplit::read(linked, false, archives)?;
+                let presplit = Presplit::read(linked, false, lookup)?;
                 (BinaryContent::Split(markers), presplit)
             }
             BinaryKind::LeftAlone(reason) => (BinaryContent::LeftAlone(reason), None),
@@ -202,11 +202,11 @@ impl Binary {
 fn binaries(
     prefix: &Prefix,
     options: &Options,
-    archives: &Archives,
+    lookup: &Lookup,
     report: &mut Report,
 ) -> Result<Vec<Binary>, Error> {
     if options.all {
-        return all_binaries(prefix, archives, report);
+        return all_binaries(prefix, lookup, report);
     }
     let mut binaries: Vec<Binary> = Vec::new();
     for (index, file) in options.files.iter().enumerate() {
@@ -222,7 +222,7 @@ fn binaries(
             continue;
         }
         let input = split::read(source.unwrap_or(&located.path))?;
-        binaries.push(Binary::new(located, input, archives)?);
+        binaries.push(Binary::new(located, input, lookup)?);
     }
     Ok(binaries)
 }
@@ -232,7 +232,7 @@ fn binaries(
 /// without it, the binary would not work.
 fn all_binaries(
     prefix: &Prefix,
-    archives: &Archives,
+    lookup: &Lookup,
     report: &mut Report,
 ) -> Result<Vec<Binary>, Error> {
     let root = prefix.root().path();
@@ -250,7 +250,7 @@ fn all_binaries(
             Err(error) => return Err(error),
         };
         let input = split::of(Linked::of(&path, image)?)?;
-        let binary = Binary::new(prefix.binary(&path)?, input, archives)?;
+        let binary = Binary::new(prefix.binary(&path)?, input, lookup)?;
         if binary.has_device_code() {
             binaries.push(binary);
         }

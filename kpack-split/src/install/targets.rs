@@ -8,7 +8,7 @@ use kpack_format::names::Group;
 
 use super::{Binary, BinaryContent, Only, Options, Report, Unexpected, again};
 use crate::Error;
-use crate::input::{Archives, KpackPath};
+use crate::input::{KpackPath, Lookup};
 use crate::words::list;
 
 /// The first binary split by an earlier run, and the targets of all such binaries.
@@ -20,7 +20,7 @@ pub(super) fn split_already<'a>(
     kpacks: &KpackPath,
     group: &Group,
     options: &Options,
-    archives: &Archives,
+    lookup: &Lookup,
 ) -> Result<SplitAlready<'a>, Error> {
     let mut known: SplitAlready<'a> = None;
     for binary in binaries {
@@ -29,7 +29,7 @@ pub(super) fn split_already<'a>(
         };
         let path = &binary.located.path;
         let expected = kpacks.marker(&binary.located, group);
-        let targets = again::targets(path, markers, &expected, kpacks, group, archives)?;
+        let targets = again::targets(path, markers, &expected, kpacks, group, lookup)?;
         // Without evidence, assume that the targets match.
         let targets = targets.unwrap_or_else(|| options.architectures.iter().cloned().collect());
         let known = known.get_or_insert_with(|| (path, BTreeSet::new()));

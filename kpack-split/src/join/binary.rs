@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kpack_format::marker::Marker;
 use kpack_format::names::SearchPath;
@@ -29,6 +29,8 @@ pub(super) enum Joinable {
 /// A binary with a marker.
 pub(super) struct Binary {
     pub(super) located: Located,
+    /// The path by which a loader knows it.
+    pub(super) loaded_as: PathBuf,
     identity: Identity,
     pub(super) marker: Marker,
     pub(super) kernel_name: String,
@@ -112,6 +114,7 @@ impl Binary {
         Ok(Self {
             host_entry: format!("host-{}--", linked.image.host_triple()),
             identity: Identity::of(&located.path, linked.image.source())?,
+            loaded_as: linked.loaded_as(),
             located,
             marker,
             kernel_name,

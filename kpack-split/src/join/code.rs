@@ -15,7 +15,7 @@ use kpack_format::offload_bundle::{Entry, Layout, code_object_id};
 use super::binary::Binary;
 use crate::Error;
 use crate::elf::DeviceCode;
-use crate::input::{Archives, Linked, Overlay, check_code_object};
+use crate::input::{Linked, Lookup, check_code_object};
 use crate::parallel::{self, lock};
 use crate::publish;
 use crate::report::Progress;
@@ -192,9 +192,13 @@ impl Code {
 
 /// The archives of a binary.
 fn open(binary: &Binary) -> Result<Resolver, Error> {
-    let path = &binary.located.path;
-    let (opened, overlay) = (Archives::default(), Overlay::default());
-    Resolver::open(&opened, &overlay, path, &binary.marker, &binary.kernel_name)
+    let lookup = Lookup::default();
+    Resolver::open(
+        &lookup,
+        &binary.loaded_as,
+        &binary.marker,
+        &binary.kernel_name,
+    )
 }
 
 fn of_other_build(binary: &Binary, target: &str) -> Error {

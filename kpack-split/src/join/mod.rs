@@ -9,7 +9,7 @@ mod code;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kpack_format::TargetId;
@@ -156,6 +156,7 @@ fn plan(options: &Options, report: &mut Report) -> Result<Vec<(Binary, Code, Joi
             Some(module) => format!("no split binary of module `{module}` is in it"),
             None => "no split binary is in it".to_owned(),
         };
+        let text = format!("{text}; symbolic links are not followed");
         return Err(Error::refused(&options.prefix, text));
     }
     let chosen = choose(binaries, options, report)?.into_iter();
@@ -175,7 +176,7 @@ fn named_binaries(
     let mut found: Vec<Located> = Vec::new();
     let mut binaries = Vec::new();
     for file in &options.files {
-        let located = prefix.binary(file)?;
+        let located = locate(prefix, file, options)?;
         if found.contains(&located) {
             continue;
         }
@@ -199,6 +200,24 @@ fn named_binaries(
         }
     }
     Ok(binaries)
+}
+
+/// Locates a named binary. A link may lead to a file that others share, such as a package manager's, so nothing is
+/// written through it.
+fn locate(prefix: &Prefix, file: &Path, options: &Options) -> Result<Located, Error> {
+    let Some(link) = prefix.link(file)? else {
+        return prefix.binary(file);
+    };
+    if options.output.is_some() {
+        return Ok(link);
+    }
+    let real = link.path.canonicalize();
+    let real = real.map_err(|e| Error::io(&link.path, "find", e))?;
+    let text = format!(
+        "it is a symbolic link to {}, which others may share; write the joined binary elsewhere with --output, or name that file",
+        real.display()
+    );
+    Err(Error::refused(&link.path, text))
 }
 
 /// Every split binary of the module in the prefix.

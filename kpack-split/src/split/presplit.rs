@@ -15,7 +15,7 @@ use kpack_format::names::{Group, KernelName};
 
 use crate::Error;
 use crate::elf::{DeviceCode, SplitWrapper};
-use crate::input::{Archives, Linked, OpenArchive, Overlay, find_kpacks};
+use crate::input::{Linked, Lookup, OpenArchive};
 use crate::parallel::lock;
 
 /// Advice for an archive that changed since the object was compiled.
@@ -76,7 +76,7 @@ impl Presplit {
     pub(crate) fn read(
         linked: Linked,
         in_build_tree: bool,
-        archives: &Archives,
+        lookup: &Lookup,
     ) -> Result<Option<Self>, Error> {
         let markers = linked.markers()?;
         let is_absolute = |marker: &Marker| {
@@ -94,7 +94,7 @@ impl Presplit {
             archives: Vec::new(),
         };
         for group in &markers {
-            let module = presplit.open_archives(&group.marker, archives)?;
+            let module = presplit.open_archives(&group.marker, lookup)?;
             for wrapper in &group.wrappers {
                 let wrapper = presplit.wrapper(wrapper, &group.marker, &module)?;
                 presplit.wrappers.push(wrapper);
@@ -147,7 +147,7 @@ impl Presplit {
     }
 
     /// Opens the archives that a marker refers to and returns their module and component.
-    fn open_archives(&mut self, marker: &Marker, archives: &Archives) -> Result<Group, Error> {
+    fn open_archives(&mut self, marker: &Marker, lookup: &Lookup) -> Result<Group, Error> {
         let missing = |reason: String| {
             let paths = marker.kpack_search_paths.join("`, `");
             Error::refused(
@@ -164,7 +164,7 @@ impl Presplit {
         if places.kpack_search_paths.iter().any(is_absolute) {
             places.kpack_search_paths.retain(is_absolute);
         }
-        let kpacks = find_kpacks(archives, &Overlay::default(), &self.linked.path, &places)?;
+        let kpacks = lookup.find(&self.linked.loaded_as(), &places)?;
         let mut group = None;
         for kpack in &kpacks.files {
             if kpack.size.is_none() {
@@ -174,7 +174,7 @@ impl Presplit {
                 group = group.or_else(|| Some(known.group.clone()));
                 continue;
             }
-            let archive = archives.open(&kpack.path)?;
+            let archive = lookup.archives.open(&kpack.path)?;
             let name = Group::from(lock(&archive).toc().group_name.as_str());
             group = group.or_else(|| Some(name.clone()));
             let target = kpack.target.parse();

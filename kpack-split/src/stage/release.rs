@@ -12,7 +12,7 @@ use kpack_format::names::Group;
 
 use super::messages::Binary;
 use super::output_dir::OutputDir;
-use crate::input::Archives;
+use crate::input::Lookup;
 use crate::install::HostPlan;
 use crate::publish::{Directory, StagedFile, Transaction, Update, make_directories};
 use crate::report::{FileReport, Outcome, Report};
@@ -29,8 +29,8 @@ type Writers = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
 pub(super) struct Release<'a> {
     output: &'a OutputDir,
     archives: Writers,
-    /// The archives in the build tree.
-    opened: Archives,
+    /// Finds the archives in the build tree.
+    lookup: Lookup,
     report: Report,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Release<'a> {
         Self {
             output,
             archives: Writers::new(),
-            opened: Archives::default(),
+            lookup: Lookup::default(),
             report: Report::default(),
         }
     }
@@ -72,7 +72,7 @@ impl<'a> Release<'a> {
             BinaryKind::Split(linked) => (Some(linked), "already split".to_owned()),
             BinaryKind::LeftAlone(reason) => (None, reason),
         };
-        let presplit = linked.map(|linked| Presplit::read(linked, true, &self.opened));
+        let presplit = linked.map(|linked| Presplit::read(linked, true, &self.lookup));
         let outcome = match presplit.transpose()?.flatten() {
             Some(presplit) => self.place(&presplit, &name, binary.directory)?,
             None => {

@@ -25,7 +25,7 @@ pub(super) fn verify(
     report: &mut Report,
 ) -> Result<bool, Error> {
     let faults = report.count(Outcome::Fault);
-    let archive = report.accepted(Subject::Archive, path, context.archives.open(path))?;
+    let archive = report.accepted(Subject::Archive, path, context.lookup.archives.open(path))?;
     let Some(archive) = archive else {
         return Ok(false);
     };

@@ -72,7 +72,7 @@ fn check(
     };
     in_order(path, wrappers, &groups, report);
     let mut groups = groups.iter();
-    groups.try_for_each(|group| check_group(path, group, faults, context, report))
+    groups.try_for_each(|group| check_group(binary, group, faults, context, report))
 }
 
 /// Whether both paths are names of one file: its kernels are named after one of them.
@@ -83,12 +83,13 @@ fn is_one_file(one: &Path, other: &Path) -> bool {
 
 /// Checks the wrappers of one marker; `faults` is the number of faults before.
 fn check_group(
-    path: &Path,
+    binary: &Linked,
     group: &Marked,
     faults: usize,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
+    let path = &binary.path;
     let marker = &group.marker;
     let indices: BTreeSet<u32> = group.wrappers.iter().map(|w| w.co_index).collect();
     let Some(kernel_name) = marker.kernel_name.clone() else {
@@ -98,7 +99,7 @@ fn check_group(
         return Ok(());
     };
     search_paths_hold(path, marker, &kernel_name, report);
-    let prefix = prefix_of(path, &kernel_name);
+    let prefix = prefix_of(&binary.loaded_as(), &kernel_name);
     if is_object(&kernel_name) {
         // An object's name does not tell where the binary is.
     } else if let Some((artifact, expected)) = context.artifacts.around_file(path) {
@@ -124,7 +125,7 @@ fn check_group(
         let text = format!("`{kernel_name}`, {}", counted(indices.len(), "wrapper"));
         report.ok(Subject::Marker, path, text);
     }
-    resolution::verify(path, marker, &kernel_name, &indices, context, report)
+    resolution::verify(binary, marker, &kernel_name, &indices, context, report)
 }
 
 /// Checks that `.hip_fatbin` is empty, both as a section and in the loaded segments.

@@ -53,7 +53,7 @@ pub(super) fn verify(
     }
     // Its archives may be gone: it does without them.
     if let Some(kernel_name) = &marker.kernel_name {
-        let resolver = context.resolver(path, &marker, kernel_name)?;
+        let resolver = context.resolver(binary, &marker, kernel_name)?;
         context.reached(kernel_name, &resolver);
     }
     Ok(())

@@ -119,7 +119,7 @@ impl ManifestCheck<'_> {
                 continue;
             };
             checked += 1;
-            for reason in not_as_listed(&archive, group, file, &self.context.archives)? {
+            for reason in not_as_listed(&archive, group, file, &self.context.lookup.archives)? {
                 self.fault(format!("`{name}` for {target} {reason}"));
             }
         }
@@ -156,7 +156,11 @@ impl ManifestCheck<'_> {
                 // Other archives belong to a module whose name starts like this one's.
                 if let Some(target) = group.target_of(name)
                     && !listed.contains(name)
-                    && self.context.archives.is_for(&entry.path(), &target)?
+                    && self
+                        .context
+                        .lookup
+                        .archives
+                        .is_for(&entry.path(), &target)?
                 {
                     self.faults
                         .push(format!("does not list `{name}`, which is beside it"));

@@ -27,7 +27,7 @@ use walkdir::WalkDir;
 
 use crate::Error;
 use crate::elf::Image;
-use crate::input::{self, Archives, FileKind, Linked};
+use crate::input::{self, FileKind, Linked, Lookup, placed};
 use crate::leftover::{self, is_leftover};
 use crate::parallel::{self, lock, processors};
 use kpack_format::names::is_object;
@@ -86,13 +86,14 @@ fn verify_all(
     on_file: &mut (dyn FnMut(&Path, usize, usize) + Send),
 ) -> Result<Report, Error> {
     let mut report = Report::default();
+    let artifacts = Artifacts::find(paths)?;
     let mut context = Context {
         options,
-        artifacts: Artifacts::find(paths)?,
+        lookup: Lookup::in_overlay(artifacts.overlay().clone()),
+        artifacts,
         original: Original::default(),
         whole: BTreeSet::new(),
         asked_for: Mutex::default(),
-        archives: Archives::default(),
     };
     if let Some(original) = &options.against {
         let [path] = paths else {
@@ -117,7 +118,7 @@ fn verify_all(
     context.nobody_asks_for(paths, &files, &mut report);
     context
         .artifacts
-        .verify(options, &context.archives, &mut report)?;
+        .verify(options, &context.lookup.archives, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
         if !context.artifacts.covers(path) {
             databases::verify(path, &mut report)?;
@@ -211,14 +212,18 @@ struct Context<'a> {
     whole: BTreeSet<PathBuf>,
     /// The binaries whose markers refer to an archive, by its resolved path.
     asked_for: Mutex<BTreeMap<PathBuf, BTreeSet<String>>>,
-    archives: Archives,
+    lookup: Lookup,
 }
 
 impl Context<'_> {
-    /// Opens the archives that `marker`, of the binary at `path`, refers to.
-    fn resolver(&self, path: &Path, marker: &Marker, kernel_name: &str) -> Result<Resolver, Error> {
-        let overlay = self.artifacts.overlay();
-        Resolver::open(&self.archives, overlay, path, marker, kernel_name)
+    /// Opens the archives that `marker`, of `binary`, refers to.
+    fn resolver(
+        &self,
+        binary: &Linked,
+        marker: &Marker,
+        kernel_name: &str,
+    ) -> Result<Resolver, Error> {
+        Resolver::open(&self.lookup, &binary.loaded_as(), marker, kernel_name)
     }
 
     /// Records that the marker of `binary` refers to the archives of `resolver`.
@@ -236,22 +241,23 @@ impl Context<'_> {
         let roots: Vec<PathBuf> = paths.iter().filter_map(|p| p.canonicalize().ok()).collect();
         let asked_for = lock(&self.asked_for);
         let archives = files.iter().filter(|file| file.kind == FileKind::Archive);
-        let archives: BTreeSet<PathBuf> = archives
-            .filter_map(|file| file.path.canonicalize().ok())
+        // A link to an archive belongs to the tree that it is in.
+        let archives: BTreeMap<PathBuf, PathBuf> = archives
+            .filter_map(|file| Some((file.path.canonicalize().ok()?, placed(&file.path)?)))
             .collect();
-        for archive in &archives {
+        for (real, archive) in &archives {
             // Next to a single binary, there may be others that were not given.
             let in_a_directory = |root: &PathBuf| root.is_dir() && archive.starts_with(root);
             let Some(root) = roots.iter().find(|root| in_a_directory(root)) else {
                 continue;
             };
-            let asked_for = asked_for.get(archive);
+            let asked_for = asked_for.get(real);
             // The checks of artifacts report this.
             if asked_for.is_none() && self.artifacts.covers(archive) {
                 continue;
             }
             // A damaged one was reported already.
-            let Ok(toc) = self.archives.toc(archive) else {
+            let Ok(toc) = self.lookup.archives.toc(archive) else {
                 continue;
             };
             let kernels = toc.kernels.keys();
@@ -329,14 +335,14 @@ impl Work {
     }
 }
 
-/// Collects the files below `root` that can be verified, sorted by path. Does not follow symbolic
-/// links.
+/// Collects the files below `root` that can be verified, sorted by path. Follows symbolic links to files, once
+/// for each file, not those to directories.
 fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
     let walk = WalkDir::new(root)
         .follow_root_links(true)
         .sort_by_file_name();
     let mut walk = walk.into_iter();
-    let mut found = Vec::new();
+    let (mut found, mut links) = (Vec::new(), Vec::new());
     while let Some(entry) = walk.next() {
         let entry = match entry {
             Ok(entry) => entry,
@@ -356,8 +362,11 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
         }
         if entry.file_type().is_file() {
             found.push(entry.into_path());
+        } else if entry.path_is_symlink() {
+            links.push(entry.into_path());
         }
     }
+    input::add_linked(&mut found, links);
     let identified = parallel::map(&found, |path| input::identify(path, &input::open(path)?));
     for (path, kind) in found.into_iter().zip(identified) {
         match kind {

@@ -63,7 +63,7 @@ pub(super) fn compare(
     }
     // An unreadable marker has already been reported.
     if let Ok(groups) = binary.markers()
-        && let Some(kernels) = Kernels::open(context, path, &groups)?
+        && let Some(kernels) = Kernels::open(context, binary, &groups)?
     {
         compare_code(path, &unsplit, fat, kernels, context.options, report)?;
     }
@@ -88,7 +88,11 @@ struct Kernels {
 
 impl Kernels {
     /// Returns `None` if a marker does not name its kernels.
-    fn open(context: &Context<'_>, path: &Path, groups: &[Marked]) -> Result<Option<Self>, Error> {
+    fn open(
+        context: &Context<'_>,
+        binary: &Linked,
+        groups: &[Marked],
+    ) -> Result<Option<Self>, Error> {
         let mut resolvers = Vec::new();
         let mut wrappers = BTreeMap::new();
         for group in groups {
@@ -98,7 +102,7 @@ impl Kernels {
             for wrapper in &group.wrappers {
                 wrappers.insert(wrapper.position, (resolvers.len(), wrapper.co_index));
             }
-            resolvers.push(context.resolver(path, &group.marker, kernel_name)?);
+            resolvers.push(context.resolver(binary, &group.marker, kernel_name)?);
         }
         Ok(Some(Self {
             resolvers,

@@ -10,7 +10,7 @@ use kpack_format::names::KernelName;
 use super::resolver::{CodePlace, Obstacle, Resolver};
 use super::{Context, Options, Outcome, Report, Subject, means};
 use crate::Error;
-use crate::input::{or_refused, read_manifest};
+use crate::input::{Kpacks, Linked, or_refused, read_manifest};
 use crate::words::{counted, list};
 
 /// The code objects that wrappers with one marker need, and where they are.
@@ -29,15 +29,16 @@ struct Resolution<'a> {
 
 /// Looks up the code objects with these `indices`.
 pub(super) fn verify(
-    path: &Path,
+    binary: &Linked,
     marker: &Marker,
     kernel_name: &str,
     indices: &BTreeSet<u32>,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
+    let path = binary.path.as_path();
     let faults = report.count(Outcome::Fault);
-    let resolver = context.resolver(path, marker, kernel_name)?;
+    let resolver = context.resolver(binary, marker, kernel_name)?;
     let mut this = Resolution {
         path,
         marker,
@@ -71,7 +72,9 @@ pub(super) fn verify(
     this.read(context, report)?;
     let found: usize = this.count_by_index.values().sum();
     if report.count(Outcome::Fault) == faults && found > 0 {
-        let text = format!("{} for {}", counted(found, "code object"), list(&targets));
+        let through = Kpacks::found_through([&this.resolver.kpacks]);
+        let (found, targets) = (counted(found, "code object"), list(&targets));
+        let text = format!("{found} for {targets}{through}");
         report.ok(Subject::Resolution, path, text);
     }
     Ok(())

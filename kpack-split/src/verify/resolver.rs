@@ -7,16 +7,17 @@ use kpack_format::CodeId;
 use kpack_format::archive::ArchiveError;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
+use rocm_kpack::lookup::{Answer, Listing, Rules};
 
 use super::archive;
 use crate::Error;
-use crate::input::{
-    Archives, Kpacks, OpenArchive, Overlay, find_kpacks, or_refused, read_manifest,
-};
+use crate::input::{Kpacks, Lookup, OpenArchive, or_refused, read_manifest};
 use crate::parallel::lock;
 
 /// The opened archives of a split binary.
 pub(crate) struct Resolver {
+    rules: Rules,
+    marker: Marker,
     kernel_name: String,
     /// By target, in the order of the search paths.
     archives: Vec<Opened>,
@@ -30,7 +31,22 @@ struct Opened {
     target: String,
     path: PathBuf,
     archive: OpenArchive,
-    is_of_another_build: bool,
+    /// Of the binary's code for the target.
+    code_id: Option<CodeId>,
+}
+
+impl Listing for Opened {
+    fn has_target(&self, target: &str) -> bool {
+        self.target == target
+    }
+
+    fn has_kernel(&self, kernel: &str, target: &str) -> bool {
+        lock(&self.archive).toc().entry(kernel, target).is_ok()
+    }
+
+    fn code_id(&self, _binary: &str, _target: &str) -> Option<CodeId> {
+        self.code_id
+    }
 }
 
 /// Why there is no archive for a target.
@@ -53,36 +69,37 @@ pub(crate) struct CodePlace {
 }
 
 impl Resolver {
-    /// Opens the archives that `marker`, of the binary at `binary`, refers to, in any of the
-    /// directories that `overlay` adds. `kernel_name` is the marker's.
+    /// Opens the archives that `marker`, of the binary that is loaded as `binary`, refers to. `kernel_name`
+    /// is the marker's.
     pub(crate) fn open(
-        opened: &Archives,
-        overlay: &Overlay,
+        lookup: &Lookup,
         binary: &Path,
         marker: &Marker,
         kernel_name: &str,
     ) -> Result<Self, Error> {
-        let kpacks = find_kpacks(opened, overlay, binary, marker)?;
+        let kpacks = lookup.find(binary, marker)?;
         let mut archives = Vec::new();
         let mut damaged = Vec::new();
         for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
             let (target, path) = (kpack.target.clone(), kpack.path.clone());
-            let archive = match or_refused(opened.open(&path))? {
+            let archive = match or_refused(lookup.archives.open(&path))? {
                 Ok(archive) => archive,
                 Err((_, reason)) => {
                     damaged.push((path, reason));
                     continue;
                 }
             };
-            let id = lock(&archive).toc().code_id(kernel_name, &target);
+            let code_id = lock(&archive).toc().code_id(kernel_name, &target);
             archives.push(Opened {
-                is_of_another_build: !marker.accepts(&target, id),
                 target,
                 path,
                 archive,
+                code_id,
             });
         }
         Ok(Self {
+            rules: lookup.rules,
+            marker: marker.clone(),
             kernel_name: kernel_name.to_owned(),
             archives,
             damaged,
@@ -92,34 +109,56 @@ impl Resolver {
 
     /// Archives with device code of another build of the binary, and their targets.
     pub(crate) fn other_builds(&self) -> impl Iterator<Item = (&str, &Path)> {
-        let others = self.archives.iter().filter(|a| a.is_of_another_build);
+        let others = self.archives.iter().filter(|opened| {
+            self.rules.compares_code_ids && !self.marker.accepts(&opened.target, opened.code_id)
+        });
         others.map(|opened| (&*opened.target, &*opened.path))
     }
 
-    /// Locates the code object of wrapper `index` for `target`.
+    /// Locates the code object of wrapper `index` for `target`, as the loader does.
     pub(crate) fn find(&self, index: u32, target: &str) -> Option<CodePlace> {
-        self.places(index, target).into_iter().next()
+        let archives = self.archives.iter().enumerate();
+        let targets = [target.to_owned()];
+        let kernels = [self.kernel(index)];
+        let rules = &self.rules;
+        rules.first(&targets, archives, |archive, target| {
+            self.ask(archive, &kernels, target)
+        })
+    }
+
+    /// What the loader gets from an archive.
+    fn ask(
+        &self,
+        (archive, opened): (usize, &Opened),
+        kernels: &[String],
+        target: &str,
+    ) -> Answer<CodePlace> {
+        let answer = self.rules.ask(opened, &self.marker, kernels, target);
+        let entry = |kernel: &str| {
+            let open = lock(&opened.archive);
+            open.toc().entry(kernel, target).map(|found| CodePlace {
+                archive,
+                ordinal: found.ordinal,
+                size: found.original_size,
+            })
+        };
+        match answer.map(entry) {
+            Answer::Found(Ok(place)) => Answer::Found(place),
+            Answer::Found(Err(_)) | Answer::NoKernel => Answer::NoKernel,
+            Answer::OtherBuild => Answer::OtherBuild,
+            Answer::NoTarget => Answer::NoTarget,
+        }
     }
 
     /// The locations of the code object of wrapper `index` for `target`: one in each archive that has it.
     pub(crate) fn places(&self, index: u32, target: &str) -> Vec<CodePlace> {
-        let kernel = self.kernel(index);
-        let mut places: Vec<CodePlace> = Vec::new();
-        for (archive, opened) in self.archives.iter().enumerate() {
-            // Two search paths may lead to the same archive.
-            let is_known = places.iter().any(|known| self.path(*known) == opened.path);
-            if is_known || opened.target != target || opened.is_of_another_build {
-                continue;
-            }
-            let open = lock(&opened.archive);
-            let found = open.toc().entry(&kernel, target);
-            places.extend(found.map(|found| CodePlace {
-                archive,
-                ordinal: found.ordinal,
-                size: found.original_size,
-            }));
-        }
-        places
+        let kernels = [self.kernel(index)];
+        let archives = self.archives.iter().enumerate();
+        let places = archives.filter_map(|archive| match self.ask(archive, &kernels, target) {
+            Answer::Found(place) => Some(place),
+            _ => None,
+        });
+        places.collect()
     }
 
     pub(crate) fn path(&self, place: CodePlace) -> &Path {

@@ -29,6 +29,7 @@ mod kernel_cache;
 mod large_code_objects;
 mod launch;
 mod layouts;
+mod lookup;
 mod markers;
 mod planned;
 mod presplit;

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::artifact::classify::{Class, Topic};
 use crate::artifact::manifest_txt;
 use crate::artifact::mark;
-use crate::input::{Archives, Linked, or_refused, read_manifest};
+use crate::input::{Linked, Lookup, or_refused, read_manifest};
 use crate::split::Presplit;
 
 /// What is in an artifact.
@@ -103,10 +103,10 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
     let split = trees
         .entries()
         .filter(|(.., item)| item.class == Class::Split);
-    let archives = Archives::default();
+    let lookup = Lookup::default();
     for (.., item) in split {
         let linked = Linked::open(&item.from);
-        let read = linked.and_then(|linked| Presplit::read(linked, false, &archives));
+        let read = linked.and_then(|linked| Presplit::read(linked, false, &lookup));
         match or_refused(read)? {
             Ok(None) => {}
             Ok(Some(_)) => {

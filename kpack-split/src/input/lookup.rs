@@ -1,0 +1,328 @@
+//! Finds a split binary's archives as a loader does, and what only tools ask for: the manifests next to them,
+//! the archives that these promise, and directories that will be overlaid.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::marker::Marker;
+use kpack_format::names::{Group, SearchPath};
+use rocm_kpack::lookup::{Environment, Installed, Location, Place, Rule, Rules, installed};
+
+use super::{Archives, Overlay, manifest_parts, or_refused, read_manifest};
+use crate::Error;
+
+/// How to look for archives, and those that are open.
+pub(crate) struct Lookup {
+    pub(crate) archives: Archives,
+    pub(crate) rules: Rules,
+    environment: Environment,
+    overlay: Overlay,
+}
+
+/// As this project's loader does in an empty environment: what the environment of one user leads to says
+/// nothing about what was installed.
+impl Default for Lookup {
+    fn default() -> Self {
+        Self::new(Rules::KPACK, Environment::default())
+    }
+}
+
+/// The archives that a split binary's marker refers to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kpacks {
+    /// By target, then in the order of the search paths.
+    pub files: Vec<Kpack>,
+    /// The manifests next to them that list archives of this binary's module.
+    pub manifests: Vec<PathBuf>,
+}
+
+/// An archive that a split binary's marker refers to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kpack {
+    /// Target ID.
+    pub target: String,
+    /// Its path, or where it should be.
+    pub path: PathBuf,
+    /// Size in bytes; `None` if a manifest lists it but it is missing.
+    pub size: Option<u64>,
+    /// Whether the manifest lists it; `None` without a manifest.
+    pub listed: Option<bool>,
+    /// What led there.
+    pub rule: Rule,
+}
+
+impl Kpacks {
+    /// The targets that a manifest promises or that have archives, each once.
+    pub fn targets(&self) -> impl Iterator<Item = &str> {
+        let mut last = None;
+        self.files
+            .iter()
+            .map(|kpack| kpack.target.as_str())
+            .filter(move |target| {
+                let new = last != Some(*target);
+                last = Some(*target);
+                new
+            })
+    }
+
+    /// What led to the archives, apart from the ordinary way, for the end of a message.
+    pub(crate) fn found_through<'a>(kpacks: impl IntoIterator<Item = &'a Self>) -> String {
+        let files = kpacks.into_iter().flat_map(|kpacks| &kpacks.files);
+        let rules = files.map(|kpack| kpack.rule);
+        let rules = BTreeSet::from_iter(rules.filter(|rule| *rule != Rule::Marker));
+        let rules = Vec::from_iter(rules.iter().map(Rule::to_string));
+        match rules.is_empty() {
+            true => String::new(),
+            false => format!(", found through {}", rules.join(" and ")),
+        }
+    }
+}
+
+impl Lookup {
+    /// By these rules, in this environment.
+    pub(crate) fn new(rules: Rules, environment: Environment) -> Self {
+        Self {
+            archives: Archives::default(),
+            rules,
+            environment,
+            overlay: Overlay::default(),
+        }
+    }
+
+    /// With directories that `overlay` adds to those that search paths lead to.
+    pub(crate) fn in_overlay(overlay: Overlay) -> Self {
+        Self {
+            overlay,
+            ..Self::default()
+        }
+    }
+
+    /// Finds the archives that `marker`, of the binary at `binary`, refers to. `binary` is the path by which the
+    /// dynamic linker loads it.
+    ///
+    /// Finds nothing for a marker in the early plain-text form, which names no kernels.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the binary is missing, or a directory exists but cannot be read.
+    pub(crate) fn find(&self, binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
+        let binary = std::path::absolute(binary).map_err(|e| Error::io(binary, "find", e))?;
+        binary
+            .metadata()
+            .map_err(|e| Error::io(&binary, "find", e))?;
+        if marker.kernel_name.is_none() {
+            return Ok(Kpacks::default());
+        }
+        let place = Place::of(&binary, []);
+        let locations = self.rules.locations(&self.environment, marker, &place);
+        // A search path leads to a place for each directory of the binary.
+        let mut search_paths: BTreeMap<(bool, usize), Vec<Location>> = BTreeMap::new();
+        for location in locations {
+            let is_markers = matches!(location.rule, Rule::Marker | Rule::Link);
+            let key = (is_markers, location.position);
+            let known = search_paths.entry(key).or_default();
+            known.extend(self.overlaid(location));
+        }
+        let mut found = Found::default();
+        for ((is_markers, _), locations) in search_paths {
+            let promise = match is_markers {
+                true => Promise::read(&locations)?,
+                false => None,
+            };
+            self.add(&locations, promise.as_ref(), &mut found)?;
+            for manifest in promise.into_iter().flat_map(|promise| promise.manifests) {
+                if !found.manifests.contains(&manifest) {
+                    found.manifests.push(manifest);
+                }
+            }
+        }
+        Ok(Kpacks {
+            files: found.files.into_values().flatten().collect(),
+            manifests: found.manifests,
+        })
+    }
+
+    /// A location, with its directory resolved, and the locations that overlay it.
+    fn overlaid(&self, location: Location) -> Vec<Location> {
+        let Some(pattern) = SearchPath::new(&location.path).split() else {
+            return vec![location];
+        };
+        let directory = pattern.directory;
+        let tail = location
+            .path
+            .strip_prefix(directory)
+            .unwrap_or(&location.path);
+        let real = fs::canonicalize(directory).unwrap_or_else(|_| without_dots(directory));
+        let places = self.overlay.places(&real).into_iter();
+        let overlaid = places.map(|place| Location {
+            path: place.join(tail),
+            ..location
+        });
+        overlaid.collect()
+    }
+
+    /// Adds the archives at `locations`, and those that are promised and missing.
+    fn add(
+        &self,
+        locations: &[Location],
+        promise: Option<&Promise>,
+        found: &mut Found,
+    ) -> Result<(), Error> {
+        let mut here = BTreeSet::new();
+        for location in locations {
+            let archives = installed(&location.path);
+            let archives = archives.map_err(|e| Error::io(&location.path, "list", e))?;
+            for Installed { path, target } in archives {
+                let Ok(metadata) = fs::metadata(&path) else {
+                    continue;
+                };
+                if !metadata.is_file() {
+                    continue;
+                }
+                let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+                let is_new = found.real.insert(real);
+                let is_listed = |promise: &Promise| {
+                    let mut named = target.iter();
+                    named.any(|target| promise.listed.contains(target))
+                };
+                for own in self.archives.targets(&path, target.as_ref())? {
+                    here.insert(own.clone());
+                    if !is_new {
+                        continue;
+                    }
+                    let kpack = Kpack {
+                        target: own.to_string(),
+                        path: path.clone(),
+                        size: Some(metadata.len()),
+                        listed: promise.map(is_listed),
+                        rule: location.rule,
+                    };
+                    found.files.entry(own).or_default().push(kpack);
+                }
+            }
+        }
+        let promised = promise.into_iter().flat_map(|promise| &promise.promised);
+        // What was installed as links is complete beside the links.
+        let beside_link = locations.iter().find(|place| place.rule == Rule::Link);
+        let Some(first) = beside_link.or(locations.first()) else {
+            return Ok(());
+        };
+        for target in promised.filter(|target| !here.contains(target)) {
+            let kpack = Kpack {
+                target: target.to_string(),
+                path: SearchPath::new(&first.path).expand(&target.to_string()),
+                size: None,
+                listed: Some(true),
+                rule: first.rule,
+            };
+            found.files.entry(target.clone()).or_default().push(kpack);
+        }
+        Ok(())
+    }
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Found {
+    files: BTreeMap<TargetId, Vec<Kpack>>,
+    manifests: Vec<PathBuf>,
+    /// Resolved paths of the archives: two locations may lead to one.
+    real: BTreeSet<PathBuf>,
+}
+
+/// The path of a missing directory, without `.` and `..`.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            component => plain.push(component),
+        }
+    }
+    plain
+}
+
+/// The targets that a module's manifests list.
+#[derive(Default)]
+struct Promise {
+    manifests: Vec<PathBuf>,
+    /// Targets with a kpack in some package.
+    listed: BTreeSet<TargetId>,
+    /// Targets whose kpack must be here.
+    promised: BTreeSet<TargetId>,
+}
+
+impl Promise {
+    /// Reads the module's manifests: `<module>_<component>.kpm` next to
+    /// `<module>_<component>_<target>.kpack`, and its fragments. If there are fragments, they say
+    /// what must be here, since the whole manifest also lists packages that are not installed. An
+    /// unreadable manifest lists nothing; verification reports why.
+    fn read(locations: &[Location]) -> Result<Option<Self>, Error> {
+        let mut known = Self::default();
+        let mut wholes = Vec::new();
+        for location in locations {
+            let Some((directory, group)) = group_at(location) else {
+                continue;
+            };
+            if !directory.is_dir() {
+                continue;
+            }
+            for (path, part) in manifest_parts(directory, &group)? {
+                known.promised.extend(targets(&part));
+                known.manifests.push(path);
+            }
+            let whole = directory.join(group.manifest());
+            if !whole.is_file() {
+                continue;
+            }
+            if let Ok(manifest) = or_refused(read_manifest(&whole))? {
+                known.listed.extend(targets(&manifest));
+            }
+            wholes.push(whole);
+        }
+        if known.manifests.is_empty() {
+            known.promised.clone_from(&known.listed);
+        }
+        known.manifests.splice(0..0, wholes);
+        known.listed.extend(known.promised.iter().cloned());
+        Ok((!known.manifests.is_empty()).then_some(known))
+    }
+}
+
+/// The directory of a location, and the group of its archives.
+fn group_at(location: &Location) -> Option<(&Path, Group)> {
+    let pattern = SearchPath::new(&location.path).split()?;
+    Some((pattern.directory, pattern.group()?))
+}
+
+fn targets(manifest: &kpack_format::manifest::Manifest) -> impl Iterator<Item = TargetId> {
+    manifest.kpack_files.keys().filter_map(|t| t.parse().ok())
+}
+
+/// The install prefix of a binary: its path without `kernel_name`. A symbolic link may be in another one than
+/// its file. `None` if the binary was moved or renamed.
+pub(crate) fn prefix_of(binary: &Path, kernel_name: &str) -> Option<PathBuf> {
+    let depth = Path::new(kernel_name).components().count();
+    let prefix = |path: PathBuf| {
+        let prefix = path.ancestors().nth(depth).map(Path::to_owned);
+        prefix.filter(|_| path.ends_with(kernel_name))
+    };
+    let real = || prefix(fs::canonicalize(binary).ok()?);
+    placed(binary).and_then(prefix).or_else(real)
+}
+
+/// Where a file is: its path with the directory resolved. A link to a file beside it stands for that file, another
+/// link for itself.
+pub(crate) fn placed(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    let real = fs::canonicalize(&path).ok()?;
+    let directory = fs::canonicalize(path.parent()?).ok()?;
+    match real.parent() == Some(&directory) {
+        true => Some(real),
+        false => Some(directory.join(path.file_name()?)),
+    }
+}
