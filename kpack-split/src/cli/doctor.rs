@@ -16,7 +16,8 @@ use crate::verify::Outcome;
 ///
 /// Says which HIP runtime a program or library gets, whether that reads the markers of split binaries, which
 /// GPUs the machine has, and whether the binaries have code for them. Each fault comes with a command that
-/// mends it. kpack asks the dynamic linker, as ldd does; the file's code does not run.
+/// fixes it. kpack finds a program's libraries as the dynamic linker does, and only reads them: no code of
+/// theirs runs.
 #[derive(Debug, Args)]
 #[command(after_help = concat!("\
 Examples:

@@ -20,7 +20,7 @@ use kpack_format::names::is_object;
 /// A process that loads binaries with device code: a program, or one with a library of a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Process {
-    /// The file that the dynamic linker was asked about.
+    /// The file whose libraries were found.
     pub(super) file: PathBuf,
     /// Its HIP runtime.
     pub(super) runtime: Runtime,
@@ -127,7 +127,7 @@ impl Process {
             return Err(Error::refused(path, text));
         }
         let linked = Linked::read(path, file)?;
-        let loading = dynamic_linker::ask(path, &linked.image)?;
+        let loading = dynamic_linker::libraries(path, &linked.image)?;
         let mut binaries = Vec::from_iter(Binary::of(&linked, gpus, lookup)?);
         if let Loading::Listed(libraries) = &loading {
             for library in libraries.iter().filter_map(|library| library.path.as_ref()) {
@@ -146,7 +146,7 @@ fn in_prefix(path: &Path, gpus: &[TargetId], lookup: &Lookup) -> Result<Vec<Proc
     for linked in Prefix::new(path)?.reachable_binaries()? {
         let linked = linked?;
         if let Some(binary) = Binary::of(&linked, gpus, lookup)? {
-            let loading = dynamic_linker::ask(&linked.path, &linked.image)?;
+            let loading = dynamic_linker::libraries(&linked.path, &linked.image)?;
             processes.push(Process::new(&linked.path, loading, vec![binary])?);
         }
     }
@@ -162,7 +162,7 @@ impl Runtime {
         let mut libraries = match loading {
             Loading::Listed(libraries) => libraries,
             Loading::Fails(why) => return Ok(Self::Fails(why)),
-            Loading::NotAsked(why) => return Ok(Self::Unknown(why)),
+            Loading::Unknown(why) => return Ok(Self::Unknown(why)),
         };
         libraries.insert(0, Library::at(file));
         let named = |start| libraries.iter().find(|library| is_named(library, start));
@@ -176,7 +176,10 @@ impl Runtime {
         let image = Image::read(input::open(path)?).map_err(failed)?;
         let dynamic = Dynamic::read(&image).map_err(failed)?;
         let needed = dynamic.strings(&image, DT_NEEDED).map_err(failed)?;
-        let loader = needed.into_iter().find(|name| name.starts_with(LOADER));
+        let mut needed = needed
+            .iter()
+            .map(|name| String::from_utf8_lossy(name).into_owned());
+        let loader = needed.find(|name| name.starts_with(LOADER));
         let support = match loader {
             None => match named(SHIM) {
                 Some(Library {

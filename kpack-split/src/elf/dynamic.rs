@@ -16,6 +16,9 @@ pub(crate) const DYNAMIC_ENTRY: u64 = size_of::<elf::Dyn64<LE>>() as u64;
 /// Size of a RELA entry in the file, in bytes.
 const RELA_ENTRY: u64 = size_of::<elf::Rela64<LE>>() as u64;
 
+/// Entries can share their strings, so a small file could name gigabytes of them.
+const MAX_STRINGS: usize = 1 << 20;
+
 /// The dynamic section of an image, up to DT_NULL.
 #[derive(Debug, Default)]
 pub(crate) struct Dynamic {
@@ -40,10 +43,23 @@ pub(crate) struct Relocation {
 
 impl Dynamic {
     /// Reads the dynamic section; empty for a static executable.
+    ///
+    /// The dynamic linker finds it by its address, other tools by its offset in the file. A file where these
+    /// lead to different places is refused.
     pub(crate) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, ElfError> {
         let Some(segment) = image.segments.iter().find(|s| s.kind == elf::PT_DYNAMIC) else {
             return Ok(Self::default());
         };
+        let end = segment.vaddr.saturating_add(segment.filesz);
+        let loaded = image.offset_of(&(segment.vaddr..end));
+        if segment.filesz > 0 && loaded != Some(segment.offset) {
+            refuse!(
+                "PT_DYNAMIC is at offset {:#x}, but no PT_LOAD loads that to its address, {:#x}; the file is \
+                 damaged",
+                segment.offset,
+                segment.vaddr
+            );
+        }
         let bytes = image.bytes(segment.offset, segment.filesz, "the dynamic section")?;
         let entries = pods::<elf::Dyn64<LE>>(&bytes)
             .iter()
@@ -68,21 +84,31 @@ impl Dynamic {
         &self,
         image: &Image<S>,
         tag: elf::DynamicTag,
-    ) -> Result<Vec<String>, ElfError> {
+    ) -> Result<Vec<Vec<u8>>, ElfError> {
+        if self.get(tag).is_none() {
+            return Ok(Vec::new());
+        }
         let Some(table) = self.table(elf::DT_STRTAB, elf::DT_STRSZ)? else {
             return Ok(Vec::new());
         };
         let table = image.memory(table, "the dynamic string table")?;
-        let of_tag = self.entries.iter().filter(|(of, _)| *of == tag);
-        let string = |(_, at): &(_, u64)| {
-            let bytes = usize::try_from(*at).ok().and_then(|at| table.get(at..));
-            let bytes = bytes.and_then(|rest| rest.split(|byte| *byte == 0).next());
-            match bytes {
-                Some(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
-                None => refuse!("{tag:?} refers past the end of the dynamic string table"),
+        let mut strings = Vec::new();
+        let mut room = MAX_STRINGS;
+        for (_, at) in self.entries.iter().filter(|(of, _)| *of == tag) {
+            let rest = usize::try_from(*at).ok().and_then(|at| table.get(at..));
+            let Some(rest) = rest.filter(|rest| !rest.is_empty()) else {
+                refuse!("{tag:?} refers past the end of the dynamic string table");
+            };
+            let size = rest.iter().take(room).position(|byte| *byte == 0);
+            // A string may end with the table.
+            let size = size.unwrap_or(rest.len());
+            if size >= room {
+                refuse!("the strings of {tag:?} have more than {MAX_STRINGS} bytes");
             }
-        };
-        of_tag.map(string).collect()
+            room -= size + 1;
+            strings.push(rest[..size].to_vec());
+        }
+        Ok(strings)
     }
 
     /// The address range of a table, from its address and size entries.

@@ -81,6 +81,15 @@ impl<S: ReadAt> Image<S> {
     /// Reads the headers. Refuses anything but a linked 64-bit little-endian ELF file for x86-64 or
     /// AArch64 with section headers.
     pub fn read(source: S) -> Result<Self, ElfError> {
+        let mut image = Self::read_loaded(source)?;
+        (image.sections, image.names_index) =
+            section_headers(&image.source, image.size, &image.header)?;
+        check_bounds(&[], &image.sections)?;
+        Ok(image)
+    }
+
+    /// As [`Image::read`], but reads only what the dynamic linker reads: the image has no sections.
+    pub(crate) fn read_loaded(source: S) -> Result<Self, ElfError> {
         let size = source.size()?;
         let mut ident = [0u8; 16];
         if size < 16 {
@@ -119,16 +128,15 @@ impl<S: ReadAt> Image<S> {
             ),
         }
         let segments = program_headers(&source, size, &header)?;
-        let (sections, names_index) = section_headers(&source, size, &header)?;
-        check_bounds(&segments, &sections)?;
+        check_bounds(&segments, &[])?;
         Ok(Self {
             source,
             size,
             header,
             machine,
             segments,
-            sections,
-            names_index,
+            sections: Vec::new(),
+            names_index: 0,
         })
     }
 

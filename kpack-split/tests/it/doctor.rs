@@ -500,7 +500,6 @@ fn no_code_of_the_file_runs() {
     let source = r#"
         #include <fcntl.h>
         static void ran(void) { open(RAN, O_CREAT | O_WRONLY, 0600); }
-        unsigned la_version(unsigned version) { ran(); return version; }
         __attribute__((constructor)) static void construct(void) { ran(); }
         static int one(void) { return 1; }
         static int (*resolve(void))(void) { ran(); return one; }
@@ -517,40 +516,153 @@ fn no_code_of_the_file_runs() {
     };
     build("libevil.so", &["-shared", "-fPIC", "-Wl,-z,now"]);
     build("evil", &["-Wl,-z,now"]);
-    let audit = tree.path("libevil.so");
-    build("audited", &[&format!("-Wl,--audit,{}", audit.display())]);
+    let code = "#include <fcntl.h>\n\
+                unsigned la_version(unsigned version) {\n\
+                    open(RAN, O_CREAT | O_WRONLY, 0600);\n\
+                    return version;\n\
+                }\n";
+    fs::write(tree.path("audit.c"), code).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC"]).arg(tree.path("audit.c"));
+    cc.arg(format!("-DRAN=\"{}\"", tree.path("ran").display()));
+    let audit = tree.path("libaudit.so");
+    run(cc.arg("-o").arg(&audit));
+    let audit = audit.display();
+    build("audited", &[&format!("-Wl,--audit,{audit}")]);
     build(
         "audited.so",
-        &[
-            "-shared",
-            "-fPIC",
-            &format!("-Wl,--depaudit,{}", audit.display()),
-        ],
+        &["-shared", "-fPIC", &format!("-Wl,--depaudit,{audit}")],
     );
     let interpreter = format!("-Wl,--dynamic-linker,{}", tree.path("evil").display());
     build("interpreted", &[&interpreter]);
     let mut cc = Command::new("cc");
     cc.args(["-static", "-nostdlib", "-xc", "/dev/null", "-o"]);
     run(cc.arg(tree.path("static")));
-    for name in [
-        "libevil.so",
-        "evil",
-        "audited",
-        "audited.so",
-        "interpreted",
-        "static",
+    decoy(&tree, "audited", "decoy");
+    for (name, exit) in [
+        ("libevil.so", 0),
+        ("evil", 0),
+        ("audited", 0),
+        ("audited.so", 0),
+        ("interpreted", 0),
+        ("static", 0),
+        ("decoy", 3),
     ] {
         let mut doctor = command(&tree, &["doctor", name, "--arch", "gfx942"]);
         // The dynamic linker relocates, and so resolves, with these.
         let doctor = doctor.env("LD_BIND_NOW", "1").env("LD_WARN", "1");
-        assert_eq!(doctor.status().unwrap().code(), Some(0), "{name}");
+        assert_eq!(doctor.status().unwrap().code(), Some(exit), "{name}");
         assert!(!tree.path("ran").exists(), "{name}");
     }
     // They do run otherwise.
-    run(Command::new("sh")
-        .arg("-c")
-        .arg(format!("{} || true", tree.path("evil").display())));
-    assert!(tree.path("ran").exists());
+    for name in ["evil", "audited", "decoy"] {
+        run(Command::new("sh")
+            .arg("-c")
+            .arg(format!("{} || true", tree.path(name).display())));
+        fs::remove_file(tree.path("ran")).unwrap();
+    }
+}
+
+/// Copies the program `from` to `to`. There, PT_DYNAMIC has the offset of a table without the audit
+/// library; at its address, which the dynamic linker uses, is the true one.
+fn decoy(tree: &Tree, from: &str, to: &str) {
+    const PT_DYNAMIC: [u8; 4] = 2_u32.to_le_bytes();
+    const DT_AUDIT: u64 = 0x6fff_fefc;
+    let mut bytes = fs::read(tree.path(from)).unwrap();
+    let number = |bytes: &[u8], at: usize| {
+        usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap()
+    };
+    let headers = (number(&bytes, 32)..).step_by(56);
+    let mut headers = headers.take(usize::from(bytes[56]));
+    let header = headers
+        .find(|at| bytes[*at..*at + 4] == PT_DYNAMIC)
+        .unwrap();
+    let (start, size) = (number(&bytes, header + 8), number(&bytes, header + 32));
+    let mut table = bytes[start..start + size].to_vec();
+    for entry in table.chunks_exact_mut(16) {
+        if entry.starts_with(&DT_AUDIT.to_le_bytes()) {
+            // DT_DEBUG
+            entry[..8].copy_from_slice(&21_u64.to_le_bytes());
+        }
+    }
+    let offset = bytes.len() as u64;
+    bytes[header + 8..header + 16].copy_from_slice(&offset.to_le_bytes());
+    bytes.extend(table);
+    fs::write(tree.path(to), bytes).unwrap();
+    fs::set_permissions(tree.path(to), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_fifo_in_the_place_of_a_library() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = program.flag("-Wl,--enable-new-dtags");
+    let program = linked_with(program, &tree, HIP);
+    program.build(&tree.path("app")).unwrap();
+    fs::create_dir(tree.path("fifos")).unwrap();
+    run(Command::new("mkfifo").arg(tree.path("fifos/libamdhip64.so.6")));
+    let mut doctor = Command::new("timeout");
+    doctor.args(["20", env!("CARGO_BIN_EXE_kpack"), "doctor", "app"]);
+    doctor.args(["--arch", "gfx942", "--quiet"]);
+    doctor.current_dir(tree.root());
+    let output = doctor.env("LD_LIBRARY_PATH", tree.path("fifos")).output();
+    let output = output.unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("fifos/libamdhip64.so.6: not a regular file"),
+        "{said}"
+    );
+}
+
+#[test]
+fn directories_with_any_name() {
+    for name in ["a => b", "a\nb", "a (0x1) => not found", "\t=> "] {
+        let tree = Tree::new();
+        old_runtime(&tree);
+        split(&tree);
+        let program = FatLibrary::new().kind(Kind::Pie);
+        let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+        let program = linked_with(program.flag("-Wl,--enable-new-dtags"), &tree, HIP);
+        program.build(&tree.path("app")).unwrap();
+        fs::rename(tree.path("rocm"), tree.path(name)).unwrap();
+        let mut doctor = command(&tree, &["doctor", "app", "--arch", "gfx942", "--quiet"]);
+        let doctor = doctor.env("LD_LIBRARY_PATH", tree.path(name));
+        let output = doctor.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let path = format!("{}/libamdhip64.so.6", name.escape_debug());
+        let finds = format!("{path}: this HIP runtime does not read markers");
+        assert!(said.contains(&finds), "{said}");
+    }
+}
+
+#[test]
+fn a_library_that_names_more_than_can_be_searched() {
+    let tree = Tree::new();
+    stub(&tree, "libone.so", &[]);
+    let many = Vec::from_iter((0..3000).map(|number| format!("/no/such/{number}")));
+    let flag = format!("-Wl,-rpath,{}", many.join(":"));
+    let needed = (0..60).map(|number| {
+        let name = format!("libneeded{number}.so");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-nostdlib", "-xc", "/dev/null", "-o"]);
+        run(cc.arg(tree.path(&name)));
+        name
+    });
+    let needed = Vec::from_iter(needed);
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-nostdlib", "-xc", "/dev/null", "-xnone"]);
+    cc.args([&flag, "-Wl,--no-as-needed", "-L."]);
+    cc.args(&needed).current_dir(tree.root());
+    run(cc.args(["-o", "libmany.so"]));
+    let said = said(&tree, &["doctor", "libmany.so", "--arch", "gfx942"]);
+    assert!(
+        said.contains("is unknown: more than 100000 files would have to be looked for"),
+        "{said}"
+    );
 }
 
 #[test]
