@@ -1,6 +1,8 @@
 //! What the Linux kernel's driver for GPU computing (KFD) says about GPUs, and the variables that
 //! override it.
 
+use std::str::FromStr;
+
 use crate::TargetId;
 
 /// Has a directory for each node, named with its number, with a file `properties`.
@@ -8,6 +10,18 @@ pub const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
 /// Replaces the version of every GPU: `10.3.0`. With `_` and a node's number at its end, of that
 /// node's alone.
 pub const OVERRIDE: &str = "HSA_OVERRIDE_GFX_VERSION";
+
+/// The number that tells the GPU of a node from others of its kind, by its `properties`; `None` if the
+/// driver does not tell.
+pub fn unique_id(properties: &str) -> Option<u64> {
+    number(properties, "unique_id").filter(|number| *number != 0)
+}
+
+fn number<T: FromStr>(properties: &str, name: &str) -> Option<T> {
+    let mut lines = properties.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.trim().parse().ok())
+}
 
 /// A node of KFD's topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,11 +37,7 @@ pub enum Node {
 impl Node {
     /// Reads a node's `properties`: a name and a decimal number in each line.
     pub fn read(properties: &str) -> Self {
-        let number = |name| {
-            let mut lines = properties.lines();
-            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            value.and_then(|value| value.trim().parse::<u32>().ok())
-        };
+        let number = |name| number::<u32>(properties, name);
         match (number("simd_count"), number("gfx_target_version")) {
             (None | Some(0), None | Some(0)) | (Some(0), _) => Self::Host,
             (_, None | Some(0)) => Self::UnknownGpu,
@@ -77,6 +87,17 @@ mod tests {
             let text = format!("simd_count 80\nlds_size_in_kb 64\ngfx_target_version {version}\n");
             assert_eq!(Node::read(&text), gpu(name));
         }
+    }
+
+    #[test]
+    fn the_number_of_one_gpu() {
+        assert_eq!(unique_id("unique_id 11871235\n"), Some(11_871_235));
+        assert_eq!(
+            unique_id("unique_id 18446744073709551615\n"),
+            Some(u64::MAX)
+        );
+        assert_eq!(unique_id("unique_id 0\n"), None);
+        assert_eq!(unique_id(""), None);
     }
 
     #[test]

@@ -43,6 +43,7 @@ mod backend;
 mod code_id;
 pub mod code_object;
 pub mod digest;
+pub mod dynamic_symbols;
 pub mod kfd;
 pub mod manifest;
 pub mod marker;

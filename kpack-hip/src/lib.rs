@@ -10,6 +10,5 @@
 
 mod bundle;
 pub mod ffi;
-mod mode;
 
 pub use bundle::{Bundle, Error};

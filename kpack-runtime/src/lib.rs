@@ -41,8 +41,9 @@ mod regular_file;
 mod report;
 mod scratch;
 mod search;
+mod shim_mode;
 
-pub use agents::{agents, agents_at};
+pub use agents::{Gpu, agents, agents_at, gpus_at, visible};
 pub use archive::Archive;
 pub use cache::Cache;
 pub use error::Error;
@@ -54,3 +55,4 @@ pub use marker::marker_at;
 pub use process_map::discover_binary_path;
 pub use report::{Attempt, Outcome, Report};
 pub use search::{CodeObject, Request};
+pub use shim_mode::ShimMode;

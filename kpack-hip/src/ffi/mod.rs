@@ -14,9 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use rocm_kpack::{Cache, Environment, Request, TargetId, agents, discover_binary_path, marker_at};
+use rocm_kpack::{
+    Cache, Environment, Request, ShimMode, TargetId, agents, discover_binary_path, marker_at,
+};
 
-use crate::mode::Mode;
 use crate::{Bundle, Error};
 
 /// What the runtime returns for a wrapper.
@@ -70,7 +71,7 @@ struct Registered {
 /// The settings, and what this library has done so far.
 struct Shim {
     cache: Cache,
-    mode: Mode,
+    mode: ShimMode,
     /// `None` if nobody can tell.
     gpus: Option<Vec<TargetId>>,
     /// By what the runtime returned.
@@ -83,14 +84,14 @@ impl Shim {
     fn new() -> Self {
         let cache = Cache::from_environment();
         let value = Environment::variable("KPACK_HIP").unwrap_or_default();
-        let mode = Mode::read(&value).unwrap_or_else(|| {
+        let mode = ShimMode::read(&value).unwrap_or_else(|| {
             let found = value.to_string_lossy();
             let problem = format!(
                 "expected auto, off or force, found `{}`",
                 found.escape_debug()
             );
             cache.complain("KPACK_HIP".as_ref(), &problem);
-            Mode::Auto
+            ShimMode::Auto
         });
         Self {
             cache,
@@ -104,9 +105,9 @@ impl Shim {
     fn replace(&self, wrapper: &Wrapper, runtime: &Runtime) -> Option<Replacement> {
         let wanted = match self.mode {
             _ if (wrapper.magic, wrapper.version) != (HIPK, VERSION) => false,
-            Mode::Off => false,
-            Mode::Force => true,
-            Mode::Auto => !objects::needs(runtime.register as usize, b"librocm_kpack"),
+            ShimMode::Off => false,
+            ShimMode::Force => true,
+            ShimMode::Auto => !objects::reads_markers(runtime.register as usize),
         };
         if !wanted {
             return None;

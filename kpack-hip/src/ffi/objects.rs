@@ -1,7 +1,10 @@
 //! The libraries of this process, as the dynamic linker knows them.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::ops::Range;
+use std::slice;
+
+use kpack_format::dynamic_symbols::{LOADER_FUNCTION, Linkage, linkage};
 
 /// The program or a library.
 struct Object {
@@ -21,19 +24,17 @@ struct Dynamic {
 }
 
 const DT_NULL: usize = 0;
-const DT_NEEDED: usize = 1;
-const DT_STRTAB: usize = 5;
 
-/// Whether the object with the function at `address` needs a library whose name starts so.
-pub(super) fn needs(address: usize, library: &[u8]) -> bool {
-    let object = objects()
-        .into_iter()
-        .find(|object| object.contains(address));
+/// Whether the HIP runtime with the function at `address` reads markers.
+pub(super) fn reads_markers(address: usize) -> bool {
+    let mut objects = objects().into_iter();
+    let object = objects.find(|object| object.contains(address));
     object.is_some_and(|object| {
-        let needed = object.needed();
-        needed
-            .iter()
-            .any(|name| name.to_bytes().starts_with(library))
+        let (dynamic, base) = (object.dynamic_entries(), object.base as u64);
+        let linkage = linkage(&dynamic, base, LOADER_FUNCTION, |address, size| {
+            object.read(address, size)
+        });
+        linkage == Some(Linkage::Imported)
     })
 }
 
@@ -79,32 +80,30 @@ impl Object {
         }
     }
 
-    /// The names of the libraries that it needs.
-    fn needed(&self) -> Vec<&CStr> {
-        let Some(dynamic) = self.dynamic else {
-            return Vec::new();
-        };
+    /// The tags and values of its dynamic section.
+    fn dynamic_entries(&self) -> Vec<(u64, u64)> {
         let mut entries = Vec::new();
+        let Some(dynamic) = self.dynamic else {
+            return entries;
+        };
         let mut at = dynamic as *const Dynamic;
         // SAFETY: the object is loaded, and its dynamic section ends with DT_NULL.
         while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| entry.tag != DT_NULL) {
-            entries.push(entry);
+            entries.push((entry.tag as u64, entry.value as u64));
             // SAFETY: as above.
             at = unsafe { at.add(1) };
         }
-        let Some(strings) = entries.iter().find(|entry| entry.tag == DT_STRTAB) else {
-            return Vec::new();
-        };
-        // Some dynamic linkers write the address there, some leave the offset.
-        let strings = match strings.value < self.base {
-            true => self.base + strings.value,
-            false => strings.value,
-        };
-        let needed = entries.iter().filter(|entry| entry.tag == DT_NEEDED);
-        // SAFETY: the values are offsets of strings that end with NUL.
-        let name =
-            |entry: &&Dynamic| unsafe { CStr::from_ptr((strings + entry.value) as *const c_char) };
-        needed.map(name).collect()
+        entries
+    }
+
+    /// So many bytes at an address, if they are in a segment.
+    fn read(&self, address: u64, size: u64) -> Option<Vec<u8>> {
+        let (start, size) = (usize::try_from(address).ok()?, usize::try_from(size).ok()?);
+        let end = start.checked_add(size)?;
+        let mut segments = self.segments.iter();
+        segments.find(|segment| segment.start <= start && end <= segment.end)?;
+        // SAFETY: the object is loaded, and nobody changes its tables.
+        Some(unsafe { slice::from_raw_parts(start as *const u8, size) }.to_vec())
     }
 }
 

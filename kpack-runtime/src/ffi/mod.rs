@@ -13,6 +13,16 @@ pub(crate) mod mapping;
 pub(crate) mod process;
 mod types;
 
+// Tells `kpack doctor` that a library is this loader and not ROCm's. Linkers and `strip` keep it.
+core::arch::global_asm!(
+    ".pushsection .note.kpack_loader,\"a\",%note",
+    ".balign 4",
+    ".long 6, 0, 2",
+    ".asciz \"kpack\"",
+    ".balign 4",
+    ".popsection",
+);
+
 pub use functions::*;
 pub use types::{KPACK_CURRENT_VERSION, kpack_cache_t, kpack_compression_scheme_t, kpack_error_t};
 pub use types::{kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache};

@@ -231,6 +231,9 @@ fn the_shared_library_shows_its_interface_and_nothing_else() {
     declared.sort_unstable();
     assert_eq!(names, declared);
     assert_eq!(names.len(), 14);
+    // `kpack doctor` knows it by this.
+    let notes = run(Command::new("readelf").arg("-SW").arg(&library));
+    assert!(notes.contains(".note.kpack_loader"), "{notes}");
     let dynamic = run(Command::new("readelf").arg("-dW").arg(&library));
     assert!(
         dynamic.contains("soname: [librocm_kpack.so.0]"),

@@ -1,10 +1,10 @@
-//! `KPACK_HIP`: when the shim replaces wrappers.
+//! `KPACK_HIP`: when the shim replaces wrappers. The shim and `kpack doctor` read it.
 
 use std::ffi::OsStr;
 
 /// When the shim replaces split wrappers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum ShimMode {
     /// If the runtime does not read markers.
     Auto,
     /// Never.
@@ -13,9 +13,9 @@ pub(crate) enum Mode {
     Force,
 }
 
-impl Mode {
+impl ShimMode {
     /// Reads the variable's value; `None` if it has no such value.
-    pub(crate) fn read(value: &OsStr) -> Option<Self> {
+    pub fn read(value: &OsStr) -> Option<Self> {
         match value.to_str()? {
             "" | "auto" => Some(Self::Auto),
             "off" => Some(Self::Off),
