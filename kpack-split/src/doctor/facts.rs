@@ -4,14 +4,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use object::elf::DT_NEEDED;
+use kpack_format::dynamic_symbols::{LOADER_FUNCTION, Linkage};
+use object::elf;
+use rocm_kpack::ShimMode;
+use rocm_kpack::lookup::{self, Rule};
 
+use super::Machine;
 use super::dynamic_linker::{self, Library, Loading};
 use crate::Error;
 use crate::elf::{DeviceCode, Dynamic, Image};
 use crate::input::{
-    self, FileKind, Kpacks, Linked, Lookup, Marked, Prefix, elf_error, or_refused, placed,
-    prefix_of,
+    self, FileKind, Kpacks, Linked, Marked, Prefix, elf_error, or_refused, placed, prefix_of,
 };
 use crate::join;
 use crate::verify::{Obstacle, Resolver};
@@ -24,6 +27,8 @@ pub(super) struct Process {
     pub(super) file: PathBuf,
     /// Its HIP runtime.
     pub(super) runtime: Runtime,
+    /// The shim that it is loaded with.
+    pub(super) shim: Option<PathBuf>,
     /// The file and, if the caller named it, its libraries, without those that have no device code.
     pub(super) binaries: Vec<Binary>,
 }
@@ -40,18 +45,28 @@ pub(super) enum Runtime {
     /// It needs this one, which was not found.
     Missing(String),
     /// This one.
-    Found(PathBuf, Support),
+    Found(HipRuntime),
 }
 
-/// How a HIP runtime finds the code of split binaries.
+/// A HIP runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Support {
-    /// Not at all.
-    None,
-    /// A preloaded shim does it.
-    Shim(PathBuf),
-    /// It calls the loader of this name; `None` if that was not found.
-    Loader(String, Option<PathBuf>),
+pub(super) struct HipRuntime {
+    pub(super) path: PathBuf,
+    /// ROCm's version, as far as its SONAME or file name tells it.
+    pub(super) version: Vec<u32>,
+    /// What finds the code of split binaries for it; `None` if it does not read markers.
+    pub(super) loader: Option<Loader>,
+}
+
+/// The loader that a HIP runtime calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Loader {
+    /// It was not found; its name.
+    Missing(String),
+    /// The one of kpack.
+    Kpack(PathBuf),
+    /// The one of ROCm.
+    Rocm(PathBuf),
 }
 
 /// A binary with device code.
@@ -69,8 +84,17 @@ pub(super) struct Binary {
     pub(super) found_through: String,
     /// Whether the shim is linked into it, so that every HIP runtime gets its code.
     pub(super) has_shim: bool,
-    /// Why `kpack join` refuses it; `None` if it does not, or need not be asked.
-    pub(super) join_refuses: Option<String>,
+    /// What `kpack join` would do; `None` if that does not matter.
+    pub(super) join: Option<Join>,
+}
+
+/// What `kpack join` would do with a binary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Join {
+    /// It would have code for these GPUs.
+    Gives(Vec<TargetId>),
+    /// It is refused, for this reason.
+    Refused(String),
 }
 
 /// What a binary with device code is.
@@ -100,26 +124,58 @@ pub(super) enum Code {
 }
 
 impl Process {
-    fn new(file: &Path, loading: Loading, mut binaries: Vec<Binary>) -> Result<Self, Error> {
-        let runtime = Runtime::of(file, loading)?;
-        if let Runtime::Found(_, Support::None) = runtime {
-            for binary in &mut binaries {
-                binary.join_refuses = binary.ask_join()?;
-            }
-        }
+    /// The process of `file`, without binaries.
+    fn new(file: &Path, loading: &Loading) -> Result<Self, Error> {
+        let shim = match loading {
+            Loading::Listed(libraries) => named(libraries, SHIM).and_then(|shim| shim.path.clone()),
+            _ => None,
+        };
         Ok(Self {
             file: file.to_owned(),
-            runtime,
-            binaries,
+            runtime: Runtime::of(file, loading)?,
+            shim,
+            binaries: Vec::new(),
         })
+    }
+
+    /// Adds a binary, if it has device code.
+    fn add(&mut self, linked: &Linked, machine: &Machine) -> Result<(), Error> {
+        let loader = match &self.runtime {
+            Runtime::Found(hip) => hip.loader.as_ref(),
+            _ => None,
+        };
+        let is_forced = self.shim.is_some() && machine.shim_mode == ShimMode::Force;
+        let loader = loader.filter(|_| !is_forced);
+        if let Some(mut binary) = Binary::of(linked, machine, loader)? {
+            binary.join = binary.plan_join(machine)?;
+            self.binaries.push(binary);
+        }
+        Ok(())
+    }
+
+    /// Whether the shim is there for a binary.
+    pub(super) fn has_shim(&self, binary: &Binary) -> bool {
+        binary.has_shim || self.shim.is_some()
+    }
+
+    /// Whether the HIP runtime itself must find the code of a binary.
+    pub(super) fn must_find(&self, binary: &Binary, mode: ShimMode) -> bool {
+        let reads = matches!(&self.runtime, Runtime::Found(hip) if hip.loader.is_some());
+        let shim_finds = self.has_shim(binary)
+            && match mode {
+                ShimMode::Auto => !reads,
+                ShimMode::Off => false,
+                ShimMode::Force => true,
+            };
+        matches!(binary.form, Form::Split | Form::EarlyMarker) && !shim_finds
     }
 
     /// The processes that `path` stands for: a file with its libraries, or every binary with device code
     /// in a prefix.
-    pub(super) fn at(path: &Path, gpus: &[TargetId], lookup: &Lookup) -> Result<Vec<Self>, Error> {
+    pub(super) fn at(path: &Path, machine: &Machine) -> Result<Vec<Self>, Error> {
         let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
         if metadata.is_dir() {
-            return in_prefix(path, gpus, lookup);
+            return in_prefix(path, machine);
         }
         let file = input::open(path)?;
         if input::identify(path, &file)? != Some(FileKind::Linked) {
@@ -128,27 +184,31 @@ impl Process {
         }
         let linked = Linked::read(path, file)?;
         let loading = dynamic_linker::libraries(path, &linked.image)?;
-        let mut binaries = Vec::from_iter(Binary::of(&linked, gpus, lookup)?);
+        let mut process = Self::new(path, &loading)?;
+        process.add(&linked, machine)?;
         if let Loading::Listed(libraries) = &loading {
             for library in libraries.iter().filter_map(|library| library.path.as_ref()) {
                 // Most libraries have nothing to do with device code.
                 if let Ok(linked) = or_refused(Linked::open(library))? {
-                    binaries.extend(Binary::of(&linked, gpus, lookup)?);
+                    process.add(&linked, machine)?;
                 }
             }
         }
-        Ok(vec![Self::new(path, loading, binaries)?])
+        Ok(vec![process])
     }
 }
 
-fn in_prefix(path: &Path, gpus: &[TargetId], lookup: &Lookup) -> Result<Vec<Process>, Error> {
+fn in_prefix(path: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
     let mut processes = Vec::new();
     for linked in Prefix::new(path)?.reachable_binaries()? {
         let linked = linked?;
-        if let Some(binary) = Binary::of(&linked, gpus, lookup)? {
-            let loading = dynamic_linker::libraries(&linked.path, &linked.image)?;
-            processes.push(Process::new(&linked.path, loading, vec![binary])?);
+        if let DeviceCode::None(_) = linked.code {
+            continue;
         }
+        let loading = dynamic_linker::libraries(&linked.path, &linked.image)?;
+        let mut process = Process::new(&linked.path, &loading)?;
+        process.add(&linked, machine)?;
+        processes.push(process);
     }
     match processes.is_empty() {
         true => Err(Error::refused(path, "no binary with device code is in it")),
@@ -158,63 +218,122 @@ fn in_prefix(path: &Path, gpus: &[TargetId], lookup: &Lookup) -> Result<Vec<Proc
 
 impl Runtime {
     /// The HIP runtime that `file` is loaded with: one of its libraries, or itself.
-    fn of(file: &Path, loading: Loading) -> Result<Self, Error> {
+    fn of(file: &Path, loading: &Loading) -> Result<Self, Error> {
         let mut libraries = match loading {
-            Loading::Listed(libraries) => libraries,
-            Loading::Fails(why) => return Ok(Self::Fails(why)),
-            Loading::Unknown(why) => return Ok(Self::Unknown(why)),
+            Loading::Listed(libraries) => libraries.clone(),
+            Loading::Fails(why) => return Ok(Self::Fails(why.clone())),
+            Loading::Unknown(why) => return Ok(Self::Unknown(why.clone())),
         };
         libraries.insert(0, Library::at(file));
-        let named = |start| libraries.iter().find(|library| is_named(library, start));
-        let Some(runtime) = named("libamdhip64") else {
+        let Some(runtime) = named(&libraries, "libamdhip64") else {
             return Ok(Self::None);
         };
         let Some(path) = &runtime.path else {
             return Ok(Self::Missing(runtime.name.to_string_lossy().into_owned()));
         };
-        let failed = |error| elf_error(path, error);
-        let image = Image::read(input::open(path)?).map_err(failed)?;
-        let dynamic = Dynamic::read(&image).map_err(failed)?;
-        let needed = dynamic.strings(&image, DT_NEEDED).map_err(failed)?;
-        let mut needed = needed
-            .iter()
-            .map(|name| String::from_utf8_lossy(name).into_owned());
-        let loader = needed.find(|name| name.starts_with(LOADER));
-        let support = match loader {
-            None => match named(SHIM) {
-                Some(Library {
-                    path: Some(shim), ..
-                }) => Support::Shim(shim.clone()),
-                _ => Support::None,
-            },
-            Some(name) => {
-                let found = named(LOADER).and_then(|library| library.path.clone());
-                Support::Loader(name, found)
-            }
-        };
-        Ok(Self::Found(path.clone(), support))
+        HipRuntime::read(path, &libraries).map(Self::Found)
     }
 }
 
-/// How the names of the loader begin.
-const LOADER: &str = "librocm_kpack.so";
+impl HipRuntime {
+    /// Reads the runtime at `path`, which is one of `libraries`.
+    fn read(path: &Path, libraries: &[Library]) -> Result<Self, Error> {
+        let failed = |error| elf_error(path, error);
+        let image = Image::read_loaded(input::open(path)?).map_err(failed)?;
+        let dynamic = Dynamic::read(&image).map_err(failed)?;
+        let strings = |tag| {
+            let strings = dynamic.strings(&image, tag).map_err(failed)?;
+            let strings = strings.iter().map(|name| String::from_utf8_lossy(name));
+            Ok::<_, Error>(Vec::from_iter(strings.map(|name| name.into_owned())))
+        };
+        let real = path.canonicalize();
+        let real = real.map_err(|e| Error::io(path, "find", e))?;
+        let file_name = real.file_name().unwrap_or_default().to_string_lossy();
+        let soname = strings(elf::DT_SONAME)?.pop().unwrap_or_default();
+        let versions = [version(&soname), version(&file_name)].into_iter();
+        let loader = match dynamic.linkage(&image, LOADER_FUNCTION) {
+            Some(Linkage::Imported) => Some(Loader::find(libraries)?.unwrap_or_else(|| {
+                let mut needed = strings(elf::DT_NEEDED).unwrap_or_default().into_iter();
+                let needed = needed.find(|name| name.contains(LOADER));
+                Loader::Missing(needed.unwrap_or_else(|| format!("{LOADER}.so")))
+            })),
+            _ => None,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            version: versions.max_by_key(Vec::len).unwrap_or_default(),
+            loader,
+        })
+    }
+
+    /// Whether one GPU without code keeps it from using a binary's code on the others, as ROCm 5's does.
+    pub(super) fn wants_all(&self) -> bool {
+        self.version.first().is_some_and(|major| *major <= 5)
+    }
+
+    /// Whether it is known to ask its loader for one code object for all GPUs. ROCm 7.13 and 7.14 do, later
+    /// ones ask for each GPU; which is the first of these is unknown.
+    pub(super) fn asks_once(&self) -> bool {
+        let version = self.version.get(..2);
+        version.is_some_and(|version| version <= &[7, 14])
+    }
+}
+
+/// The numbers at the end of a library's name: 7 and 14 of `libamdhip64.so.7.14`.
+fn version(name: &str) -> Vec<u32> {
+    let numbers = name.rsplit_once(".so.").map_or("", |(_, numbers)| numbers);
+    let numbers = numbers.split('.');
+    numbers.map_while(|number| number.parse().ok()).collect()
+}
+
+impl Loader {
+    /// The first of the libraries that exports what a loader does.
+    fn find(libraries: &[Library]) -> Result<Option<Self>, Error> {
+        for path in libraries.iter().filter_map(|library| library.path.as_ref()) {
+            let failed = |error| elf_error(path, error);
+            let Ok(image) = or_refused(input::open(path))? else {
+                continue;
+            };
+            let image = Image::read_loaded(image).map_err(failed)?;
+            let dynamic = Dynamic::read(&image).map_err(failed)?;
+            if dynamic.linkage(&image, LOADER_FUNCTION) != Some(Linkage::Exported) {
+                continue;
+            }
+            let is_ours = image.has_note(LOADER_NOTE).map_err(failed)?;
+            let loader = if is_ours { Self::Kpack } else { Self::Rocm };
+            return Ok(Some(loader(path.clone())));
+        }
+        Ok(None)
+    }
+}
+
+/// How the name of a loader begins, unless it was renamed.
+const LOADER: &str = "librocm_kpack";
+/// The type of the note of kpack's loader.
+const LOADER_NOTE: u32 = 2;
 /// How the names of the shim begin.
 const SHIM: &str = "libkpack_hip.so";
+/// The type of the note of a shim that is linked into a binary.
+const SHIM_NOTE: u32 = 1;
 
-/// The note of a shim that is linked into a binary.
-const SHIM_NOTE: &str = ".note.kpack_hip";
-
-/// Whether a library's file name begins like this.
-fn is_named(library: &Library, start: &str) -> bool {
-    let name = Path::new(&library.name).file_name();
-    name.is_some_and(|name| name.to_string_lossy().starts_with(start))
+/// The first library whose file name begins like this.
+fn named<'l>(libraries: &'l [Library], start: &str) -> Option<&'l Library> {
+    let is_named = |library: &&Library| {
+        let name = Path::new(&library.name).file_name();
+        name.is_some_and(|name| name.to_string_lossy().starts_with(start))
+    };
+    libraries.iter().find(is_named)
 }
 
 impl Binary {
     /// The binary, if it has device code.
-    fn of(linked: &Linked, gpus: &[TargetId], lookup: &Lookup) -> Result<Option<Self>, Error> {
+    fn of(
+        linked: &Linked,
+        machine: &Machine,
+        loader: Option<&Loader>,
+    ) -> Result<Option<Self>, Error> {
         let path = placed(&linked.loaded_as()).unwrap_or_else(|| linked.path.clone());
-        let (form, code, name, found_through) = match Form::of(linked, gpus, lookup) {
+        let (form, code, name, found_through) = match Form::of(linked, machine, loader) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
             Err(Error::Refused { path, reason }) if path == linked.path => {
@@ -230,31 +349,37 @@ impl Binary {
             form,
             code,
             found_through,
-            has_shim: linked.image.sections.iter().any(|s| s.name == SHIM_NOTE),
-            join_refuses: None,
+            has_shim: linked
+                .image
+                .has_note(SHIM_NOTE)
+                .map_err(|e| linked.error(e))?,
+            join: None,
         }))
     }
 
-    /// Whether the HIP runtime must read its marker.
-    pub(super) fn needs_support(&self) -> bool {
-        matches!(self.form, Form::Split | Form::EarlyMarker) && !self.has_shim
-    }
-
-    /// Why `kpack join` refuses a split binary for the GPUs that it has code for.
-    fn ask_join(&self) -> Result<Option<String>, Error> {
+    /// Plans a join for all GPUs of the machine, without writing.
+    fn plan_join(&self, machine: &Machine) -> Result<Option<Join>, Error> {
         match &self.form {
-            Form::Split => {}
-            Form::EarlyMarker => return Ok(Some("its marker names no kernels".to_owned())),
-            _ => return Ok(None),
+            Form::Split | Form::Joined => {}
+            Form::EarlyMarker => {
+                let why = "its marker names no kernels".to_owned();
+                return Ok(Some(Join::Refused(why)));
+            }
+            Form::Fat | Form::Damaged(_) => return Ok(None),
         }
-        let code = self.code.iter().filter(|(_, code)| *code == Code::Here);
-        let gpus: Vec<TargetId> = code.map(|(gpu, _)| gpu.clone()).collect();
+        let gpus = machine.to_join();
         if gpus.is_empty() {
             return Ok(None);
         }
-        let options = join::Options::new(&self.prefix, gpus, [&self.path]);
-        let refused = or_refused(join::check(&options))?.err();
-        Ok(refused.map(|(_, reason)| reason))
+        let options = join::Options::new(&self.prefix, gpus.iter().cloned(), [&self.path]);
+        let planned = or_refused(join::planned_targets(&options))?;
+        Ok(Some(match planned {
+            Ok(targets) => {
+                let has_code = |gpu: &TargetId| targets.iter().any(|target| gpu.may_run(target));
+                Join::Gives(gpus.into_iter().filter(has_code).collect())
+            }
+            Err((_, reason)) => Join::Refused(reason),
+        }))
     }
 }
 
@@ -263,10 +388,14 @@ impl Binary {
 type Found = (Form, Vec<(TargetId, Code)>, Option<String>, String);
 
 impl Form {
-    fn of(linked: &Linked, gpus: &[TargetId], lookup: &Lookup) -> Result<Option<Found>, Error> {
+    fn of(
+        linked: &Linked,
+        machine: &Machine,
+        loader: Option<&Loader>,
+    ) -> Result<Option<Found>, Error> {
         let fat = match &linked.code {
             DeviceCode::None(_) => return Ok(None),
-            DeviceCode::Split(_) => return split(linked, gpus, lookup).map(Some),
+            DeviceCode::Split(_) => return split(linked, machine, loader).map(Some),
             DeviceCode::Fat(fat) => fat,
         };
         let targets = linked.targets(fat)?;
@@ -274,7 +403,8 @@ impl Form {
             true => Code::Here,
             false => Code::Nowhere(targets.clone()),
         };
-        let code = gpus.iter().map(|gpu| (gpu.clone(), code(gpu))).collect();
+        let gpus = machine.gpus().iter();
+        let code = gpus.map(|gpu| (gpu.clone(), code(gpu))).collect();
         Ok(Some(match linked.kept_marker()? {
             Some(marker) => (Self::Joined, code, marker.kernel_name, String::new()),
             None => (Self::Fat, code, None, String::new()),
@@ -282,20 +412,31 @@ impl Form {
     }
 }
 
-fn split(linked: &Linked, gpus: &[TargetId], lookup: &Lookup) -> Result<Found, Error> {
+fn split(linked: &Linked, machine: &Machine, loader: Option<&Loader>) -> Result<Found, Error> {
     let groups = linked.markers()?;
     let loaded_as = linked.loaded_as();
     let mut kpacks = Vec::new();
-    let code = gpus.iter().cloned();
+    let code = machine.gpus().iter().cloned();
     let code = code.map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())));
     let mut code: Vec<(TargetId, Code)> = code.collect();
     for group in &groups {
         let Some(name) = &group.marker.kernel_name else {
             return Ok((Form::EarlyMarker, Vec::new(), None, String::new()));
         };
-        let resolver = Resolver::open(lookup, &loaded_as, &group.marker, name)?;
+        let open = |lookup| Resolver::open(lookup, &loaded_as, &group.marker, name);
+        let resolver = open(&machine.lookup)?;
+        let rocm = match loader {
+            Some(Loader::Rocm(loader)) => Some((loader, open(&machine.rocm_lookup)?)),
+            _ => None,
+        };
         for (gpu, known) in &mut code {
-            known.add(Code::of(group, &resolver, gpu)?);
+            let mut found = Code::of(group, &resolver, gpu)?;
+            if let (Code::Here, Some((loader, rocm))) = (&found, &rocm)
+                && let Some(rule) = missed(group, gpu, &resolver, rocm)
+            {
+                found = Code::missed(gpu, rule, loader);
+            }
+            known.add(found);
         }
         kpacks.push(resolver.kpacks);
     }
@@ -304,7 +445,43 @@ fn split(linked: &Linked, gpus: &[TargetId], lookup: &Lookup) -> Result<Found, E
     Ok((Form::Split, code, name, Kpacks::found_through(&kpacks)))
 }
 
+/// What leads kpack's loader to a code object that ROCm's does not find; `None` if it finds all of them.
+fn missed(group: &Marked, gpu: &TargetId, kpack: &Resolver, rocm: &Resolver) -> Option<Rule> {
+    let targets = kpack.kpacks.targets();
+    // One without features can be any variant.
+    let isas = targets.filter(|target| gpu.may_run(target));
+    let isas = isas.filter_map(|target| target.parse().ok());
+    isas.into_iter().find_map(|isa: TargetId| {
+        let targets = lookup::targets(&[isa]);
+        group.wrappers.iter().find_map(|wrapper| {
+            let index = wrapper.co_index;
+            let place = kpack.find_first(index, &targets)?;
+            match rocm.find_first(index, &targets) {
+                Some(_) => None,
+                None => kpack.rule(place),
+            }
+        })
+    })
+}
+
 impl Code {
+    /// ROCm's `loader` does not find the code for `gpu` that `rule` leads kpack's to.
+    fn missed(gpu: &TargetId, rule: Rule, loader: &Path) -> Self {
+        let (why, alternative) = match rule {
+            Rule::Link => (
+                "does not look beside symbolic links",
+                "install the files themselves instead of links (`uv pip install --link-mode copy`), or ",
+            ),
+            Rule::Path | Rule::PathPrefix => ("does not know `@GFXARCH@` in variables", ""),
+            Rule::Marker => ("stops at an archive that lacks a kernel", ""),
+        };
+        let loader = loader.display();
+        Self::Fault(
+            format!("ROCm's loader, {loader}, {why}: it misses code for {gpu} that kpack's finds"),
+            format!("{alternative}put kpack's loader (`librocm-kpack0`) in the place of {loader}"),
+        )
+    }
+
     fn of(group: &Marked, resolver: &Resolver, gpu: &TargetId) -> Result<Self, Error> {
         let promised = resolver.kpacks.targets().map(str::to_owned);
         let promised = promised.chain(group.marker.code_ids.keys().cloned());

@@ -7,12 +7,13 @@ mod dynamic_linker;
 mod facts;
 mod judge;
 
+use std::env;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::kfd::NODES;
 use rocm_kpack::lookup::Rules;
-use rocm_kpack::{Environment, agents_at};
+use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, visible};
 use serde::Serialize;
 
 use crate::Error;
@@ -41,11 +42,70 @@ impl Default for Options {
 
 /// The GPUs and the environment.
 struct Machine {
-    /// Each GPU once; `None` if nobody tells.
-    gpus: Option<Vec<TargetId>>,
+    /// All GPUs, in the order of the kernel, or those that the caller named; `None` if unknown.
+    all: Option<Vec<TargetId>>,
+    /// Those that a HIP runtime sees, each once.
+    seen: Vec<TargetId>,
+    /// The variables that hide the others.
+    hidden_by: Vec<&'static str>,
     /// Whether the caller named them.
     asked: bool,
     environment: Environment,
+    shim_mode: ShimMode,
+    /// As kpack's loader finds archives.
+    lookup: Lookup,
+    /// As ROCm's loader finds them.
+    rocm_lookup: Lookup,
+}
+
+impl Machine {
+    fn new(options: &Options) -> Self {
+        let get = |name: &str| env::var_os(name);
+        let environment = Environment::of_process();
+        let asked = !options.targets.is_empty();
+        let mut machine = Self {
+            all: Some(options.targets.clone()),
+            seen: distinct(&options.targets),
+            hidden_by: Vec::new(),
+            asked,
+            lookup: Lookup::new(Rules::KPACK, environment.clone()),
+            rocm_lookup: Lookup::new(Rules::ROCM, environment.clone()),
+            environment,
+            shim_mode: get("KPACK_HIP")
+                .and_then(|mode| ShimMode::read(&mode))
+                .unwrap_or(ShimMode::Auto),
+        };
+        if !asked {
+            let targets = |gpus: &[Gpu]| Vec::from_iter(gpus.iter().map(|gpu| gpu.target.clone()));
+            let gpus = gpus_at(&options.nodes, get);
+            let (seen, hidden_by) = visible(gpus.as_deref().unwrap_or_default(), get);
+            machine.all = gpus.as_deref().map(targets);
+            machine.seen = distinct(&targets(&seen));
+            machine.hidden_by = hidden_by;
+        }
+        machine
+    }
+
+    /// The GPUs that there must be code for.
+    fn gpus(&self) -> &[TargetId] {
+        &self.seen
+    }
+
+    /// The GPUs to join for. Variables count for one process, a joined file for all.
+    fn to_join(&self) -> Vec<TargetId> {
+        distinct(self.all.as_deref().unwrap_or_default())
+    }
+}
+
+/// Each target once.
+fn distinct(targets: &[TargetId]) -> Vec<TargetId> {
+    let mut distinct: Vec<TargetId> = Vec::new();
+    for target in targets {
+        if !distinct.contains(target) {
+            distinct.push(target.clone());
+        }
+    }
+    distinct
 }
 
 /// A finding, and what to do.
@@ -104,25 +164,10 @@ impl Report {
 /// [`Error::Io`] if a file cannot be read, [`Error::Refused`] if one of `paths` is neither a directory nor
 /// a linked file that kpack reads.
 pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
-    let asked = !options.targets.is_empty();
-    let mut gpus = match asked {
-        true => Some(options.targets.clone()),
-        false => agents_at(&options.nodes, |name| std::env::var_os(name)),
-    };
-    if let Some(gpus) = &mut gpus {
-        gpus.sort();
-        gpus.dedup();
-    }
-    let machine = Machine {
-        gpus,
-        asked,
-        environment: Environment::of_process(),
-    };
-    let lookup = Lookup::new(Rules::KPACK, machine.environment.clone());
+    let machine = Machine::new(options);
     let mut processes = Vec::new();
     for path in paths {
-        let gpus = machine.gpus.as_deref().unwrap_or_default();
-        processes.extend(Process::at(path, gpus, &lookup)?);
+        processes.extend(Process::at(path, &machine)?);
     }
     Ok(Report {
         findings: judge::judge(&machine, &processes),

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use kpack_format::dynamic_symbols::{Linkage, linkage};
 use object::LittleEndian as LE;
 use object::elf;
 
@@ -109,6 +110,16 @@ impl Dynamic {
             strings.push(rest[..size].to_vec());
         }
         Ok(strings)
+    }
+
+    /// What the file does with the function `name`.
+    pub(crate) fn linkage<S: ReadAt>(&self, image: &Image<S>, name: &str) -> Option<Linkage> {
+        let entries = self.entries.iter();
+        let entries = Vec::from_iter(entries.map(|(tag, value)| (tag.0 as u64, *value)));
+        linkage(&entries, 0, name, |address, size| {
+            let end = address.checked_add(size)?;
+            image.memory(address..end, "a table of symbols").ok()
+        })
     }
 
     /// The address range of a table, from its address and size entries.

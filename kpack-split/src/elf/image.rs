@@ -153,6 +153,20 @@ impl<S: ReadAt> Image<S> {
         }
     }
 
+    /// Whether it has the note of this type that belongs to kpack. Linkers may put it between others.
+    pub(crate) fn has_note(&self, kind: u32) -> Result<bool, ElfError> {
+        const OWNER: &[u8] = b"kpack\0\0\0";
+        let mut note = [6_u32, 0, kind].map(u32::to_le_bytes).concat();
+        note.extend(OWNER);
+        for segment in self.segments.iter().filter(|s| s.kind == elf::PT_NOTE) {
+            let notes = self.bytes(segment.offset, segment.filesz, "a segment of notes")?;
+            if notes.windows(note.len()).any(|window| window == note) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Whether it runs at its linked addresses, without relocation at run time.
     pub(crate) fn is_position_dependent(&self) -> bool {
         self.header.e_type.get(LE) == elf::ET_EXEC

@@ -137,6 +137,11 @@ impl Binary {
         })
     }
 
+    /// The targets that an earlier run put back, and that a join with `code` does not.
+    pub(super) fn dropped_by(&self, code: &Code) -> Vec<String> {
+        self.joined.difference(code.targets()).cloned().collect()
+    }
+
     /// Plans the joined binary.
     pub(super) fn plan(&self, code: &Code) -> Result<JoinPlan, Error> {
         let file = self.open()?;

@@ -7,7 +7,7 @@
 mod binary;
 mod code;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -31,14 +31,8 @@ pub struct Options {
     /// Join only binaries of this module. Default: of all modules
     #[arg(long, value_name = "NAME")]
     pub module: Option<String>,
-    /// GPU target to put back. Can be repeated. A target without features, such as gfx90a, stands for all
-    /// of its variants
-    #[arg(
-        long = "arch",
-        value_name = "TARGET",
-        value_delimiter = ',',
-        required = true
-    )]
+    /// GPU targets to put back. A target without features, such as gfx90a, stands for all of its variants
+    #[arg(skip)]
     pub architectures: Vec<TargetId>,
     /// Write the joined binary to this file instead of replacing FILE. Needs exactly one FILE
     #[arg(long, short, value_name = "OUT")]
@@ -108,9 +102,12 @@ pub fn join(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
     parallel::with_jobs(options.jobs, || join_all(options, progress))
 }
 
-/// Refuses what [`join`] would refuse before it changes anything.
-pub(crate) fn check(options: &Options) -> Result<(), Error> {
-    plan(options, &mut Report::default()).map(drop)
+/// The targets whose code [`join`] would put into the binaries. Refuses what it would refuse before it
+/// changes anything.
+pub(crate) fn planned_targets(options: &Options) -> Result<BTreeSet<String>, Error> {
+    let planned = plan(options, &mut Report::default())?;
+    let targets = planned.iter().flat_map(|(_, code, _)| code.targets());
+    Ok(targets.cloned().collect())
 }
 
 fn join_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
@@ -251,6 +248,14 @@ fn choose(
             let text = format!(
                 "has no device code for {lacking}, only for {}",
                 code.known()
+            );
+            report.warn(&binary.located.path, text);
+        }
+        let dropped = binary.dropped_by(&code);
+        if !dropped.is_empty() && !code.targets().is_empty() && options.output.is_none() {
+            let text = format!(
+                "loses its code for {0}; to keep it, add `--arch {0}`",
+                dropped.join(",")
             );
             report.warn(&binary.located.path, text);
         }

@@ -7,7 +7,7 @@ use kpack_format::CodeId;
 use kpack_format::archive::ArchiveError;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
-use rocm_kpack::lookup::{Answer, Listing, Rules};
+use rocm_kpack::lookup::{Answer, Listing, Rule, Rules};
 
 use super::archive;
 use crate::Error;
@@ -117,11 +117,15 @@ impl Resolver {
 
     /// Locates the code object of wrapper `index` for `target`, as the loader does.
     pub(crate) fn find(&self, index: u32, target: &str) -> Option<CodePlace> {
+        self.find_first(index, &[target.to_owned()])
+    }
+
+    /// Locates the code object of wrapper `index` for the first of `targets`, as the loader does.
+    pub(crate) fn find_first(&self, index: u32, targets: &[String]) -> Option<CodePlace> {
         let archives = self.archives.iter().enumerate();
-        let targets = [target.to_owned()];
         let kernels = [self.kernel(index)];
         let rules = &self.rules;
-        rules.first(&targets, archives, |archive, target| {
+        rules.first(targets, archives, |archive, target| {
             self.ask(archive, &kernels, target)
         })
     }
@@ -159,6 +163,13 @@ impl Resolver {
             _ => None,
         });
         places.collect()
+    }
+
+    /// What led to the archive of `place`.
+    pub(crate) fn rule(&self, place: CodePlace) -> Option<Rule> {
+        let mut files = self.kpacks.files.iter();
+        let file = files.find(|kpack| kpack.path == self.path(place));
+        file.map(|kpack| kpack.rule)
     }
 
     pub(crate) fn path(&self, place: CodePlace) -> &Path {

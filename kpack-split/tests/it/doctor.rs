@@ -20,16 +20,23 @@ use kpack_tests::tree::Tree;
 const HIP: &str = "rocm/libamdhip64.so.6";
 const LOADER: &str = "rocm/librocm_kpack.so.0";
 
-/// A library without code, linked with the `needed` ones, that finds others beside itself.
-fn stub(tree: &Tree, path: &str, needed: &[&str]) {
+/// A library of this C code, linked with the `needed` ones, that finds others beside itself.
+fn stub_of(tree: &Tree, path: &str, code: &str, needed: &[&str]) {
     let output = tree.path(path);
     fs::create_dir_all(output.parent().unwrap()).unwrap();
+    let source = output.with_extension("c");
+    fs::write(&source, code).unwrap();
     let name = output.file_name().unwrap().to_str().unwrap();
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-nostdlib", "-xc", "/dev/null", "-xnone"]);
+    cc.args(["-shared", "-fPIC", "-nostdlib"]).arg(source);
     cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
     cc.args(needed.iter().map(|path| tree.path(path)));
     run(cc.arg("-o").arg(output));
+}
+
+/// A library without code.
+fn stub(tree: &Tree, path: &str, needed: &[&str]) {
+    stub_of(tree, path, "", needed);
 }
 
 /// A HIP runtime that does not read markers.
@@ -39,8 +46,34 @@ fn old_runtime(tree: &Tree) {
 
 /// A HIP runtime that reads markers.
 fn new_runtime(tree: &Tree) {
-    stub(tree, LOADER, &[]);
-    stub(tree, HIP, &[LOADER]);
+    reading_runtime(tree, HIP, LOADER);
+}
+
+/// A HIP runtime that calls ROCm's loader.
+fn reading_runtime(tree: &Tree, path: &str, loader: &str) {
+    stub_of(
+        tree,
+        loader,
+        "int kpack_load_code_object(void) { return 1; }",
+        &[],
+    );
+    let code = "int kpack_load_code_object(void);\n\
+                int (*loads)(void) = kpack_load_code_object;";
+    stub_of(tree, path, code, &[loader]);
+}
+
+/// kpack's loader, by its note.
+fn kpack_loader(tree: &Tree, path: &str) {
+    let note = note(".note.kpack_loader", 2);
+    let code = format!("int kpack_load_code_object(void) {{ return 1; }}\n__asm__({note:?});");
+    stub_of(tree, path, &code, &[]);
+}
+
+/// A note as kpack's libraries have it.
+fn note(section: &str, kind: u32) -> String {
+    format!(
+        ".section {section},\"a\",@note\n.long 6, 0, {kind}\n.asciz \"kpack\"\n.zero 2\n.previous\n"
+    )
 }
 
 /// A library with code for these targets, which is linked with the HIP runtime.
@@ -454,8 +487,7 @@ fn a_linked_shim_serves_every_runtime() {
     let tree = Tree::new();
     old_runtime(&tree);
     // What kpack-hip/link has, too.
-    let note = ".section .note.kpack_hip,\"a\",@note\n.long 6, 0, 1\n.asciz \"kpack\"\n.zero 2\n";
-    fs::write(tree.path("note.s"), note).unwrap();
+    fs::write(tree.path("note.s"), note(".note.kpack_hip", 1)).unwrap();
     let library = library(&tree, &["gfx942"]).flag(tree.path("note.s"));
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(
@@ -685,6 +717,436 @@ fn other_files_and_options() {
     ];
     let texts = calls.map(|arguments| said(&tree, arguments));
     assert_snapshot!(texts.join("\n"));
+}
+
+/// The findings for a file on a machine with these GPUs.
+fn on_machine(tree: &Tree, path: &str, gpus: &[&str]) -> Vec<Finding> {
+    write_nodes(tree, gpus);
+    let options = Options {
+        nodes: tree.path("nodes"),
+        ..Options::default()
+    };
+    examine(&[tree.path(path)], &options).unwrap().findings
+}
+
+/// KFD's list of these GPUs, in `nodes`.
+fn write_nodes(tree: &Tree, gpus: &[&str]) {
+    let _ = fs::remove_dir_all(tree.path("nodes"));
+    fs::create_dir(tree.path("nodes")).unwrap();
+    for (number, gpu) in gpus.iter().enumerate() {
+        let version = match *gpu {
+            "gfx942" => 90402,
+            "gfx1030" => 100_300,
+            "gfx1036" => 100_306,
+            other => panic!("{other}"),
+        };
+        let node = tree.path(&format!("nodes/{number}"));
+        fs::create_dir_all(&node).unwrap();
+        let properties = format!("simd_count 4\ngfx_target_version {version}\n");
+        fs::write(node.join("properties"), properties).unwrap();
+    }
+}
+
+/// What `kpack` prints on a machine with these GPUs, with these variables, and its exit code; `None` if no
+/// machine can be pretended here.
+fn prints_on(
+    tree: &Tree,
+    gpus: &[&str],
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+) -> Option<(String, i32)> {
+    write_nodes(tree, gpus);
+    let sh = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-ec",
+            script,
+            "sh",
+        ]);
+        command.current_dir(tree.root());
+        command
+    };
+    let mount = "mount -t tmpfs none /sys/class; mkdir -p /sys/class/kfd/kfd/topology; \
+                 cp -r nodes /sys/class/kfd/kfd/topology/nodes";
+    if !sh(mount)
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        require::skip("`unshare --user --mount` does not work here");
+        return None;
+    }
+    let mut command = sh(&format!("{mount}; exec \"$@\""));
+    let command = command.arg(env!("CARGO_BIN_EXE_kpack")).args(arguments);
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let said = text(output.stdout) + &text(output.stderr);
+    let said = said.replace(tree.root().to_str().unwrap(), "/tree");
+    Some((said, output.status.code().unwrap()))
+}
+
+/// The command in an advice.
+fn run_advice(advice: &str) {
+    let (_, command) = advice.split_once("run `").unwrap();
+    let (command, _) = command.split_once('`').unwrap();
+    let command = command.replacen("kpack", env!("CARGO_BIN_EXE_kpack"), 1);
+    run(Command::new("sh").arg("-c").arg(command));
+}
+
+#[test]
+fn join_is_advised_for_all_gpus_of_the_machine() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let gpus = ["gfx1030", "gfx942"];
+    let one = Join::new(
+        tree.path("prefix"),
+        ["gfx1030".parse().unwrap()],
+        ["lib/libvec.so"],
+    );
+    join(&one, &()).unwrap();
+    let found = on_machine(&tree, "prefix", &gpus);
+    assert_eq!(
+        troubles(&found, &tree),
+        [
+            "Note /tree/prefix/lib/libvec.so: joined, without code for gfx942: only for gfx1030; run \
+             `kpack join --prefix /tree/prefix --arch gfx1030 --arch gfx942 lib/libvec.so`"
+        ]
+    );
+    let advice = found.iter().find_map(|finding| finding.advice.as_ref());
+    run_advice(advice.unwrap());
+    let found = on_machine(&tree, "prefix", &gpus);
+    assert_eq!(troubles(&found, &tree), [""; 0]);
+}
+
+#[test]
+fn join_is_advised_only_if_it_would_help() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
+    // Nobody can tell which GPU it is.
+    let found = on(&[]).join("\n");
+    assert!(found.contains("name the GPU with --arch"), "{found}");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    // Nothing was built for it.
+    let found = on(&["gfx1036"]).join("\n");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    assert!(
+        found.contains("install code for gfx1036 first; `kpack join` refuses: it has no device code for gfx1036"),
+        "{found}"
+    );
+    // Its archive is not installed.
+    fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack")).unwrap();
+    let found = on(&["gfx942"]).join("\n");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    assert!(found.contains("run `apt install vec-gfx942`"), "{found}");
+    // A joined binary is not helped either.
+    let found = on(&["gfx1030"]).pop().unwrap();
+    run_advice(&found.replace("/tree", tree.root().to_str().unwrap()));
+    let found = on(&["gfx1030", "gfx942"]).join("\n");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    assert!(
+        found.contains(
+            "install code for gfx942; `kpack join` refuses: the archive for gfx942 is missing"
+        ),
+        "{found}"
+    );
+    // Nor where no archive ever had code.
+    let found = on(&["gfx1030", "gfx1036"]).join("\n");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    assert!(
+        found.contains("install a build with code for gfx1036"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_join_says_which_code_it_drops() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let warnings = |gpus: &[&str]| {
+        let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap());
+        let options = Join::new(tree.path("prefix"), gpus, ["lib/libvec.so"]);
+        let report = join(&options, &()).unwrap();
+        Vec::from_iter(report.notices.into_iter().map(|notice| notice.text))
+    };
+    assert_eq!(warnings(&["gfx942", "gfx1030"]), [""; 0]);
+    let dropped = warnings(&["gfx1030"]);
+    assert_eq!(
+        dropped,
+        ["loses its code for gfx942; to keep it, add `--arch gfx942`"]
+    );
+    assert_eq!(warnings(&["gfx1030"]), [""; 0]);
+}
+
+#[test]
+fn a_join_for_the_gpus_of_the_machine() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let join = ["join", "--prefix", "prefix", "--arch", "native"];
+    let hidden = [("HIP_VISIBLE_DEVICES", "0"), ("ROCR_VISIBLE_DEVICES", "1")];
+    let gpus = ["gfx942", "gfx1030", "gfx942"];
+    let Some((said, exit)) = prints_on(&tree, &gpus, &hidden, &join) else {
+        return;
+    };
+    assert_eq!(exit, 0, "{said}");
+    let found = on_machine(&tree, "prefix", &gpus);
+    assert_eq!(troubles(&found, &tree), [""; 0]);
+    let (said, exit) = prints_on(&tree, &[], &[], &join).unwrap();
+    assert_eq!(exit, 2, "{said}");
+    assert!(said.contains("--arch native: "), "{said}");
+}
+
+#[test]
+fn variables_that_hide_gpus() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    let library = library(&tree, &["gfx942"]);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    let gpus = ["gfx1030", "gfx942"];
+    let doctor = |variable| {
+        let (said, exit) = prints_on(&tree, &gpus, &[variable], &["doctor", "prefix"])?;
+        Some((said.lines().next().unwrap().to_owned(), exit))
+    };
+    let Some(found) = doctor(("HIP_VISIBLE_DEVICES", "1")) else {
+        return;
+    };
+    let machine = "this machine has gfx1030, gfx942";
+    let sees = |gpu, variable| format!("note  {machine}; programs see only {gpu}: {variable}");
+    assert_eq!(found, (sees("gfx942", "HIP_VISIBLE_DEVICES"), 0));
+    let found = doctor(("ROCR_VISIBLE_DEVICES", "0")).unwrap();
+    assert_eq!(found, (sees("gfx1030", "ROCR_VISIBLE_DEVICES"), 1));
+    let found = doctor(("ROCR_VISIBLE_DEVICES", "")).unwrap();
+    let hidden = format!("FAULT {machine}, but programs see no GPU: ROCR_VISIBLE_DEVICES");
+    assert_eq!(found, (hidden, 1));
+}
+
+#[test]
+fn with_rocm_5_one_gpu_without_code_disables_all() {
+    let tree = Tree::new();
+    let hip = "rocm/libamdhip64.so.5";
+    stub(&tree, hip, &[]);
+    let code = |target: &str| {
+        let payload = vec![1; 40 << 10];
+        (target.to_owned(), code_object(target, &payload).unwrap())
+    };
+    let library = FatLibrary::new().wrapper(Storage::Plain, ["gfx1030", "gfx942"].map(code));
+    let library = linked_with(library, &tree, hip);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let one = Join::new(
+        tree.path("prefix"),
+        ["gfx1030".parse().unwrap()],
+        ["lib/libvec.so"],
+    );
+    join(&one, &()).unwrap();
+    let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
+    let found = on(&["gfx942", "gfx1030"]).join("\n");
+    assert!(found.starts_with("Fault "), "{found}");
+    for part in [
+        "without code for gfx942: only for gfx1030; with this HIP runtime (ROCm 5), no GPU can use it then",
+        "run `kpack join --prefix /tree/prefix --arch gfx942 --arch gfx1030 lib/libvec.so`; or hide gfx942 \
+         with ROCR_VISIBLE_DEVICES=1",
+    ] {
+        assert!(found.contains(part), "{found}");
+    }
+    let found = on(&["gfx1030", "gfx1036"]).join("\n");
+    assert!(
+        found.contains(
+            "install a build with code for gfx1036; or hide gfx1036 with ROCR_VISIBLE_DEVICES=0"
+        ),
+        "{found}"
+    );
+    assert_eq!(on(&["gfx1030"]), [""; 0]);
+}
+
+#[test]
+fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
+    for (name, outcome, asks) in [
+        (
+            "libamdhip64.so.7.14.60850",
+            "Fault",
+            "this HIP runtime asks for code once",
+        ),
+        (
+            "libamdhip64.so.7",
+            "Note",
+            "HIP runtimes up to ROCm 7.14 ask for code once",
+        ),
+    ] {
+        let tree = Tree::new();
+        let hip = format!("rocm/{name}");
+        reading_runtime(&tree, &hip, LOADER);
+        let code = |target: &str| (target.to_owned(), code_object(target, &[1; 9000]).unwrap());
+        let library = FatLibrary::new().wrapper(Storage::Plain, ["gfx1030", "gfx942"].map(code));
+        let library = linked_with(library, &tree, &hip);
+        library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+        install(
+            &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+            &(),
+        )
+        .unwrap();
+        let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
+        let found = on(&["gfx942", "gfx1030"]).join("\n");
+        assert!(found.starts_with(outcome), "{found}");
+        for part in [
+            asks,
+            "/tree/prefix/lib/libvec.so gets code for gfx942 alone, and fails on gfx1030 (hipErrorNoBinaryForGpu)",
+            "run `kpack join --prefix /tree/prefix --arch gfx942 --arch gfx1030 lib/libvec.so`; or set \
+             LD_PRELOAD to libkpack_hip.so, the shim, and KPACK_HIP to force",
+        ] {
+            assert!(found.contains(part), "{found}");
+        }
+        assert_eq!(on(&["gfx942", "gfx942"]), [""; 0]);
+        stub(&tree, "kpack/libkpack_hip.so", &[]);
+        let shim = tree.path("kpack/libkpack_hip.so");
+        let variables = [
+            ("LD_PRELOAD", shim.to_str().unwrap()),
+            ("KPACK_HIP", "force"),
+        ];
+        let doctor = ["doctor", "prefix", "--quiet"];
+        if let Some(found) = prints_on(&tree, &["gfx942", "gfx1030"], &variables, &doctor) {
+            assert_eq!(found, (String::new(), 0));
+        }
+    }
+}
+
+#[test]
+fn a_shim_that_is_switched_off() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    stub(&tree, "kpack/libkpack_hip.so", &[]);
+    split(&tree);
+    let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
+    doctor.env("LD_PRELOAD", tree.path("kpack/libkpack_hip.so"));
+    let output = doctor.env("KPACK_HIP", "off").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in [
+        "KPACK_HIP=off stops the shim",
+        "what to do: unset KPACK_HIP",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn whose_loader_a_runtime_calls_and_under_which_name() {
+    let tree = Tree::new();
+    // As a tool for wheels renames them.
+    let loader = "wheel.libs/librocm_kpack-7e7d63d3.so.0.1.0";
+    let hip = "wheel.libs/libamdhip64-3c8cbb0f.so.7.14.60850";
+    reading_runtime(&tree, hip, loader);
+    let payload = code_object("gfx942", &[1; 9000]).unwrap();
+    let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx942", payload)]);
+    let library = linked_with(library, &tree, hip);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let reads = || {
+        let findings = findings(&tree, "prefix", "gfx942");
+        assert_eq!(troubles(&findings, &tree), [""; 0]);
+        let text = &findings[1].text;
+        text.replace(tree.root().to_str().unwrap(), "/tree")
+    };
+    let library = "loaded by /tree/prefix/lib/libvec.so";
+    let path = format!("/tree/{loader}; {library}");
+    assert_eq!(
+        reads(),
+        format!("this HIP runtime reads markers, with ROCm's loader, {path}")
+    );
+    kpack_loader(&tree, loader);
+    assert_eq!(
+        reads(),
+        format!("this HIP runtime reads markers, with kpack's loader, {path}")
+    );
+    // A name alone says nothing.
+    stub(&tree, hip, &[loader]);
+    let found = troubles(&findings(&tree, "prefix", "gfx942"), &tree);
+    assert!(found[0].contains("does not read markers"), "{found:?}");
+}
+
+/// The troubles with a library where ROCm's loader finds less than kpack's, and those with kpack's.
+fn with_both_loaders(tree: &Tree, path: &str, gpu: &str) -> [Vec<String>; 2] {
+    let rocm = troubles(&findings(tree, path, gpu), tree);
+    kpack_loader(tree, LOADER);
+    [rocm, troubles(&findings(tree, path, gpu), tree)]
+}
+
+#[test]
+fn rocms_loader_does_not_look_beside_links() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    for name in ["lib/libvec.so", "lib/.kpack/vec_lib_gfx942.kpack"] {
+        let (link, file) = (
+            tree.path("linked").join(name),
+            tree.path("store").join(name),
+        );
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::rename(tree.path("prefix").join(name), &file).unwrap();
+        std::os::unix::fs::symlink(file, link).unwrap();
+    }
+    // Each archive is somewhere else in the store.
+    fs::rename(
+        tree.path("store/lib/libvec.so"),
+        tree.path("store/libvec.so"),
+    )
+    .unwrap();
+    fs::remove_file(tree.path("linked/lib/libvec.so")).unwrap();
+    let link = tree.path("linked/lib/libvec.so");
+    std::os::unix::fs::symlink(tree.path("store/libvec.so"), link).unwrap();
+    let [rocm, kpack] = with_both_loaders(&tree, "linked", "gfx942");
+    assert_eq!(
+        rocm,
+        [
+            "Fault /tree/linked/lib/libvec.so: split, but ROCm's loader, /tree/rocm/librocm_kpack.so.0, does \
+             not look beside symbolic links: it misses code for gfx942 that kpack's finds; install the \
+             files themselves instead of links (`uv pip install --link-mode copy`), or put kpack's loader \
+             (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0"
+        ]
+    );
+    assert_eq!(kpack, [""; 0]);
+}
+
+#[test]
+fn rocms_loader_stops_at_an_archive_without_the_kernel() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    let code = |target: &str| (target.to_owned(), code_object(target, &[1; 9000]).unwrap());
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, ["gfx90a:xnack-", "gfx90a"].map(code))
+        .wrapper(Storage::Plain, ["gfx90a"].map(code));
+    let library = linked_with(library, &tree, HIP);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let [rocm, kpack] = with_both_loaders(&tree, "prefix", "gfx90a");
+    assert_eq!(rocm.len(), 1, "{rocm:?}");
+    for part in [
+        "stops at an archive that lacks a kernel: it misses code for gfx90a that kpack's finds",
+        "put kpack's loader (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0",
+    ] {
+        assert!(rocm[0].contains(part), "{rocm:?}");
+    }
+    assert_eq!(kpack, [""; 0]);
 }
 
 #[test]
