@@ -21,6 +21,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! [`lookup`] tells where that is, without opening an archive; kpack's tools ask it, too.
+//!
 //! The ROCm runtime does so through the C interface, `rocm_kpack/kpack.h`; see [`ffi`].
 //!
 //! Archives are read by position: opening one reads only its table of contents, and a file that shrinks

@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use kpack_format::names::KernelName;
 
 use crate::archive::Memory;
 use crate::ffi::buffer::Borrowed;
-use crate::lookup::{self, Answer, Candidate, Listing, Location, Place, Rules};
+use crate::lookup::{self, Answer, Candidate, Listing, Location, Place, Rule, Rules};
 use crate::scratch::Scratch;
 use crate::{Archive, Attempt, Cache, Error, ErrorCode, Marker, Outcome, Report, TargetId};
 
@@ -34,6 +34,7 @@ pub struct Request<'a> {
 #[derive(Debug, Clone)]
 pub struct CodeObject {
     archive: Arc<Archive>,
+    rule: Rule,
     kernel: String,
     target: String,
 }
@@ -42,6 +43,11 @@ impl CodeObject {
     /// The target that it was compiled for.
     pub fn target(&self) -> &str {
         &self.target
+    }
+
+    /// What led to its archive.
+    pub fn rule(&self) -> Rule {
+        self.rule
     }
 
     /// Its size, decompressed, in bytes.
@@ -172,8 +178,8 @@ struct Search<'a> {
     tried: Vec<Tried>,
 }
 
-/// A path, and the archive there.
-type Tried = (PathBuf, Result<Arc<Archive>, Error>);
+/// Where an archive may be, and the archive there.
+type Tried = (Candidate, Result<Arc<Archive>, Error>);
 
 impl<'a> Search<'a> {
     /// Opens the archives for `targets` that the search paths lead to.
@@ -185,14 +191,14 @@ impl<'a> Search<'a> {
     ) -> Self {
         let mut tried: Vec<Tried> = Vec::new();
         let locations = locations(cache, request, place);
-        for Candidate { path, .. } in lookup::candidates(&locations, &targets) {
-            let opened = cache.archive(&path);
+        for candidate in lookup::candidates(&locations, &targets) {
+            let opened = cache.archive(&candidate.path);
             let known = |archive: &Arc<Archive>| {
                 let mut others = tried.iter().filter_map(|(_, other)| other.as_ref().ok());
                 others.any(|other| Arc::ptr_eq(other, archive))
             };
             if !opened.as_ref().is_ok_and(known) {
-                tried.push((path, opened));
+                tried.push((candidate, opened));
             }
         }
         Self {
@@ -204,9 +210,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn opened(&self) -> impl Iterator<Item = (&PathBuf, &Arc<Archive>)> + Clone {
+    fn opened(&self) -> impl Iterator<Item = (&Candidate, &Arc<Archive>)> + Clone {
         let tried = self.tried.iter();
-        tried.filter_map(|(path, opened)| Some((path, opened.as_ref().ok()?)))
+        tried.filter_map(|(candidate, opened)| Some((candidate, opened.as_ref().ok()?)))
     }
 
     fn has_a_target(&self, archive: &Archive) -> bool {
@@ -216,8 +222,9 @@ impl<'a> Search<'a> {
     /// The first code object for the best of `targets`. Archives of another build of the binary go to
     /// `other_builds`.
     fn find(&self, targets: &[String], other_builds: &mut Vec<Arc<Archive>>) -> Option<CodeObject> {
-        RULES.first(targets, self.opened(), |(path, archive), target| {
-            let answer = self.ask(archive, target);
+        RULES.first(targets, self.opened(), |(candidate, archive), target| {
+            let rule = candidate.rule;
+            let answer = self.ask(archive, rule, target);
             match answer {
                 Answer::Found(_) | Answer::NoTarget => return answer,
                 Answer::OtherBuild => other_builds.push(Arc::clone(archive)),
@@ -225,8 +232,8 @@ impl<'a> Search<'a> {
             }
             // Since the archive was opened, an upgrade may have put there what the marker expects.
             if self.request.marker.code_ids.contains_key(target)
-                && let Some(now) = self.cache.replacement(path, archive)
-                && let found @ Answer::Found(_) = self.ask(&now, target)
+                && let Some(now) = self.cache.replacement(&candidate.path, archive)
+                && let found @ Answer::Found(_) = self.ask(&now, rule, target)
             {
                 return found;
             }
@@ -234,11 +241,12 @@ impl<'a> Search<'a> {
         })
     }
 
-    fn ask(&self, archive: &Arc<Archive>, target: &str) -> Answer<CodeObject> {
+    fn ask(&self, archive: &Arc<Archive>, rule: Rule, target: &str) -> Answer<CodeObject> {
         let marker = self.request.marker;
         let answer = RULES.ask(&**archive, marker, &self.kernels, target);
         answer.map(|kernel| CodeObject {
             archive: Arc::clone(archive),
+            rule,
             kernel: kernel.to_owned(),
             target: target.to_owned(),
         })
@@ -251,7 +259,7 @@ impl<'a> Search<'a> {
             let outcome = Outcome::OtherBuild(binary_of(&self.kernels));
             let _ = write!(text, "\n  skipped {}: {outcome}", escaped(archive.path()));
         }
-        for (path, opened) in &self.tried {
+        for (Candidate { path, .. }, opened) in &self.tried {
             if let Err(error) = opened
                 && !matches!(error, Error::NotFound { .. })
             {
@@ -279,8 +287,8 @@ impl<'a> Search<'a> {
         };
         let is_other =
             |archive: &Arc<Archive>| other_builds.iter().any(|o| Arc::ptr_eq(o, archive));
-        let attempt = |(path, opened): &Tried| Attempt {
-            path: path.clone(),
+        let attempt = |(candidate, opened): &Tried| Attempt {
+            path: candidate.path.clone(),
             outcome: match opened {
                 Err(error) => outcome(error),
                 Ok(archive) if is_other(archive) => Outcome::OtherBuild(binary_of(&self.kernels)),
@@ -317,11 +325,16 @@ fn binary_of(kernels: &[String]) -> String {
 fn outcome_of<M>(found: &CodeObject, loaded: &Result<M, Error>) -> String {
     let CodeObject {
         archive,
+        rule,
         kernel,
         target,
     } = found;
+    let through = match rule {
+        Rule::Marker => String::new(),
+        rule => format!(", found through {rule}"),
+    };
     let found = format!(
-        "`{}` for {target} in {}",
+        "`{}` for {target} in {}{through}",
         kernel.escape_debug(),
         escaped(archive.path())
     );

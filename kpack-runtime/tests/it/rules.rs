@@ -10,7 +10,7 @@ use kpack_format::code_id;
 use kpack_format::digest::sha256;
 use kpack_tests::tree::Tree;
 use rocm_kpack::lookup::{self, Environment, Place, Rule, Rules};
-use rocm_kpack::{Archive, Marker};
+use rocm_kpack::{Archive, Cache, Marker, Request};
 
 const KERNEL: &str = "lib/libvec.so#0";
 
@@ -74,6 +74,33 @@ fn archives_beside_a_link_to_the_binary() {
     );
     let real = found("real", Rule::Marker);
     assert_eq!(find(&tree, &marker(), &none), [real.clone(), real]);
+}
+
+#[test]
+fn the_loader_says_what_led_to_an_archive() {
+    let tree = Tree::new();
+    fs::create_dir_all(tree.path("cache/lib")).unwrap();
+    fs::create_dir(tree.path("lib")).unwrap();
+    fs::write(tree.path("cache/lib/libvec.so"), "").unwrap();
+    symlink("../cache/lib/libvec.so", tree.path("lib/libvec.so")).unwrap();
+    kpack(&tree, "lib/.kpack/vec_lib_gfx942.kpack", KERNEL, "link");
+    kpack(&tree, "mine.kpack", KERNEL, "mine");
+    let rule = |variable: &'static str| {
+        let environment = Environment::read(|name| {
+            (name == variable).then(|| tree.path("mine.kpack").into_os_string())
+        });
+        let found = Cache::new(environment).code_objects(&Request {
+            marker: &marker(),
+            binary: &tree.path("lib/libvec.so"),
+            co_index: 0,
+            isas: &[],
+        });
+        let rules = found.unwrap().into_iter().map(|code| code.rule());
+        Vec::from_iter(rules)
+    };
+    assert_eq!(rule("NONE"), [Rule::Link]);
+    assert_eq!(rule("ROCM_KPACK_PATH"), [Rule::Path]);
+    assert_eq!(rule("ROCM_KPACK_PATH_PREFIX"), [Rule::PathPrefix]);
 }
 
 #[test]

@@ -329,6 +329,24 @@ fn a_variable_makes_no_broken_prefix_pass() {
 }
 
 #[test]
+fn variables_may_list_files_in_any_order() {
+    let tree = moved_away();
+    let files = ["gfx942", "gfx1030"].map(|target| {
+        let archive = tree.path("mine").join(format!("vec_lib_{target}.kpack"));
+        let renamed = tree.path("mine").join(target);
+        fs::rename(archive, &renamed).unwrap();
+        renamed.to_str().unwrap().to_owned()
+    });
+    for target in TARGETS {
+        let mut doctor = command(&tree, &["doctor", "prefix", "--arch", target]);
+        doctor.env("ROCM_KPACK_PATH", files.join(":"));
+        let text = text_of(&doctor.output().unwrap()).unwrap();
+        let found = format!("split, with code for {target}, found through ROCM_KPACK_PATH\n");
+        assert!(text.contains(&found), "{text}");
+    }
+}
+
+#[test]
 fn the_doctor_obeys_variables_and_names_the_one_that_decided() {
     let tree = moved_away();
     let doctor = ["doctor", "prefix", "--arch", "gfx942"];
