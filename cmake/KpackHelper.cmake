@@ -29,7 +29,7 @@ function(_kpack_find_helper package_dir version helper problem)
       set(found "${debug}")
     else()
       set(${problem}
-        "The helper has not been built: run \"cargo build --release -p kpack-split\" in ${above}, or ${remedy}."
+        "The helper has not been built: run \"cargo build --release -p kpack-cli\" in ${above}, or ${remedy}."
         PARENT_SCOPE)
       return()
     endif()

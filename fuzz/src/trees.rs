@@ -7,10 +7,12 @@ use std::fs;
 use std::io::{Cursor, ErrorKind, Write};
 use std::path::{Component, Path, PathBuf};
 
-use kpack_split::artifact::packaging::Configuration;
-use kpack_split::artifact::recombine::{self, plan};
-use kpack_split::artifact::split::{self, Unknown};
-use kpack_split::{Error, verify, wheel};
+use kpack_artifact::packaging::Configuration;
+use kpack_artifact::recombine::{self, plan};
+use kpack_artifact::split::{self, Unknown};
+use kpack_artifact::verify;
+use kpack_split::Error;
+use kpack_wheel as wheel;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 

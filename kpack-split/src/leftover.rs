@@ -7,11 +7,11 @@ use crate::Error;
 use crate::input;
 
 /// The message for a leftover.
-pub(crate) const TEXT: &str = "leftover of an interrupted run; run the command again to replace it";
+pub const TEXT: &str = "leftover of an interrupted run; run the command again to replace it";
 
 /// Whether kpack uses this name for unfinished output (`.NAME.tmp`) or for something it is
 /// replacing (`.NAME.old`).
-pub(crate) fn is_leftover(name: &OsStr) -> bool {
+pub fn is_leftover(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let inside = name.strip_prefix('.').unwrap_or_default();
     let ending = inside.strip_suffix(".tmp").or(inside.strip_suffix(".old"));
@@ -19,14 +19,14 @@ pub(crate) fn is_leftover(name: &OsStr) -> bool {
 }
 
 /// The directories in `directory`, sorted.
-pub(crate) fn directories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+pub fn directories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut found = input::list(directory)?;
     found.retain(|path| path.is_dir());
     Ok(found)
 }
 
 /// The leftovers among these directories.
-pub(crate) fn leftovers(directories: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
+pub fn leftovers(directories: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
     let directories = directories.iter();
     directories.filter(|path| is_leftover(path.file_name().unwrap_or_default()))
 }

@@ -1,33 +1,22 @@
-//! Takes the GPU code out of linked ROCm/HIP binaries and trees at install time.
+//! Takes the GPU code out of linked ROCm/HIP binaries at install time, and puts it back.
 //!
-//! [`install`] splits the binaries of an install prefix, [`inspect`] describes a file, and
-//! [`verify`] checks binaries, archives and manifests. [`artifact`] serves packagers: it splits
-//! directory trees and merges the results of several build machines. [`sizes`] reports where the
-//! bytes are. [`join`] puts device code back. [`stage`] makes a release of Rust programs from Cargo's
-//! messages about a build. [`elf`] reads, plans and rewrites one linked binary. The command `kpack` is in
-//! [`cli`].
+//! [`install`] splits the binaries of an install prefix, and [`join`] puts device code back. [`elf`] reads,
+//! plans and rewrites one linked binary.
 //!
-//! `kpack-build`, which this crate builds on, splits objects before they are linked.
+//! `kpack-build` splits objects before they are linked; `kpack-artifact` splits and verifies trees;
+//! `kpack-wheel` splits Python wheels; `kpack-cli` has the command `kpack`.
 
 #![forbid(unsafe_code)]
 
-pub mod artifact;
-pub mod cli;
-pub mod doctor;
 pub mod elf;
-mod input;
-pub mod inspect;
+pub mod input;
 pub mod install;
 pub mod join;
-mod leftover;
-mod lossy;
-mod report_json;
-pub mod sizes;
-mod split;
-pub mod stage;
-pub mod verify;
-pub mod wheel;
-mod words;
+pub mod leftover;
+pub mod lossy;
+pub mod report_json;
+pub mod split;
+pub mod words;
 
-pub use kpack_build::{Error, Storage, object_file, report};
+pub use kpack_core::{Error, Storage, report};
 use kpack_core::{parallel, publish};

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Report};
 
 /// What `--json` prints as an object.
-pub(crate) trait Json {
+pub trait Json {
+    /// The value.
     fn json(&self) -> Value;
 }
 
@@ -16,7 +17,7 @@ fn all<T: Json>(list: &[T]) -> Vec<Value> {
 }
 
 /// For fields of types that derive `Serialize`.
-pub(crate) fn list<T: Json, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+pub fn list<T: Json, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
     all(list).serialize(serializer)
 }
 

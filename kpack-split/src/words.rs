@@ -3,13 +3,13 @@
 use std::fmt::Display;
 
 /// Lists items: `a, b, c`.
-pub(crate) fn list(items: impl IntoIterator<Item: Display>) -> String {
+pub fn list(items: impl IntoIterator<Item: Display>) -> String {
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     items.join(", ")
 }
 
 /// Lists the first `most` items: `a, b and 3 more`.
-pub(crate) fn list_some(
+pub fn list_some(
     items: impl IntoIterator<Item: Display, IntoIter: ExactSizeIterator>,
     most: usize,
 ) -> String {
@@ -23,7 +23,7 @@ pub(crate) fn list_some(
 }
 
 /// `1 kernel`, `2 kernels`.
-pub(crate) fn counted(number: usize, noun: &str) -> String {
+pub fn counted(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
         number => format!("{number} {noun}s"),

@@ -11,12 +11,14 @@ use xshell::cmd;
 use crate::{process, repository};
 
 /// The packages, and the names of their libraries.
-const CRATES: [(&str, &str); 5] = [
+const CRATES: [(&str, &str); 7] = [
     ("kpack-format", "kpack_format"),
     ("kpack-core", "kpack_core"),
     ("kpack-build", "kpack_build"),
     ("kpack-runtime", "rocm_kpack"),
     ("kpack-split", "kpack_split"),
+    ("kpack-artifact", "kpack_artifact"),
+    ("kpack-wheel", "kpack_wheel"),
 ];
 
 /// The release of Rust whose listings these are. Another one may write JSON that `public-api` cannot read.

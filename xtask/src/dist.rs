@@ -137,7 +137,7 @@ pub(crate) fn fill_with(
     match part {
         Part::Helper => {
             install_helper(prefix, &documents, built)?;
-            licences::install(&documents, &["kpack-split", "kpack-hip"])
+            licences::install(&documents, &["kpack-cli", "kpack-hip"])
         }
         Part::Loader => {
             let library = prefix.join(libdir);

@@ -87,7 +87,7 @@ pub(crate) fn build_helper() -> Result<PathBuf> {
     let flags = release_flags()?;
     cmd!(
         process::shell(),
-        "cargo build {flags...} --package kpack-split --bin kpack"
+        "cargo build {flags...} --package kpack-cli --bin kpack"
     )
     .run()?;
     Ok(target_directory().join("release/kpack"))

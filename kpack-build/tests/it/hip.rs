@@ -171,7 +171,7 @@ fn a_shared_library() {
     );
     let paths = vec![library.path().to_owned()];
     let report =
-        kpack_split::verify::verify(&paths, &Default::default(), &mut |_, _, _| {}).unwrap();
+        kpack_artifact::verify::verify(&paths, &Default::default(), &mut |_, _, _| {}).unwrap();
     assert!(report.holds(), "{report:#?}");
 }
 

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
+use kpack_artifact::verify;
 use kpack_build::Error;
 use kpack_build::object_file::{Options, split};
 use kpack_build::report::{Notice, Outcome, Report};
 use kpack_format::archive::Archive;
-use kpack_split::verify;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code, code_object};
 use kpack_tests::process::run;
 use kpack_tests::require;

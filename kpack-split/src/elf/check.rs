@@ -34,7 +34,7 @@ fn read_back(output: &File, plan: &Plan) -> Result<(), ElfError> {
 }
 
 /// Checks that PT_LOADs map all sections and all contents of program headers where they belong.
-pub(crate) fn loaded<S>(image: &Image<S>) -> Result<(), ElfError> {
+pub fn loaded<S>(image: &Image<S>) -> Result<(), ElfError> {
     sections_in_segments(image)?;
     segments_are_loaded(&image.segments)
 }

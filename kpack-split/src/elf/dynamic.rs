@@ -22,24 +22,26 @@ const MAX_STRINGS: usize = 1 << 20;
 
 /// The dynamic section of an image, up to DT_NULL.
 #[derive(Debug, Default)]
-pub(crate) struct Dynamic {
+pub struct Dynamic {
     /// File offset of the first entry.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Tag and value of each entry.
-    pub(crate) entries: Vec<(elf::DynamicTag, u64)>,
+    pub entries: Vec<(elf::DynamicTag, u64)>,
 }
 
 /// One relocation of the dynamic relocation tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Relocation {
+pub struct Relocation {
     /// The relocated address.
-    pub(crate) address: u64,
+    pub address: u64,
     /// File offset of its RELA entry; `None` for RELR, where the addend is in place.
-    pub(crate) entry: Option<u64>,
-    pub(crate) kind: elf::RelocationType,
+    pub entry: Option<u64>,
+    /// Its type.
+    pub kind: elf::RelocationType,
     /// Index in the dynamic symbol table, 0 for none.
-    pub(crate) symbol: u32,
-    pub(crate) addend: u64,
+    pub symbol: u32,
+    /// The addend.
+    pub addend: u64,
 }
 
 impl Dynamic {
@@ -47,7 +49,7 @@ impl Dynamic {
     ///
     /// The dynamic linker finds it by its address, other tools by its offset in the file. A file where these
     /// lead to different places is refused.
-    pub(crate) fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, ElfError> {
+    pub fn read<S: ReadAt>(image: &Image<S>) -> Result<Self, ElfError> {
         let Some(segment) = image.segments.iter().find(|s| s.kind == elf::PT_DYNAMIC) else {
             return Ok(Self::default());
         };
@@ -73,7 +75,8 @@ impl Dynamic {
         })
     }
 
-    pub(crate) fn get(&self, tag: elf::DynamicTag) -> Option<u64> {
+    /// The value of the first entry with this tag.
+    pub fn get(&self, tag: elf::DynamicTag) -> Option<u64> {
         self.entries
             .iter()
             .find(|(t, _)| *t == tag)
@@ -81,7 +84,7 @@ impl Dynamic {
     }
 
     /// The strings of all entries with this tag, such as the names of needed libraries.
-    pub(crate) fn strings<S: ReadAt>(
+    pub fn strings<S: ReadAt>(
         &self,
         image: &Image<S>,
         tag: elf::DynamicTag,
@@ -113,7 +116,7 @@ impl Dynamic {
     }
 
     /// What the file does with the function `name`.
-    pub(crate) fn linkage<S: ReadAt>(&self, image: &Image<S>, name: &str) -> Option<Linkage> {
+    pub fn linkage<S: ReadAt>(&self, image: &Image<S>, name: &str) -> Option<Linkage> {
         let entries = self.entries.iter();
         let entries = Vec::from_iter(entries.map(|(tag, value)| (tag.0 as u64, *value)));
         linkage(&entries, 0, name, |address, size| {
@@ -140,7 +143,7 @@ impl Dynamic {
 
 /// Whether the value of a dynamic entry is an address (gABI, "Dynamic Section", and the GNU
 /// extensions).
-pub(crate) fn is_address(tag: elf::DynamicTag) -> bool {
+pub fn is_address(tag: elf::DynamicTag) -> bool {
     matches!(
         tag,
         elf::DT_PLTGOT
@@ -165,7 +168,7 @@ pub(crate) fn is_address(tag: elf::DynamicTag) -> bool {
 
 /// Every dynamic relocation of an image.
 #[derive(Debug)]
-pub(crate) struct Relocations<'a, S> {
+pub struct Relocations<'a, S> {
     image: &'a Image<S>,
     /// File offset and bytes of each RELA table.
     rela: Vec<(u64, Vec<u8>)>,
@@ -175,7 +178,11 @@ pub(crate) struct Relocations<'a, S> {
 }
 
 impl<'a, S: ReadAt> Relocations<'a, S> {
-    pub(crate) fn read(image: &'a Image<S>, dynamic: &Dynamic) -> Result<Self, ElfError> {
+    /// Finds the tables of `dynamic`.
+    ///
+    /// # Errors
+    /// [`ElfError::Refused`] for DT_REL, or a table outside of the file; [`ElfError::Io`].
+    pub fn read(image: &'a Image<S>, dynamic: &Dynamic) -> Result<Self, ElfError> {
         if dynamic.table(elf::DT_REL, elf::DT_RELSZ)?.is_some() {
             refuse!("it has DT_REL relocations; x86-64 and AArch64 use DT_RELA (psABI)");
         }
@@ -214,7 +221,7 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
     }
 
     /// All relocations. The addend of a RELR entry is read from the relocated word.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Result<Relocation, ElfError>> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = Result<Relocation, ElfError>> + '_ {
         let rela = self.rela.iter().flat_map(|(offset, bytes)| {
             pods::<elf::Rela64<LE>>(bytes)
                 .iter()
@@ -243,11 +250,7 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
 
     /// The value of a relocation, if the image alone determines it: base plus addend, or a symbol
     /// that it defines.
-    pub(crate) fn target(
-        &self,
-        relocation: &Relocation,
-        symbols: &[elf::Sym64<LE>],
-    ) -> Option<u64> {
+    pub fn target(&self, relocation: &Relocation, symbols: &[elf::Sym64<LE>]) -> Option<u64> {
         let machine = self.image.machine;
         if relocation.kind == machine.relative() || relocation.kind == machine.irelative() {
             return Some(relocation.addend);

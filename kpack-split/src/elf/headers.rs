@@ -16,19 +16,28 @@ pub(crate) const SECTION_ENTRY: u64 = size_of::<elf::SectionHeader64<LE>>() as u
 
 /// A program header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Segment {
-    pub(crate) kind: elf::ProgramType,
-    pub(crate) flags: elf::ProgramFlags,
-    pub(crate) offset: u64,
-    pub(crate) vaddr: u64,
-    pub(crate) paddr: u64,
-    pub(crate) filesz: u64,
-    pub(crate) memsz: u64,
-    pub(crate) align: u64,
+pub struct Segment {
+    /// `p_type`.
+    pub kind: elf::ProgramType,
+    /// `p_flags`.
+    pub flags: elf::ProgramFlags,
+    /// `p_offset`.
+    pub offset: u64,
+    /// `p_vaddr`.
+    pub vaddr: u64,
+    /// `p_paddr`.
+    pub paddr: u64,
+    /// `p_filesz`.
+    pub filesz: u64,
+    /// `p_memsz`.
+    pub memsz: u64,
+    /// `p_align`.
+    pub align: u64,
 }
 
 impl Segment {
-    pub(crate) fn from_pod(header: &elf::ProgramHeader64<LE>) -> Self {
+    /// Reads it.
+    pub fn from_pod(header: &elf::ProgramHeader64<LE>) -> Self {
         Self {
             kind: header.p_type.get(LE),
             flags: header.p_flags.get(LE),
@@ -41,7 +50,8 @@ impl Segment {
         }
     }
 
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    /// Appends it to `out`.
+    pub fn write(&self, out: &mut Vec<u8>) {
         let header = elf::ProgramHeader64::<LE> {
             p_type: object::U32::new(LE, self.kind),
             p_flags: object::U32::new(LE, self.flags),
@@ -55,22 +65,23 @@ impl Segment {
         out.extend_from_slice(pod::bytes_of(&header));
     }
 
-    pub(crate) fn is_load(&self) -> bool {
+    /// Whether it is a PT_LOAD.
+    pub fn is_load(&self) -> bool {
         self.kind == elf::PT_LOAD
     }
 
     /// End of the addresses loaded from the file.
-    pub(crate) fn file_backed_end(&self) -> u64 {
+    pub fn file_backed_end(&self) -> u64 {
         self.vaddr.saturating_add(self.filesz)
     }
 
     /// End of its bytes in the file.
-    pub(crate) fn file_end(&self) -> u64 {
+    pub fn file_end(&self) -> u64 {
         self.offset.saturating_add(self.filesz)
     }
 
     /// Moves its start up by `by` bytes and keeps the end.
-    pub(crate) fn trim_start(&mut self, by: u64) {
+    pub fn trim_start(&mut self, by: u64) {
         self.offset += by;
         self.vaddr += by;
         self.paddr = self.paddr.wrapping_add(by);
@@ -81,24 +92,34 @@ impl Segment {
 
 /// A section header, with its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Section {
-    pub(crate) name: String,
+pub struct Section {
+    /// The name.
+    pub name: String,
     /// Offset of the name in the section header string table.
-    pub(crate) name_offset: u32,
-    pub(crate) kind: elf::SectionType,
-    pub(crate) flags: elf::SectionFlags,
-    pub(crate) addr: u64,
-    pub(crate) offset: u64,
-    pub(crate) size: u64,
-    pub(crate) link: u32,
-    pub(crate) info: u32,
-    pub(crate) align: u64,
-    pub(crate) entsize: u64,
+    pub name_offset: u32,
+    /// `sh_type`.
+    pub kind: elf::SectionType,
+    /// `sh_flags`.
+    pub flags: elf::SectionFlags,
+    /// `sh_addr`.
+    pub addr: u64,
+    /// `sh_offset`.
+    pub offset: u64,
+    /// `sh_size`.
+    pub size: u64,
+    /// `sh_link`.
+    pub link: u32,
+    /// `sh_info`.
+    pub info: u32,
+    /// `sh_addralign`.
+    pub align: u64,
+    /// `sh_entsize`.
+    pub entsize: u64,
 }
 
 impl Section {
     /// Reads it without its name, which needs the string table.
-    pub(crate) fn from_pod(header: &elf::SectionHeader64<LE>) -> Self {
+    pub fn from_pod(header: &elf::SectionHeader64<LE>) -> Self {
         Self {
             name: String::new(),
             name_offset: header.sh_name.get(LE),
@@ -114,7 +135,8 @@ impl Section {
         }
     }
 
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    /// Appends it to `out`.
+    pub fn write(&self, out: &mut Vec<u8>) {
         let header = elf::SectionHeader64::<LE> {
             sh_name: object::U32::new(LE, self.name_offset),
             sh_type: object::U32::new(LE, self.kind),
@@ -131,7 +153,7 @@ impl Section {
     }
 
     /// Makes it a section without contents at these addresses.
-    pub(crate) fn empty(&mut self, addresses: Range<u64>) {
+    pub fn empty(&mut self, addresses: Range<u64>) {
         self.kind = elf::SHT_NOBITS;
         self.addr = addresses.start;
         self.size = addresses.end - addresses.start;
@@ -141,23 +163,23 @@ impl Section {
     }
 
     /// Whether it occupies memory at run time.
-    pub(crate) fn is_alloc(&self) -> bool {
+    pub fn is_alloc(&self) -> bool {
         self.flags.0 & elf::SHF_ALLOC.0 != 0
     }
 
     /// Whether it occupies bytes of the file.
-    pub(crate) fn has_bytes(&self) -> bool {
+    pub fn has_bytes(&self) -> bool {
         self.kind != elf::SHT_NOBITS && self.kind != elf::SHT_NULL
     }
 
     /// Whether it has addresses of its own. Thread-local memory without content has none.
-    pub(crate) fn occupies_memory(&self) -> bool {
+    pub fn occupies_memory(&self) -> bool {
         let is_tls = self.flags.0 & elf::SHF_TLS.0 != 0 && self.kind == elf::SHT_NOBITS;
         self.is_alloc() && self.size > 0 && !is_tls
     }
 
     /// End of its bytes in the file.
-    pub(crate) fn file_end(&self) -> u64 {
+    pub fn file_end(&self) -> u64 {
         if self.has_bytes() {
             self.offset.saturating_add(self.size)
         } else {
@@ -166,7 +188,7 @@ impl Section {
     }
 
     /// End of its addresses.
-    pub(crate) fn addr_end(&self) -> u64 {
+    pub fn addr_end(&self) -> u64 {
         self.addr.saturating_add(self.size)
     }
 }

@@ -14,25 +14,32 @@ use super::{ElfError, ReadAt};
 #[derive(Debug)]
 pub struct Image<S> {
     source: S,
-    pub(crate) size: u64,
-    pub(crate) header: elf::FileHeader64<LE>,
-    pub(crate) machine: Machine,
-    pub(crate) segments: Vec<Segment>,
-    pub(crate) sections: Vec<Section>,
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// The ELF header.
+    pub header: elf::FileHeader64<LE>,
+    /// The host architecture.
+    pub machine: Machine,
+    /// The program headers.
+    pub segments: Vec<Segment>,
+    /// The section headers.
+    pub sections: Vec<Section>,
     /// Index of the section header string table.
-    pub(crate) names_index: usize,
+    pub names_index: usize,
 }
 
 /// Supported host architectures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Machine {
+pub enum Machine {
+    /// x86-64.
     X86_64,
+    /// AArch64.
     AArch64,
 }
 
 impl Machine {
     /// `B + A`: base address plus addend (psABI).
-    pub(crate) fn relative(self) -> elf::RelocationType {
+    pub fn relative(self) -> elf::RelocationType {
         match self {
             Machine::X86_64 => elf::R_X86_64_RELATIVE,
             Machine::AArch64 => elf::R_AARCH64_RELATIVE,
@@ -40,7 +47,7 @@ impl Machine {
     }
 
     /// `S + A` in 64 bits: symbol plus addend (psABI).
-    pub(crate) fn absolute(self) -> elf::RelocationType {
+    pub fn absolute(self) -> elf::RelocationType {
         match self {
             Machine::X86_64 => elf::R_X86_64_64,
             Machine::AArch64 => elf::R_AARCH64_ABS64,
@@ -48,7 +55,7 @@ impl Machine {
     }
 
     /// Indirect function: the addend is the resolver's address.
-    pub(crate) fn irelative(self) -> elf::RelocationType {
+    pub fn irelative(self) -> elf::RelocationType {
         match self {
             Machine::X86_64 => elf::R_X86_64_IRELATIVE,
             Machine::AArch64 => elf::R_AARCH64_IRELATIVE,
@@ -58,7 +65,7 @@ impl Machine {
 
 impl<S> Image<S> {
     /// The same headers over another source: the same file, opened again, or none.
-    pub(crate) fn over<T>(&self, source: T) -> Image<T> {
+    pub fn over<T>(&self, source: T) -> Image<T> {
         Image {
             source,
             size: self.size,
@@ -71,7 +78,7 @@ impl<S> Image<S> {
     }
 
     /// The section header table in the file.
-    pub(crate) fn table(&self) -> Range<u64> {
+    pub fn table(&self) -> Range<u64> {
         let start = self.header.e_shoff.get(LE);
         start..start.saturating_add(SECTION_ENTRY * self.sections.len() as u64)
     }
@@ -89,7 +96,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// As [`Image::read`], but reads only what the dynamic linker reads: the image has no sections.
-    pub(crate) fn read_loaded(source: S) -> Result<Self, ElfError> {
+    pub fn read_loaded(source: S) -> Result<Self, ElfError> {
         let size = source.size()?;
         let mut ident = [0u8; 16];
         if size < 16 {
@@ -146,7 +153,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The host's triple in the entry IDs of bundles.
-    pub(crate) fn host_triple(&self) -> &'static str {
+    pub fn host_triple(&self) -> &'static str {
         match self.machine {
             Machine::X86_64 => "x86_64-unknown-linux",
             Machine::AArch64 => "aarch64-unknown-linux",
@@ -154,7 +161,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Whether it has the note of this type that belongs to kpack. Linkers may put it between others.
-    pub(crate) fn has_note(&self, kind: u32) -> Result<bool, ElfError> {
+    pub fn has_note(&self, kind: u32) -> Result<bool, ElfError> {
         const OWNER: &[u8] = b"kpack\0\0\0";
         let mut note = [6_u32, 0, kind].map(u32::to_le_bytes).concat();
         note.extend(OWNER);
@@ -168,17 +175,17 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// Whether it runs at its linked addresses, without relocation at run time.
-    pub(crate) fn is_position_dependent(&self) -> bool {
+    pub fn is_position_dependent(&self) -> bool {
         self.header.e_type.get(LE) == elf::ET_EXEC
     }
 
     /// Reads `size` bytes of `what` at `offset`; refused if they end past the end of the file.
-    pub(crate) fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
+    pub fn bytes(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, ElfError> {
         read(&self.source, self.size, offset, size, what)
     }
 
     /// The contents of a section that has bytes.
-    pub(crate) fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, ElfError> {
+    pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>, ElfError> {
         self.bytes(
             section.offset,
             section.size,
@@ -187,7 +194,7 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The only section of that name.
-    pub(crate) fn section(&self, name: &str) -> Result<Option<(usize, &Section)>, ElfError> {
+    pub fn section(&self, name: &str) -> Result<Option<(usize, &Section)>, ElfError> {
         let mut found = self
             .sections
             .iter()
@@ -201,20 +208,20 @@ impl<S: ReadAt> Image<S> {
     }
 
     /// The PT_LOAD that loads all of `addresses` from the file.
-    pub(crate) fn load_of(&self, addresses: &Range<u64>) -> Option<(usize, &Segment)> {
+    pub fn load_of(&self, addresses: &Range<u64>) -> Option<(usize, &Segment)> {
         self.segments.iter().enumerate().find(|(_, s)| {
             s.is_load() && s.vaddr <= addresses.start && addresses.end <= s.file_backed_end()
         })
     }
 
     /// File offset of `addresses`, if one PT_LOAD loads all of them from the file.
-    pub(crate) fn offset_of(&self, addresses: &Range<u64>) -> Option<u64> {
+    pub fn offset_of(&self, addresses: &Range<u64>) -> Option<u64> {
         let (_, load) = self.load_of(addresses)?;
         Some(load.offset + (addresses.start - load.vaddr))
     }
 
     /// Reads memory as it is before relocations are applied.
-    pub(crate) fn memory(&self, addresses: Range<u64>, what: &str) -> Result<Vec<u8>, ElfError> {
+    pub fn memory(&self, addresses: Range<u64>, what: &str) -> Result<Vec<u8>, ElfError> {
         match self.offset_of(&addresses) {
             Some(offset) => self.bytes(offset, addresses.end - addresses.start, what),
             None => refuse!(
@@ -227,7 +234,7 @@ impl<S: ReadAt> Image<S> {
 
     /// Checks what a rewrite relies on: segments and sections lie within the file, and segments
     /// ascend and are congruent modulo their alignment.
-    pub(crate) fn validate(&self) -> Result<(), ElfError> {
+    pub fn validate(&self) -> Result<(), ElfError> {
         let mut previous_end = 0;
         for (index, segment) in self.segments.iter().enumerate() {
             if segment

@@ -25,10 +25,10 @@ pub use self::{
     plan::Plan,
     wrappers::{DeviceCode, FatBinary, KeptMarker, NoDeviceCode, SplitWrapper},
 };
-pub(crate) use check::loaded as check_loaded;
-pub(crate) use dynamic::{Dynamic, Relocations, is_address};
-pub(crate) use headers::Section;
-pub(crate) use image::Machine;
+pub use check::loaded as check_loaded;
+pub use dynamic::{Dynamic, Relocation, Relocations, is_address};
+pub use headers::{Section, Segment};
+pub use image::Machine;
 use kpack_core::elf as records;
-pub use kpack_core::elf::{ElfError, ReadAt, Wrapper};
-pub(crate) use kpack_core::elf::{FAT_SECTION, WRAPPER_SECTION, pods, refuse};
+pub(crate) use kpack_core::elf::refuse;
+pub use kpack_core::elf::{ElfError, FAT_SECTION, ReadAt, WRAPPER_SECTION, Wrapper, pods};

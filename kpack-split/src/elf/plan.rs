@@ -183,7 +183,7 @@ impl Plan {
     }
 
     /// Replaces the planned marker. Drops code IDs that do not fit.
-    pub(crate) fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
+    pub fn set_marker(&mut self, marker: &Marker) -> Result<(), ElfError> {
         let planned = self.marker.end - self.marker.start;
         let Some(bytes) = marker.to_bytes_within(planned as usize) else {
             refuse!("its marker does not fit the planned {planned} bytes");

@@ -2,19 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use kpack_format::archive::{Archive, Toc};
+use kpack_format::code_object::HEAD_SIZE;
 use kpack_format::{Sha256, TargetId};
 
-use super::{digest, open_archive, or_refused};
+use super::{check_code_object, check_code_object_head, digest, open_archive, or_refused};
 use crate::Error;
 use crate::parallel::lock;
 
 /// An open archive, which several binaries may share.
-pub(crate) type OpenArchive = Arc<Mutex<Archive<BufReader<File>>>>;
+pub type OpenArchive = Arc<Mutex<Archive<BufReader<File>>>>;
+
+/// Larger code objects are not held in memory to check them.
+const LARGE: u64 = 64 << 20;
 
 /// Maximum number of unused archives that stay open: the system limits open files, and trees have
 /// thousands of archives.
@@ -22,14 +26,14 @@ const MOST_UNUSED: usize = 40;
 
 /// The archives opened last, and the SHA-256 of files.
 #[derive(Default)]
-pub(crate) struct Archives {
+pub struct Archives {
     open: Mutex<BTreeMap<PathBuf, OpenArchive>>,
     digests: Mutex<BTreeMap<PathBuf, Sha256>>,
 }
 
 impl Archives {
     /// The archive at `path`.
-    pub(crate) fn open(&self, path: &Path) -> Result<OpenArchive, Error> {
+    pub fn open(&self, path: &Path) -> Result<OpenArchive, Error> {
         let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if let Some(known) = lock(&self.open).get(&real) {
             return Ok(Arc::clone(known));
@@ -43,21 +47,21 @@ impl Archives {
     }
 
     /// The table of the archive at `path`.
-    pub(crate) fn toc(&self, path: &Path) -> Result<Toc, Error> {
+    pub fn toc(&self, path: &Path) -> Result<Toc, Error> {
         Ok(lock(&*self.open(path)?).toc().clone())
     }
 
     /// Whether an archive named like one for `target` is one. If a module's name is a prefix of
     /// another's, the other's archives look like archives for odd targets. An unreadable archive
     /// counts.
-    pub(crate) fn is_for(&self, path: &Path, target: &TargetId) -> Result<bool, Error> {
+    pub fn is_for(&self, path: &Path, target: &TargetId) -> Result<bool, Error> {
         let toc = or_refused(self.toc(path))?;
         Ok(toc.map_or(true, |toc| toc.gfx_arch_family == target.to_string()))
     }
 
     /// The targets that a lookup gets code for in the archive at `path`. It tries one with a target in its name
     /// for GPUs that run code for that target. An unreadable archive counts as `named`.
-    pub(crate) fn targets(
+    pub fn targets(
         &self,
         path: &Path,
         named: Option<&TargetId>,
@@ -79,7 +83,7 @@ impl Archives {
     }
 
     /// The SHA-256 of the file at `path`, archive or not, which is read once.
-    pub(crate) fn digest(&self, path: &Path) -> Result<Sha256, Error> {
+    pub fn digest(&self, path: &Path) -> Result<Sha256, Error> {
         if let Some(known) = lock(&self.digests).get(path) {
             return Ok(*known);
         }
@@ -87,4 +91,35 @@ impl Archives {
         lock(&self.digests).insert(path.to_owned(), read);
         Ok(read)
     }
+}
+
+/// Checks a code object of the archive at `path`. Returns the reason if it cannot be decompressed,
+/// has another checksum, or if its own header does not name `target`.
+///
+/// # Errors
+/// [`Error::Io`] if reading fails.
+pub fn damage<R: Read + Seek>(
+    path: &Path,
+    archive: &mut Archive<R>,
+    kernel: &str,
+    target: &str,
+) -> Result<Option<String>, Error> {
+    let id: TargetId = match target.parse() {
+        Ok(id) => id,
+        Err(error) => return Ok(Some(format!("{error}"))),
+    };
+    let entry = archive.toc().entry(kernel, target);
+    let size = entry.map(|entry| entry.original_size);
+    let checked = size.and_then(|size| match size <= LARGE {
+        true => {
+            let bytes = archive.read(kernel, target);
+            bytes.map(|bytes| check_code_object(&bytes, &id))
+        }
+        false => {
+            let head = archive.read_head(kernel, target, HEAD_SIZE);
+            head.map(|head| check_code_object_head(&head, size, &id))
+        }
+    });
+    let checked = or_refused(checked.map_err(|error| Error::archive(path, "read", error)))?;
+    Ok(checked.map_or_else(|(_, reason)| Some(reason), Result::err))
 }

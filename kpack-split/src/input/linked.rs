@@ -15,25 +15,28 @@ use crate::elf::{DeviceCode, ElfError, FatBinary, Image, ReadAt, Wrapper};
 
 /// An executable or shared object, opened and parsed once.
 #[derive(Debug)]
-pub(crate) struct Linked {
-    pub(crate) path: PathBuf,
-    pub(crate) image: Image<File>,
-    pub(crate) code: DeviceCode,
+pub struct Linked {
+    /// The file.
+    pub path: PathBuf,
+    /// Its headers.
+    pub image: Image<File>,
+    /// Its device code, or what stands for it.
+    pub code: DeviceCode,
 }
 
 impl Linked {
     /// Opens and reads the file at `path`.
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path) -> Result<Self, Error> {
         Self::read(path, open(path)?)
     }
 
     /// Reads `file`, which is at `path`.
-    pub(crate) fn read(path: &Path, file: File) -> Result<Self, Error> {
+    pub fn read(path: &Path, file: File) -> Result<Self, Error> {
         Self::of(path, Image::read(file).map_err(|e| elf_error(path, e))?)
     }
 
     /// Finds the device code of `image`, the file at `path`.
-    pub(crate) fn of(path: &Path, image: Image<File>) -> Result<Self, Error> {
+    pub fn of(path: &Path, image: Image<File>) -> Result<Self, Error> {
         Ok(Self {
             path: path.to_owned(),
             code: image.device_code().map_err(|e| elf_error(path, e))?,
@@ -43,7 +46,7 @@ impl Linked {
 
     /// The path by which a loader knows it. The dynamic linker tells those of libraries; for a program, the
     /// kernel tells only the real one.
-    pub(crate) fn loaded_as(&self) -> PathBuf {
+    pub fn loaded_as(&self) -> PathBuf {
         let mut segments = self.image.segments.iter();
         let is_program = segments.any(|segment| segment.kind == PT_INTERP);
         let real = is_program.then(|| self.path.canonicalize().ok()).flatten();
@@ -51,12 +54,12 @@ impl Linked {
     }
 
     /// Adds the path to an error.
-    pub(crate) fn error(&self, error: ElfError) -> Error {
+    pub fn error(&self, error: ElfError) -> Error {
         elf_error(&self.path, error)
     }
 
     /// Reads the tables of the bundles of unsplit `wrappers`.
-    pub(crate) fn bundles<'a>(
+    pub fn bundles<'a>(
         &'a self,
         wrappers: &'a [Wrapper],
     ) -> impl Iterator<Item = Result<Bundle, Error>> + 'a {
@@ -70,7 +73,7 @@ impl Linked {
     }
 
     /// The targets of the code in a fat binary.
-    pub(crate) fn targets(&self, fat: &FatBinary) -> Result<BTreeSet<String>, Error> {
+    pub fn targets(&self, fat: &FatBinary) -> Result<BTreeSet<String>, Error> {
         let mut targets = BTreeSet::new();
         for bundle in self.bundles(&fat.wrappers) {
             let bundle = bundle?;
@@ -82,7 +85,7 @@ impl Linked {
 
     /// Room for the marker at a file offset, in bytes: up to the next marker or the end of the
     /// section.
-    pub(crate) fn marker_room(&self, offset: u64) -> Result<usize, Error> {
+    pub fn marker_room(&self, offset: u64) -> Result<usize, Error> {
         // There may be a second section of markers, from splitting the rest of the binary.
         let sections = self.image.sections.iter();
         let ends = sections
@@ -107,7 +110,7 @@ impl Linked {
 }
 
 /// Whether `file`, which is at `path`, contains the start of an offload bundle anywhere.
-pub(crate) fn has_bundle(path: &Path, file: &File) -> Result<bool, Error> {
+pub fn has_bundle(path: &Path, file: &File) -> Result<bool, Error> {
     let found = ReadAt::contains(file, &[PLAIN_MAGIC, COMPRESSED_MAGIC]);
     found.map_err(|e| Error::io(path, "read", e))
 }

@@ -15,22 +15,26 @@ use crate::leftover::is_leftover;
 use crate::publish::{Directory, stem_of};
 
 /// An install prefix, with symbolic links resolved.
-pub(crate) struct Prefix {
+pub struct Prefix {
     path: PathBuf,
     root: Directory,
 }
 
 /// A binary in the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Located {
+pub struct Located {
     /// Its path, with symbolic links resolved.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// Its path in the prefix, with `/`: the kernel name.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 impl Prefix {
-    pub(crate) fn new(path: &Path) -> Result<Self, Error> {
+    /// The prefix at `path`, with symbolic links resolved.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is none.
+    pub fn new(path: &Path) -> Result<Self, Error> {
         let path = path
             .canonicalize()
             .map_err(|e| Error::io(path, "find install prefix", e))?;
@@ -39,13 +43,13 @@ impl Prefix {
     }
 
     /// The opened prefix.
-    pub(crate) fn root(&self) -> &Directory {
+    pub fn root(&self) -> &Directory {
         &self.root
     }
 
     /// Resolves the binary `file`. Its path is relative to the prefix, or to the working directory
     /// if the prefix has no such file.
-    pub(crate) fn binary(&self, file: &Path) -> Result<Located, Error> {
+    pub fn binary(&self, file: &Path) -> Result<Located, Error> {
         let joined = self.path.join(file);
         if !joined.exists()
             && let Ok(path) = file.canonicalize()
@@ -70,7 +74,7 @@ impl Prefix {
 
     /// The linked files in the prefix, in order of path, each opened when it is asked for. Symbolic
     /// links are not followed.
-    pub(crate) fn linked_files(&self) -> impl Iterator<Item = Result<(PathBuf, File), Error>> {
+    pub fn linked_files(&self) -> impl Iterator<Item = Result<(PathBuf, File), Error>> {
         let walk = WalkDir::new(&self.path).sort_by_file_name().into_iter();
         let walk = walk.filter_entry(|entry| !is_leftover(entry.file_name()));
         walk.filter_map(|entry| match entry {
@@ -81,9 +85,7 @@ impl Prefix {
     }
 
     /// As [`binaries`](Self::binaries), with those that symbolic links to files lead to.
-    pub(crate) fn reachable_binaries(
-        &self,
-    ) -> Result<impl Iterator<Item = Result<Linked, Error>>, Error> {
+    pub fn reachable_binaries(&self) -> Result<impl Iterator<Item = Result<Linked, Error>>, Error> {
         let (mut files, mut links) = (Vec::new(), Vec::new());
         let walk = WalkDir::new(&self.path).into_iter();
         for entry in walk.filter_entry(|entry| !is_leftover(entry.file_name())) {
@@ -106,13 +108,13 @@ impl Prefix {
 
     /// As [`linked_files`](Self::linked_files), each read, without those that kpack does not read: most files
     /// have nothing to do with device code.
-    pub(crate) fn binaries(&self) -> impl Iterator<Item = Result<Linked, Error>> {
+    pub fn binaries(&self) -> impl Iterator<Item = Result<Linked, Error>> {
         self.linked_files().filter_map(read_linked)
     }
 
     /// The link at `file`, a path as [`binary`](Self::binary) takes it; `None` if it is no symbolic link, or
     /// leads to a file beside it, which it is another name of.
-    pub(crate) fn link(&self, file: &Path) -> Result<Option<Located>, Error> {
+    pub fn link(&self, file: &Path) -> Result<Option<Located>, Error> {
         let joined = self.path.join(file);
         let path = match joined.exists() {
             true => joined,
@@ -128,7 +130,7 @@ impl Prefix {
 
     /// Removes hidden files of interrupted runs that were to replace these binaries; without any, those
     /// next to any file in the prefix.
-    pub(crate) fn remove_leftovers(&self, files: &[PathBuf]) -> Result<(), Error> {
+    pub fn remove_leftovers(&self, files: &[PathBuf]) -> Result<(), Error> {
         if files.is_empty() {
             let walk = WalkDir::new(&self.path).into_iter().flatten();
             let mut directories = walk.filter(|entry| entry.file_type().is_dir());
@@ -150,7 +152,7 @@ impl Prefix {
     }
 
     /// Like `binary`, for a binary that need not exist.
-    pub(crate) fn absent_binary(&self, file: &Path) -> Result<Located, Error> {
+    pub fn absent_binary(&self, file: &Path) -> Result<Located, Error> {
         if self.path.join(file).exists() {
             return self.binary(file);
         }
@@ -169,7 +171,7 @@ impl Prefix {
     }
 
     /// The directory of the archives, which need not exist.
-    pub(crate) fn kpack_dir(&self, relative: &Path) -> Result<KpackPath, Error> {
+    pub fn kpack_dir(&self, relative: &Path) -> Result<KpackPath, Error> {
         let within = relative.strip_prefix(&self.path).unwrap_or(relative);
         let Some(relative) = plain(within) else {
             return Err(Error::usage(format!(
@@ -215,7 +217,7 @@ impl Prefix {
 
 /// Adds the files that symbolic links lead to, each under the first link's path, unless they are among `files`.
 /// The result is sorted.
-pub(crate) fn add_linked(files: &mut Vec<PathBuf>, mut links: Vec<PathBuf>) {
+pub fn add_linked(files: &mut Vec<PathBuf>, mut links: Vec<PathBuf>) {
     let id = |path: &PathBuf| {
         let file = path.metadata().ok().filter(Metadata::is_file)?;
         Some((file.dev(), file.ino()))
@@ -245,22 +247,23 @@ fn open_linked(path: PathBuf) -> Result<Option<(PathBuf, File)>, Error> {
 }
 
 /// The directory of the archives.
-pub(crate) struct KpackPath {
-    pub(crate) path: PathBuf,
+pub struct KpackPath {
+    /// Its absolute path.
+    pub path: PathBuf,
     /// Path in the prefix, with symbolic links resolved.
-    pub(crate) name: String,
+    pub name: String,
     /// The manifest's `prefix`: the parent directory, relative to the install prefix.
-    pub(crate) manifest_prefix: String,
+    pub manifest_prefix: String,
 }
 
 impl KpackPath {
     /// The nearest existing parent, most likely on the same file system.
-    pub(crate) fn existing(&self) -> &Path {
+    pub fn existing(&self) -> &Path {
         existing_ancestor(&self.path)
     }
 
     /// The marker of `binary` for archives of `group`.
-    pub(crate) fn marker(&self, binary: &Located, group: &Group) -> Marker {
+    pub fn marker(&self, binary: &Located, group: &Group) -> Marker {
         let directory: Vec<&str> = binary.name.split('/').collect();
         let directory = &directory[..directory.len() - 1];
         let kpacks: Vec<&str> = self.name.split('/').collect();
@@ -282,7 +285,7 @@ impl KpackPath {
 }
 
 /// The path with `/`, if it is relative and has no `..`.
-pub(crate) fn plain(path: &Path) -> Option<String> {
+pub fn plain(path: &Path) -> Option<String> {
     let mut parts = Vec::new();
     for part in path.components() {
         match part {

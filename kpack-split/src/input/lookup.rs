@@ -14,9 +14,11 @@ use super::{Archives, Overlay, manifest_parts, or_refused, read_manifest};
 use crate::Error;
 
 /// How to look for archives, and those that are open.
-pub(crate) struct Lookup {
-    pub(crate) archives: Archives,
-    pub(crate) rules: Rules,
+pub struct Lookup {
+    /// The archives that were opened.
+    pub archives: Archives,
+    /// Whose rules apply.
+    pub rules: Rules,
     environment: Environment,
     overlay: Overlay,
 }
@@ -68,7 +70,7 @@ impl Kpacks {
     }
 
     /// What led to the archives, apart from the ordinary way, for the end of a message.
-    pub(crate) fn found_through<'a>(kpacks: impl IntoIterator<Item = &'a Self>) -> String {
+    pub fn found_through<'a>(kpacks: impl IntoIterator<Item = &'a Self>) -> String {
         let files = kpacks.into_iter().flat_map(|kpacks| &kpacks.files);
         let rules = files.map(|kpack| kpack.rule);
         let rules = BTreeSet::from_iter(rules.filter(|rule| *rule != Rule::Marker));
@@ -82,7 +84,7 @@ impl Kpacks {
 
 impl Lookup {
     /// By these rules, in this environment.
-    pub(crate) fn new(rules: Rules, environment: Environment) -> Self {
+    pub fn new(rules: Rules, environment: Environment) -> Self {
         Self {
             archives: Archives::default(),
             rules,
@@ -92,7 +94,7 @@ impl Lookup {
     }
 
     /// With directories that `overlay` adds to those that search paths lead to.
-    pub(crate) fn in_overlay(overlay: Overlay) -> Self {
+    pub fn in_overlay(overlay: Overlay) -> Self {
         Self {
             overlay,
             ..Self::default()
@@ -106,7 +108,7 @@ impl Lookup {
     ///
     /// # Errors
     /// [`Error::Io`] if the binary is missing, or a directory exists but cannot be read.
-    pub(crate) fn find(&self, binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
+    pub fn find(&self, binary: &Path, marker: &Marker) -> Result<Kpacks, Error> {
         let binary = std::path::absolute(binary).map_err(|e| Error::io(binary, "find", e))?;
         binary
             .metadata()
@@ -305,7 +307,7 @@ fn targets(manifest: &kpack_format::manifest::Manifest) -> impl Iterator<Item = 
 
 /// The install prefix of a binary: its path without `kernel_name`. A symbolic link may be in another one than
 /// its file. `None` if the binary was moved or renamed.
-pub(crate) fn prefix_of(binary: &Path, kernel_name: &str) -> Option<PathBuf> {
+pub fn prefix_of(binary: &Path, kernel_name: &str) -> Option<PathBuf> {
     let depth = Path::new(kernel_name).components().count();
     let prefix = |path: PathBuf| {
         let prefix = path.ancestors().nth(depth).map(Path::to_owned);
@@ -317,7 +319,7 @@ pub(crate) fn prefix_of(binary: &Path, kernel_name: &str) -> Option<PathBuf> {
 
 /// Where a file is: its path with the directory resolved. A link to a file beside it stands for that file, another
 /// link for itself.
-pub(crate) fn placed(path: &Path) -> Option<PathBuf> {
+pub fn placed(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let real = fs::canonicalize(&path).ok()?;
     let directory = fs::canonicalize(path.parent()?).ok()?;

@@ -8,9 +8,11 @@ use crate::elf::{DeviceCode, FatBinary, ReadAt, SplitWrapper};
 
 /// Wrappers with equal markers.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Marked {
-    pub(crate) marker: Marker,
-    pub(crate) wrappers: Vec<SplitWrapper>,
+pub struct Marked {
+    /// The marker.
+    pub marker: Marker,
+    /// Those that point to it or to an equal one.
+    pub wrappers: Vec<SplitWrapper>,
 }
 
 impl Linked {
@@ -18,7 +20,7 @@ impl Linked {
     ///
     /// # Errors
     /// [`Error::Refused`] if a wrapper does not point to a marker.
-    pub(crate) fn markers(&self) -> Result<Vec<Marked>, Error> {
+    pub fn markers(&self) -> Result<Vec<Marked>, Error> {
         let mut found: Vec<Marked> = Vec::new();
         // The last marker read and its position; the wrappers of one object are consecutive.
         let mut last: Option<(u64, usize)> = None;
@@ -46,7 +48,7 @@ impl Linked {
     ///
     /// # Errors
     /// [`Error::Refused`] if it is damaged.
-    pub(crate) fn kept_marker(&self) -> Result<Option<Marker>, Error> {
+    pub fn kept_marker(&self) -> Result<Option<Marker>, Error> {
         let DeviceCode::Fat(FatBinary {
             joined: Some(kept), ..
         }) = &self.code

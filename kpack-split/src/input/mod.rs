@@ -6,27 +6,29 @@ mod locate;
 mod lookup;
 mod markers;
 mod overlay;
-pub(crate) mod unlinked;
+mod resolver;
+pub mod unlinked;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-pub(crate) use archives::{Archives, OpenArchive};
-pub(crate) use kpack_core::files::{
+pub use archives::{Archives, OpenArchive, damage};
+pub use kpack_core::files::{
     FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, identify,
     list, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
 };
-pub(crate) use linked::{Linked, has_bundle};
-pub(crate) use locate::{KpackPath, Located, Prefix, add_linked, plain};
+pub use linked::{Linked, has_bundle};
+pub use locate::{KpackPath, Located, Prefix, add_linked, plain};
 pub use lookup::{Kpack, Kpacks};
-pub(crate) use lookup::{Lookup, placed, prefix_of};
-pub(crate) use markers::Marked;
-pub(crate) use overlay::Overlay;
+pub use lookup::{Lookup, placed, prefix_of};
+pub use markers::Marked;
+pub use overlay::Overlay;
+pub use resolver::{CodePlace, Obstacle, Resolver};
 
 /// The text of the file at `path`, without a byte order mark, which some editors put at its beginning.
-pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
+pub fn read_text(path: &Path) -> Result<String, Error> {
     let bytes = fs::read(path).map_err(|e| Error::io(path, "read", e))?;
     let mut text = String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
@@ -43,9 +45,7 @@ const ATTEMPTS: usize = 10;
 
 /// Attempts something again if a file changed while it was read: another run may replace a binary, or a
 /// build.
-pub(crate) fn until_unchanged<T>(
-    mut attempt: impl FnMut() -> Result<T, Error>,
-) -> Result<T, Error> {
+pub fn until_unchanged<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 1..ATTEMPTS {
         match attempt() {
             Err(Error::Changed { .. }) => {}
@@ -56,9 +56,7 @@ pub(crate) fn until_unchanged<T>(
 }
 
 /// The result, or the file that was refused and why; other errors stay errors.
-pub(crate) fn or_refused<T>(
-    result: Result<T, Error>,
-) -> Result<Result<T, (PathBuf, String)>, Error> {
+pub fn or_refused<T>(result: Result<T, Error>) -> Result<Result<T, (PathBuf, String)>, Error> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(Error::Refused { path, reason }) => Ok(Err((path, reason))),

@@ -7,21 +7,21 @@ use std::sync::Arc;
 /// Sets of directories to overlay, such as the artifacts of one component. Other directories stand
 /// alone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Overlay {
+pub struct Overlay {
     /// Each directory, with all directories of its set.
     sets: BTreeMap<PathBuf, Arc<[PathBuf]>>,
 }
 
 impl Overlay {
     /// Adds a set of directories to overlay. Their paths must not contain symbolic links.
-    pub(crate) fn add(&mut self, roots: Vec<PathBuf>) {
+    pub fn add(&mut self, roots: Vec<PathBuf>) {
         let set: Arc<[PathBuf]> = roots.into();
         let own = set.iter().map(|root| (root.clone(), Arc::clone(&set)));
         self.sets.extend(own);
     }
 
     /// Every path that overlays `path`, starting with itself. It need not exist.
-    pub(crate) fn places(&self, path: &Path) -> Vec<PathBuf> {
+    pub fn places(&self, path: &Path) -> Vec<PathBuf> {
         let mut places = vec![path.to_owned()];
         for root in path.ancestors() {
             if let Some(set) = self.sets.get(root)

@@ -34,7 +34,11 @@ pub struct DeviceObject {
     pub has_wrappers: bool,
 }
 
-pub(crate) fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
+/// Reads an object or static library.
+///
+/// # Errors
+/// [`Error::Refused`] if it is damaged; [`Error::Io`].
+pub fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
     let cache = ReadCache::new(Noting {
         reader: BufReader::new(file),
         failed: None,

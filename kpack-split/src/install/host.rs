@@ -10,10 +10,10 @@ use crate::input;
 use crate::publish::copy_range;
 
 /// Changed bytes by offset.
-pub(crate) type Edits = Vec<(u64, Vec<u8>)>;
+pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
 /// How to change a binary into a host binary.
-pub(crate) enum HostPlan {
+pub enum HostPlan {
     /// Device code is removed.
     Planned(Plan),
     /// It has no device code of its own, only objects that were split before the link; some bytes change.
@@ -22,7 +22,7 @@ pub(crate) enum HostPlan {
 
 impl HostPlan {
     /// Writes the host binary of `input`, found at `path`, to the empty file `output`.
-    pub(crate) fn write(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
+    pub fn write(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
         let failed = |e| Error::io(path, "write the host binary of", e);
         match self {
             Self::Planned(plan) => plan.apply(input, output).map_err(|error| match error {

@@ -29,7 +29,7 @@ use targets::{split_already, wanted_targets};
 
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
 pub use crate::split::Unexpected;
-pub(crate) use host::HostPlan;
+pub use host::HostPlan;
 pub use options::{Only, Options};
 
 /// Splits binaries of an install prefix.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
 
 use crate::publish::check_names;
@@ -10,51 +9,65 @@ use crate::split::Unexpected;
 use crate::{Error, Storage};
 
 /// What to install, and how: the arguments of `kpack install`.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct Options {
     /// Install prefix: the directory that the binaries are in
-    #[arg(long, value_name = "DIR")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
     pub prefix: PathBuf,
     /// Module that the binaries belong to, the first part of the archives' names
-    #[arg(long, value_name = "NAME")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub module: String,
     /// Component of the module, the second part of the archives' names
-    #[arg(long, value_name = "NAME", default_value = "lib")]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "NAME", default_value = "lib")
+    )]
     pub component: String,
     /// Directory of the archives, relative to the prefix
-    #[arg(long, value_name = "REL", default_value = "lib/.kpack")]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "REL", default_value = "lib/.kpack")
+    )]
     pub kpack_dir: PathBuf,
     /// Expected GPU target, such as gfx90a:xnack+. Can be repeated. If no file has code for it, that is
     /// an error. Default: keep every target
-    #[arg(long = "arch", value_name = "TARGET", value_delimiter = ',')]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long = "arch", value_name = "TARGET", value_delimiter = ',')
+    )]
     pub architectures: Vec<TargetId>,
     /// How to treat device code for targets that --arch does not list
-    #[arg(long, value_enum, default_value_t = Unexpected::Drop)]
+    #[cfg_attr(feature = "clap", arg(long, value_enum, default_value_t = Unexpected::Drop))]
     pub unexpected: Unexpected,
     /// Do only half of the work. The two halves together write the same bytes as one plain run
-    #[arg(long, value_enum)]
+    #[cfg_attr(feature = "clap", arg(long, value_enum))]
     pub only: Option<Only>,
     /// For `--only device`: the unsplit binary to read the device code from. Give one for each FILE, in
     /// the same order
-    #[arg(long = "source", value_name = "FILE")]
+    #[cfg_attr(feature = "clap", arg(long = "source", value_name = "FILE"))]
     pub sources: Vec<PathBuf>,
     /// How users install the archive of a target, for the manifests; see
     /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
-    #[arg(skip)]
+    #[cfg_attr(feature = "clap", arg(skip))]
     pub install_hint: Option<String>,
     /// How code objects are stored.
-    #[arg(skip)]
+    #[cfg_attr(feature = "clap", arg(skip))]
     pub storage: Storage,
     /// Find all binaries with device code in the prefix, instead of naming them
-    #[arg(long, conflicts_with_all = ["sources", "files"])]
+    #[cfg_attr(feature = "clap", arg(long, conflicts_with_all = ["sources", "files"]))]
     pub all: bool,
     /// Binaries; paths are relative to the prefix, or else to the working directory
-    #[arg(value_name = "FILE", required_unless_present = "all")]
+    #[cfg_attr(
+        feature = "clap",
+        arg(value_name = "FILE", required_unless_present = "all")
+    )]
     pub files: Vec<PathBuf>,
 }
 
 /// A part of the work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Only {
     /// The host binaries and the manifest
     Host,

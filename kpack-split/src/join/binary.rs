@@ -16,7 +16,6 @@ use crate::input::{self, FileKind, Linked, Located, Marked, elf_error};
 use crate::publish::{self, Identity, StagedFile};
 use crate::report::{Outcome, Progress, Report};
 use crate::split::code_ids;
-use crate::verify;
 
 /// What a file is to a join.
 pub(super) enum Joinable {
@@ -242,7 +241,7 @@ fn main_marker(linked: &Linked, wrappers: &[SplitWrapper]) -> Result<u64, Error>
 
 /// Refuses a joined binary that differs from the unsplit original in more than the targets.
 fn compare(joined: &Linked, original: &Path) -> Result<(), Error> {
-    let differences = verify::joined_differences(joined, original)?;
+    let differences = super::differences::differences(joined, original)?;
     match differences.is_empty() {
         true => Ok(()),
         false => Err(Error::refused(

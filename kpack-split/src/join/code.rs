@@ -16,10 +16,10 @@ use super::binary::Binary;
 use crate::Error;
 use crate::elf::DeviceCode;
 use crate::input::{Linked, Lookup, check_code_object};
+use crate::input::{Obstacle, Resolver};
 use crate::parallel::{self, lock};
 use crate::publish;
 use crate::report::Progress;
-use crate::verify::{Obstacle, Resolver};
 
 /// The chosen code objects of one binary.
 pub(super) struct Code {

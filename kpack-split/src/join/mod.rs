@@ -6,12 +6,12 @@
 
 mod binary;
 mod code;
+mod differences;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use kpack_format::TargetId;
 
 use crate::Error;
@@ -21,31 +21,33 @@ use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
 use binary::{Binary, Joinable};
 use code::Code;
+pub use differences::{Checksums, differences, digests};
 
 /// What to join, and how: the arguments of `kpack join`.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct Options {
     /// Install prefix: the directory that the binaries are in
-    #[arg(long, value_name = "DIR")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
     pub prefix: PathBuf,
     /// Join only binaries of this module. Default: of all modules
-    #[arg(long, value_name = "NAME")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub module: Option<String>,
     /// GPU targets to put back. A target without features, such as gfx90a, stands for all of its variants
-    #[arg(skip)]
+    #[cfg_attr(feature = "clap", arg(skip))]
     pub architectures: Vec<TargetId>,
     /// Write the joined binary to this file instead of replacing FILE. Needs exactly one FILE
-    #[arg(long, short, value_name = "OUT")]
+    #[cfg_attr(feature = "clap", arg(long, short, value_name = "OUT"))]
     pub output: Option<PathBuf>,
     /// Unsplit original to compare every code object and all host code with. Needs exactly one FILE
-    #[arg(long, value_name = "ORIGINAL")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "ORIGINAL"))]
     pub against: Option<PathBuf>,
     /// Number of threads. Default: the number of processors
-    #[arg(long, short, value_name = "N", default_value_t = processors(), hide_default_value = true)]
+    #[cfg_attr(feature = "clap", arg(long, short, value_name = "N", default_value_t = processors(), hide_default_value = true))]
     pub jobs: NonZeroUsize,
     /// Split binaries; paths are relative to the prefix, or else to the working directory. Default: all in
     /// the prefix
-    #[arg(value_name = "FILE")]
+    #[cfg_attr(feature = "clap", arg(value_name = "FILE"))]
     pub files: Vec<PathBuf>,
 }
 
@@ -104,7 +106,10 @@ pub fn join(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
 
 /// The targets whose code [`join`] would put into the binaries. Refuses what it would refuse before it
 /// changes anything.
-pub(crate) fn planned_targets(options: &Options) -> Result<BTreeSet<String>, Error> {
+///
+/// # Errors
+/// As [`join`].
+pub fn planned_targets(options: &Options) -> Result<BTreeSet<String>, Error> {
     let planned = plan(options, &mut Report::default())?;
     let targets = planned.iter().flat_map(|(_, code, _)| code.targets());
     Ok(targets.cloned().collect())

@@ -12,7 +12,7 @@ use crate::elf::{self, Image, Plan};
 use crate::input::{self, FileKind, Linked};
 
 /// What a linked file means to the splitter.
-pub(crate) enum BinaryKind {
+pub enum BinaryKind {
     /// It contains device code.
     Fat(FatFile, Linked),
     /// It is already split.
@@ -23,8 +23,9 @@ pub(crate) enum BinaryKind {
 
 /// A fat binary with its headers and tables. The file is closed, because there may be thousands of
 /// binaries.
-pub(crate) struct FatFile {
-    pub(crate) code: PackedCode,
+pub struct FatFile {
+    /// Its device code.
+    pub code: PackedCode,
     headers: Box<Image<()>>,
     fat: elf::FatBinary,
     /// The marker of a joined binary.
@@ -35,7 +36,7 @@ pub(crate) struct FatFile {
 ///
 /// # Errors
 /// [`Error::Refused`] if it is not a binary, or damaged.
-pub(crate) fn read(path: &Path) -> Result<BinaryKind, Error> {
+pub fn read(path: &Path) -> Result<BinaryKind, Error> {
     let file = input::open(path)?;
     let unlinked = match input::identify(path, &file)? {
         Some(FileKind::Linked) => None,
@@ -54,7 +55,7 @@ pub(crate) fn read(path: &Path) -> Result<BinaryKind, Error> {
 }
 
 /// Tells whether to split a linked file.
-pub(crate) fn of(linked: Linked) -> Result<BinaryKind, Error> {
+pub fn of(linked: Linked) -> Result<BinaryKind, Error> {
     Ok(match &linked.code {
         elf::DeviceCode::Fat(fat) => BinaryKind::Fat(FatFile::read(&linked, fat)?, linked),
         elf::DeviceCode::Split(_) => BinaryKind::Split(linked),
@@ -77,12 +78,12 @@ impl FatFile {
 
     /// Whether splitting it replaces what archives have of it for `target`. A joined binary has code for
     /// some targets only; what archives have for others stays.
-    pub(crate) fn replaces(&self, target: &TargetId) -> bool {
+    pub fn replaces(&self, target: &TargetId) -> bool {
         self.kept.is_none() || self.code.targets().contains(target)
     }
 
     /// The targets that a joined binary had code for when it was split, and has none for now.
-    pub(crate) fn elsewhere(&self) -> BTreeSet<TargetId> {
+    pub fn elsewhere(&self) -> BTreeSet<TargetId> {
         let own = self.code.targets();
         let known = self.kept.iter().flat_map(|kept| kept.code_ids.keys());
         let known = known.filter_map(|target| target.parse().ok());
@@ -90,7 +91,7 @@ impl FatFile {
     }
 
     /// `marker` with the IDs of a joined binary's code for targets that are not in it.
-    pub(crate) fn with_kept(&self, mut marker: Marker) -> Marker {
+    pub fn with_kept(&self, mut marker: Marker) -> Marker {
         let kept = self.kept.iter();
         for kept in kept.filter(|kept| kept.kernel_name == marker.kernel_name) {
             for target in self.elsewhere() {
@@ -103,7 +104,7 @@ impl FatFile {
     }
 
     /// Number of wrappers that belong to objects split before the link.
-    pub(crate) fn split_before(&self) -> usize {
+    pub fn split_before(&self) -> usize {
         self.fat.split_before.len()
     }
 
@@ -112,7 +113,7 @@ impl FatFile {
     /// # Errors
     /// Also if some wrappers were split before the link: only `kpack install` relocates their
     /// device code.
-    pub(crate) fn plan(&self, marker: &Marker) -> Result<Plan, Error> {
+    pub fn plan(&self, marker: &Marker) -> Result<Plan, Error> {
         match self.split_before() {
             0 => self.plan_with(marker, Vec::new()),
             count => Err(Error::refused(
@@ -128,11 +129,7 @@ impl FatFile {
 
     /// Plans its host binary, with `marker` in place of the device code, room for a longer marker,
     /// and further `edits`, given by file offset.
-    pub(crate) fn plan_with(
-        &self,
-        marker: &Marker,
-        edits: Vec<(u64, Vec<u8>)>,
-    ) -> Result<Plan, Error> {
+    pub fn plan_with(&self, marker: &Marker, edits: Vec<(u64, Vec<u8>)>) -> Result<Plan, Error> {
         let image = self.headers.over(self.code.open()?);
         let mut bytes = code_ids::with_room(marker);
         // A few kernels for one target may take less space than that.

@@ -3,16 +3,13 @@
 mod fat_file;
 mod presplit;
 
-use clap::ValueEnum;
-
-pub(crate) use fat_file::{BinaryKind, FatFile, of, read};
-pub(crate) use kpack_core::archives::{
-    Budget, Compression, PackedCode, code_ids, compress, padding,
-};
-pub(crate) use presplit::Presplit;
+pub use fat_file::{BinaryKind, FatFile, of, read};
+pub use kpack_core::archives::{Budget, Compression, PackedCode, code_ids, compress, padding};
+pub use presplit::Presplit;
 
 /// How to treat device code for a target that is not listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Unexpected {
     /// Skip it, with a warning
     #[default]

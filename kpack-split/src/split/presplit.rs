@@ -24,7 +24,7 @@ const COMPILE_AGAIN: &str = "Compile that object again (if the build system cons
 const CO_INDEX: u64 = 16;
 
 /// A binary split before the link, with the archives that its markers refer to.
-pub(crate) struct Presplit {
+pub struct Presplit {
     linked: Linked,
     wrappers: Vec<PresplitWrapper>,
     archives: Vec<BuiltArchive>,
@@ -73,7 +73,7 @@ impl Presplit {
     /// # Errors
     /// [`Error::Refused`] if an archive that a marker refers to is missing or lacks a code object
     /// for a target.
-    pub(crate) fn read(
+    pub fn read(
         linked: Linked,
         in_build_tree: bool,
         lookup: &Lookup,
@@ -142,7 +142,7 @@ impl Presplit {
     }
 
     /// The opened binary: the one that was read, even if another file has replaced it.
-    pub(crate) fn file(&self) -> &File {
+    pub fn file(&self) -> &File {
         self.linked.image.source()
     }
 
@@ -189,12 +189,12 @@ impl Presplit {
     }
 
     /// Number of wrappers.
-    pub(crate) fn wrapper_count(&self) -> usize {
+    pub fn wrapper_count(&self) -> usize {
         self.wrappers.len()
     }
 
     /// The targets that it has device code for.
-    pub(crate) fn targets(&self) -> BTreeSet<TargetId> {
+    pub fn targets(&self) -> BTreeSet<TargetId> {
         let archives = self.archives.iter();
         let used = archives.filter(|source| {
             let mut wrappers = self.wrappers.iter();
@@ -229,7 +229,7 @@ impl Presplit {
     }
 
     /// Copies its code objects for the wanted targets, named `name#<position>`.
-    pub(crate) fn collect(
+    pub fn collect(
         &self,
         name: &str,
         wanted: &dyn Fn(&TargetId) -> bool,
@@ -257,7 +257,7 @@ impl Presplit {
     ///
     /// # Errors
     /// [`Error::Refused`] if a new marker does not fit.
-    pub(crate) fn edits(
+    pub fn edits(
         &self,
         marker_of: &dyn Fn(&Group) -> Marker,
     ) -> Result<Vec<(u64, Vec<u8>)>, Error> {

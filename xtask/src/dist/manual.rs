@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap_complete::{Shell, generate_to};
 use flate2::{Compression, GzBuilder};
-use kpack_split::cli;
+use kpack_cli::cli;
 
 /// The shells, and where each looks for completions of installed programs.
 const COMPLETIONS: [(Shell, &str); 3] = [

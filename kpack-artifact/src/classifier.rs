@@ -1,0 +1,394 @@
+//! Decides where one entry of a tree belongs, by its path and its content.
+
+use std::borrow::Cow;
+use std::fs::{self, File, Metadata};
+use std::path::Path;
+
+use kpack_format::TargetId;
+use kpack_format::tensile::Library;
+use walkdir::DirEntry;
+
+use super::content::FileContent;
+use super::data_file::{is_package, not_data};
+use super::databases::{self, Database, ForAll, Merge, Place, Selection};
+use super::entry::{Class, Entry, KPACK, Node, Observation, Topic};
+use super::foreign::{Headers, device_section};
+use super::kernel_cache::{self, Unreadable};
+use super::pairs;
+use super::target_name::{self, only};
+use kpack_core::Error;
+use kpack_core::shown;
+use kpack_split::elf::{DeviceCode, Image, NoDeviceCode};
+use kpack_split::input::{self, FileKind, unlinked};
+
+/// What was found out about an entry.
+pub(super) struct Classified {
+    pub(super) entry: Entry,
+    pub(super) observations: Vec<Observation>,
+    /// Its content, if it is a library file of Tensile.
+    pub(super) library: Option<Library>,
+}
+
+/// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
+pub(super) fn classify_entry(
+    prefix: &Path,
+    databases: &Selection,
+    found: &DirEntry,
+) -> Result<Classified, Error> {
+    let path = found.path().strip_prefix(prefix).unwrap_or(found.path());
+    let mut classifier = Classifier {
+        full: found.path(),
+        path,
+        name: path.to_string_lossy(),
+        databases,
+        observations: Vec::new(),
+        library: None,
+    };
+    let (node, class) = classifier.entry(found)?;
+    let path = path.to_owned();
+    Ok(Classified {
+        entry: Entry { path, node, class },
+        observations: classifier.observations,
+        library: classifier.library,
+    })
+}
+
+struct Classifier<'a> {
+    full: &'a Path,
+    /// Its path in the prefix.
+    path: &'a Path,
+    name: Cow<'a, str>,
+    databases: &'a Selection,
+    observations: Vec<Observation>,
+    library: Option<Library>,
+}
+
+impl Classifier<'_> {
+    fn entry(&mut self, found: &DirEntry) -> Result<(Node, Class), Error> {
+        let kind = found.file_type();
+        if kind.is_dir() {
+            return Ok((Node::Directory { empty: true }, self.directory()));
+        }
+        if kind.is_symlink() {
+            return Ok((Node::Symlink, self.symlink()?));
+        }
+        if !kind.is_file() {
+            return Err(Error::refused(
+                self.full,
+                "not a file, a directory or a symbolic link",
+            ));
+        }
+        let file = input::open(self.full)?;
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|e| Error::io(self.full, "read", e))?;
+        let node = Node::of_file(&metadata);
+        let class = match self.file(&file, metadata.len()) {
+            Err(Error::Refused { reason, .. }) if !self.must_be_valid(&file)? => {
+                let text = format!("damaged, or only begins like device code: {reason}");
+                self.observe(Topic::Unreadable, text);
+                Class::Host
+            }
+            class => class?,
+        };
+        Ok((node, class))
+    }
+
+    /// Whether a file must be what it begins like: one of a database, an archive in `.kpack`, or an ELF
+    /// file with a bundle in it, which would not be split. Elsewhere, a text may begin with `KPAK`,
+    /// and a test's data may be truncated on purpose.
+    fn must_be_valid(&self, file: &File) -> Result<bool, Error> {
+        let is_selected = |(database, _)| self.databases.has(database);
+        let directory = self.path.parent().and_then(Path::file_name);
+        if databases::recognise(&self.name).is_some_and(is_selected)
+            || directory.is_some_and(|name| name == ".kpack")
+        {
+            return Ok(true);
+        }
+        let kind = input::identify(self.full, file)?;
+        Ok(kind == Some(FileKind::Linked) && input::has_bundle(self.full, file)?)
+    }
+
+    fn directory(&self) -> Class {
+        match databases::recognise(&format!("{}/.", self.name)) {
+            Some((database, Place::Target(target))) if self.databases.has(database) => {
+                of_database(database, target)
+            }
+            _ => Class::Host,
+        }
+    }
+
+    fn symlink(&mut self) -> Result<Class, Error> {
+        let inside = format!("{}/.", self.name);
+        let place = databases::recognise(&self.name).or_else(|| databases::recognise(&inside));
+        let Some((database, place)) = place else {
+            let to = || -> Option<Result<_, Error>> {
+                self.full.metadata().ok().filter(Metadata::is_file)?;
+                let file = input::open(self.full).ok()?;
+                let kind = input::identify(self.full, &file).ok()?;
+                Some(not_data(self.full, &file, kind))
+            };
+            return self.by_name(|| to().unwrap_or(Ok(Some("a dangling symbolic link"))));
+        };
+        if !self.databases.has(database) {
+            return Ok(Class::Host);
+        }
+        let target = match place {
+            Place::Target(target) => Some(target),
+            Place::ForAll(_) => None,
+            Place::Unnamed => {
+                let to = fs::read_link(self.full).map_err(|e| Error::io(self.full, "read", e))?;
+                let name = to.file_name().unwrap_or_default().to_string_lossy();
+                only(target_name::in_file_name(&name))
+            }
+            Place::Contradiction(one, other) => {
+                self.observe(Topic::Contradiction, two_targets(&one, &other));
+                None
+            }
+        };
+        Ok(target.map_or(Class::Host, |target| of_database(database, target)))
+    }
+
+    fn file(&mut self, file: &File, size: u64) -> Result<Class, Error> {
+        let kind = input::identify(self.full, file)?;
+        let is_linked = kind == Some(FileKind::Linked);
+        match databases::recognise(&self.name) {
+            Some((database, place)) if self.databases.has(database) => {
+                self.in_database(file, size, kind, database, place)
+            }
+            Some(_) if is_linked => self.linked(file, size),
+            Some(_) => Ok(Class::Host),
+            None if is_linked => match self.linked(file, size)? {
+                Class::Host => self.by_name(|| not_data(self.full, file, kind)),
+                class => Ok(class),
+            },
+            None if kind == Some(FileKind::Archive) => {
+                let content = FileContent::read(self.full, file, size, kind, false)?;
+                Ok(self.archive(&content))
+            }
+            None => {
+                if is_package(self.path) {
+                    let text = "packages are not opened, so device code in it is not split";
+                    self.observe(Topic::Other, text.to_owned());
+                }
+                self.outside(file, size, kind)
+            }
+        }
+    }
+
+    /// A file in the place of a database. Whatever its path says is compared with its content.
+    fn in_database(
+        &mut self,
+        file: &File,
+        size: u64,
+        kind: Option<FileKind>,
+        database: &'static Database,
+        place: Place,
+    ) -> Result<Class, Error> {
+        match place {
+            Place::Target(target) if database.is_opaque => {
+                return Ok(of_database(database, target));
+            }
+            Place::ForAll(ForAll::Merge(Merge::KernelCache)) => {
+                self.kernel_cache()?;
+                return Ok(Class::Host);
+            }
+            _ => {}
+        }
+        // A target's engine may be a library of its own, which is not split.
+        let kind = match kind {
+            Some(FileKind::Linked) if self.headers(file, size)? != Headers::Readable => None,
+            kind => kind,
+        };
+        let is_library = self.path.extension().is_some_and(|end| end == "dat");
+        let content = FileContent::read(self.full, file, size, kind, is_library)?;
+        if let FileContent::NoLibrary(Unreadable { reason, damaged }) = &content {
+            if *damaged && pairs::TENSILE.contains(&database.name) {
+                self.observe(Topic::Damaged, format!("it is damaged: {reason}"));
+            }
+            let text = format!("{reason}; only its name says where it belongs");
+            self.observe(Topic::Other, text);
+        }
+        if let FileContent::Library(library) = &content {
+            self.library = Some(library.clone());
+        }
+        let target = match place {
+            Place::Target(said) => {
+                if let Some(own) = content.contradiction(&said) {
+                    let text = format!("its path says {said}, but {own}");
+                    self.observe(Topic::Contradiction, text);
+                }
+                said
+            }
+            Place::Contradiction(one, other) => {
+                self.observe(Topic::Contradiction, two_targets(&one, &other));
+                one
+            }
+            // However many targets one build made it for, it is one file for all of them.
+            Place::ForAll(_) => return Ok(Class::Host),
+            Place::Unnamed => match content.only_target() {
+                Some(target) => target.clone(),
+                None => return Ok(device_code(&content)),
+            },
+        };
+        Ok(of_database(database, target))
+    }
+
+    /// rocFFT's kernel cache, which is for all targets.
+    fn kernel_cache(&mut self) -> Result<(), Error> {
+        let (topic, text) = match kernel_cache::targets(self.full)? {
+            Ok(targets) if targets.is_empty() => return Ok(()),
+            Ok(targets) => {
+                let targets: Vec<String> = targets.into_iter().collect();
+                let targets = targets.join(", ");
+                let text = format!("has device code for {targets}, in one file for all targets");
+                (Topic::ForAll, text)
+            }
+            Err(Unreadable { reason, damaged }) => match damaged {
+                true => (Topic::Damaged, reason),
+                false => (Topic::Other, reason),
+            },
+        };
+        self.observe(topic, text);
+        Ok(())
+    }
+
+    /// An ELF file for a host. One for another kind of machine cannot have device code.
+    fn linked(&mut self, file: &File, size: u64) -> Result<Class, Error> {
+        match self.headers(file, size)? {
+            Headers::Readable => {}
+            Headers::Foreign => return Ok(Class::Host),
+            Headers::WithoutSections => {
+                let text = "it has no section headers, so device code in it would not be found";
+                self.observe(Topic::Other, text.to_owned());
+                return Ok(Class::Host);
+            }
+        }
+        let code = Image::read(file).and_then(|image| image.device_code());
+        Ok(
+            match code.map_err(|error| input::elf_error(self.full, error))? {
+                DeviceCode::Fat(_) => Class::Fat,
+                DeviceCode::Split(_) => Class::Split,
+                DeviceCode::None(NoDeviceCode::NoWrappers) => {
+                    let text = format!("stays unchanged: {}", NoDeviceCode::NoWrappers);
+                    self.observe(Topic::Other, text);
+                    Class::Host
+                }
+                DeviceCode::None(_) => Class::Host,
+            },
+        )
+    }
+
+    fn archive(&mut self, content: &FileContent) -> Class {
+        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+        let named = stem
+            .rsplit_once('_')
+            .and_then(|(_, target)| target.parse().ok());
+        let own = content.only_target().cloned();
+        let Some(target) = own.clone().or(named.clone()) else {
+            let reason = "it is a kpack archive for several targets".to_owned();
+            return unknown(None, true, reason);
+        };
+        if let Some(named) = named.filter(|named| Some(named) != own.as_ref())
+            && let Some(own) = content.contradiction(&named)
+        {
+            let text = format!("its name says {named}, but {own}");
+            self.observe(Topic::Contradiction, text);
+        }
+        Class::Target {
+            target,
+            database: KPACK,
+        }
+    }
+
+    fn headers(&self, file: &File, size: u64) -> Result<Headers, Error> {
+        Headers::read(file, size).map_err(|e| Error::io(self.full, "read", e))
+    }
+
+    /// A file outside of the known places.
+    fn outside(&self, file: &File, size: u64, kind: Option<FileKind>) -> Result<Class, Error> {
+        // A manifest, or the part of one for a group of targets, is for all.
+        if kind == Some(FileKind::Manifest) {
+            return Ok(Class::Host);
+        }
+        let unlinked = matches!(kind, Some(FileKind::Object | FileKind::StaticLibrary));
+        // It does not matter here whether it can be read as what it begins like.
+        if unlinked
+            && let Ok(unlinked) = unlinked::read(self.full, file)
+            && !unlinked.device_objects.is_empty()
+        {
+            let reason = "it has device code that is split before the link".to_owned();
+            return Ok(unknown(None, true, reason));
+        }
+        if kind.is_none()
+            && let Some(section) =
+                device_section(file).map_err(|e| Error::io(self.full, "read", e))?
+        {
+            let reason = format!(
+                "it is a PE/COFF file with device code in section `{section}`, which kpack cannot split"
+            );
+            return Ok(unknown(None, true, reason));
+        }
+        let content = FileContent::read(self.full, file, size, kind, false)?;
+        match device_code(&content) {
+            Class::Host => self.by_name(|| not_data(self.full, file, kind)),
+            class => Ok(class),
+        }
+    }
+
+    /// What the names in the path suggest, the last first. They assign data to a target, and nothing
+    /// else: `not_data` says what a file is that is no data.
+    fn by_name(
+        &self,
+        not_data: impl FnOnce() -> Result<Option<&'static str>, Error>,
+    ) -> Result<Class, Error> {
+        let mut parts = self.name.rsplit('/');
+        let Some(part) = parts.find(|part| target_name::looks_specific(part)) else {
+            return Ok(Class::Host);
+        };
+        let name = shown(Path::new(part));
+        let reason = format!("`{name}` looks like the name of a GPU target");
+        let named = only(target_name::in_file_name(part));
+        Ok(match not_data()? {
+            Some(what) if named.is_some() => {
+                unknown(None, false, format!("{reason}, but it is {what}"))
+            }
+            Some(_) | None => unknown(named, false, reason),
+        })
+    }
+
+    fn observe(&mut self, topic: Topic, text: String) {
+        self.observations.push(Observation {
+            topic,
+            path: self.path.to_owned(),
+            text,
+        });
+    }
+}
+
+/// The class of what a database has for a target.
+fn of_database(database: &'static Database, target: TargetId) -> Class {
+    let database = database.name;
+    Class::Target { target, database }
+}
+
+/// The class of a file whose path names no target, by its content.
+fn device_code(content: &FileContent) -> Class {
+    let reason = match content {
+        FileContent::CodeObject(_) => "it is an AMDGPU code object",
+        FileContent::Bundle(targets) if !targets.is_empty() => "it is an offload bundle",
+        _ => return Class::Host,
+    };
+    unknown(content.only_target().cloned(), true, reason.to_owned())
+}
+
+fn unknown(target: Option<TargetId>, device_code: bool, reason: String) -> Class {
+    Class::Unknown {
+        target,
+        device_code,
+        reason,
+    }
+}
+
+fn two_targets(one: &TargetId, other: &TargetId) -> String {
+    format!("its path says {one}, and {other} as well")
+}

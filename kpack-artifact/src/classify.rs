@@ -1,0 +1,122 @@
+//! Classifies the files in a prefix: for the host, a fat binary, for one target, or unknown.
+//!
+//! A file's path says where it belongs, by the known kernel databases, and its content says so too,
+//! where it is a code object, a bundle, an archive or a library file. Nothing is written here.
+
+use std::io;
+use std::path::Path;
+
+use walkdir::{DirEntry, WalkDir};
+
+use super::classifier::Classified;
+pub(super) use super::classifier::classify_entry;
+use super::databases::{self, Selection};
+use super::pairs::{Libraries, unpaired};
+use kpack_core::Error;
+use kpack_core::parallel;
+use kpack_split::leftover::is_leftover;
+
+pub use super::entry::{Class, Classification, Entry, KPACK, Node, Observation, Topic};
+
+/// Reads what is below `prefix`. Files of databases that are not selected are for the host.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and
+/// for what is neither a file, a directory nor a symbolic link.
+pub fn classify(prefix: &Path, databases: &Selection) -> Result<Classification, Error> {
+    classify_found(prefix, databases, &walk(prefix)?)
+}
+
+/// As [`classify`], without FIFOs, sockets and devices, which have no bytes.
+///
+/// # Errors
+/// As [`classify`], but for these.
+pub(crate) fn classify_without_special_files(
+    prefix: &Path,
+    databases: &Selection,
+) -> Result<Classification, Error> {
+    let mut found = walk(prefix)?;
+    found.retain(|entry| {
+        let kind = entry.file_type();
+        kind.is_file() || kind.is_dir() || kind.is_symlink()
+    });
+    classify_found(prefix, databases, &found)
+}
+
+/// Everything below `directory`, sorted by path.
+fn walk(directory: &Path) -> Result<Vec<DirEntry>, Error> {
+    let walk = WalkDir::new(directory).min_depth(1).sort_by_file_name();
+    let walk = walk.into_iter();
+    walk.map(|entry| entry.map_err(|error| walk_error(directory, error)))
+        .collect()
+}
+
+/// Reads the files below `prefix` that are in the place of some database, and nothing else. What
+/// cannot be listed is not there, nor is what interrupted runs left behind.
+///
+/// # Errors
+/// As [`classify`].
+pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error> {
+    let walk = WalkDir::new(prefix).min_depth(1).sort_by_file_name();
+    let is_of_one = |entry: &DirEntry| {
+        let path = entry.path().strip_prefix(prefix).unwrap_or(entry.path());
+        let is_directory = entry.file_type().is_dir();
+        !is_directory && databases::recognise(&path.to_string_lossy()).is_some()
+    };
+    let walk = walk.into_iter();
+    let walk = walk.filter_entry(|entry| !is_leftover(entry.file_name()));
+    let found: Vec<DirEntry> = walk.flatten().filter(is_of_one).collect();
+    classify_found(prefix, &Selection::Auto, &found)
+}
+
+fn classify_found(
+    prefix: &Path,
+    databases: &Selection,
+    found: &[DirEntry],
+) -> Result<Classification, Error> {
+    let mut classification = Classification::default();
+    let mut libraries = Libraries::new();
+    let classified = parallel::try_map(found, |found| classify_entry(prefix, databases, found))?;
+    for Classified {
+        entry,
+        observations,
+        library,
+    } in classified
+    {
+        libraries.extend(library.map(|library| (entry.path.clone(), library.code_objects)));
+        classification.entries.push(entry);
+        classification.observations.extend(observations);
+    }
+    mark_empty(&mut classification.entries);
+    let unpaired = unpaired(&classification.entries, &libraries);
+    classification.observations.extend(unpaired);
+    Ok(classification)
+}
+
+/// A directory is named before what is in it, and known to be empty by what follows.
+pub(super) fn mark_empty(entries: &mut [Entry]) {
+    for index in 0..entries.len() {
+        let (before, from) = entries.split_at_mut(index + 1);
+        let (Some(entry), next) = (before.last_mut(), from.first()) else {
+            continue;
+        };
+        if let Node::Directory { empty } = &mut entry.node {
+            *empty = next.is_none_or(|next| !next.path.starts_with(&entry.path));
+            if !*empty {
+                entry.class = Class::Host;
+            }
+        }
+    }
+}
+
+pub(crate) fn walk_error(prefix: &Path, error: walkdir::Error) -> Error {
+    let path = error.path().unwrap_or(prefix).to_owned();
+    let text = error.to_string();
+    // A loop of links is no failure of the system; there are none where links are not followed.
+    let cause = error.into_io_error();
+    Error::io(
+        &path,
+        "read",
+        cause.unwrap_or_else(|| io::Error::other(text)),
+    )
+}

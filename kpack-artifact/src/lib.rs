@@ -1,0 +1,38 @@
+//! Artifact directories: the output of a build system, and the input of a packager.
+//!
+//! An artifact directory lists its prefixes in `artifact_manifest.txt`. [`classify`]
+//! finds out what is in a prefix, by the kernel databases of [`databases`] among other things.
+//! [`split`] makes a generic artifact and one for each target; [`recombine`] merges those of several
+//! machines. Both plan each artifact as an `output`, which [`stage`] writes and publishes. [`verify`] checks binaries,
+//! archives, manifests and trees; [`sizes`] reports where the bytes are.
+
+#![forbid(unsafe_code)]
+
+mod classifier;
+pub mod classify;
+mod code_ids;
+mod content;
+mod data_file;
+pub mod databases;
+mod differences;
+mod entry;
+mod foreign;
+mod kernel_cache;
+mod layout;
+mod manifest_txt;
+mod mark;
+mod moved;
+mod names;
+mod output;
+pub mod packaging;
+mod pairs;
+pub mod recombine;
+mod rules;
+mod shared;
+pub mod sizes;
+pub mod split;
+pub mod stage;
+mod target_name;
+mod tree;
+pub mod verify;
+mod writer;

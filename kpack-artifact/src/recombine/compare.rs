@@ -1,0 +1,195 @@
+//! Unexpected differences between two shards' host files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use kpack_format::Sha256;
+use kpack_format::archive::Toc;
+
+use crate::classify::Node;
+use crate::differences;
+use crate::tree::{Item, Tree};
+use kpack_core::Error;
+use kpack_split::input::Archives;
+use kpack_split::words::list_some;
+
+/// A difference between two trees at a path.
+#[derive(Debug)]
+pub(super) struct TreeDifference {
+    /// Path in the artifact.
+    pub(super) path: PathBuf,
+    pub(super) kind: DifferenceKind,
+    pub(super) text: String,
+}
+
+/// What a difference is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum DifferenceKind {
+    /// One cannot stand for both: a directory and a file, or an archive with kernels that the first
+    /// shard's lacks.
+    Irreconcilable,
+    /// Two files, one of which can stand for both.
+    Content,
+    /// Only the first tree has it.
+    OnlyFirst,
+    /// Only the second tree has it.
+    OnlySecond,
+    /// Two host binaries that may differ in their layout only.
+    Layout,
+}
+
+/// The differences between two trees, without manifests of kpacks and entries that `compared` rejects.
+/// If one tree lacks a directory, its entries are not listed.
+pub(super) fn differences<'t>(
+    first: &'t Tree,
+    second: &'t Tree,
+    archives: &Archives,
+    compared: impl Fn(&Path, &Item) -> bool,
+) -> Result<Vec<TreeDifference>, Error> {
+    let counts = |path: &Path, item: &Item| !item.is_manifest() && compared(path, item);
+    let mut found = Vec::new();
+    let entries = |tree: &'t Tree| {
+        tree.entries
+            .iter()
+            .filter(|(path, item)| counts(path, item))
+    };
+    for (path, item) in entries(first) {
+        if let Some(theirs) = second.entries.get(path)
+            && let Some((kind, text)) = difference(item, theirs, archives)?
+        {
+            let path = path.clone();
+            found.push(TreeDifference { path, kind, text });
+        }
+    }
+    for (kind, tree, other) in [
+        (DifferenceKind::OnlyFirst, first, second),
+        (DifferenceKind::OnlySecond, second, first),
+    ] {
+        let mut lacks = PathBuf::from("/");
+        for (path, item) in entries(tree) {
+            let is_there = other.entries.contains_key(path);
+            if !is_there && !path.starts_with(&lacks) {
+                lacks.clone_from(path);
+                let (path, text) = (path.clone(), format!("only shard {} has it", item.shard));
+                found.push(TreeDifference { path, kind, text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+fn difference(
+    first: &Item,
+    second: &Item,
+    archives: &Archives,
+) -> Result<Option<(DifferenceKind, String)>, Error> {
+    let nature = |item: &Item| match item.node {
+        Node::Directory { .. } => "a directory",
+        Node::Symlink => "a symbolic link",
+        Node::File { .. } => "a file",
+    };
+    if nature(first) != nature(second) {
+        let kind = match first.is_directory() || second.is_directory() {
+            true => DifferenceKind::Irreconcilable,
+            false => DifferenceKind::Content,
+        };
+        let text = format!("{} against {}", nature(first), nature(second));
+        return Ok(Some((kind, text)));
+    }
+    match first.node {
+        Node::Directory { .. } => Ok(None),
+        Node::Symlink => {
+            let target = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
+            let (a, b) = (target(&first.from)?, target(&second.from)?);
+            let text = || format!("leads to {} against {}", a.display(), b.display());
+            Ok((a != b).then(|| (DifferenceKind::Content, text())))
+        }
+        Node::File { .. } => {
+            let (a, b) = (mode(&first.from)?, mode(&second.from)?);
+            if a != b {
+                let text = format!("mode {a:o} against {b:o}");
+                return Ok(Some((DifferenceKind::Content, text)));
+            }
+            if first.is_kpack() && second.is_kpack() {
+                return kernels_differ(first, second, archives);
+            }
+            let same = first.size() == second.size()
+                && archives.digest(&first.from)? == archives.digest(&second.from)?;
+            if same {
+                return Ok(None);
+            }
+            let difference = differences::explain(&first.from, &second.from)?;
+            Ok(difference.map(|difference| match difference.layout_only {
+                true => (DifferenceKind::Layout, difference.text),
+                false => (DifferenceKind::Content, difference.text),
+            }))
+        }
+    }
+}
+
+fn mode(path: &Path) -> Result<u32, Error> {
+    let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+    Ok(metadata.permissions().mode() & 0o7777)
+}
+
+/// Kernels with their targets, and the checksums of their code objects where the archive has them.
+type KernelSums = BTreeMap<(String, String), Option<Sha256>>;
+
+/// The difference between the kernels of two archives, however they are compressed.
+fn kernels_differ(
+    first: &Item,
+    second: &Item,
+    archives: &Archives,
+) -> Result<Option<(DifferenceKind, String)>, Error> {
+    let (a, b) = (archives.toc(&first.from)?, archives.toc(&second.from)?);
+    let (ours, theirs) = (kernels(&a), kernels(&b));
+    let only = |own: &KernelSums, other: &KernelSums| -> BTreeSet<String> {
+        let names = own.keys().filter(|key| !other.contains_key(*key));
+        names.map(|(kernel, _)| kernel.clone()).collect()
+    };
+    let (only_first, only_second) = (only(&ours, &theirs), only(&theirs, &ours));
+    let summed = a.checksums.is_some() && b.checksums.is_some();
+    let differ = ours.iter().filter(|(key, sum)| {
+        let theirs = theirs.get(*key);
+        theirs.is_some_and(|theirs| theirs != *sum)
+    });
+    let differ: BTreeSet<String> = differ.map(|((kernel, _), _)| kernel.clone()).collect();
+    let same_names = only_first.is_empty() && only_second.is_empty();
+    if same_names && (!summed || differ.is_empty()) {
+        if summed && a.group_name == b.group_name {
+            return Ok(None);
+        }
+        let difference = differences::explain(&first.from, &second.from)?;
+        return Ok(difference.map(|difference| (DifferenceKind::Content, difference.text)));
+    }
+    let mut parts = Vec::new();
+    for (names, what) in [
+        (&differ, "other code for".to_owned()),
+        (&only_first, format!("only shard {} has", first.shard)),
+        (&only_second, format!("only shard {} has", second.shard)),
+    ] {
+        if !names.is_empty() {
+            parts.push(format!("{what} {}", list_some(names, 1)));
+        }
+    }
+    let kind = match only_second.is_empty() {
+        true => DifferenceKind::Content,
+        false => DifferenceKind::Irreconcilable,
+    };
+    Ok(Some((kind, parts.join("; "))))
+}
+
+fn kernels(toc: &Toc) -> KernelSums {
+    let mut found = BTreeMap::new();
+    for (kernel, targets) in &toc.kernels {
+        for (target, entry) in targets {
+            let sums = toc.checksums.as_ref();
+            let sum = sums.and_then(|sums| sums.get(entry.ordinal as usize).copied());
+            found.insert((kernel.clone(), target.clone()), sum);
+        }
+    }
+    found
+}

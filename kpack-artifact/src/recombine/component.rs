@@ -1,0 +1,289 @@
+//! One component of all shards: its generic artifact, and those of its groups.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::code_object::processors;
+
+use super::manifests;
+use super::shards::{ComponentArtifacts, Shards};
+use super::{Artifact, Notice, Options, Severity};
+use crate::classify::Topic;
+use crate::databases::Selection;
+use crate::mark;
+use crate::names;
+use crate::output::Output;
+use crate::packaging::TargetGroup;
+use crate::rules::misplaced;
+use crate::tree::{Role, Tree, manifest_names};
+use kpack_core::Error;
+use kpack_split::input::Archives;
+use kpack_split::words::list;
+
+/// How many differences between two trees are listed one by one.
+const MOST_DIFFERENCES: usize = 20;
+
+/// A component: what becomes of it.
+pub(super) struct Component<'a> {
+    pub(super) name: &'a str,
+    pub(super) options: &'a Options,
+    pub(super) shards: &'a Shards,
+    pub(super) archives: &'a Archives,
+    /// The databases that were split, the same in all shards.
+    databases: Selection,
+    pub(super) artifacts: Vec<Artifact>,
+    pub(super) findings: Vec<Notice>,
+}
+
+impl<'a> Component<'a> {
+    pub(super) fn read(
+        name: &'a str,
+        options: &'a Options,
+        shards: &'a Shards,
+        archives: &'a Archives,
+    ) -> Result<Self, Error> {
+        let mut component = Self {
+            name,
+            options,
+            shards,
+            archives,
+            databases: Selection::Auto,
+            artifacts: Vec::new(),
+            findings: Vec::new(),
+        };
+        component.choose_databases()?;
+        let groups = options.configuration.groups_of(name);
+        component.compare_targets(groups);
+        let generics = component.generics()?;
+        let mut trees = Vec::new();
+        for group in groups {
+            if let Some((artifact, tree)) = component.group(group)? {
+                component.artifacts.push(artifact);
+                trees.push(tree);
+            }
+        }
+        let wanted = |target: &str| {
+            let mut named = groups.iter().flat_map(|group| &group.architectures);
+            named.any(|named| named.to_string() == target)
+        };
+        // Without a generic artifact, which is an error already, nothing can be said of them.
+        if let Some(first) = generics.first() {
+            component.hosts_are_split(first, &trees)?;
+            component.manifests(&generics, &trees, &wanted)?;
+        }
+        component.generic_has_all_targets();
+        component.artifacts.sort_by(|a, b| a.name.cmp(&b.name));
+        for artifact in &mut component.artifacts {
+            (artifact.files, artifact.size) = (artifact.output.files, artifact.output.size);
+            artifact.shards.clone_from(&artifact.output.shards);
+        }
+        Ok(component)
+    }
+
+    /// Which databases were split: what one shard has in the artifacts of targets must not be in
+    /// another's generic one.
+    fn choose_databases(&mut self) -> Result<(), Error> {
+        let mut first: Option<(&str, Selection)> = None;
+        for (shard, artifacts) in self.shards() {
+            for path in artifacts.paths() {
+                let own = mark::databases(path)?;
+                let Some((known, databases)) = &first else {
+                    first = Some((shard, own));
+                    continue;
+                };
+                if own.names() != databases.names() {
+                    let text = format!(
+                        "other databases were split than in shard {known} (expected {}, found {}); \
+                         split all shards with the same --split-databases",
+                        databases, own
+                    );
+                    self.say(Severity::Error, path, text);
+                }
+            }
+        }
+        self.databases = first.map_or(Selection::Auto, |(_, databases)| databases);
+        Ok(())
+    }
+
+    pub(super) fn say(
+        &mut self,
+        severity: Severity,
+        path: impl Into<PathBuf>,
+        text: impl Into<String>,
+    ) {
+        self.findings.push(Notice::new(severity, path, text));
+    }
+
+    /// Says what differs in the tree at `root` from `other`, the worst first: what is an error is not
+    /// to be cut off.
+    pub(super) fn say_differences(&mut self, mut found: Vec<Notice>, root: &Path, other: &str) {
+        found.sort_by_key(|finding| Reverse(finding.severity));
+        let more = found.len().saturating_sub(MOST_DIFFERENCES);
+        let worst = found.get(MOST_DIFFERENCES).map(|finding| finding.severity);
+        found.truncate(MOST_DIFFERENCES);
+        self.findings.append(&mut found);
+        if let Some(severity) = worst {
+            self.say(
+                severity,
+                root,
+                format!("{more} more differences from {other}"),
+            );
+        }
+    }
+
+    pub(super) fn shards(
+        &self,
+    ) -> impl Iterator<Item = (&'a str, &'a ComponentArtifacts)> + use<'a> {
+        self.shards.of(self.name)
+    }
+
+    /// Reports the damaged files of a tree.
+    pub(super) fn report_damage(&mut self, tree: &Tree) {
+        for (path, text) in &tree.rejected {
+            self.say(Severity::Error, path, text);
+        }
+        for found in tree.about(Topic::Damaged) {
+            self.say(Severity::Error, &found.path, &found.text);
+        }
+    }
+
+    /// Reports what does not belong in a tree with this role, with `advice`.
+    pub(super) fn nothing_misplaced(&mut self, tree: &Tree, role: &Role, advice: &str) {
+        for (item, reason) in misplaced(tree, role) {
+            self.say(Severity::Error, &item.from, format!("it {reason}{advice}"));
+        }
+    }
+
+    /// A directory name: what the component is called for `suffix`.
+    pub(super) fn artifact_name(&self, suffix: &str) -> String {
+        format!("{}_{suffix}", self.name)
+    }
+
+    /// The generic artifact is for the targets of all groups, be it for their databases alone.
+    fn generic_has_all_targets(&mut self) {
+        let targets = self.artifacts.iter().flat_map(|a| a.targets.clone());
+        let targets: BTreeSet<TargetId> = targets.collect();
+        for artifact in self.artifacts.iter_mut().filter(|a| a.group.is_none()) {
+            artifact.targets.clone_from(&targets);
+        }
+    }
+
+    /// Reports the targets that no shard has, and those that no group lists.
+    fn compare_targets(&mut self, groups: &[TargetGroup]) {
+        let there: BTreeSet<&TargetId> = self
+            .shards()
+            .flat_map(|(_, artifacts)| artifacts.targets.keys())
+            .collect();
+        // A component without device code lacks nothing.
+        if there.is_empty() && !self.has_manifests() {
+            return;
+        }
+        for group in groups {
+            let missing = missing_targets(group, &there);
+            if !missing.is_empty() {
+                self.report_missing(group, &missing);
+            }
+        }
+        let claimed: BTreeSet<&TargetId> = groups.iter().flat_map(|g| &g.architectures).collect();
+        for (target, input) in self.shards().flat_map(|(_, artifacts)| &artifacts.targets) {
+            if !claimed.contains(target) {
+                let text = format!("skipped: no group lists {target}");
+                self.say(Severity::Warning, input.path(), text);
+            }
+        }
+    }
+
+    fn report_missing(&mut self, group: &TargetGroup, missing: &[&TargetId]) {
+        let by_shard = self.shards().map(|(shard, artifacts)| {
+            let targets = list(artifacts.targets.keys());
+            match targets.is_empty() {
+                true => format!("{shard} has none"),
+                false => format!("{shard} has {targets}"),
+            }
+        });
+        let mut text = format!(
+            "no shard has {} for group `{}`: {}",
+            list(missing.iter().copied()),
+            group.name,
+            by_shard.collect::<Vec<_>>().join("; ")
+        );
+        for target in missing.iter().filter(|target| !is_known(target)) {
+            text += &format!("; {target} is not a known processor");
+        }
+        let validation = &self.options.configuration.validation;
+        let severity = match validation.error_on_missing_architecture {
+            true => Severity::Error,
+            false => Severity::Warning,
+        };
+        let shards = self.options.shards_dir.join("*");
+        self.say(severity, shards.join(self.artifact_name("*")), text);
+    }
+
+    /// Whether a generic artifact has a manifest of kpacks, so that there was device code.
+    fn has_manifests(&self) -> bool {
+        let mut shards = self.shards();
+        shards.any(|(_, artifacts)| {
+            let generic = artifacts.generic.as_deref();
+            generic.is_some_and(|generic| !manifest_names(generic).is_empty())
+        })
+    }
+
+    pub(super) fn artifact(&self, group: Option<&TargetGroup>, model: &Path) -> Artifact {
+        let suffix = group.map_or(names::GENERIC, |group| &group.name);
+        Artifact {
+            name: self.artifact_name(suffix),
+            component: self.name.to_owned(),
+            group: group.map(|group| group.name.clone()),
+            display_name: group.map(|group| group.display_name.clone()),
+            output: Output::new(model, self.databases.clone()),
+            ..Artifact::default()
+        }
+    }
+
+    /// Gives each artifact the manifests of its kpacks.
+    fn manifests(
+        &mut self,
+        generics: &[Tree],
+        groups: &[Tree],
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<(), Error> {
+        let (modules, findings) = manifests::merge(generics, groups, wanted, self.archives)?;
+        self.findings.extend(findings);
+        for artifact in &mut self.artifacts {
+            for module in &modules {
+                let Some((path, manifest)) = module.manifest(artifact) else {
+                    continue;
+                };
+                let output = &mut artifact.output;
+                output.add_bytes(&path, manifest.to_bytes(), &module.like);
+                if artifact.group.is_none() {
+                    let targets = manifest.kpack_files.keys().filter_map(|t| t.parse().ok());
+                    artifact.targets.extend(targets);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the target's processor, or one of its family, is known to this version.
+fn is_known(target: &TargetId) -> bool {
+    let mut known = processors().filter_map(|known| known.parse().ok());
+    !target.processor().starts_with("gfx") || known.any(|known| target.covers(&known))
+}
+
+/// The targets of a group that nothing `there` is for.
+///
+/// Databases are often of a processor, whatever its features, or of a family (gfx11xx). A configuration
+/// lists these besides the targets of binaries; what no group lists covers nothing.
+fn missing_targets<'g>(group: &'g TargetGroup, there: &BTreeSet<&TargetId>) -> Vec<&'g TargetId> {
+    let has = |target: &&TargetId| {
+        let mut taken = there.iter().filter(|own| group.architectures.contains(own));
+        let is_plain = target.features().count() == 0;
+        taken.any(|own| own.may_run_on(target) || is_plain && target.may_run_on(own))
+    };
+    let targets = group.architectures.iter();
+    targets.filter(|target| !has(target)).collect()
+}

@@ -1,0 +1,264 @@
+//! The manifests of recombined artifacts.
+//!
+//! The generic artifact has `<module>_<component>.kpm`, which lists the targets of all groups. Each group
+//! has a fragment of it, `<module>_<component>.<group>.kpm`, with the group's targets. Since the names
+//! differ, artifacts can be copied over each other in any order, and packages share no file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kpack_format::TargetId;
+use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::names::{Group, archive_end};
+
+use super::{Artifact, Notice, Severity, is_error};
+use crate::rules::{not_as_listed, unreadable};
+use crate::tree::{Item, Tree};
+use kpack_core::Error;
+use kpack_core::publish::{self, Present};
+use kpack_split::input::{self, Archives};
+
+/// A module's archives in all groups.
+pub(super) struct ModuleManifest {
+    /// Path of the kpack directory in the artifact.
+    directory: PathBuf,
+    /// A shard's manifest or archive, whose mode and time the manifests get.
+    pub(super) like: PathBuf,
+    manifest: Manifest,
+}
+
+impl ModuleManifest {
+    /// The manifest of an artifact, with its path; `None` if its group has nothing of this module.
+    pub(super) fn manifest(&self, artifact: &Artifact) -> Option<(PathBuf, Manifest)> {
+        let mut manifest = self.manifest.clone();
+        let module = Group::from(manifest.component_name.as_str());
+        let Some(group) = &artifact.group else {
+            return Some((self.directory.join(module.manifest()), manifest));
+        };
+        let targets = artifact.targets.iter().map(TargetId::to_string);
+        let targets: BTreeSet<String> = targets.collect();
+        let files = &mut manifest.kpack_files;
+        files.retain(|target, _| targets.contains(target));
+        (!files.is_empty()).then(|| (self.directory.join(module.fragment(group)), manifest))
+    }
+}
+
+/// Makes the manifests of the archives in `groups`, which must be those that the shards' manifests in
+/// `generics` list. `wanted` tells whether a group of the component lists a target.
+pub(super) fn merge(
+    generics: &[Tree],
+    groups: &[Tree],
+    wanted: &dyn Fn(&str) -> bool,
+    archives: &Archives,
+) -> Result<(Vec<ModuleManifest>, Vec<Notice>), Error> {
+    let mut merge = ManifestMerge::read(generics)?;
+    for tree in groups {
+        let kpacks = tree.entries.iter();
+        for (path, item) in kpacks.filter(|(_, item)| item.is_kpack()) {
+            merge.add(path, item, archives)?;
+        }
+    }
+    merge.nothing_missing(wanted);
+    Ok((merge.modules.into_values().collect(), merge.findings))
+}
+
+/// Manifests being made, by path in the artifact.
+#[derive(Default)]
+struct ManifestMerge {
+    modules: BTreeMap<PathBuf, ModuleManifest>,
+    /// What the shards' manifests list, by manifest and target.
+    listed: BTreeMap<PathBuf, BTreeMap<String, Vec<ListedArchive>>>,
+    findings: Vec<Notice>,
+}
+
+/// What a shard's manifest says of an archive.
+struct ListedArchive {
+    shard: Arc<str>,
+    manifest: PathBuf,
+    file: KpackFile,
+}
+
+impl ManifestMerge {
+    fn read(generics: &[Tree]) -> Result<Self, Error> {
+        let mut merge = Self::default();
+        for tree in generics {
+            for (path, item) in tree.entries.iter().filter(|(_, item)| item.is_manifest()) {
+                let mut manifest = input::read_manifest(&item.from)?;
+                let targets = merge.listed.entry(path.clone()).or_default();
+                for (target, file) in std::mem::take(&mut manifest.kpack_files) {
+                    targets.entry(target).or_default().push(ListedArchive {
+                        shard: tree.shard.clone(),
+                        manifest: item.from.clone(),
+                        file,
+                    });
+                }
+                let hint = manifest.install_hint.clone();
+                let module = merge.modules.entry(path.clone());
+                let module = module.or_insert_with(|| ModuleManifest {
+                    directory: parent(path),
+                    like: item.from.clone(),
+                    manifest,
+                });
+                let taken = &mut module.manifest.install_hint;
+                if let Some(hint) = hint
+                    && *taken.get_or_insert_with(|| hint.clone()) != hint
+                {
+                    let text = format!(
+                        "its install hint differs from another shard's, which is kept (expected `{}`, \
+                         found `{}`)",
+                        taken.as_deref().unwrap_or_default().escape_debug(),
+                        hint.escape_debug()
+                    );
+                    merge.say(Severity::Warning, &item.from, text);
+                }
+            }
+        }
+        Ok(merge)
+    }
+
+    fn say(&mut self, severity: Severity, path: &Path, text: String) {
+        self.findings.push(Notice::new(severity, path, text));
+    }
+
+    /// Adds an archive to the manifest of its module.
+    fn add(&mut self, path: &Path, item: &Item, archives: &Archives) -> Result<(), Error> {
+        let toc = archives.toc(&item.from)?;
+        let refuse = |reason: String| Error::refused(&item.from, reason);
+        let parsed = toc.gfx_arch_family.parse();
+        let target: TargetId = parsed.map_err(|e| refuse(format!("{e}")))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let group = Group::from(toc.group_name.as_str());
+        let expected = group.archive(&target);
+        if name != expected {
+            return Err(refuse(format!(
+                "by its contents, its name should be `{expected}`"
+            )));
+        }
+        let manifest = parent(path).join(group.manifest());
+        let Some(file) = self.entry(&manifest, &target, &group, item, archives)? else {
+            return Ok(());
+        };
+        let expected = installed_prefix(&parent(path), item);
+        if !self.modules.contains_key(&manifest) {
+            let text = format!(
+                "no shard's generic artifact has a manifest {}, so the host binaries of this module \
+                 may be missing",
+                manifest.display()
+            );
+            self.say(Severity::Warning, &item.from, text);
+        }
+        let module = self
+            .modules
+            .entry(manifest)
+            .or_insert_with(|| ModuleManifest {
+                directory: parent(path),
+                like: item.from.clone(),
+                manifest: Manifest {
+                    component_name: group.to_string(),
+                    prefix: expected.clone(),
+                    kpack_files: BTreeMap::new(),
+                    install_hint: None,
+                },
+            });
+        module.manifest.kpack_files.insert(target.to_string(), file);
+        let said = std::mem::replace(&mut module.manifest.prefix, expected.clone());
+        if said != expected {
+            let text = format!(
+                "its manifest's prefix is `{said}`; by its place it is `{expected}`, which is taken"
+            );
+            self.say(Severity::Warning, &item.from, text);
+        }
+        Ok(())
+    }
+
+    /// The entry of an archive in the new manifest: that of a shard's manifest, if it matches the archive.
+    /// `None` if the archive is damaged, or of another split.
+    fn entry(
+        &mut self,
+        manifest: &Path,
+        target: &TargetId,
+        group: &Group,
+        item: &Item,
+        archives: &Archives,
+    ) -> Result<Option<KpackFile>, Error> {
+        let Some(targets) = self.listed.get(manifest) else {
+            if let Some(reason) = unreadable(&item.from, archives)? {
+                self.say(Severity::Error, &item.from, format!("it {reason}"));
+            }
+            let present = Present {
+                path: item.from.clone(),
+                archive: input::open_archive(&item.from)?,
+            };
+            let name = group.archive(target);
+            return publish::entry_of(target, name, &present, None).map(Some);
+        };
+        let mut reason = format!(
+            "no shard's manifest {} lists {target}: it belongs to another build than the host files",
+            manifest.display()
+        );
+        for listed in targets.get(&target.to_string()).into_iter().flatten() {
+            let mut wrong = not_as_listed(&item.from, group, &listed.file, archives)?;
+            if wrong.is_empty() && listed.file.checksum.is_none() {
+                wrong.extend(unreadable(&item.from, archives)?);
+            }
+            let Some(wrong) = wrong.first() else {
+                return Ok(Some(listed.file.clone()));
+            };
+            reason = format!(
+                "it is not the kpack that shard {}'s manifest {} lists: it {wrong}; it is damaged, or of \
+                 an earlier split, so split again into an empty directory",
+                listed.shard,
+                manifest.display()
+            );
+        }
+        self.say(Severity::Error, &item.from, reason);
+        Ok(None)
+    }
+
+    /// Reports archives that manifests promise and no shard has, and manifests that list nothing.
+    fn nothing_missing(&mut self, wanted: &dyn Fn(&str) -> bool) {
+        let mut missing = Vec::new();
+        for (path, targets) in &self.listed {
+            let there = self.modules.get(path);
+            let there = |target| there.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
+            // An archive that does not match was reported already.
+            let said = |target: &str| {
+                let end = archive_end(target);
+                let mut errors = self.findings.iter().filter(|finding| is_error(finding));
+                errors.any(|finding| finding.path.to_string_lossy().ends_with(&end))
+            };
+            for (target, listed) in targets {
+                if let Some(first) = listed.first()
+                    && !there(target)
+                    && wanted(target)
+                    && !said(target)
+                {
+                    let text = format!("it promises an archive for {target}, which no shard has");
+                    missing.push(Notice::new(Severity::Error, &first.manifest, text));
+                }
+            }
+        }
+        let modules = self.modules.values();
+        for module in modules.filter(|module| module.manifest.kpack_files.is_empty()) {
+            let text = format!(
+                "no group has an archive of {}: its binaries will find no device code",
+                module.manifest.component_name
+            );
+            missing.push(Notice::new(Severity::Warning, &module.like, text));
+        }
+        self.findings.append(&mut missing);
+    }
+}
+
+fn parent(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_owned()
+}
+
+/// The directory in the install prefix that holds the kpack directory at `directory` of the
+/// artifact.
+fn installed_prefix(directory: &Path, item: &Item) -> String {
+    let within = directory.strip_prefix(&*item.prefix).unwrap_or(directory);
+    let holder = within.parent().unwrap_or(Path::new(""));
+    holder.to_string_lossy().into_owned()
+}

@@ -1,0 +1,161 @@
+//! From shards and a configuration to the artifacts to be written.
+
+use std::collections::BTreeSet;
+
+use super::component::Component;
+use super::shards::Shards;
+use super::together::{overlaps, stale, unique_names};
+use super::{Notice, Options, Recombination, Severity, is_error};
+use crate::split::resolve;
+use kpack_core::Error;
+use kpack_core::parallel;
+use kpack_split::input::Archives;
+use kpack_split::leftover;
+use kpack_split::words::list;
+
+/// Reads the shards and plans the artifacts. `on_component` is called when a component was read,
+/// with its name and the number of components.
+///
+/// # Errors
+/// [`Error::Refused`] for a directory without shards and a primary shard that is not there;
+/// [`Error::Usage`] for a component that no shard has; [`Error::Io`]. Damaged files, and what is
+/// wrong with the shards together, are no errors here, but among the plan's findings.
+pub fn plan(
+    options: &Options,
+    on_component: &(dyn Fn(&str, usize) + Sync),
+) -> Result<Recombination, Error> {
+    let configuration = &options.configuration;
+    let mut shards = Shards::read(&options.shards_dir)?;
+    if !shards.put_first(&configuration.primary_shard) {
+        let text = format!(
+            "there is no shard `{}` in {}, only {}",
+            configuration.primary_shard,
+            options.shards_dir.display(),
+            list(shards.names())
+        );
+        return Err(configuration.refuse(&["primary_shard"], text));
+    }
+    refuse_overlap(options, &shards)?;
+    let components = chosen(options, &shards)?;
+    let mut plan = Recombination {
+        findings: unused(options, &shards),
+        components: components.len(),
+        ..Recombination::default()
+    };
+    let archives = Archives::default();
+    let planned = parallel::with_jobs(options.jobs, || {
+        parallel::map(&components, |name| {
+            let read = Component::read(name, options, &shards, &archives);
+            on_component(name, components.len());
+            (*name, read)
+        })
+    });
+    let mut read = Vec::new();
+    for (name, component) in planned {
+        let (artifacts, findings) = match component {
+            Ok(component) => {
+                read.push(name);
+                (component.artifacts, component.findings)
+            }
+            // A damaged file, or one that cannot be read; the others go on.
+            Err(error) => {
+                plan.io |= matches!(error, Error::Io { .. });
+                (Vec::new(), vec![failed(error, options)])
+            }
+        };
+        if findings.iter().any(is_error) {
+            plan.failed.insert(name.to_owned());
+        }
+        plan.artifacts.extend(artifacts);
+        plan.findings.extend(findings);
+    }
+    let mut found = unique_names(&plan.artifacts, options);
+    found.extend(overlaps(&plan.artifacts, options)?);
+    found.extend(stale(options, &shards, &read, &plan.artifacts)?);
+    for (components, finding) in found {
+        if is_error(&finding) {
+            plan.failed.extend(components);
+        }
+        plan.findings.push(finding);
+    }
+    Ok(plan)
+}
+
+fn failed(error: Error, options: &Options) -> Notice {
+    let (path, text) = match error {
+        Error::Refused { path, reason } => (path, reason),
+        error => (options.shards_dir.clone(), error.in_one_line()),
+    };
+    Notice::new(Severity::Error, path, text)
+}
+
+/// Reports what the shards' directory has besides shards, and configured components that no shard has.
+fn unused(options: &Options, shards: &Shards) -> Vec<Notice> {
+    let mut findings = Vec::new();
+    for path in &shards.leftovers {
+        let text = format!("skipped: {}", leftover::TEXT);
+        findings.push(Notice::new(Severity::Warning, path, text));
+    }
+    for (path, missed) in &shards.others {
+        let is_shard = path.parent() == Some(&options.shards_dir);
+        let text = match is_shard {
+            true => "skipped: a shard without split artifacts, which have names such as",
+            false => "skipped: not a split artifact, which has a name such as",
+        };
+        let text =
+            format!("{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt");
+        let severity = match missed {
+            true => Severity::Warning,
+            false => Severity::Note,
+        };
+        findings.push(Notice::new(severity, path, text));
+    }
+    for component in options.configuration.overrides.keys() {
+        if !shards.components().contains(component.as_str()) {
+            let reason = options.configuration.refuse(
+                &["component_overrides", component],
+                format_args!("no shard has the component `{component}`"),
+            );
+            let text = reason.in_one_line();
+            findings.push(Notice::new(Severity::Warning, &options.shards_dir, text));
+        }
+    }
+    findings
+}
+
+/// Refuses an output directory that holds shards or artifacts of them, or lies in one. Symbolic links
+/// are followed.
+fn refuse_overlap(options: &Options, shards: &Shards) -> Result<(), Error> {
+    let output = resolve(&options.output_dir)?;
+    for input in shards.directories().chain([&*options.shards_dir]) {
+        let real = input
+            .canonicalize()
+            .map_err(|e| Error::io(input, "find", e))?;
+        if output.starts_with(&real) || real.starts_with(&output) {
+            return Err(Error::usage(format!(
+                "the shards in {} and the output in {} must not contain each other",
+                input.display(),
+                options.output_dir.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn chosen<'a>(options: &'a Options, shards: &'a Shards) -> Result<Vec<&'a str>, Error> {
+    let known = shards.components();
+    if options.components.is_empty() {
+        return Ok(known.into_iter().collect());
+    }
+    let mut chosen = BTreeSet::new();
+    for component in &options.components {
+        let Some(known) = known.get(component.as_str()) else {
+            return Err(Error::usage(format!(
+                "no shard has the component `{component}`; there are {}",
+                list(&known)
+            )));
+        };
+        chosen.insert(*known);
+    }
+    Ok(chosen.into_iter().collect())
+}

@@ -1,0 +1,155 @@
+//! Checks all artifacts together, as they are in one directory and installed into one root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::shards::{Shards, by_name};
+use super::{Artifact, Concerning, Notice, Options, Severity};
+use crate::names;
+use crate::rules::conflicts;
+use crate::tree::is_artifact;
+use kpack_core::Error;
+use kpack_split::leftover::{directories, leftovers};
+
+/// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for
+/// `all`.
+pub(super) fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for artifact in artifacts {
+        if let Some(other) = names.insert(&artifact.name, &artifact.component) {
+            let path = options.output_dir.join(&artifact.name);
+            let component = &artifact.component;
+            let text = format!(
+                "it would be an artifact of {other} and of {component}; give the group another name"
+            );
+            let finding = Notice::new(Severity::Error, path, text);
+            findings.push((vec![other.to_owned(), component.clone()], finding));
+        }
+    }
+    findings
+}
+
+/// Finds what would lie over one another: files that two artifacts have, and other files in several
+/// prefixes of one artifact.
+pub(super) fn overlaps(
+    artifacts: &[Artifact],
+    options: &Options,
+) -> Result<Vec<Concerning>, Error> {
+    let mut found = Vec::new();
+    for artifact in artifacts {
+        for (outer, inner) in nested(&artifact.output.prefixes) {
+            let path = options.output_dir.join(&artifact.name);
+            let text =
+                format!("shards list the prefixes `{outer}` and `{inner}` for it, which overlap");
+            let finding = Notice::new(Severity::Error, path, text);
+            found.push((vec![artifact.component.clone()], finding));
+        }
+    }
+    let installed = artifacts.iter().flat_map(|artifact| {
+        let may_share = artifacts.iter().any(|other| {
+            let groups = (&artifact.group, &other.group);
+            matches!(groups, (Some(own), Some(group)) if own != group)
+                && artifact.component == other.component
+                && !artifact.targets.is_disjoint(&other.targets)
+        });
+        let name = Path::new(&artifact.name);
+        artifact
+            .output
+            .installed(&artifact.component, name, may_share)
+    });
+    for conflict in conflicts(installed)? {
+        let (entry, other) = (conflict.entry, conflict.other);
+        let severity = match conflict.is_harmless {
+            true => Severity::Warning,
+            false => Severity::Error,
+        };
+        let path = options.output_dir.join(entry.artifact).join(entry.path);
+        let finding = Notice::new(severity, path, format!("it {}", conflict.text));
+        let components = [other.component, entry.component];
+        found.push((components.map(str::to_owned).to_vec(), finding));
+    }
+    Ok(found)
+}
+
+/// Prefixes within other prefixes. A list of prefixes cannot have both.
+fn nested(prefixes: &[String]) -> impl Iterator<Item = (&String, &String)> {
+    prefixes.iter().flat_map(move |outer| {
+        let inner = prefixes
+            .iter()
+            .filter(move |inner| *inner != outer && Path::new(inner).starts_with(outer));
+        inner.map(move |inner| (outer, inner))
+    })
+}
+
+/// Artifacts in the output directory of the `components` that are recombined, and of components that
+/// no shard has, besides those that are `planned`. Nothing is removed here: somebody may need it.
+pub(super) fn stale(
+    options: &Options,
+    shards: &Shards,
+    components: &[&str],
+    planned: &[Artifact],
+) -> Result<Vec<Concerning>, Error> {
+    let output = &options.output_dir;
+    if !output.is_dir() {
+        return Ok(Vec::new());
+    }
+    let all = directories(output)?;
+    let there = by_name(&all).filter(|(_, path)| is_artifact(path));
+    let there: BTreeMap<&str, &PathBuf> = there.collect();
+    let generic = format!("_{}", names::GENERIC);
+    let known: BTreeSet<&str> = there
+        .keys()
+        .filter_map(|name| name.strip_suffix(&generic))
+        .chain(shards.components())
+        .collect();
+    let mut findings = Vec::new();
+    for (name, path) in &there {
+        // The name of one component can be the start of another's.
+        let of = |component: &&&str| {
+            let rest = name.strip_prefix(**component);
+            rest.is_some_and(|rest| rest.len() > 1 && rest.starts_with('_'))
+        };
+        let longest = known.iter().filter(of).max_by_key(|name| name.len());
+        let Some(component) = longest.copied() else {
+            continue;
+        };
+        let is_planned = planned.iter().any(|artifact| artifact.name == *name);
+        let (severity, text) = match components.contains(&component) {
+            _ if is_planned => continue,
+            true => (
+                Severity::Error,
+                format!(
+                    "stale: this configuration has no such artifact of {component} (was a group \
+                     renamed or removed?), and packages would be made from it; remove it, or \
+                     choose another output directory"
+                ),
+            ),
+            false if shards.components().contains(component) => continue,
+            false => (
+                Severity::Warning,
+                format!("it stays, although no shard has the component {component}"),
+            ),
+        };
+        let finding = Notice::new(severity, path, text);
+        findings.push((vec![component.to_owned()], finding));
+    }
+    findings.extend(report_leftovers(&all, planned));
+    Ok(findings)
+}
+
+/// What interrupted runs left in the output directory, and this one does not replace.
+fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concerning> {
+    let mut findings = Vec::new();
+    for path in leftovers(directories) {
+        // The artifacts of a component are written under that name, and replace it.
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let name = name.strip_prefix('.').unwrap_or_default();
+        if !planned.iter().any(|artifact| artifact.component == name) {
+            let text = "leftover of an interrupted run, which this run does not replace; remove it, \
+                        if no other run is at work";
+            findings.push((Vec::new(), Notice::new(Severity::Warning, path, text)));
+        }
+    }
+    findings
+}

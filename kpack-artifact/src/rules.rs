@@ -1,0 +1,294 @@
+//! The rules for a tree of artifacts, which split, recombine and verify share.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kpack_format::archive::Toc;
+use kpack_format::manifest::KpackFile;
+use kpack_format::names::KernelName;
+
+use super::classify::{Class, Node};
+use super::differences::same_bytes;
+use super::target_name::either_agrees;
+use super::tree::{Item, Role, Tree};
+use kpack_core::Error;
+use kpack_core::parallel::lock;
+use kpack_format::names::is_object;
+use kpack_split::input::{Archives, open, or_refused};
+
+/// Why an entry does not belong in an artifact.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Misplaced {
+    /// It must not be there.
+    Wrong(String),
+    /// It may be there, but its purpose is unknown.
+    Unexplained(String),
+}
+
+/// Whether an entry belongs in an artifact with this role; `None` if it does.
+pub(crate) fn belongs(role: &Role, item: &Item) -> Option<Misplaced> {
+    let artifact = match role {
+        Role::Target(target) => format!("an artifact for {target}"),
+        _ => "an artifact of targets".to_owned(),
+    };
+    let wrong = |text: String| Some(Misplaced::Wrong(text));
+    let unexplained = |text: String| Some(Misplaced::Unexplained(text));
+    match (role, &item.class) {
+        (Role::Unsplit, _) | (Role::Generic, Class::Host | Class::Split) => None,
+        // Split leaves an empty one where it is.
+        (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
+        (Role::Generic, Class::Target { target, database }) => wrong(format!(
+            "is only for {target} ({database}), but in a generic artifact"
+        )),
+        (Role::Generic, Class::Fat) => wrong("is a fat binary in a generic artifact".to_owned()),
+        (Role::Generic, Class::Unknown { reason, .. }) => {
+            unexplained(format!("outside of the known places: {reason}"))
+        }
+        (Role::Target(own), Class::Target { target, .. }) if own != target => {
+            wrong(format!("is for {target}, but in {artifact}"))
+        }
+        (_, Class::Unknown { target, reason, .. }) => match (role, target) {
+            (Role::Target(own), Some(target)) if !either_agrees(own, target) => {
+                wrong(format!("is for {target}, but in {artifact}: {reason}"))
+            }
+            (_, Some(_)) => None,
+            (_, None) => unexplained(format!(
+                "outside of the known places, and not for a single target: {reason}"
+            )),
+        },
+        (_, Class::Target { .. }) => None,
+        _ if item.is_manifest() => None,
+        _ if item.node == (Node::Directory { empty: true }) => {
+            unexplained("is an empty directory".to_owned())
+        }
+        _ if item.is_directory() => None,
+        _ => wrong(format!("is for the host, but in {artifact}")),
+    }
+}
+
+/// What must not be in an artifact with this role, and why not.
+pub(crate) fn misplaced<'t>(
+    tree: &'t Tree,
+    role: &Role,
+) -> impl Iterator<Item = (&'t Item, String)> {
+    let entries = tree.entries.values();
+    entries.filter_map(move |item| match belongs(role, item)? {
+        Misplaced::Wrong(reason) => Some((item, reason)),
+        Misplaced::Unexplained(_) => None,
+    })
+}
+
+/// An entry of an artifact that is installed.
+#[derive(Clone, Copy)]
+pub(crate) struct Installed<'a> {
+    /// Its path in the installation.
+    pub(crate) at: &'a Path,
+    pub(crate) component: &'a str,
+    pub(crate) artifact: &'a Path,
+    /// Whether the artifact is of a group that may have a target in common with others.
+    pub(crate) may_share: bool,
+    /// Its path in the artifact.
+    pub(crate) path: &'a Path,
+    pub(crate) content: InstalledContent<'a>,
+}
+
+/// What an entry is.
+#[derive(Clone, Copy)]
+pub(crate) enum InstalledContent<'a> {
+    Directory,
+    /// A file or symbolic link, with bytes that change, by offset.
+    File(&'a Path, &'a [(u64, Vec<u8>)]),
+    /// The bytes of a file that is to be written.
+    Bytes(&'a [u8]),
+}
+
+/// Two entries that would be installed at one path.
+pub(crate) struct Conflict<'a> {
+    pub(crate) entry: Installed<'a>,
+    pub(crate) other: Installed<'a>,
+    /// Whether it is harmless: two components install the same file.
+    pub(crate) is_harmless: bool,
+    /// What to say of the entry.
+    pub(crate) text: String,
+}
+
+/// The conflicts between entries that are installed into one prefix.
+///
+/// Directories may be in several artifacts. One artifact may have the same file in several prefixes,
+/// and a target may be in several groups.
+pub(crate) fn conflicts<'a>(
+    entries: impl Iterator<Item = Installed<'a>>,
+) -> Result<Vec<Conflict<'a>>, Error> {
+    let mut first: BTreeMap<&Path, Installed<'a>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for entry in entries {
+        let other = *match first.entry(entry.at) {
+            Entry::Vacant(free) => {
+                free.insert(entry);
+                continue;
+            }
+            Entry::Occupied(ref other) => other.get(),
+        };
+        if let (InstalledContent::Directory, InstalledContent::Directory) =
+            (other.content, entry.content)
+        {
+            continue;
+        }
+        let is_one_artifact = other.artifact == entry.artifact;
+        let is_one_component = other.component == entry.component;
+        let may_share = other.may_share && entry.may_share;
+        let may_be_same = is_one_artifact || !is_one_component || may_share;
+        let same = may_be_same && other.content.is_same(entry.content)?;
+        if is_one_component && same {
+            continue;
+        }
+        let (artifact, at) = (other.artifact.display(), entry.at.display());
+        let file = other.artifact.join(other.path);
+        let file = file.display();
+        let text = match (is_one_artifact, is_one_component) {
+            (true, _) => format!("is not the same as {file}, and both are installed as {at}"),
+            (_, true) => format!("is in {artifact} as well; expected it in one artifact only"),
+            _ if same => format!(
+                "is the same as {file} of another component, and both are installed as {at}"
+            ),
+            _ => format!(
+                "is not the same as {file} of another component, and both are installed as {at}; \
+                 let one component have it"
+            ),
+        };
+        found.push(Conflict {
+            entry,
+            other,
+            is_harmless: same,
+            text,
+        });
+    }
+    Ok(found)
+}
+
+impl InstalledContent<'_> {
+    fn is_same(self, other: InstalledContent<'_>) -> Result<bool, Error> {
+        let link = |path: &Path| {
+            let is_link = path.is_symlink().then(|| fs::read_link(path));
+            is_link.transpose().map_err(|e| Error::io(path, "read", e))
+        };
+        use InstalledContent::{Bytes, Directory, File};
+        match (self, other) {
+            (Directory, Directory) => Ok(true),
+            (Bytes(one), Bytes(other)) => Ok(one == other),
+            (Bytes(bytes), File(path, edits)) | (File(path, edits), Bytes(bytes)) => {
+                let failed = |e| Error::io(path, "read", e);
+                let size = fs::symlink_metadata(path).map_err(failed)?.len();
+                let may_be =
+                    edits.is_empty() && size == bytes.len() as u64 && link(path)?.is_none();
+                Ok(may_be && fs::read(path).map_err(failed)? == bytes)
+            }
+            (File(one, edits), File(other, other_edits)) => match (link(one)?, link(other)?) {
+                (None, None) => Ok(edits == other_edits && same_bytes(one, other)?),
+                (one, other) => Ok(one == other),
+            },
+            (Directory, _) | (_, Directory) => Ok(false),
+        }
+    }
+}
+
+/// What is found instead of the host file that kernels belong to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum HostFault {
+    /// Nothing.
+    Missing,
+    /// A file that loads no kernels, at this path in the artifact: truncated, for example.
+    NotSplit(PathBuf),
+}
+
+/// The binaries that the archive at `path` in an artifact has kernels for, but that are missing or not
+/// split. `prefixes` are those of the artifact; `entry` finds what is at a path, in any of the artifacts.
+pub(crate) fn kernels_without_host<'t>(
+    path: &Path,
+    toc: &Toc,
+    prefixes: &[String],
+    entry: &dyn Fn(&Path) -> Option<&'t Item>,
+) -> BTreeMap<String, HostFault> {
+    let kernels = toc.kernels.keys();
+    let binaries: BTreeSet<&str> = kernels
+        .map(|kernel| KernelName::parse(kernel).binary)
+        .collect();
+    let mut found = BTreeMap::new();
+    for binary in binaries.into_iter().filter(|binary| !is_object(binary)) {
+        let mut host = Some(HostFault::Missing);
+        // The archive is somewhere in the prefix that its kernels are named in, or in the first of several.
+        let around = path.ancestors().skip(1);
+        for prefix in around.chain(prefixes.iter().map(Path::new)) {
+            let place = prefix.join(binary);
+            match entry(&place) {
+                None => {}
+                Some(item) if item.class == Class::Split || item.node == Node::Symlink => {
+                    host = None;
+                    break;
+                }
+                Some(_) => host = Some(HostFault::NotSplit(place)),
+            }
+        }
+        found.extend(host.map(|host| (binary.to_owned(), host)));
+    }
+    found
+}
+
+/// The differences between the archive at `path` and what the manifest of `group` says of it in `file`.
+pub(crate) fn not_as_listed(
+    path: &Path,
+    group: &str,
+    file: &KpackFile,
+    archives: &Archives,
+) -> Result<Vec<String>, Error> {
+    let metadata = open(path)?.metadata();
+    let size = metadata.map_err(|e| Error::io(path, "read", e))?.len();
+    if size != file.size {
+        return Ok(vec![format!("has {size} bytes; expected {}", file.size)]);
+    }
+    let mut reasons = Vec::new();
+    if let Some(expected) = file.checksum
+        && archives.digest(path)? != expected
+    {
+        reasons.push("does not have the listed SHA-256".to_owned());
+    }
+    let toc = match or_refused(archives.toc(path))? {
+        Ok(toc) => toc,
+        Err((_, reason)) => {
+            reasons.push(format!("is damaged: {reason}"));
+            return Ok(reasons);
+        }
+    };
+    let kernels = toc.kernels.values();
+    let count: u64 = kernels.map(|targets| targets.len() as u64).sum();
+    if count != file.kernel_count {
+        let expected = file.kernel_count;
+        reasons.push(format!("has {count} kernels; expected {expected}"));
+    }
+    if toc.gfx_arch_family != file.architecture {
+        reasons.push(format!("is an archive for {}", toc.gfx_arch_family));
+    }
+    if toc.group_name != group {
+        reasons.push(format!("is an archive of `{}`", toc.group_name));
+    }
+    Ok(reasons)
+}
+
+/// Why a code object of the archive at `path` cannot be read; `None` if all can be read.
+pub(crate) fn unreadable(path: &Path, archives: &Archives) -> Result<Option<String>, Error> {
+    let archive = archives.open(path)?;
+    let mut archive = lock(&archive);
+    let toc = archive.toc().clone();
+    for (kernel, targets) in &toc.kernels {
+        for target in targets.keys() {
+            if let Err(error) = archive.read(kernel, target) {
+                return Ok(Some(format!(
+                    "has no readable `{kernel}` for {target}: {error}"
+                )));
+            }
+        }
+    }
+    Ok(None)
+}

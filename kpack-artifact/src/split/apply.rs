@@ -1,0 +1,306 @@
+//! Carries out a plan: copies files while code objects are compressed.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use kpack_format::TargetId;
+use kpack_format::archive::ArchiveWriter;
+use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::names::KernelName;
+
+use super::Options;
+use super::contents::retain;
+use super::modules::Module;
+use super::plan::Placement;
+use super::report::{ArtifactReport, Report};
+use crate::manifest_txt;
+use crate::mark;
+use crate::names;
+use crate::output::Output;
+use crate::stage::Stage;
+use crate::writer::{commit_with_time, modified};
+use kpack_core::Error;
+use kpack_core::parallel;
+use kpack_core::publish::{self, Directory, make_directories, stage_archive, stage_manifest};
+use kpack_core::report::{ArchiveReport, Progress};
+use kpack_split::elf::ElfError;
+use kpack_split::input;
+use kpack_split::leftover::directories;
+use kpack_split::split::{self, Budget, Compression, PackedCode};
+
+pub(super) fn apply(
+    options: &Options,
+    plan: &Placement,
+    budget: &Budget,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<(), Error> {
+    progress.start(plan.bytes());
+    let stage = Stage::lock(&options.output_dir, &options.artifact_prefix)?;
+    let work = Work {
+        options,
+        plan,
+        stage: &stage,
+        budget,
+        progress,
+    };
+    work.check_output(report)?;
+    let archives = work.write_files()?;
+    work.finish(archives, report)?;
+    let generic = plan.artifacts.get(&None).map(|_| work.name(None));
+    let targets = plan.artifacts.keys().flatten();
+    let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
+    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    stage.publish(&targets, generic.as_deref())
+}
+
+struct Work<'a> {
+    options: &'a Options,
+    plan: &'a Placement,
+    stage: &'a Stage,
+    budget: &'a Budget,
+    progress: &'a dyn Progress,
+}
+
+/// What was written for a module besides its host binaries.
+struct Written {
+    archives: Vec<ArchiveReport>,
+    /// The size of its manifest.
+    manifest: u64,
+}
+
+/// What threads do beside one another: where a module waits for its last code object, another goes on.
+enum Task<'a> {
+    Copy(&'a Option<TargetId>, &'a Output),
+    Module(&'a Module),
+}
+
+impl Work<'_> {
+    fn name(&self, target: Option<&TargetId>) -> String {
+        names::artifact(&self.options.artifact_prefix, target)
+    }
+
+    /// Refuses to replace what kpack did not write, and names what an earlier run wrote for targets
+    /// that there is nothing for now.
+    fn check_output(&self, report: &mut Report) -> Result<(), Error> {
+        let artifacts = &self.plan.artifacts;
+        let generic = self.stage.output(&self.name(None));
+        let is_empty = artifacts
+            .get(&None)
+            .is_some_and(|output| !output.has_files());
+        let mut there = manifest_txt::walk_outside(&generic, &[]).flatten();
+        let mut has_files = || there.any(|entry| !entry.file_type().is_dir());
+        if artifacts.len() > 1 && is_empty && has_files() {
+            return Err(Error::refused(
+                &generic,
+                "it would be replaced by an empty one, because the input has only device code \
+                 that an earlier run split off",
+            ));
+        }
+        for target in artifacts.keys() {
+            mark::check_replaceable(&self.stage.output(&self.name(target.as_ref())))?;
+        }
+        for path in directories(&self.options.output_dir)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some((prefix, Some(target))) = names::parse(&name)
+                && prefix == self.options.artifact_prefix
+                && (name != self.name(Some(&target)) || !artifacts.contains_key(&Some(target)))
+            {
+                let text = "stale: an earlier run wrote it, and this one does not";
+                report.warn(&path, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what stays as it is, and splits the modules. Returns what was written with new device
+    /// code.
+    fn write_files(&self) -> Result<Vec<Written>, Error> {
+        let copies = self.plan.artifacts.iter();
+        let copies = copies.map(|(target, output)| Task::Copy(target, output));
+        let modules = self.plan.modules.iter().map(Task::Module);
+        let tasks: Vec<Task<'_>> = copies.chain(modules).collect();
+        let written = parallel::try_map(tasks, |task| match task {
+            Task::Copy(target, output) => {
+                let name = self.name(target.as_ref());
+                self.stage.write(&name, output, self.progress)?;
+                Ok(None)
+            }
+            Task::Module(module) => self.module(module).map(Some),
+        })?;
+        Ok(written.into_iter().flatten().collect())
+    }
+
+    /// Splits a module, and writes its host binaries, whose markers depend on its device code.
+    fn module(&self, module: &Module) -> Result<Written, Error> {
+        let archives = self.compress(module)?;
+        self.hosts(module, &archives)?;
+        let time = newest(module)?;
+        let mut manifest = self.present(module)?;
+        let mut written = Vec::new();
+        for (target, archive, file) in parallel::try_map(archives, |(target, archive)| {
+            self.archive(module, target, archive, time)
+        })? {
+            manifest.kpack_files.insert(target.to_string(), file);
+            written.push(archive);
+        }
+        // Without archives, it says that none is missing.
+        let directory = self.kpack_dir(module, None)?;
+        let name = module.group.manifest();
+        let staged = stage_manifest(&directory, name.as_ref(), &manifest)?;
+        commit_with_time(staged, time)?;
+        Ok(Written {
+            archives: written,
+            manifest: manifest.to_bytes().len() as u64,
+        })
+    }
+
+    fn compress(&self, module: &Module) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
+        let wanted = |target: &TargetId| self.plan.targets.keeps(target);
+        let binaries = module.binaries.iter();
+        let sources: Vec<(String, &PackedCode)> = binaries
+            .map(|binary| (binary.name.clone(), &binary.file.code))
+            .collect();
+        let compression = Compression {
+            group: &module.group,
+            storage: self.options.storage,
+            scratch: self.stage.path(),
+            budget: self.budget,
+        };
+        split::compress(&sources, &wanted, &compression, self.progress)
+    }
+
+    /// Writes the host binaries of a module, with the IDs of its device code.
+    fn hosts(
+        &self,
+        module: &Module,
+        archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
+    ) -> Result<(), Error> {
+        let mut writer = self.stage.writer(&self.name(None))?;
+        for binary in &module.binaries {
+            let plan = binary.plan_for(archives)?;
+            for (path, from) in &binary.files {
+                self.progress.file(path);
+                let size = writer.file(path, from, |from, output, to| {
+                    let applied = plan.apply(&binary.file.code.open()?, output);
+                    applied.map_err(|error| match error {
+                        ElfError::Io(error) => Error::io(to, "write", error),
+                        error => input::elf_error(from, error),
+                    })?;
+                    Ok(plan.output_size())
+                })?;
+                let file_size = binary.file.code.file_size();
+                self.progress.advance(size.min(file_size));
+            }
+        }
+        Ok(())
+    }
+
+    /// The module's manifest, with entries for archives that were there before.
+    fn present(&self, module: &Module) -> Result<Manifest, Error> {
+        let (mut entries, hint) = match &module.manifest {
+            Some(path) => {
+                let mut manifest = input::read_manifest(path)?;
+                retain(&mut manifest, &self.plan.targets);
+                (manifest.kpack_files, manifest.install_hint)
+            }
+            None => Default::default(),
+        };
+        let present = module.present.iter();
+        for (target, path) in present.filter(|(target, _)| self.plan.targets.keeps(target)) {
+            let key = target.to_string();
+            let present = publish::Present {
+                path: path.clone(),
+                archive: input::open_archive(path)?,
+            };
+            let name = module.group.archive(target);
+            let entry = publish::entry_of(target, name, &present, entries.get(&key))?;
+            entries.insert(key, entry);
+        }
+        Ok(Manifest {
+            component_name: module.group.to_string(),
+            prefix: module.kpacks.manifest_prefix.clone(),
+            kpack_files: entries,
+            install_hint: self.options.install_hint.clone().or(hint),
+        })
+    }
+
+    /// Writes an archive, merged with the one of binaries that were split before.
+    fn archive(
+        &self,
+        module: &Module,
+        target: TargetId,
+        mut archive: ArchiveWriter<File>,
+        time: SystemTime,
+    ) -> Result<(TargetId, ArchiveReport, KpackFile), Error> {
+        if let Some(path) = module.present.get(&target) {
+            let replaced = |kernel: &str| {
+                let name = KernelName::parse(kernel).binary;
+                let mut named = module.binaries.iter().filter(|binary| binary.name == name);
+                named.any(|binary| binary.file.replaces(&target))
+            };
+            let mut present = input::open_archive(path)?;
+            let merged = archive.merge(&mut present, |kernel| !replaced(kernel));
+            merged.map_err(|error| Error::archive(path, "merge", error))?;
+        }
+        let directory = self.kpack_dir(module, Some(&target))?;
+        let name = module.group.archive(&target);
+        let (staged, written) = stage_archive(&directory, name.as_ref(), archive)?;
+        commit_with_time(staged, time)?;
+        let artifact = self.stage.output(&self.name(Some(&target)));
+        let final_path = artifact.join(module.kpack_dir()).join(&name);
+        let report = ArchiveReport::written(final_path, &target, &written);
+        let entry = publish::entry(&target, name, &written);
+        Ok((target, report, entry))
+    }
+
+    /// The module's kpack directory in an artifact.
+    fn kpack_dir(
+        &self,
+        module: &Module,
+        target: Option<&TargetId>,
+    ) -> Result<Arc<Directory>, Error> {
+        let artifact = self.stage.artifact(&self.name(target));
+        let path = artifact.join(module.kpack_dir());
+        make_directories(&path)?;
+        Directory::open(&path).map(Arc::new)
+    }
+
+    /// Finishes each artifact, and reports what it has.
+    fn finish(&self, written: Vec<Written>, report: &mut Report) -> Result<(), Error> {
+        for (target, output) in &self.plan.artifacts {
+            let name = self.name(target.as_ref());
+            let (files, size) = self.stage.finish(&name, output)?;
+            let target = target.as_ref().map(TargetId::to_string);
+            let archives = written.iter().flat_map(|module| &module.archives);
+            let archives = archives.filter(|archive| Some(&archive.target) == target.as_ref());
+            let archives: Vec<u64> = archives.map(|archive| archive.size).collect();
+            let manifests = written.iter().filter(|_| target.is_none());
+            let manifests: Vec<u64> = manifests.map(|module| module.manifest).collect();
+            let artifact = ArtifactReport {
+                path: self.stage.output(&name),
+                target,
+                files: output.files + files + (archives.len() + manifests.len()) as u64,
+                size: output.size + size + archives.iter().chain(&manifests).sum::<u64>(),
+                archives: output.archives + archives.len() as u64,
+            };
+            report.size_after += artifact.size;
+            report.artifacts.push(artifact);
+        }
+        let archives = written.into_iter().flat_map(|module| module.archives);
+        report.archives.extend(archives);
+        report.archives.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(())
+    }
+}
+
+/// When the newest of a module's binaries changed. What is made of them is as old as they are, so
+/// that the same input gives the same artifacts.
+fn newest(module: &Module) -> Result<SystemTime, Error> {
+    let mut binaries = module.binaries.iter();
+    binaries.try_fold(SystemTime::UNIX_EPOCH, |newest, binary| {
+        Ok(newest.max(modified(&binary.file.code.path)?))
+    })
+}

@@ -1,0 +1,220 @@
+//! What is in an artifact, read and not judged yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kpack_format::manifest::Manifest;
+use kpack_format::{Selection, TargetId};
+
+use super::modules::{Module, module};
+use super::report::Report;
+use super::sources::{Sources, Trees};
+use super::targets::Targets;
+use super::{Layout, Options, Unknown};
+use crate::classify::{Class, Topic};
+use crate::manifest_txt;
+use crate::mark;
+use kpack_core::Error;
+use kpack_split::input::{Linked, Lookup, or_refused, read_manifest};
+use kpack_split::split::Presplit;
+
+/// What is in an artifact.
+pub(super) struct Contents {
+    pub(super) trees: Trees,
+    /// What is to be split.
+    pub(super) modules: Vec<Module>,
+    /// The manifests of what was split before.
+    pub(super) manifests: Vec<Listed>,
+    /// The targets that there is something for, and a file that has or names it.
+    pub(super) found: BTreeMap<TargetId, PathBuf>,
+}
+
+impl Contents {
+    pub(super) fn read(
+        options: &Options,
+        sources: &Sources,
+        report: &mut Report,
+    ) -> Result<Self, Error> {
+        let trees = Trees::read(sources, options, report)?;
+        refuse_contradictions(&trees)?;
+
+        let mut modules: Vec<Module> = Vec::new();
+        for (_, tree) in trees.all.iter().filter(|(target, _)| target.is_none()) {
+            let each = match options.layout {
+                Layout::Module => 1,
+                Layout::Artifact => tree.prefixes.len().max(1),
+            };
+            for prefixes in tree.prefixes.chunks(each) {
+                let Some(module) = module(tree, prefixes, options)? else {
+                    continue;
+                };
+                if let Some(other) = modules.iter().find(|other| other.collides(&module)) {
+                    let advice = "the directory above `stage` names the module";
+                    return Err(module.collision(&tree.root, &other.prefix, advice));
+                }
+                modules.push(module);
+            }
+        }
+        let fat = modules.iter().flat_map(|module| &module.binaries).next();
+        let mut split_off = trees.all.iter().filter(|(target, _)| target.is_some());
+        if let (Some(fat), Some((_, tree))) = (fat, split_off.next()) {
+            let text = format!(
+                "it is a fat binary, beside what was split off before, such as {}; split it alone",
+                tree.root.display()
+            );
+            return Err(Error::refused(&fat.file.code.path, text));
+        }
+        refuse_uninstalled(&trees, report)?;
+        let manifests = manifests(&trees, report)?;
+        report.size_before = size_before(&trees);
+        Ok(Self {
+            found: found(&trees, &modules, &manifests, options),
+            trees,
+            modules,
+            manifests,
+        })
+    }
+
+    /// Whether there is something for one of the targets that are expected, if any are.
+    pub(super) fn has_expected(&self, options: &Options) -> bool {
+        let expected: Selection = options.targets.iter().collect();
+        expected.is_empty() || self.found.keys().any(|found| expected.matches(found))
+    }
+}
+
+/// A file that says two things could go wrong either way.
+fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
+    let trees = trees.all.iter();
+    let mut all = trees.flat_map(|(_, tree)| tree.about(Topic::Contradiction));
+    let Some(first) = all.next() else {
+        return Ok(());
+    };
+    let mut text = first.text.clone();
+    for other in all {
+        text += &format!("\n  and {}: {}", other.path.display(), other.text);
+    }
+    Err(Error::refused(&first.path, text))
+}
+
+/// Refuses binaries that were split before the link and not installed: their device code is where
+/// they were built.
+fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
+    let split = trees
+        .entries()
+        .filter(|(.., item)| item.class == Class::Split);
+    let lookup = Lookup::default();
+    for (.., item) in split {
+        let linked = Linked::open(&item.from);
+        let read = linked.and_then(|linked| Presplit::read(linked, false, &lookup));
+        match or_refused(read)? {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                let text = "its device code was split before the link, and is where it was built; \
+                            expected it in the artifact, where `kpack install` puts it";
+                return Err(Error::refused(&item.from, text));
+            }
+            Err((path, reason)) => report.warn(path, reason),
+        }
+    }
+    Ok(())
+}
+
+/// The targets that there is something for, and a file that has or names it.
+fn found(
+    trees: &Trees,
+    modules: &[Module],
+    manifests: &[Listed],
+    options: &Options,
+) -> BTreeMap<TargetId, PathBuf> {
+    let mut found = BTreeMap::new();
+    let mut add = |target: &TargetId, path: &Path| {
+        let entry = found.entry(target.clone());
+        entry.or_insert_with(|| path.to_owned());
+    };
+    for binary in modules.iter().flat_map(|module| &module.binaries) {
+        for target in binary.file.code.targets() {
+            add(&target, &binary.file.code.path);
+        }
+    }
+    for (owner, _, item) in trees.entries().filter(|(.., item)| !item.is_directory()) {
+        let target = owner.or(match &item.class {
+            Class::Target { target, .. } => Some(target),
+            Class::Unknown { target, .. } if options.unknown == Unknown::Move => target.as_ref(),
+            _ => None,
+        });
+        if let Some(target) = target {
+            add(target, &item.from);
+        }
+    }
+    for listed in manifests {
+        for target in listed.targets() {
+            add(&target, &listed.from);
+        }
+    }
+    found
+}
+
+/// Size of all files in bytes, each inode once.
+fn size_before(trees: &Trees) -> u64 {
+    let mut size = 0u64;
+    for (_, tree) in &trees.all {
+        for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
+            let own = fs::metadata(tree.root.join(name));
+            size = size.saturating_add(own.map_or(0, |metadata| metadata.len()));
+        }
+    }
+    let mut inodes = BTreeSet::new();
+    let sizes = trees.entries().map(|(.., item)| {
+        let inode = item.node.shared_inode();
+        let is_new = inode.is_none_or(|inode| inodes.insert(inode));
+        if is_new { item.size() } else { 0 }
+    });
+    sizes.fold(size, u64::saturating_add)
+}
+
+/// A manifest of the input.
+pub(super) struct Listed {
+    pub(super) from: PathBuf,
+    manifest: Manifest,
+}
+
+impl Listed {
+    /// The targets that it lists.
+    pub(super) fn targets(&self) -> impl Iterator<Item = TargetId> {
+        let names = self.manifest.kpack_files.keys();
+        names.filter_map(|name| name.parse().ok())
+    }
+
+    /// Its new bytes; `None` if everything in it is kept. An empty list is kept as well: it tells that
+    /// no archives are expected.
+    pub(super) fn rewritten(&self, targets: &Targets) -> Option<Vec<u8>> {
+        let mut manifest = self.manifest.clone();
+        retain(&mut manifest, targets);
+        let is_changed = manifest.kpack_files.len() != self.manifest.kpack_files.len();
+        is_changed.then(|| manifest.to_bytes())
+    }
+}
+
+/// Removes skipped archives from a manifest.
+pub(super) fn retain(manifest: &mut Manifest, targets: &Targets) {
+    let kept = |name: &str| name.parse().is_ok_and(|target| targets.keeps(&target));
+    manifest.kpack_files.retain(|name, _| kept(name));
+}
+
+/// The manifests in the input. An unreadable one is copied like any other file.
+fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
+    let mut manifests = Vec::new();
+    for (owner, _, item) in trees.entries() {
+        let is_listed = owner.is_some() || !item.prefix.is_empty();
+        if !is_listed || !item.is_manifest() {
+            continue;
+        }
+        let from = item.from.clone();
+        match or_refused(read_manifest(&from))? {
+            Ok(manifest) => manifests.push(Listed { from, manifest }),
+            Err((path, reason)) => report.warn(path, format!("copied unchanged: {reason}")),
+        }
+    }
+    Ok(manifests)
+}

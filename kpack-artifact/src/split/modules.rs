@@ -1,0 +1,242 @@
+//! The fat binaries that share archives, and the plans of their host binaries.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::archive::ArchiveWriter;
+use kpack_format::marker::Marker;
+use kpack_format::names::Group;
+
+use super::targets::Targets;
+use super::{Layout, Options};
+use crate::classify::Class;
+use crate::manifest_txt;
+use crate::tree::{Item, Tree};
+use kpack_core::Error;
+use kpack_core::publish::is_name_part;
+use kpack_split::elf;
+use kpack_split::input::{KpackPath, Located, Prefix, elf_error};
+use kpack_split::split::{self, BinaryKind, FatFile, code_ids};
+
+/// The fat binaries of a prefix, or of all prefixes of an artifact.
+pub(super) struct Module {
+    /// The one with the archives.
+    pub(super) prefix: String,
+    /// Module and component.
+    pub(super) group: Group,
+    pub(super) kpacks: KpackPath,
+    pub(super) binaries: Vec<ModuleBinary>,
+    /// Archives of binaries of the module that were split before.
+    pub(super) present: BTreeMap<TargetId, PathBuf>,
+    /// Their manifest.
+    pub(super) manifest: Option<PathBuf>,
+}
+
+impl Module {
+    /// The targets that the binaries have device code for.
+    pub(super) fn found(&self) -> BTreeSet<TargetId> {
+        let binaries = self.binaries.iter();
+        binaries
+            .flat_map(|binary| binary.file.code.targets())
+            .collect()
+    }
+
+    /// What its archives are installed as.
+    pub(super) fn archives(&self) -> PathBuf {
+        Path::new(&self.kpacks.name).join(self.group.archive("TARGET"))
+    }
+
+    /// Whether its archives would take the place of the other's.
+    pub(super) fn collides(&self, other: &Self) -> bool {
+        self.archives() == other.archives()
+    }
+
+    /// The error that names the artifact or prefix of a module with the same archives.
+    pub(super) fn collision(&self, artifact: &Path, other: &str, advice: &str) -> Error {
+        let reason = format!(
+            "its archives would be installed as {}, like those of {other}; {advice}",
+            self.archives().display()
+        );
+        Error::refused(&artifact.join(&self.prefix), reason)
+    }
+
+    /// The kpack directory in an artifact.
+    pub(super) fn kpack_dir(&self) -> PathBuf {
+        Path::new(&self.prefix).join(&self.kpacks.name)
+    }
+
+    /// The files of the input that are written anew.
+    pub(super) fn written_anew(&self, targets: &Targets) -> impl Iterator<Item = &Path> {
+        let found = self.found();
+        let archives = self.present.iter();
+        let archives = archives
+            .filter(move |(target, _)| found.contains(*target) && targets.keeps(target))
+            .map(|(_, path)| path);
+        self.manifest.iter().chain(archives).map(PathBuf::as_path)
+    }
+}
+
+/// A fat binary, and the plan of its host binary.
+pub(super) struct ModuleBinary {
+    pub(super) prefix: String,
+    /// Path in the prefix, the kernel name.
+    pub(super) name: String,
+    /// Its files, by their paths in the artifact: several if it has several names.
+    pub(super) files: Vec<(PathBuf, PathBuf)>,
+    pub(super) file: FatFile,
+    marker: Marker,
+    /// With room for the IDs of its device code, which are not known yet.
+    pub(super) plan: elf::Plan,
+}
+
+impl ModuleBinary {
+    /// The plan with the IDs of its device code in `archives`.
+    pub(super) fn plan_for(
+        &self,
+        archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
+    ) -> Result<elf::Plan, Error> {
+        let marker = Marker {
+            code_ids: code_ids::computed(archives, &self.name),
+            ..self.marker.clone()
+        };
+        let mut plan = self.plan.clone();
+        let set = plan.set_marker(&self.file.with_kept(marker));
+        set.map_err(|error| elf_error(&self.file.code.path, error))?;
+        Ok(plan)
+    }
+}
+
+/// The fat binaries of prefixes that share archives; `None` if they have none. Names of one inode are one
+/// binary, of the first name.
+pub(super) fn module(
+    tree: &Tree,
+    prefixes: &[String],
+    options: &Options,
+) -> Result<Option<Module>, Error> {
+    let is_own = |item: &Item| prefixes.iter().any(|prefix| **prefix == *item.prefix);
+    let all = || tree.entries.iter().filter(|(_, item)| is_own(item));
+    let fat: Vec<(&PathBuf, &Item)> = all().filter(|(_, item)| item.class == Class::Fat).collect();
+    let Some((_, first)) = fat.first() else {
+        return Ok(None);
+    };
+    let prefix = first.prefix.to_string();
+    let group = group(&tree.root, &prefix, options)?;
+    let kpacks =
+        Prefix::new(&tree.root.join(&prefix))?.kpack_dir(Path::new(match options.layout {
+            Layout::Module => "lib/.kpack",
+            Layout::Artifact => ".kpack",
+        }))?;
+
+    let named = names(tree, &fat)?.into_iter();
+    let binaries = named.map(|named| named.read(&kpacks, &group));
+    let binaries = binaries.collect::<Result<_, Error>>()?;
+    let directory = Path::new(&prefix).join(&kpacks.name);
+    let mut present = BTreeMap::new();
+    for (path, item) in all() {
+        if let Class::Target { target, .. } = &item.class
+            && *path == directory.join(group.archive(target))
+        {
+            present.insert(target.clone(), item.from.clone());
+        }
+    }
+    let manifest = tree.entries.get(&directory.join(group.manifest()));
+    Ok(Some(Module {
+        prefix,
+        group,
+        kpacks,
+        binaries,
+        present,
+        manifest: manifest.map(|item| item.from.clone()),
+    }))
+}
+
+/// A fat binary, with all of its names in the install prefix.
+struct Named {
+    prefix: String,
+    files: Vec<(PathBuf, PathBuf)>,
+    names: Vec<Located>,
+}
+
+impl Named {
+    fn read(self, kpacks: &KpackPath, group: &Group) -> Result<ModuleBinary, Error> {
+        let (_, from) = &self.files[0];
+        let BinaryKind::Fat(file, _) = split::read(from)? else {
+            return Err(Error::refused(from, "it changed while it was read"));
+        };
+        let marker = Marker {
+            code_ids: code_ids::planned(&file.code.targets()),
+            ..marker(kpacks, group, &self.names)
+        };
+        Ok(ModuleBinary {
+            prefix: self.prefix,
+            name: self.names[0].name.clone(),
+            files: self.files,
+            plan: file.plan(&file.with_kept(marker.clone()))?,
+            marker,
+            file,
+        })
+    }
+}
+
+/// The binaries that fat files are names of.
+fn names(tree: &Tree, fat: &[(&PathBuf, &Item)]) -> Result<Vec<Named>, Error> {
+    let mut binaries: Vec<Named> = Vec::new();
+    let mut inodes = HashMap::new();
+    for (path, item) in fat {
+        let prefix = &*item.prefix;
+        let installed = Prefix::new(&tree.root.join(prefix))?;
+        let located = installed.binary(path.strip_prefix(prefix).unwrap_or(path))?;
+        let next = binaries.len();
+        let inode = item.node.shared_inode();
+        let binary = inode.map_or(next, |inode| *inodes.entry(inode).or_insert(next));
+        let file = ((*path).clone(), item.from.clone());
+        match binaries.get_mut(binary) {
+            Some(known) => {
+                known.names.push(located);
+                known.files.push(file);
+            }
+            None => binaries.push(Named {
+                prefix: prefix.to_owned(),
+                files: vec![file],
+                names: vec![located],
+            }),
+        }
+    }
+    Ok(binaries)
+}
+
+/// The module and component whose archives are those of `prefix`.
+fn group(root: &Path, prefix: &str, options: &Options) -> Result<Group, Error> {
+    let component = options.component()?;
+    if options.layout == Layout::Artifact {
+        return Ok(Group::from(options.artifact_prefix.as_str()));
+    }
+    let name = manifest_txt::module(prefix);
+    if is_name_part(&name) {
+        return Ok(Group::new(&name, component));
+    }
+    let reason = format!(
+        "its module would be `{name}`; expected a part of a file name, of letters, digits, `.`, `_`, `+` \
+         and `-`"
+    );
+    Err(Error::refused(&root.join(prefix), reason))
+}
+
+/// The marker of a binary with these names: archives are looked for from each one's directory.
+fn marker(kpacks: &KpackPath, group: &Group, names: &[Located]) -> Marker {
+    let mut paths: Vec<String> = Vec::new();
+    for name in names {
+        for path in kpacks.marker(name, group).kpack_search_paths {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+    }
+    Marker {
+        kernel_name: names.first().map(|first| first.name.clone()),
+        kpack_search_paths: paths,
+        ..Marker::default()
+    }
+}

@@ -1,0 +1,102 @@
+//! What to split, and how.
+
+use std::path::PathBuf;
+
+use kpack_format::TargetId;
+
+use crate::databases::Selection;
+use kpack_core::Error;
+use kpack_core::Storage;
+use kpack_core::publish::is_name_part;
+use kpack_split::split::Unexpected;
+
+/// What to split, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The artifact directory, with its `artifact_manifest.txt`. It is only read.
+    pub artifact_dir: PathBuf,
+    /// Where the split artifacts go.
+    pub output_dir: PathBuf,
+    /// Name and component, such as `blas_lib`: what the split artifacts are named after. The
+    /// component, behind the last `_`, is a part of the archives' names too.
+    pub artifact_prefix: String,
+    /// The kernel databases whose files are moved to their targets.
+    pub databases: Selection,
+    /// The expected targets; if empty, all targets found.
+    pub targets: Vec<TargetId>,
+    /// Whether to refuse an artifact, or a batch, with device code for none of them.
+    pub require_targets: bool,
+    /// How to treat files for targets that are not expected.
+    pub unexpected: Unexpected,
+    /// How to treat files outside of kernel databases that look architecture-specific.
+    pub unknown: Unknown,
+    /// Where archives go, and how they are named.
+    pub layout: Layout,
+    /// How users install the archive of a target, for the manifests; see
+    /// [`Manifest::install_hint`](kpack_format::manifest::Manifest::install_hint).
+    pub install_hint: Option<String>,
+    /// How code objects are stored.
+    pub storage: Storage,
+}
+
+/// How to treat files outside of kernel databases that look architecture-specific.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Unknown {
+    /// Keep them in the generic artifact, with a warning
+    #[default]
+    Report,
+    /// Move device code and data files of one target to its artifact; keep all others generic
+    Move,
+    /// Reject the artifact
+    Error,
+}
+
+/// Where archives go in an install prefix, and how they are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Layout {
+    /// lib/.kpack/MODULE_COMPONENT_TARGET.kpack, an archive for each prefix
+    #[default]
+    Module,
+    /// .kpack/NAME_COMPONENT_TARGET.kpack, one archive for all prefixes, as TheRock packages them
+    Artifact,
+}
+
+impl Options {
+    /// Options with defaults for everything else: all kernel databases, all targets, Zstandard at
+    /// level 3, one thread per processor.
+    pub fn new(
+        artifact_dir: impl Into<PathBuf>,
+        output_dir: impl Into<PathBuf>,
+        artifact_prefix: impl Into<String>,
+    ) -> Self {
+        Self {
+            artifact_dir: artifact_dir.into(),
+            output_dir: output_dir.into(),
+            artifact_prefix: artifact_prefix.into(),
+            databases: Selection::default(),
+            targets: Vec::new(),
+            require_targets: false,
+            unexpected: Unexpected::default(),
+            unknown: Unknown::default(),
+            layout: Layout::default(),
+            install_hint: None,
+            storage: Storage::default(),
+        }
+    }
+
+    /// The component: the part of the prefix after the last `_`.
+    pub(super) fn component(&self) -> Result<&str, Error> {
+        match self.artifact_prefix.rsplit_once('_') {
+            Some((name, component)) if is_name_part(name) && is_name_part(component) => {
+                Ok(component)
+            }
+            _ => Err(Error::usage(format!(
+                "artifact prefix `{}`: expected NAME_COMPONENT, such as blas_lib, of letters, \
+                 digits, `.`, `_`, `+` and `-`",
+                self.artifact_prefix
+            ))),
+        }
+    }
+}

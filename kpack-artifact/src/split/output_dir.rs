@@ -1,0 +1,165 @@
+//! Checks the output directory: it must not be in the input or replace it, however the paths are
+//! spelled.
+
+use std::ffi::OsString;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::names;
+use crate::stage::hidden_name;
+use kpack_core::Error;
+
+/// Refuses an output directory that would put output into one of `inputs`, or replace what holds
+/// one: artifact directories with their prefixes.
+pub(super) fn check_output<'a>(
+    output_dir: &Path,
+    inputs: impl IntoIterator<Item = (&'a Path, &'a str)> + Clone,
+) -> Result<(), Error> {
+    let output = resolve(output_dir)?;
+    for (input, _) in inputs.clone() {
+        let metadata = fs::metadata(input).map_err(|e| Error::io(input, "open", e))?;
+        if output.ancestors().any(|above| is(above, &metadata)) {
+            return Err(Error::usage(format!(
+                "output directory {} is in the artifact directory {}, which is only read",
+                output_dir.display(),
+                input.display()
+            )));
+        }
+        let Some(name) = name_in(&output, input)? else {
+            continue;
+        };
+        if inputs
+            .clone()
+            .into_iter()
+            .any(|(_, prefix)| is_written(&name, prefix))
+        {
+            return Err(Error::usage(format!(
+                "the artifact directory {} is where its own output would be, at {}; name another \
+                 output directory",
+                input.display(),
+                output_dir.join(name).display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The path without symbolic links of a directory that need not be there.
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let is_there = |path: &&Path| path.symlink_metadata().is_ok();
+    let there = path.ancestors().find(is_there).unwrap_or(Path::new("."));
+    let refuse = |reason: String| {
+        let path = path.display();
+        Err(Error::usage(format!("output directory {path}: {reason}")))
+    };
+    let mut real = match there.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return refuse(format!("{} is a dangling symbolic link", there.display()));
+        }
+        real => real.map_err(|e| Error::io(there, "find", e))?,
+    };
+    for part in path.strip_prefix(there).unwrap_or(path).components() {
+        match part {
+            // It would be created as a parent of another directory.
+            Component::ParentDir => {
+                let real = real.display();
+                return refuse(format!("`..` follows {real}, which does not exist"));
+            }
+            Component::CurDir => {}
+            part => real.push(part),
+        }
+    }
+    Ok(real)
+}
+
+/// Whether `path` is the directory that `metadata` is of. One may have several paths: where it is
+/// mounted twice.
+pub(super) fn is(path: &Path, metadata: &Metadata) -> bool {
+    let own = path.metadata();
+    own.is_ok_and(|own| (own.dev(), own.ino()) == (metadata.dev(), metadata.ino()))
+}
+
+/// The name of what holds `input` in the directory `output`, if that does.
+fn name_in(output: &Path, input: &Path) -> Result<Option<OsString>, Error> {
+    let Ok(output) = output.metadata() else {
+        return Ok(None);
+    };
+    let input = input
+        .canonicalize()
+        .map_err(|e| Error::io(input, "open", e))?;
+    let holds = |path: &&Path| path.parent().is_some_and(|parent| is(parent, &output));
+    let name = input.ancestors().find(holds).and_then(Path::file_name);
+    Ok(name.map(ToOwned::to_owned))
+}
+
+/// Whether splitting an artifact replaces or removes entries with this name.
+fn is_written(name: &OsString, prefix: &str) -> bool {
+    let name = name.to_string_lossy();
+    name == hidden_name(prefix).as_str()
+        || names::parse(&name).is_some_and(|(component, _)| component == prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Checks an output directory against the artifact directory `in/blas_lib`, in a tree that also
+    /// has a link to it, and one in the place of the output.
+    fn check(output: &str) -> Result<(), String> {
+        let tree = tempfile::tempdir().unwrap();
+        let at = |path: &str| tree.path().join(path);
+        fs::create_dir_all(at("in/blas_lib/stage/lib")).unwrap();
+        fs::create_dir_all(at("out/blas_lib_generic/deep/blas_lib")).unwrap();
+        symlink("in/blas_lib/stage", at("link")).unwrap();
+        symlink("nowhere", at("dangling")).unwrap();
+        let input = match output {
+            "out" => at("out/blas_lib_generic/deep/blas_lib"),
+            _ => at("in/blas_lib"),
+        };
+        let checked = check_output(&at(output), [(input.as_path(), "blas_lib")]);
+        checked.map_err(|error| match error {
+            Error::Usage(text) => text.replace(tree.path().to_str().unwrap(), "TREE"),
+            error => panic!("{error:?}"),
+        })
+    }
+
+    #[test]
+    fn output_does_not_go_into_the_input_in_any_spelling() {
+        for output in [
+            "in/blas_lib",
+            "in/blas_lib/",
+            "in/blas_lib/stage/new/deep",
+            "in/../in/./blas_lib/x",
+            "link",
+            "link/lib/x",
+            "link/..",
+        ] {
+            let text = check(output).unwrap_err();
+            assert!(text.contains("is in the artifact directory"), "{text}");
+        }
+        for output in ["in", "in/out", "elsewhere", "link/../../other"] {
+            assert_eq!(check(output), Ok(()), "{output}");
+        }
+    }
+
+    #[test]
+    fn output_does_not_replace_what_holds_the_input() {
+        let text = check("out").unwrap_err();
+        assert!(
+            text.ends_with("at TREE/out/blas_lib_generic; name another output directory"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_way_through_what_is_not_there_is_refused() {
+        let text = check("missing/../in/blas_lib").unwrap_err();
+        assert!(text.contains("`..` follows"), "{text}");
+        let text = check("dangling/x").unwrap_err();
+        assert!(text.contains("is a dangling symbolic link"), "{text}");
+    }
+}

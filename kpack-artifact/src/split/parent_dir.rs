@@ -1,0 +1,143 @@
+//! The artifacts in a directory of artifact directories.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+
+use super::output_dir;
+use crate::tree::is_of_group;
+use crate::{manifest_txt, names};
+use kpack_core::Error;
+use kpack_core::report::{Notice, Severity};
+use kpack_split::leftover::{self, directories};
+
+pub(super) struct BatchArtifact {
+    /// Name and component.
+    pub(super) prefix: String,
+    pub(super) sources: Vec<(Option<TargetId>, PathBuf)>,
+}
+
+/// The artifacts in `parent`, by prefix. Anything else in it is noted.
+pub(super) fn find(
+    parent: &Path,
+    output: &Path,
+    notices: &mut Vec<Notice>,
+) -> Result<Vec<BatchArtifact>, Error> {
+    let metadata = parent
+        .metadata()
+        .map_err(|e| Error::io(parent, "list", e))?;
+    if output_dir::is(&output_dir::resolve(output)?, &metadata) {
+        return Err(Error::usage(format!(
+            "{} is the directory of the artifacts and the output directory too",
+            parent.display()
+        )));
+    }
+    let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for path in artifact_directories(parent, notices)? {
+        refuse_group(&path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let prefix = artifact_prefix(&name).to_owned();
+        artifacts.entry(prefix).or_default().push(path);
+    }
+    if artifacts.is_empty() {
+        return Err(Error::usage(format!(
+            "{}: no directory in it has an {}",
+            parent.display(),
+            manifest_txt::FILE_NAME
+        )));
+    }
+    let inputs = artifacts.iter().flat_map(|(prefix, paths)| {
+        let paths = paths.iter();
+        paths.map(|path| (path.as_path(), prefix.as_str()))
+    });
+    output_dir::check_output(output, inputs)?;
+    let artifacts = artifacts.into_iter();
+    artifacts
+        .map(|(prefix, paths)| {
+            let sources = sources(&prefix, &paths)?;
+            Ok(BatchArtifact { prefix, sources })
+        })
+        .collect()
+}
+
+/// The directories in `parent` that list prefixes, in order. The others are noted.
+fn artifact_directories(parent: &Path, notices: &mut Vec<Notice>) -> Result<Vec<PathBuf>, Error> {
+    let mut paths = directories(parent)?;
+    paths.retain(|path| {
+        let list = path.join(manifest_txt::FILE_NAME).metadata();
+        let text = if leftover::is_leftover(path.file_name().unwrap_or_default()) {
+            leftover::TEXT.to_owned()
+        } else if list.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            format!("has no {}; skipped", manifest_txt::FILE_NAME)
+        } else {
+            // One that cannot be read fails when it is split.
+            return true;
+        };
+        notices.push(Notice::new(Severity::Note, path, text));
+        false
+    });
+    Ok(paths)
+}
+
+/// Refuses the artifact of a group of targets: its manifests would be of no group.
+pub(super) fn refuse_group(artifact: &Path) -> Result<(), Error> {
+    if !is_of_group(artifact) {
+        return Ok(());
+    }
+    let reason = "it is the artifact of a group of targets, as `kpack recombine` makes them: it is \
+                  split already, and there is nothing to be done. What is split is what a machine \
+                  built; what is recombined are the artifacts that this makes";
+    Err(Error::refused(artifact, reason))
+}
+
+/// The directories of one artifact: one, or those of an earlier split, by their names.
+fn sources(prefix: &str, paths: &[PathBuf]) -> Result<Vec<(Option<TargetId>, PathBuf)>, Error> {
+    let [one, other, ..] = paths else {
+        return Ok(paths.iter().map(|path| (None, path.clone())).collect());
+    };
+    let source = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let (component, target) = names::parse(&name)?;
+        (component == prefix).then(|| (target, path.clone()))
+    };
+    let sources: Option<Vec<_>> = paths.iter().map(source).collect();
+    let mut sources = sources.ok_or_else(|| {
+        Error::usage(format!(
+            "{} and {} are both artifact {prefix}; split them into output directories of their own, \
+             unless they are of `kpack recombine`, and split already",
+            one.display(),
+            other.display()
+        ))
+    })?;
+    sources.sort();
+    Ok(sources)
+}
+
+/// Name and component of an artifact directory, which may have a target, or a family of targets,
+/// behind them.
+pub(crate) fn artifact_prefix(name: &str) -> &str {
+    if let Some((component, _)) = names::parse(name) {
+        return component;
+    }
+    match name.rsplit_once('_') {
+        Some((prefix, last)) if last.starts_with("gfx") => prefix,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_no_part_of_the_prefix() {
+        assert_eq!(artifact_prefix("blas_lib"), "blas_lib");
+        assert_eq!(artifact_prefix("blas_lib_generic"), "blas_lib");
+        assert_eq!(artifact_prefix("blas_lib_gfx94X-dcgpu"), "blas_lib");
+        assert_eq!(artifact_prefix("blas_lib_gfx90a:xnack+"), "blas_lib");
+        assert_eq!(artifact_prefix("blas_lib_amdgcnspirv"), "blas_lib");
+        assert_eq!(artifact_prefix("core_hip_run"), "core_hip_run");
+    }
+}

@@ -1,0 +1,403 @@
+//! The split artifacts as data: what goes where. Nothing is written yet, and everything is read that
+//! could be a reason to refuse.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+
+use super::contents::Contents;
+use super::modules::{Module, ModuleBinary};
+use super::report::Report;
+use super::sources::Trees;
+use super::targets::Targets;
+use super::{Options, Unknown};
+use crate::classify::{Class, Node, Observation, Topic};
+use crate::code_ids;
+use crate::databases::{self, Place};
+use crate::names;
+use crate::output::Output;
+use crate::pairs::named_beside;
+use crate::rules::conflicts;
+use crate::tree::Item;
+use kpack_core::Error;
+use kpack_core::report::{FileReport, Outcome};
+use kpack_split::words::list;
+
+/// How many files of one directory that look architecture-specific are named one by one.
+const MOST_UNKNOWN: usize = 5;
+
+/// The split artifacts, before they are written.
+pub(super) struct Placement {
+    /// By target; `None` is the generic one.
+    pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
+    /// What is split.
+    pub(super) modules: Vec<Module>,
+    /// The targets that are kept.
+    pub(super) targets: Targets,
+}
+
+impl Placement {
+    /// How many bytes are read, device code as it is unpacked.
+    pub(super) fn bytes(&self) -> u64 {
+        let copied = self.artifacts.values().map(|output| output.copied);
+        let binaries = self.modules.iter().flat_map(|module| &module.binaries);
+        let keeps = |target: &TargetId| self.targets.keeps(target);
+        let device_code = binaries.map(|binary| binary.file.code.device_size(&keeps));
+        copied.chain(device_code).fold(0, u64::saturating_add)
+    }
+}
+
+/// Plans what becomes of what was read.
+pub(super) fn plan(
+    options: &Options,
+    mut contents: Contents,
+    report: &mut Report,
+) -> Result<Placement, Error> {
+    report.device_code = !contents.found.is_empty();
+    report.prefixes = contents.trees.prefixes();
+    let found = std::mem::take(&mut contents.found);
+    let targets = Targets::choose(options, found, report)?;
+    report_observations(&contents.trees, report);
+    let mut planner = Planner::new(options, &contents, &targets, report);
+    for (owner, path, item) in contents.trees.entries() {
+        planner.add(owner, path, item)?;
+    }
+    let artifacts = planner.finish();
+    report_conflicts(options, &artifacts, report)?;
+    report.device_code |= report.already_split + report.left_generic > 0;
+    for module in &contents.modules {
+        for binary in &module.binaries {
+            let own = binary.file.code.targets();
+            if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {
+                let text = format!("skipping all of its device code: {}", list(&own));
+                report.warn(&binary.file.code.path, text);
+            }
+            report.binaries.push(file_report(binary, &targets));
+        }
+    }
+    Ok(Placement {
+        artifacts,
+        modules: contents.modules,
+        targets,
+    })
+}
+
+/// Reports what is worth saying about the files.
+fn report_observations(trees: &Trees, report: &mut Report) {
+    for (owner, tree) in &trees.all {
+        for Observation { topic, path, text } in &tree.observations {
+            match topic {
+                Topic::Unpaired => {
+                    // The library file may be one for all targets.
+                    let generic = trees.generic().filter(|_| owner.is_some());
+                    let within = path.strip_prefix(&tree.root).unwrap_or(path);
+                    if !generic.is_some_and(|generic| named_beside(&generic.join(within))) {
+                        report.warn(path, text);
+                    }
+                }
+                Topic::Damaged | Topic::Unreadable => report.warn(path, text),
+                Topic::ForAll => {
+                    report.device_code = true;
+                    report.note(path, text);
+                }
+                Topic::Other => report.note(path, text),
+                // It was refused.
+                Topic::Contradiction => {}
+            }
+        }
+    }
+}
+
+/// Reports files that are installed at one path and are not the same. Nobody knows yet what is
+/// installed together.
+fn report_conflicts(
+    options: &Options,
+    artifacts: &BTreeMap<Option<TargetId>, Output>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let component = options.artifact_prefix.as_str();
+    let named = artifacts.iter().map(|(target, output)| {
+        let name = names::artifact(component, target.as_ref());
+        (PathBuf::from(name), output)
+    });
+    let named: Vec<(PathBuf, &Output)> = named.collect();
+    let installed = named.iter();
+    let installed = installed.flat_map(|(name, output)| output.installed(component, name, false));
+    for conflict in conflicts(installed)? {
+        let path = conflict.entry.artifact.join(conflict.entry.path);
+        report.warn(path, format!("it {}", conflict.text));
+    }
+    Ok(())
+}
+
+/// Where an entry goes.
+enum Destination {
+    /// To the generic artifact, or to a target's.
+    Kept(Option<TargetId>),
+    Dropped,
+}
+
+/// Plans the artifacts entry by entry.
+struct Planner<'a> {
+    options: &'a Options,
+    contents: &'a Contents,
+    targets: &'a Targets,
+    /// Manifests that list something that is left out.
+    rewritten: HashMap<&'a Path, Vec<u8>>,
+    /// The modules of fat binaries, and the sizes of their host binaries.
+    hosts: HashMap<&'a Path, (usize, u64)>,
+    /// Archives and manifests that are written with the new device code.
+    written_anew: HashSet<&'a Path>,
+    artifacts: BTreeMap<Option<TargetId>, Output>,
+    /// Files in no known place, by directory and by what becomes of them.
+    unknown: BTreeMap<(PathBuf, Option<TargetId>), Vec<UnknownFile<'a>>>,
+    report: &'a mut Report,
+}
+
+/// A file that looks architecture-specific, in no known place.
+struct UnknownFile<'a> {
+    from: &'a Path,
+    /// Why it looks so.
+    reason: &'a str,
+}
+
+impl<'a> Planner<'a> {
+    fn new(
+        options: &'a Options,
+        contents: &'a Contents,
+        targets: &'a Targets,
+        report: &'a mut Report,
+    ) -> Self {
+        let Contents {
+            trees,
+            modules,
+            manifests,
+            ..
+        } = contents;
+        let written_anew = modules
+            .iter()
+            .flat_map(|module| module.written_anew(targets));
+        let written_anew: HashSet<&Path> = written_anew.collect();
+        let rewritten = manifests.iter();
+        let rewritten = rewritten
+            .filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(targets)?)));
+        let hosts = modules.iter().enumerate().flat_map(|(index, module)| {
+            module.binaries.iter().flat_map(move |binary| {
+                let host = (index, binary.plan.output_size());
+                binary
+                    .files
+                    .iter()
+                    .map(move |(_, from)| (from.as_path(), host))
+            })
+        });
+        let prefixes = trees.prefixes();
+        let output = |target: Option<&TargetId>| {
+            let mut output = Output::new(trees.model(target), options.databases.clone());
+            output.add_prefixes(&prefixes);
+            output
+        };
+        let mut artifacts = BTreeMap::new();
+        if trees.has_generic() {
+            let mut generic = output(None);
+            for (_, tree) in trees.all.iter().filter(|(owner, _)| owner.is_none()) {
+                generic.add_prefix_directories(tree);
+            }
+            artifacts.insert(None, generic);
+        }
+        let kept = targets.kept.iter();
+        artifacts.extend(kept.map(|target| (Some(target.clone()), output(Some(target)))));
+        Self {
+            options,
+            contents,
+            targets,
+            rewritten: rewritten.collect(),
+            hosts: hosts.collect(),
+            written_anew,
+            artifacts,
+            unknown: BTreeMap::new(),
+            report,
+        }
+    }
+
+    /// Adds an entry, which is in the artifact of `owner` already, if in any.
+    fn add(
+        &mut self,
+        owner: Option<&TargetId>,
+        path: &'a Path,
+        item: &'a Item,
+    ) -> Result<(), Error> {
+        let Destination::Kept(target) = self.destination(owner, item)? else {
+            return Ok(());
+        };
+        if self.written_anew.contains(item.from.as_path()) {
+            return Ok(());
+        }
+        self.report.already_split += u64::from(item.class == Class::Split);
+        if target.is_none() && self.is_device_code(owner, path, item) {
+            self.report.left_generic += 1;
+        }
+        let Some(output) = self.artifacts.get_mut(&target) else {
+            return Ok(());
+        };
+        if let Some(other) = output.file_at(path).filter(|_| !item.is_directory()) {
+            let reason = format!("it takes the place of {}", other.display());
+            return Err(Error::refused(&item.from, reason));
+        }
+        match (self.rewritten.remove(item.from.as_path()), &item.class) {
+            (Some(bytes), _) => output.add_bytes(path, bytes, &item.from),
+            (None, Class::Split) => {
+                let left_out = &self.targets.left_out;
+                output.add_edited(path, item, code_ids::without(&item.from, left_out)?);
+            }
+            (None, _) => match self.hosts.get(item.from.as_path()) {
+                Some((module, size)) => output.add_host(path, item, *module, *size),
+                None => output.add(path, item),
+            },
+        }
+        Ok(())
+    }
+
+    fn destination(
+        &mut self,
+        owner: Option<&TargetId>,
+        item: &'a Item,
+    ) -> Result<Destination, Error> {
+        let target = match (owner, &item.class) {
+            (Some(target), _) => Some(target),
+            (_, Class::Host | Class::Fat | Class::Split) => None,
+            (_, Class::Target { target, .. }) => Some(target),
+            (_, Class::Unknown { target, reason, .. }) => {
+                let file = UnknownFile {
+                    from: &item.from,
+                    reason,
+                };
+                self.unknown(file, target.as_ref())?
+            }
+        };
+        Ok(match target {
+            // An empty directory is no reason for an artifact.
+            Some(target) if matches!(item.node, Node::Directory { .. }) => {
+                Destination::Kept(self.targets.keeps(target).then(|| target.clone()))
+            }
+            Some(target) if !self.targets.keeps(target) => Destination::Dropped,
+            target => Destination::Kept(target.cloned()),
+        })
+    }
+
+    /// The target to which a file in no known place is moved, if to any.
+    fn unknown<'t>(
+        &mut self,
+        file: UnknownFile<'a>,
+        target: Option<&'t TargetId>,
+    ) -> Result<Option<&'t TargetId>, Error> {
+        if self.options.unknown == Unknown::Error {
+            let text = format!("{}; it is in no known kernel database", file.text());
+            return Err(Error::refused(file.from, text));
+        }
+        let target = target.filter(|_| self.options.unknown == Unknown::Move);
+        if target.is_none_or(|target| self.targets.keeps(target)) {
+            let directory = file.from.parent().unwrap_or(Path::new("")).to_owned();
+            let same = self.unknown.entry((directory, target.cloned()));
+            same.or_default().push(file);
+        }
+        Ok(target)
+    }
+
+    /// Reports the files in no known place, many in one directory by their number.
+    fn report_unknown(&mut self) {
+        let mut found: Vec<(PathBuf, String, bool)> = Vec::new();
+        for ((directory, target), files) in std::mem::take(&mut self.unknown) {
+            let moves = self.options.unknown == Unknown::Move;
+            let is_moved = target.is_some();
+            if files.len() <= MOST_UNKNOWN {
+                let end = match &target {
+                    Some(target) => format!("moved to {target}"),
+                    None if moves => "it cannot be moved to one target, and stays generic".into(),
+                    None => "it stays generic".into(),
+                };
+                let each = files.iter();
+                let each =
+                    each.map(|f| (f.from.to_owned(), format!("{}; {end}", f.text()), is_moved));
+                found.extend(each);
+                continue;
+            }
+            let names = files
+                .iter()
+                .filter_map(|file| file.from.file_name()?.to_str());
+            let places: BTreeSet<String> = names.flat_map(databases::places_of).collect();
+            let first = files[0].from.file_name().unwrap_or_default().display();
+            let (count, reason) = (files.len(), files[0].reason);
+            let mut text =
+                format!("{count} files look architecture-specific, such as {first}: {reason}");
+            if !places.is_empty() {
+                let like = "like those of a kernel database, which kpack expects in";
+                text += &format!("; named {like} {}", list(&places));
+            }
+            text += &match &target {
+                Some(target) => format!("; moved to {target}"),
+                None if moves => "; they have no single target, and stay generic".into(),
+                None => "; they stay generic".into(),
+            };
+            found.push((directory, text, is_moved));
+        }
+        found.sort();
+        for (path, text, is_moved) in found {
+            match is_moved {
+                true => self.report.note(path, text),
+                false => self.report.warn(path, text),
+            }
+        }
+    }
+
+    /// Whether an entry is device code, in a known place or not.
+    fn is_device_code(&self, owner: Option<&TargetId>, path: &Path, item: &Item) -> bool {
+        let is_of_unselected_database = || {
+            let path = item.installed(path).unwrap_or(path).to_string_lossy();
+            matches!(databases::recognise(&path), Some((database, place))
+                if !self.options.databases.has(database) && !matches!(place, Place::ForAll(_)))
+        };
+        match &item.class {
+            Class::Unknown { device_code, .. } => *device_code,
+            Class::Host => {
+                let is_listed = owner.is_none() && !item.prefix.is_empty();
+                let is_file = matches!(item.node, Node::File { .. });
+                is_listed && is_file && is_of_unselected_database()
+            }
+            _ => false,
+        }
+    }
+
+    /// The artifacts: the generic one, and those that have anything.
+    fn finish(mut self) -> BTreeMap<Option<TargetId>, Output> {
+        self.report_unknown();
+        let modules = self.contents.modules.iter();
+        let with_archives: HashSet<TargetId> = modules.flat_map(Module::found).collect();
+        let mut artifacts = self.artifacts;
+        artifacts.retain(|target, output| {
+            let has_archives = |target| with_archives.contains(target);
+            output.has_files() || target.as_ref().is_none_or(has_archives)
+        });
+        artifacts
+    }
+}
+
+impl UnknownFile<'_> {
+    fn text(&self) -> String {
+        format!("looks architecture-specific: {}", self.reason)
+    }
+}
+
+fn file_report(binary: &ModuleBinary, targets: &Targets) -> FileReport {
+    let own = binary.file.code.targets().into_iter();
+    let kept = own.filter(|target| targets.keeps(target));
+    FileReport {
+        path: format!("{}/{}", binary.prefix, binary.name),
+        outcome: Outcome::Split {
+            wrappers: binary.file.code.wrapper_count(),
+            targets: kept.map(|target| target.to_string()).collect(),
+            size_before: binary.file.code.file_size(),
+            size_after: binary.plan.output_size(),
+        },
+    }
+}

@@ -1,0 +1,98 @@
+//! Chooses the targets to keep.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use kpack_format::{Selection, TargetId};
+
+use super::Options;
+use super::report::Report;
+use kpack_core::Error;
+use kpack_split::split::Unexpected;
+use kpack_split::words::list;
+
+/// The targets that there is something for.
+#[derive(Debug, Default)]
+pub(super) struct Targets {
+    pub(super) kept: BTreeSet<TargetId>,
+    pub(super) left_out: BTreeSet<TargetId>,
+}
+
+/// Refuses an artifact, or a batch of them, where there is something for targets, but for none of
+/// those that are expected, if the options say so: all device code would be left out.
+pub(super) fn refuse_none_expected<'a>(
+    path: &Path,
+    options: &Options,
+    found: impl IntoIterator<Item = &'a TargetId>,
+) -> Result<(), Error> {
+    let there = list(found);
+    let refuses = options.require_targets || options.unexpected == Unexpected::Error;
+    if there.is_empty() || !refuses {
+        return Ok(());
+    }
+    let text = format!(
+        "it has nothing for {}; there is device code for {there}",
+        list(&options.targets)
+    );
+    Err(Error::refused(path, text))
+}
+
+impl Targets {
+    /// Chooses from the targets that were `found`, each with a file that is for it.
+    pub(super) fn choose(
+        options: &Options,
+        found: BTreeMap<TargetId, PathBuf>,
+        report: &mut Report,
+    ) -> Result<Self, Error> {
+        let expected: Selection = options.targets.iter().collect();
+        if expected.is_empty() || found.is_empty() {
+            return Ok(Self {
+                kept: found.into_keys().collect(),
+                left_out: BTreeSet::new(),
+            });
+        }
+        let there = list(found.keys());
+        let lacks = expected.unmatched(&Vec::from_iter(found.keys()));
+        if !lacks.is_empty() {
+            let text = format!("has nothing for {}, only for {there}", list(lacks));
+            report.warn(&options.artifact_dir, text);
+        }
+        let mut targets = Self::default();
+        for (target, path) in found {
+            if expected.matches(&target) {
+                targets.kept.insert(target);
+                continue;
+            }
+            match options.unexpected {
+                Unexpected::Keep => {
+                    targets.kept.insert(target);
+                }
+                Unexpected::Drop => {
+                    report.warn(
+                        path,
+                        format!(
+                            "skipping code for {target}, which --gpu-targets does not list (first found \
+                             here)"
+                        ),
+                    );
+                    report.left_out.push(target.to_string());
+                    targets.left_out.insert(target);
+                }
+                Unexpected::Error => {
+                    return Err(Error::refused(
+                        &path,
+                        format!(
+                            "it is for {target}; expected only {}",
+                            list(expected.iter())
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(targets)
+    }
+
+    pub(super) fn keeps(&self, target: &TargetId) -> bool {
+        self.kept.contains(target)
+    }
+}

@@ -1,0 +1,104 @@
+//! What is in an artifact directory and in none of its prefixes. It is not installed, and nobody
+//! knows what it is for, so it is copied as it is.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use super::report::Report;
+use crate::classify::{self, Class, Entry, Node};
+use crate::databases::Selection;
+use crate::manifest_txt;
+use crate::tree::{Item, Tree};
+use kpack_core::Error;
+use kpack_split::input::or_refused;
+
+/// Adds what is in no prefix to the entries of `tree`, with an empty prefix.
+///
+/// # Errors
+/// [`Error::Refused`] for what cannot be copied: a pipe, a socket, a device.
+pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Result<(), Error> {
+    let root = &tree.root;
+    let mut entries = Vec::new();
+    for found in &tree.unlisted {
+        let kind = found.file_type();
+        if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
+            let reason = "it is no file, directory or symbolic link, and in no prefix; remove it";
+            return Err(Error::refused(found.path(), reason));
+        }
+        match or_refused(classify::classify_entry(root, &Selection::Auto, found))? {
+            Ok(read) => entries.push(read.entry),
+            // It is not installed, so its damage does not matter.
+            Err((path, reason)) => {
+                let metadata = found.metadata();
+                let metadata = metadata.map_err(|e| classify::walk_error(root, e))?;
+                report.note(path, format!("in no prefix, and damaged: {reason}"));
+                let within = found.path().strip_prefix(root).unwrap_or(found.path());
+                entries.push(Entry {
+                    path: within.to_owned(),
+                    node: Node::of_file(&metadata),
+                    class: Class::Host,
+                });
+            }
+        }
+    }
+    classify::mark_empty(&mut entries);
+    let listed = manifest_txt::FILE_NAME;
+    for (top, files) in tops(&entries) {
+        let text = match files {
+            None => format!("is in no prefix that {listed} lists"),
+            Some(1) => format!("has a file that is in no prefix that {listed} lists"),
+            Some(files) => format!("has {files} files that are in no prefix that {listed} lists"),
+        };
+        let to = match is_generic {
+            true => "; copied unchanged to the generic artifact",
+            false => "; copied unchanged",
+        };
+        report.warn(root.join(top), text + to);
+    }
+    for entry in entries {
+        let item = Item {
+            shard: tree.shard.clone(),
+            from: root.join(&entry.path),
+            node: entry.node,
+            class: in_no_prefix(entry.class),
+            prefix: "".into(),
+        };
+        tree.entries.insert(entry.path, item);
+    }
+    Ok(())
+}
+
+/// The topmost entries with files in them, and for a directory, how many.
+fn tops(entries: &[Entry]) -> Vec<(&Path, Option<u64>)> {
+    let mut tops: Vec<(&Path, Option<u64>)> = Vec::new();
+    for entry in entries {
+        let is_directory = matches!(entry.node, Node::Directory { .. });
+        match tops.last_mut() {
+            Some((top, files)) if entry.path.starts_with(&top) => {
+                *files = files.map(|files| files + u64::from(!is_directory));
+            }
+            _ => tops.push((&entry.path, is_directory.then_some(0))),
+        }
+    }
+    tops.retain(|(_, files)| *files != Some(0));
+    tops
+}
+
+/// What looks architecture-specific is in no known place here, and stays generic.
+fn in_no_prefix(class: Class) -> Class {
+    let (device_code, reason) = match class {
+        Class::Fat => (true, "it is a fat binary".to_owned()),
+        Class::Target { target, database } => (true, format!("it is of {target} ({database})")),
+        Class::Unknown {
+            device_code,
+            reason,
+            ..
+        } => (device_code, reason),
+        Class::Host | Class::Split => return class,
+    };
+    Class::Unknown {
+        target: None,
+        device_code,
+        reason: reason + " in no prefix",
+    }
+}

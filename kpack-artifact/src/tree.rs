@@ -1,0 +1,363 @@
+//! An artifact directory as data: its role, which its name tells, and its entries, read once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kpack_format::TargetId;
+use kpack_format::names::{Group, is_manifest};
+use walkdir::{DirEntry, WalkDir};
+
+use super::classify::{Class, Classification, KPACK, Node, Observation, Topic, classify};
+use super::databases::{ForAll, Merge, Selection, for_all};
+use super::manifest_txt;
+use super::mark;
+use super::names;
+use kpack_core::Error;
+use kpack_split::input::or_refused;
+use kpack_split::leftover::{directories, is_leftover};
+
+/// What belongs in an artifact directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Host files.
+    Generic,
+    /// Device code of one target.
+    Target(TargetId),
+    /// Device code of several targets.
+    Group,
+    /// Unsplit: everything.
+    Unsplit,
+}
+
+/// The directories in one directory, sorted by path, and what they are by their names.
+#[derive(Debug, Default)]
+pub(crate) struct Siblings {
+    /// Artifact directories: path, component and role.
+    pub(crate) artifacts: Vec<(PathBuf, String, Role)>,
+    /// Leftovers of interrupted runs.
+    pub(crate) leftovers: Vec<PathBuf>,
+    /// Directories without a list of prefixes; hidden ones are somebody's work in progress.
+    pub(crate) others: Vec<PathBuf>,
+}
+
+/// Whether a directory is an artifact directory: whether it lists its prefixes.
+pub(crate) fn is_artifact(path: &Path) -> bool {
+    path.join(manifest_txt::FILE_NAME).is_file()
+}
+
+/// How deep to look for artifact directories: a directory of shards contains directories of
+/// artifacts.
+const DEPTH: usize = 3;
+
+/// The artifact directories at and below `path`, and the leftover directories of interrupted runs, which
+/// are not looked into. `failed` gets what cannot be listed.
+pub(crate) fn find_artifacts(
+    path: &Path,
+    failed: impl Fn(walkdir::Error) -> Result<(), Error>,
+) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Error> {
+    let (mut found, mut leftovers) = (Vec::new(), Vec::new());
+    let walk = WalkDir::new(path).follow_root_links(true);
+    let mut walk = walk.max_depth(DEPTH).sort_by_file_name().into_iter();
+    while let Some(entry) = walk.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                failed(error)?;
+                continue;
+            }
+        };
+        let is_directory = entry.file_type().is_dir();
+        let is_leftover = entry.depth() > 0 && is_directory && is_leftover(entry.file_name());
+        if is_leftover || is_artifact(entry.path()) {
+            let list = if is_leftover {
+                &mut leftovers
+            } else {
+                &mut found
+            };
+            list.push(entry.into_path());
+            walk.skip_current_dir();
+        }
+    }
+    Ok((found, leftovers))
+}
+
+impl Siblings {
+    /// Reads the names in `directory`.
+    pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
+        let mut found = Self::default();
+        let mut artifacts = Vec::new();
+        for path in directories(directory)? {
+            let name = path.file_name().unwrap_or_default();
+            if is_leftover(name) {
+                found.leftovers.push(path);
+            } else if is_artifact(&path) {
+                artifacts.push(path);
+            } else if !name.as_encoded_bytes().starts_with(b".") {
+                found.others.push(path);
+            }
+        }
+        for path in &artifacts {
+            let (component, role) = role(path, &artifacts);
+            found.artifacts.push((path.clone(), component, role));
+        }
+        Ok(found)
+    }
+
+    /// The artifacts of a component, the generic one first.
+    pub(crate) fn of(&self, component: &str) -> Vec<(PathBuf, Role)> {
+        let own = self.artifacts.iter();
+        let own = own.filter(|(_, own, role)| own == component && *role != Role::Unsplit);
+        let own = own.map(|(path, _, role)| (path.clone(), role.clone()));
+        let mut own: Vec<(PathBuf, Role)> = own.collect();
+        own.sort_by_key(|(_, role)| *role != Role::Generic);
+        own
+    }
+}
+
+/// The component and role of an artifact directory, by its name, its manifests and those `beside` it.
+/// The component of one that is not split is its whole name.
+fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let parsed = names::parse(&name);
+    if let Some((component, None)) = parsed {
+        return (component.to_owned(), Role::Generic);
+    }
+    // A group may be called after one of its targets; its own manifests say so.
+    let manifests = manifest_names(path);
+    for (at, _) in name.rmatch_indices('_') {
+        let (component, suffix) = (&name[..at], &name[at + 1..]);
+        let has_generic = || {
+            let generic = format!("{component}_{}", names::GENERIC);
+            beside.iter().any(|path| path.ends_with(&generic))
+        };
+        if manifests.iter().any(|name| is_part(name, suffix))
+            || names::target(suffix).is_none() && has_generic()
+        {
+            return (component.to_owned(), Role::Group);
+        }
+    }
+    match parsed {
+        Some((component, Some(target))) => (component.to_owned(), Role::Target(target)),
+        _ => (name.into_owned(), Role::Unsplit),
+    }
+}
+
+/// Whether an artifact directory is a group's, by its name and the manifests in it.
+pub(crate) fn is_of_group(artifact: &Path) -> bool {
+    let real = artifact.canonicalize();
+    role(real.as_deref().unwrap_or(artifact), &[]).1 == Role::Group
+}
+
+/// Whether the manifest with this name is the part of a group: `rocblas_lib.gfx110X.kpm`.
+fn is_part(manifest: &str, group: &str) -> bool {
+    manifest.ends_with(&Group::from("").fragment(group))
+}
+
+/// The names of the manifests in an artifact directory.
+pub(crate) fn manifest_names(artifact: &Path) -> Vec<String> {
+    let files = WalkDir::new(artifact).into_iter().flatten();
+    let files = files.filter(|entry| is_manifest(entry.path()));
+    files
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// An artifact directory and its content.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tree {
+    /// Its shard, for messages.
+    pub(crate) shard: Arc<str>,
+    pub(crate) root: PathBuf,
+    pub(crate) prefixes: Vec<String>,
+    /// Listed prefixes that do not exist.
+    pub(crate) missing: Vec<String>,
+    /// By path in the artifact directory. Parents of the prefixes are included.
+    pub(crate) entries: BTreeMap<PathBuf, Item>,
+    /// What is in no prefix: files, and directories that do not lead to one.
+    pub(crate) unlisted: Vec<DirEntry>,
+    /// Observations about the files in the prefixes, with full paths.
+    pub(crate) observations: Vec<Observation>,
+    /// Files that cannot be classified, and why. The prefix of such a file is left empty.
+    pub(crate) rejected: Vec<(PathBuf, String)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    /// The shard of its tree.
+    pub(crate) shard: Arc<str>,
+    pub(crate) from: PathBuf,
+    pub(crate) node: Node,
+    pub(crate) class: Class,
+    /// The prefix that it is in, of those of the artifact.
+    pub(crate) prefix: Arc<str>,
+}
+
+impl Item {
+    pub(crate) fn is_directory(&self) -> bool {
+        matches!(self.node, Node::Directory { .. })
+    }
+
+    /// Size in bytes; 0 if it is not a file.
+    pub(crate) fn size(&self) -> u64 {
+        match self.node {
+            Node::File { size, .. } => size,
+            _ => 0,
+        }
+    }
+
+    /// The installed path for a path in the artifact; `None` for what is outside the prefix.
+    pub(crate) fn installed<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        path.strip_prefix(&*self.prefix).ok()
+    }
+
+    /// How copies of it become one, if it is a file for all targets. `path` is its path in the artifact.
+    pub(crate) fn for_all(&self, path: &Path) -> Option<ForAll> {
+        let how = for_all(self.installed(path)?)?;
+        match (how, self.node) {
+            (_, Node::Directory { .. }) | (ForAll::Merge(_), Node::Symlink) => None,
+            _ => Some(how),
+        }
+    }
+
+    /// How copies of it are merged, if each shard has a part of it.
+    pub(crate) fn shared(&self, path: &Path) -> Option<Merge> {
+        match self.for_all(path)? {
+            ForAll::Merge(merge) => Some(merge),
+            ForAll::MustMatch(_) => None,
+        }
+    }
+
+    /// Whether it is an archive of kernels.
+    pub(crate) fn is_kpack(&self) -> bool {
+        matches!(&self.class, Class::Target { database, .. } if *database == KPACK)
+    }
+
+    /// Whether it is a manifest of kpacks.
+    pub(crate) fn is_manifest(&self) -> bool {
+        matches!(self.node, Node::File { .. }) && is_manifest(&self.from)
+    }
+}
+
+impl Tree {
+    pub(crate) fn empty(shard: &str, root: &Path) -> Self {
+        Self {
+            shard: shard.into(),
+            root: root.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Reads the artifact directory `root` of `shard`, whose databases are those of its mark.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for an invalid list of prefixes or mark; [`Error::Io`].
+    pub(crate) fn read(shard: &str, root: &Path) -> Result<Self, Error> {
+        Self::read_with(shard, root, &mark::databases(root)?)
+    }
+
+    /// As [`read`](Self::read), with these databases.
+    pub(crate) fn read_with(
+        shard: &str,
+        root: &Path,
+        databases: &Selection,
+    ) -> Result<Self, Error> {
+        let mut tree = Self::empty(shard, root);
+        for prefix in manifest_txt::read(root)? {
+            match manifest_txt::directory(root, &prefix)? {
+                Some(_) => tree.prefixes.push(prefix),
+                None => tree.missing.push(prefix),
+            }
+        }
+        let unlisted = manifest_txt::walk_outside(root, &tree.prefixes);
+        tree.unlisted = unlisted.collect::<Result<_, Error>>()?;
+        for prefix in BTreeSet::from_iter(tree.prefixes.clone()) {
+            let directory = root.join(&prefix);
+            match or_refused(classify(&directory, databases))? {
+                Ok(content) => tree.add(&prefix, &directory, content),
+                Err(refused) => tree.rejected.push(refused),
+            }
+        }
+        Ok(tree)
+    }
+
+    /// The files and symbolic links in no prefix.
+    pub(crate) fn unlisted_files(&self) -> impl Iterator<Item = &Path> {
+        let unlisted = self.unlisted.iter();
+        let files = unlisted.filter(|entry| !entry.file_type().is_dir());
+        files.map(DirEntry::path)
+    }
+
+    pub(crate) fn about(&self, topic: Topic) -> impl Iterator<Item = &Observation> {
+        let observations = self.observations.iter();
+        observations.filter(move |observation| observation.topic == topic)
+    }
+
+    fn add(&mut self, prefix: &str, directory: &Path, content: Classification) {
+        let within: Arc<str> = prefix.into();
+        let item = |from: PathBuf, node, class| Item {
+            shard: Arc::clone(&self.shard),
+            from,
+            node,
+            class,
+            prefix: Arc::clone(&within),
+        };
+        for above in Path::new(prefix).ancestors() {
+            if above != Path::new("") {
+                let node = Node::Directory { empty: false };
+                let directory = item(self.root.join(above), node, Class::Host);
+                self.entries.entry(above.to_owned()).or_insert(directory);
+            }
+        }
+        for entry in content.entries {
+            let path = Path::new(prefix).join(&entry.path);
+            let item = item(directory.join(&entry.path), entry.node, entry.class);
+            self.entries.insert(path, item);
+        }
+        let observations = content.observations.into_iter();
+        self.observations
+            .extend(observations.map(|observation| Observation {
+                path: directory.join(&observation.path),
+                ..observation
+            }));
+    }
+
+    /// The entries in the prefixes, with their installed paths.
+    pub(crate) fn in_prefixes(&self) -> impl Iterator<Item = (&Path, &Path, &Item)> {
+        let entries = self.entries.iter();
+        let installed =
+            entries.filter_map(|(path, item)| Some((item.installed(path)?, path.as_path(), item)));
+        installed.filter(|(at, ..)| *at != Path::new(""))
+    }
+
+    /// Adds what only `other` has, without manifests.
+    pub(crate) fn add_missing(&mut self, other: Self) {
+        for prefix in other.prefixes {
+            if !self.prefixes.contains(&prefix) {
+                self.prefixes.push(prefix);
+            }
+        }
+        for (path, item) in other.entries {
+            if !item.is_manifest() {
+                self.entries.entry(path).or_insert(item);
+            }
+        }
+    }
+
+    /// Adds an entry of another tree, with its parent directories.
+    pub(crate) fn add_from(&mut self, other: &Self, path: &Path) {
+        let Some(item) = other.entries.get(path) else {
+            return;
+        };
+        if !self.prefixes.iter().any(|prefix| **prefix == *item.prefix) {
+            self.prefixes.push(item.prefix.to_string());
+        }
+        for above in path.ancestors() {
+            if let Some(item) = other.entries.get(above)
+                && !self.entries.contains_key(above)
+            {
+                self.entries.insert(above.to_owned(), item.clone());
+            }
+        }
+    }
+}

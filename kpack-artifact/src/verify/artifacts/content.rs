@@ -1,0 +1,139 @@
+//! Verifies that an artifact directory contains what belongs there, and nothing else.
+
+use std::collections::BTreeSet;
+
+use kpack_format::TargetId;
+
+use super::Member;
+use crate::classify::{Class, Observation, Topic};
+use crate::manifest_txt;
+use crate::pairs::named_beside;
+use crate::rules::{Misplaced, belongs};
+use crate::tree::{Item, Role};
+use crate::verify::{Report, Subject};
+use kpack_split::words::{counted, list};
+
+impl Member {
+    pub(super) fn verify(&self, members: &[Self]) -> Report {
+        let mut report = Report::default();
+        let root = &self.tree.root;
+        let list = manifest_txt::FILE_NAME;
+        let unlisted = self.tree.unlisted_files();
+        for path in unlisted.filter(|_| self.role != Role::Unsplit) {
+            let text = format!("is in no prefix that {list} lists");
+            match self.role {
+                // Splitting keeps such files and reports them.
+                Role::Generic => report.note(Subject::Artifact, path, text),
+                _ => report.fault(Subject::Artifact, path, text),
+            }
+        }
+        for prefix in &self.tree.missing {
+            let text = format!("lists the prefix `{prefix}`, which does not exist");
+            report.note(Subject::Artifact, &root.join(list), text);
+        }
+        let mut seen = Seen::default();
+        for (.., item) in self.tree.in_prefixes() {
+            seen.add(item);
+            match belongs(&self.role_for(item, members), item) {
+                Some(Misplaced::Wrong(text)) => report.fault(Subject::Artifact, &item.from, text),
+                Some(Misplaced::Unexplained(text)) => {
+                    report.note(Subject::Artifact, &item.from, text)
+                }
+                None => {}
+            }
+        }
+        for (path, text) in &self.tree.rejected {
+            report.fault(Subject::Artifact, path, text);
+        }
+        self.observations(members, &mut report);
+        if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
+            report.fault(Subject::Artifact, root, "is empty: it has no device code");
+        }
+        if report.holds() {
+            seen.for_all = self.tree.about(Topic::ForAll).next().is_some();
+            report.ok(Subject::Artifact, root, seen.summary(&self.role));
+        }
+        report
+    }
+
+    fn observations(&self, members: &[Self], report: &mut Report) {
+        let root = &self.tree.root;
+        for Observation { topic, path, text } in &self.tree.observations {
+            match topic {
+                Topic::Contradiction | Topic::Damaged => {
+                    report.fault(Subject::Artifact, path, text);
+                }
+                Topic::ForAll | Topic::Unreadable => report.note(Subject::Artifact, path, text),
+                Topic::Unpaired => {
+                    // The library file may be in the generic artifact, for all targets.
+                    let within = path.strip_prefix(root).unwrap_or(path);
+                    let others = members.iter().filter(|other| other.tree.root != *root);
+                    let mut places = others.map(|other| other.tree.root.join(within));
+                    if !places.any(|path| named_beside(&path)) {
+                        report.fault(Subject::Artifact, path, text);
+                    }
+                }
+                Topic::Other => {}
+            }
+        }
+    }
+
+    /// The role that decides whether an entry belongs here. A group named after a processor that
+    /// has only databases also holds files for that processor's targets, unless those have
+    /// artifacts of their own.
+    fn role_for(&self, item: &Item, members: &[Self]) -> Role {
+        if let (Role::Target(own), Class::Target { target, .. }) = (&self.role, &item.class)
+            && own.runs_on(target)
+            && !members
+                .iter()
+                .any(|other| matches!(&other.role, Role::Target(own) if own == target))
+        {
+            return Role::Group;
+        }
+        self.role.clone()
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    files: usize,
+    targets: BTreeSet<TargetId>,
+    /// Number of files with device code outside of the known places.
+    unknown: usize,
+    /// Whether a file for all targets contains device code.
+    for_all: bool,
+}
+
+impl Seen {
+    fn add(&mut self, item: &Item) {
+        self.files += usize::from(!item.is_directory());
+        match &item.class {
+            Class::Target { target, .. } => drop(self.targets.insert(target.clone())),
+            Class::Unknown {
+                target,
+                device_code,
+                ..
+            } => {
+                self.unknown += usize::from(*device_code);
+                self.targets.extend(target.clone());
+            }
+            Class::Host | Class::Fat | Class::Split => {}
+        }
+    }
+
+    fn summary(&self, role: &Role) -> String {
+        let (unknown, targets) = (self.unknown, list(&self.targets));
+        let what = match role {
+            Role::Unsplit => "an artifact that is not split".to_owned(),
+            Role::Generic if unknown > 0 => {
+                format!("{unknown} of them with device code outside of the known places")
+            }
+            Role::Generic if targets.is_empty() && !self.for_all => {
+                "nothing architecture-specific".to_owned()
+            }
+            Role::Generic => "a generic artifact".to_owned(),
+            Role::Target(_) | Role::Group => format!("device code only for {targets}"),
+        };
+        format!("{}, {what}", counted(self.files, "file"))
+    }
+}

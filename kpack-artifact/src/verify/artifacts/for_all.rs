@@ -1,0 +1,138 @@
+//! Verifies that files for all targets have an entry for each target.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+
+use super::{Member, Set};
+use crate::classify::Class;
+use crate::databases::Merge;
+use crate::names;
+use crate::shared::Entries;
+use crate::target_name::either_agrees;
+use crate::tree::{Item, Role};
+use crate::verify::{Options, Report, Subject};
+use kpack_core::Error;
+use kpack_split::input::{or_refused, read_manifest};
+use kpack_split::words::list;
+
+/// A target that a manifest lists.
+struct Promised {
+    target: TargetId,
+    by: PathBuf,
+    /// Its archive's path in the artifact.
+    archive: PathBuf,
+}
+
+impl Set {
+    /// Checks that each file for all targets has an entry for every target that the manifests of
+    /// its prefix list.
+    pub(super) fn files_for_all(
+        &self,
+        members: &[Member],
+        options: &Options,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let generic = members.iter().find(|member| member.role == Role::Generic);
+        for prefix in generic.iter().flat_map(|generic| &generic.tree.prefixes) {
+            let entries = generic.iter().flat_map(|generic| &generic.tree.entries);
+            let own = entries.filter(|(_, item)| *item.prefix == **prefix);
+            let mut listed = Vec::new();
+            let mut for_all = Vec::new();
+            for (path, item) in own {
+                if item.is_manifest() {
+                    listed.extend(promised(path, item, options)?);
+                } else if let Some(kind) = item.shared(path).filter(|kind| *kind != Merge::Lines) {
+                    for_all.push((path, item, kind));
+                }
+            }
+            for (path, item, kind) in for_all {
+                has_each((path, item), kind, &listed, members, report)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has_each(
+    (path, item): (&Path, &Item),
+    kind: Merge,
+    listed: &[Promised],
+    members: &[Member],
+    report: &mut Report,
+) -> Result<(), Error> {
+    let full = &item.from;
+    let read = report.accepted(Subject::Artifact, full, Entries::read(full, kind))?;
+    // A file of another form is an ordinary host file.
+    let Some(Ok(entries)) = read else {
+        return Ok(());
+    };
+    let own = entries.targets();
+    let lacks = |listed: &&Promised| !own.iter().any(|own| either_agrees(own, &listed.target));
+    let mut lacking: Vec<&Promised> = listed.iter().filter(lacks).collect();
+    lacking.sort_by(|a, b| a.target.cmp(&b.target));
+    lacking.dedup_by(|a, b| a.target == b.target);
+    let database = targets_beside(path, members);
+    // A library may have kernels for more targets than its database.
+    let (without, lost): (Vec<_>, Vec<_>) = lacking.into_iter().partition(|listed| {
+        let mut trees = members.iter().map(|member| &member.tree);
+        let is_there = trees.any(|tree| tree.entries.contains_key(&listed.archive));
+        let mut database = database.iter();
+        is_there && !database.any(|own| either_agrees(own, &listed.target))
+    });
+    let names = |promised: &[&Promised]| list(promised.iter().map(|promised| &promised.target));
+    if let Some(first) = lost.first() {
+        let text = format!(
+            "is for all targets, but has nothing for {}, which {} lists; merge what each \
+             machine built, with `kpack recombine`",
+            names(&lost),
+            first.by.display()
+        );
+        report.fault(Subject::Artifact, full, text);
+    }
+    if !without.is_empty() {
+        let text = format!(
+            "has nothing for {}, and there is nothing else for it in the database either",
+            names(&without)
+        );
+        report.note(Subject::Artifact, full, text);
+    }
+    if listed.is_empty() {
+        let text = "is for all targets, but no manifest in its prefix lists them";
+        report.note(Subject::Artifact, full, text);
+    }
+    Ok(())
+}
+
+/// The targets of all files in and below the directory of `path`, in all artifacts.
+fn targets_beside(path: &Path, members: &[Member]) -> BTreeSet<TargetId> {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let mut targets = BTreeSet::new();
+    for member in members {
+        let below = member.tree.entries.range(directory.to_owned()..);
+        for (_, item) in below.take_while(|(path, _)| path.starts_with(directory)) {
+            if let (Class::Target { target, .. }, false) = (&item.class, item.is_directory()) {
+                targets.insert(target.clone());
+            }
+        }
+    }
+    targets
+}
+
+/// The wanted targets that a manifest lists; none if it is unreadable, which is reported elsewhere.
+fn promised(path: &Path, item: &Item, options: &Options) -> Result<Vec<Promised>, Error> {
+    let Ok(manifest) = or_refused(read_manifest(&item.from))? else {
+        return Ok(Vec::new());
+    };
+    let files = manifest.kpack_files.into_iter();
+    let files = files.filter(|(target, _)| options.wants(target));
+    let promised = files.filter_map(|(target, file)| {
+        Some(Promised {
+            target: names::target(&target).filter(|t| t.processor().starts_with("gfx"))?,
+            by: item.installed(path)?.to_owned(),
+            archive: path.with_file_name(file.filename),
+        })
+    });
+    Ok(promised.collect())
+}

@@ -1,0 +1,94 @@
+//! Verifies the artifacts of a component together: no path in two of them, and no half of a pair
+//! alone.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Member, Set};
+use crate::names;
+use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
+use crate::tree::Role;
+use crate::verify::{Report, Subject, without_host};
+use kpack_core::Error;
+use kpack_split::input::{Archives, or_refused};
+
+/// Checks that no path is installed by two artifacts of one directory.
+pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {
+    let mut places: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
+    for (set, members) in sets {
+        let has_groups = members.iter().any(|member| member.role == Role::Group);
+        for Member { tree, role, .. } in members {
+            // An unsplit artifact is not installed together with the artifacts split from it.
+            let parent = set.roots.first().and_then(|(root, _)| root.parent());
+            let place = parent.filter(|_| set.is_split()).unwrap_or(&tree.root);
+            let may_share = has_groups && *role != Role::Generic;
+            let installed = tree.in_prefixes().map(|(at, path, item)| Installed {
+                at,
+                component: &set.component,
+                artifact: &tree.root,
+                may_share,
+                path,
+                content: match item.is_directory() {
+                    true => InstalledContent::Directory,
+                    false => InstalledContent::File(&item.from, &[]),
+                },
+            });
+            places.entry(place).or_default().extend(installed);
+        }
+    }
+    for installed in places.into_values() {
+        for conflict in conflicts(installed.into_iter())? {
+            let path = conflict.entry.artifact.join(conflict.entry.path);
+            match conflict.is_harmless {
+                true => report.note(Subject::Artifact, &path, conflict.text),
+                false => report.fault(Subject::Artifact, &path, conflict.text),
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Set {
+    /// Checks that every kernel belongs to a binary.
+    pub(super) fn verify(
+        &self,
+        members: &[Member],
+        archives: &Archives,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let generic = members.iter().find(|member| member.role == Role::Generic);
+        let Some(generic) = generic else {
+            let text = format!(
+                "has no {}_{} beside it, so nothing loads its device code",
+                self.component,
+                names::GENERIC
+            );
+            if let Some(first) = members.first() {
+                report.note(Subject::Artifact, &first.tree.root, text);
+            }
+            return Ok(());
+        };
+        let entries = || members.iter().flat_map(|member| &member.tree.entries);
+        let entry = |path: &Path| {
+            let mut trees = members.iter().map(|member| &member.tree);
+            trees.find_map(|tree| tree.entries.get(path))
+        };
+        for (path, item) in entries().filter(|(_, item)| item.is_kpack()) {
+            let prefixes = &generic.tree.prefixes;
+            // A damaged one was reported already.
+            let Ok(toc) = or_refused(archives.toc(&item.from))? else {
+                continue;
+            };
+            for (binary, host) in kernels_without_host(path, &toc, prefixes, &entry) {
+                let text = match host {
+                    HostFault::Missing => {
+                        format!("has kernels of `{binary}`, which no artifact has")
+                    }
+                    HostFault::NotSplit(_) => without_host(&binary),
+                };
+                report.fault(Subject::Artifact, &item.from, text);
+            }
+        }
+        Ok(())
+    }
+}

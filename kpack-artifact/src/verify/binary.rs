@@ -1,0 +1,228 @@
+//! Verifies a split binary: its sections, wrappers and markers, and whether it finds its code
+//! objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path};
+
+use kpack_format::marker::Marker;
+use kpack_format::names::{GFXARCH, SearchPath};
+
+use super::joined;
+use super::{Context, Outcome, Report, Subject, resolution};
+use kpack_core::Error;
+use kpack_format::names::is_object;
+use kpack_split::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
+use kpack_split::input::{Linked, Marked, prefix_of};
+use kpack_split::words::counted;
+
+/// Verifies a binary. Reports one without device code only if `asked_for`.
+pub(super) fn verify(
+    binary: &Linked,
+    asked_for: bool,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    match &binary.code {
+        DeviceCode::Split(wrappers) => check(binary, wrappers, context, report)?,
+        DeviceCode::Fat(fat) if fat.joined.is_some() => {
+            if let Err(error) = elf::check_loaded(&binary.image) {
+                report.fault(Subject::Marker, &binary.path, error.to_string());
+            }
+            joined::verify(binary, fat, context, report)?;
+        }
+        DeviceCode::Fat(fat) => not_split(&binary.path, fat, report),
+        DeviceCode::None(reason) if asked_for => {
+            report.note(Subject::File, &binary.path, reason.to_string());
+        }
+        DeviceCode::None(_) => {}
+    }
+    Ok(())
+}
+
+fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
+    let mut text = format!(
+        "not split: a fat binary with {}",
+        counted(fat.wrappers.len(), "wrapper")
+    );
+    if !fat.split_before.is_empty() {
+        let more = counted(fat.split_before.len(), "wrapper");
+        text.push_str(&format!(
+            ", and {more} of objects that were split before the link; `kpack install` splits the rest, and merges all device code"
+        ));
+    }
+    report.note(Subject::File, path, text);
+}
+
+fn check(
+    binary: &Linked,
+    wrappers: &[SplitWrapper],
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let faults = report.count(Outcome::Fault);
+    let path = &binary.path;
+    converted(binary, report)?;
+    if let Err(error) = elf::check_loaded(&binary.image) {
+        report.fault(Subject::Marker, path, error.to_string());
+    }
+    let groups = report.accepted(Subject::Marker, path, binary.markers())?;
+    let Some(groups) = groups else {
+        return Ok(());
+    };
+    in_order(path, wrappers, &groups, report);
+    let mut groups = groups.iter();
+    groups.try_for_each(|group| check_group(binary, group, faults, context, report))
+}
+
+/// Whether both paths are names of one file: its kernels are named after one of them.
+fn is_one_file(one: &Path, other: &Path) -> bool {
+    let inode = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
+    inode(one).is_some_and(|own| inode(other) == Some(own))
+}
+
+/// Checks the wrappers of one marker; `faults` is the number of faults before.
+fn check_group(
+    binary: &Linked,
+    group: &Marked,
+    faults: usize,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let path = &binary.path;
+    let marker = &group.marker;
+    let indices: BTreeSet<u32> = group.wrappers.iter().map(|w| w.co_index).collect();
+    let Some(kernel_name) = marker.kernel_name.clone() else {
+        let text = "its marker is in the early plain-text form, which names directories but no \
+                    kernels, so its code objects cannot be found";
+        report.note(Subject::Marker, path, text);
+        return Ok(());
+    };
+    search_paths_hold(path, marker, &kernel_name, report);
+    let prefix = prefix_of(&binary.loaded_as(), &kernel_name);
+    if is_object(&kernel_name) {
+        // An object's name does not tell where the binary is.
+    } else if let Some((artifact, expected)) = context.artifacts.around_file(path) {
+        let named = expected.join(&kernel_name);
+        // Other splitters use the path in the artifact as the kernel name.
+        let fits = prefix.is_some_and(|prefix| prefix == expected || prefix == artifact);
+        if !fits && !is_one_file(path, &named) {
+            let text = format!(
+                "its kernels are named `{kernel_name}`, which is not its path in the install prefix \
+                 {}",
+                expected.display()
+            );
+            report.fault(Subject::Marker, path, text);
+        }
+    } else if prefix.is_none() {
+        let text = format!(
+            "is not at `{kernel_name}` in an install prefix; only its relative search paths are \
+             used"
+        );
+        report.note(Subject::Marker, path, text);
+    }
+    if report.count(Outcome::Fault) == faults {
+        let text = format!("`{kernel_name}`, {}", counted(indices.len(), "wrapper"));
+        report.ok(Subject::Marker, path, text);
+    }
+    resolution::verify(binary, marker, &kernel_name, &indices, context, report)
+}
+
+/// Checks that `.hip_fatbin` is empty, both as a section and in the loaded segments.
+fn converted(binary: &Linked, report: &mut Report) -> Result<(), Error> {
+    let Linked { path, image, .. } = binary;
+    let found = image.section(FAT_SECTION);
+    let Some((_, section)) = found.map_err(|e| binary.error(e))? else {
+        return Ok(());
+    };
+    if section.has_bytes() {
+        let text = format!(
+            "`{FAT_SECTION}` still has {} bytes in the file; expected none (NOBITS)",
+            section.size
+        );
+        report.fault(Subject::Marker, path, text);
+        return Ok(());
+    }
+    let (start, end) = (section.addr, section.addr_end());
+    let backed = image.segments.iter().find(|segment| {
+        segment.is_load() && start < segment.file_backed_end().min(end) && segment.vaddr < end
+    });
+    if let Some(segment) = backed.filter(|_| section.is_alloc()) {
+        let text = format!(
+            "`{FAT_SECTION}` ({start:#x}..{end:#x}) is NOBITS, but the file still has bytes for \
+             addresses {:#x}..{:#x}",
+            segment.vaddr.max(start),
+            segment.file_backed_end().min(end)
+        );
+        report.fault(Subject::Marker, path, text);
+    }
+    Ok(())
+}
+
+/// Checks that code object indices count up from 0 in order of address, since kernels are named by
+/// position. Each marker of an object that was split before the link has its own count.
+fn in_order(path: &Path, wrappers: &[SplitWrapper], groups: &[Marked], report: &mut Report) {
+    let mut next_of_name: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut next_of_marker: BTreeMap<u64, u32> = BTreeMap::new();
+    for wrapper in wrappers {
+        let mut groups = groups.iter();
+        let group = groups.find(|group| group.wrappers.contains(wrapper));
+        let name = group.and_then(|group| group.marker.kernel_name.as_deref());
+        let of_name = next_of_name.entry(name.unwrap_or_default()).or_default();
+        let of_marker = next_of_marker.entry(wrapper.marker_offset).or_default();
+        let expected = match name.is_some_and(is_object) {
+            // The same object may be linked twice.
+            true => *of_marker,
+            false => *of_name,
+        };
+        if wrapper.co_index != expected {
+            let text = format!(
+                "the wrapper at address {:#x} has code object index {}; by its position it is {expected}",
+                wrapper.address, wrapper.co_index
+            );
+            report.fault(Subject::Marker, path, text);
+        }
+        *of_name += 1;
+        *of_marker += 1;
+    }
+}
+
+/// Checks that search paths are relative, stay in the install prefix, and contain the target.
+fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &mut Report) {
+    // An object's name is not a path.
+    if !is_object(kernel_name) && !stays_inside(Path::new(""), Path::new(kernel_name)) {
+        let text = format!("the kernel name `{kernel_name}` is not a path in an install prefix");
+        report.fault(Subject::Marker, path, text);
+        return;
+    }
+    let directory = Path::new(kernel_name).parent().unwrap_or(Path::new(""));
+    for search_path in &marker.kpack_search_paths {
+        if !SearchPath::new(search_path).names_target() {
+            let text = format!("search path `{search_path}` does not name the target ({GFXARCH})");
+            report.fault(Subject::Marker, path, text);
+        } else if Path::new(search_path).is_absolute() {
+            let text = format!("search path `{search_path}` is absolute: the prefix cannot move");
+            report.note(Subject::Marker, path, text);
+        } else if !is_object(kernel_name) && !stays_inside(directory, Path::new(search_path)) {
+            let text = format!("search path `{search_path}` leaves the install prefix");
+            report.fault(Subject::Marker, path, text);
+        }
+    }
+}
+
+/// Whether `path`, relative to `directory` in a prefix, never leaves the prefix.
+fn stays_inside(directory: &Path, path: &Path) -> bool {
+    let mut depth = directory.components().count();
+    for component in path.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir => match depth.checked_sub(1) {
+                Some(up) => depth = up,
+                None => return false,
+            },
+            Component::RootDir | Component::Prefix(_) => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,52 @@
+//! A joined binary: whether its device code is that of its build, and that of the unsplit original.
+
+use kpack_format::code_id;
+
+use super::{Context, Report, Subject, means};
+use kpack_core::Error;
+use kpack_split::elf::FatBinary;
+use kpack_split::input::Linked;
+use kpack_split::join;
+use kpack_split::words::counted;
+
+/// Verifies the device code in a joined binary against the IDs in its marker.
+pub(super) fn verify(
+    binary: &Linked,
+    fat: &FatBinary,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let path = &binary.path;
+    let read = binary.kept_marker().and_then(|marker| {
+        let digests = join::digests(binary, fat, &|_| true)?;
+        Ok(marker.map(|marker| (marker, digests)))
+    });
+    let read = report.accepted(Subject::CodeObjects, path, read)?;
+    let Some((marker, digests)) = read.flatten() else {
+        return Ok(());
+    };
+    for (target, checksums) in &digests {
+        if marker.accepts(target, code_id(checksums)) {
+            let count = counted(checksums.len(), "code object");
+            let text = format!("joined: {count} for {target}");
+            report.ok(Subject::CodeObjects, path, text);
+        } else {
+            let text = format!(
+                "its code for {target} is not what it was built with; join it again, or install the unsplit binary"
+            );
+            report.fault(Subject::CodeObjects, path, text);
+        }
+    }
+    for target in &context.options.targets {
+        if !digests.keys().any(|found| means(target, found)) {
+            let text = format!("joined, but not for {target}");
+            report.fault(Subject::CodeObjects, path, text);
+        }
+    }
+    // Its archives may be gone: it does without them.
+    if let Some(kernel_name) = &marker.kernel_name {
+        let resolver = context.resolver(binary, &marker, kernel_name)?;
+        context.reached(kernel_name, &resolver);
+    }
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! Verifies a manifest against the archives next to it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use kpack_format::manifest::Manifest;
+use kpack_format::names::Group;
+
+use super::{Context, Report, Subject, means};
+use crate::rules::not_as_listed;
+use kpack_core::Error;
+use kpack_split::input::{manifest_parts, or_refused, read_manifest};
+use kpack_split::words::{counted, list};
+
+pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+    let manifest = report.accepted(Subject::Manifest, path, read_manifest(path))?;
+    let Some(manifest) = manifest else {
+        return Ok(());
+    };
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let group = Group::from(manifest.component_name.as_str());
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut check = ManifestCheck {
+        context,
+        is_part: group.part_of(&file_name).is_some(),
+        manifest: &manifest,
+        directories: context.artifacts.places(directory),
+        faults: Vec::new(),
+    };
+    if !group.has_manifest(&file_name) {
+        check.fault(format!("its `component_name` is `{group}`"));
+    }
+    if check.is_part {
+        check.agrees_with_whole(&group)?;
+    }
+    let prefix = context
+        .artifacts
+        .around_file(path)
+        .map(|(_, prefix)| prefix);
+    let is_at = is_at(path, prefix.as_deref(), &manifest.prefix);
+    check.faults.extend(is_at.err());
+    let listed = check.archives(&group)?;
+    if !check.is_part {
+        check.lists_all(&group)?;
+    }
+    report.faults_or(Subject::Manifest, path, check.faults, listed);
+    Ok(())
+}
+
+struct ManifestCheck<'a> {
+    context: &'a Context<'a>,
+    /// Whether it is a fragment, which lists only one package's archives.
+    is_part: bool,
+    manifest: &'a Manifest,
+    /// Directories that may contain its archives; its own comes first.
+    directories: Vec<PathBuf>,
+    faults: Vec<String>,
+}
+
+impl ManifestCheck<'_> {
+    fn fault(&mut self, text: String) {
+        self.faults.push(text);
+    }
+
+    /// Checks that the whole manifest agrees with this fragment.
+    fn agrees_with_whole(&mut self, group: &Group) -> Result<(), Error> {
+        for directory in &self.directories {
+            let whole = directory.join(group.manifest());
+            self.faults
+                .extend(differs_from_whole(&whole, self.manifest)?);
+        }
+        Ok(())
+    }
+
+    /// The targets that the installed fragments list, if the module has fragments.
+    fn here(&self, group: &Group) -> Result<BTreeSet<String>, Error> {
+        let mut here = BTreeSet::new();
+        let there = self.directories.iter().filter(|path| path.is_dir());
+        for directory in there.filter(|_| !self.is_part) {
+            for (_, part) in manifest_parts(directory, group)? {
+                here.extend(part.kpack_files.into_keys());
+            }
+        }
+        Ok(here)
+    }
+
+    /// Checks the listed archives. Returns the text to report if they are as listed.
+    fn archives(&mut self, group: &Group) -> Result<String, Error> {
+        let here = self.here(group)?;
+        let options = self.context.options;
+        let (mut checked, mut skipped, mut elsewhere) = (0, 0, Vec::new());
+        for (target, file) in &self.manifest.kpack_files {
+            let name = &file.filename;
+            if *target != file.architecture {
+                let own = &file.architecture;
+                self.fault(format!("lists {target} with `architecture` {own}"));
+            }
+            if Path::new(name).file_name() != Some(name.as_ref()) {
+                self.fault(format!("`{name}` for {target} is not a file name"));
+                continue;
+            }
+            if !options.wants(target) {
+                skipped += 1;
+                continue;
+            }
+            let mut places = self.directories.iter().map(|place| place.join(name));
+            let archive = places.find(|place| place.exists());
+            let is_elsewhere = !here.is_empty() && !here.contains(target);
+            let Some(archive) = archive else {
+                if options.targets.is_empty() && is_elsewhere {
+                    elsewhere.push(target.as_str());
+                } else {
+                    self.fault(format!("lists `{name}` for {target}, which is missing"));
+                }
+                continue;
+            };
+            checked += 1;
+            for reason in not_as_listed(&archive, group, file, &self.context.lookup.archives)? {
+                self.fault(format!("`{name}` for {target} {reason}"));
+            }
+        }
+        let mut text = format!("{} as listed", counted(checked, "archive"));
+        if skipped > 0 {
+            text += &format!(", {skipped} not asked for");
+        }
+        if !elsewhere.is_empty() {
+            text += &format!(
+                "; {} in packages that are not installed",
+                elsewhere.join(", ")
+            );
+        }
+        Ok(text)
+    }
+
+    /// Checks that the manifest lists the wanted targets and all archives next to it.
+    fn lists_all(&mut self, group: &Group) -> Result<(), Error> {
+        let files = &self.manifest.kpack_files;
+        for wanted in &self.context.options.targets {
+            if !files.keys().any(|target| means(wanted, target)) {
+                let there = list(files.keys());
+                self.faults
+                    .push(format!("does not list {wanted}; it lists {there}"));
+            }
+        }
+        let listed: BTreeSet<&str> = files.values().map(|file| &*file.filename).collect();
+        for directory in self.directories.iter().filter(|place| place.is_dir()) {
+            let failed = |error| Error::io(directory, "list", error);
+            for entry in fs::read_dir(directory).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let name = entry.file_name();
+                let Some(name) = name.to_str() else { continue };
+                // Other archives belong to a module whose name starts like this one's.
+                if let Some(target) = group.target_of(name)
+                    && !listed.contains(name)
+                    && self
+                        .context
+                        .lookup
+                        .archives
+                        .is_for(&entry.path(), &target)?
+                {
+                    self.faults
+                        .push(format!("does not list `{name}`, which is beside it"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a fragment disagrees with the whole manifest at `path`.
+fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    // An unreadable manifest is reported on its own.
+    let Ok(whole) = or_refused(read_manifest(path))? else {
+        return Ok(Vec::new());
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut reasons = Vec::new();
+    if whole.prefix != part.prefix {
+        let (own, other) = (&part.prefix, &whole.prefix);
+        reasons.push(format!(
+            "its `prefix` is `{own}`, and `{other}` in `{name}`"
+        ));
+    }
+    for (target, file) in &part.kpack_files {
+        match whole.kpack_files.get(target) {
+            Some(other) if other == file => {}
+            Some(_) => reasons.push(format!("disagrees with `{name}` about {target}")),
+            None => reasons.push(format!("lists {target}, which `{name}` does not")),
+        }
+    }
+    Ok(reasons)
+}
+
+/// Checks that the manifest's parent directory is at `claimed` in the install prefix at `prefix`, as
+/// installed, or ends in `claimed` where the prefix is unknown. A path in the artifact directory would be
+/// a path of the build.
+fn is_at(manifest: &Path, prefix: Option<&Path>, claimed: &str) -> Result<(), String> {
+    let path = Path::new(claimed);
+    let real = fs::canonicalize(manifest).unwrap_or_else(|_| manifest.to_owned());
+    let holder = real.parent().and_then(Path::parent);
+    let holder = holder.unwrap_or(Path::new("/"));
+    let text = match prefix.map(|prefix| (prefix, holder.strip_prefix(prefix))) {
+        Some((_, Ok(within))) if within == path => return Ok(()),
+        Some((_, Ok(within))) => {
+            let within = within.display();
+            format!("its `prefix` is `{claimed}`; as installed it is `{within}`")
+        }
+        Some((prefix, Err(_))) => format!(
+            "it is not in a directory of the install prefix {}",
+            prefix.display()
+        ),
+        None if path.is_absolute() => format!(
+            "its `prefix` is the absolute path `{claimed}`; expected a directory in the install prefix"
+        ),
+        None if path.components().any(|part| part == Component::ParentDir) => {
+            format!("its `prefix` `{claimed}` leaves the install prefix")
+        }
+        None => {
+            let parts = path.components();
+            let plain: PathBuf = parts.filter(|part| *part != Component::CurDir).collect();
+            if holder.ends_with(plain) {
+                return Ok(());
+            }
+            let holder = holder.display();
+            format!("its `prefix` is `{claimed}`, but its directory is in `{holder}`")
+        }
+    };
+    Err(text)
+}

@@ -1,0 +1,230 @@
+//! Compares a split binary with its unsplit original: every code object byte for byte, and the host
+//! code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufReader, Seek, SeekFrom};
+use std::path::Path;
+
+use super::{Context, Options, Outcome, Report, Subject};
+use kpack_format::TargetId;
+use kpack_format::offload_bundle;
+use kpack_split::input::Resolver;
+use kpack_split::join;
+
+use kpack_core::Error;
+use kpack_split::elf::{self, DeviceCode, FatBinary};
+use kpack_split::input::{Linked, Marked, open_bundle, or_refused, wrapper_error};
+use kpack_split::words::{counted, list};
+
+/// Compares the split binary at `path` with `original`.
+pub(super) fn compare(
+    binary: &Linked,
+    original: &Path,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let path = &binary.path;
+    let unsplit = Linked::open(original)?;
+    let fat = match &unsplit.code {
+        DeviceCode::Fat(fat) => fat,
+        DeviceCode::Split(_) => {
+            return Err(Error::refused(original, "the original is already split"));
+        }
+        DeviceCode::None(_) => {
+            return Err(Error::refused(original, "the original has no device code"));
+        }
+    };
+    let wrappers = match &binary.code {
+        DeviceCode::Split(wrappers) => wrappers,
+        DeviceCode::Fat(FatBinary {
+            joined: Some(_), ..
+        }) => {
+            let differences = join::differences(binary, original)?;
+            let text = "its code objects and host code are the original's";
+            report.faults_or(Subject::CodeObjects, path, differences, text);
+            return Ok(());
+        }
+        _ => {
+            let text = "is not split, so there is nothing to compare with the original";
+            report.fault(Subject::CodeObjects, path, text);
+            return Ok(());
+        }
+    };
+
+    let count = fat.wrappers.len() + fat.split_before.len();
+    if wrappers.len() != count {
+        let text = format!(
+            "has {} with index {}; the original has {}",
+            counted(wrappers.len(), "wrapper"),
+            list(wrappers.iter().map(|wrapper| wrapper.co_index)),
+            counted(count, "wrapper"),
+        );
+        report.fault(Subject::CodeObjects, path, text);
+    }
+    // An unreadable marker has already been reported.
+    if let Ok(groups) = binary.markers()
+        && let Some(kernels) = Kernels::open(context, binary, &groups)?
+    {
+        compare_code(path, &unsplit, fat, kernels, context.options, report)?;
+    }
+    let section = binary.image.section(elf::FAT_SECTION);
+    if section.map_err(|e| binary.error(e))?.is_none() {
+        let text = "was split before the link and linked again, so its host code is not compared";
+        report.note(Subject::HostImage, path, text);
+        return Ok(());
+    }
+    let differences = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
+    let text = "all loaded content except device code equals the original's";
+    report.faults_or(Subject::HostImage, path, differences, text);
+    Ok(())
+}
+
+/// The code objects of a split binary, by the positions of its wrappers.
+struct Kernels {
+    resolvers: Vec<Resolver>,
+    /// The resolver of each wrapper, and its code object index there.
+    wrappers: BTreeMap<u32, (usize, u32)>,
+}
+
+impl Kernels {
+    /// Returns `None` if a marker does not name its kernels.
+    fn open(
+        context: &Context<'_>,
+        binary: &Linked,
+        groups: &[Marked],
+    ) -> Result<Option<Self>, Error> {
+        let mut resolvers = Vec::new();
+        let mut wrappers = BTreeMap::new();
+        for group in groups {
+            let Some(kernel_name) = &group.marker.kernel_name else {
+                return Ok(None);
+            };
+            for wrapper in &group.wrappers {
+                wrappers.insert(wrapper.position, (resolvers.len(), wrapper.co_index));
+            }
+            resolvers.push(context.resolver(binary, &group.marker, kernel_name)?);
+        }
+        Ok(Some(Self {
+            resolvers,
+            wrappers,
+        }))
+    }
+
+    /// Compares a code object with `code`, the original's, in each archive that has it: archives of
+    /// several groups of targets may. Returns the faults.
+    fn faults(
+        &mut self,
+        position: u32,
+        code: &offload_bundle::BundledCode,
+    ) -> Result<Vec<String>, Error> {
+        let target = code.target.to_string();
+        let mut faults = Vec::new();
+        let mut places = Vec::new();
+        if let Some((resolver, index)) = self.wrappers.get(&position) {
+            let resolver = &mut self.resolvers[*resolver];
+            places = resolver.places(*index, &target);
+            for &place in &places {
+                let read = resolver.read(place, *index, &target);
+                let path = resolver.path(place);
+                let read = read.map_err(|error| Error::archive(path, "read", error));
+                let reason = match or_refused(read)? {
+                    Ok(bytes) if bytes == code.bytes => continue,
+                    Ok(bytes) => difference(&code.bytes, &bytes),
+                    Err((_, reason)) => reason,
+                };
+                faults.push(format!("{reason}, in `{}`", path.display()));
+            }
+        }
+        if places.is_empty() {
+            let text = "the original has a code object, the archives have none (to leave targets out, \
+                        name those to verify)";
+            faults.push(text.to_owned());
+        }
+        Ok(faults)
+    }
+
+    /// Every entry that a wrapper uses: position and target.
+    fn entries(&self) -> BTreeSet<(u32, String)> {
+        let entries: Vec<BTreeSet<(u32, String)>> =
+            self.resolvers.iter().map(Resolver::entries).collect();
+        let of_wrapper = self
+            .wrappers
+            .iter()
+            .flat_map(|(position, (resolver, index))| {
+                let all = entries[*resolver].iter();
+                let own = all.filter(move |(entry, _)| entry == index);
+                own.map(|(_, target)| (*position, target.clone()))
+            });
+        of_wrapper.collect()
+    }
+}
+
+fn compare_code(
+    path: &Path,
+    original: &Linked,
+    fat: &FatBinary,
+    mut kernels: Kernels,
+    options: &Options,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let faults = report.count(Outcome::Fault);
+    let mut in_original = BTreeSet::new();
+    let (mut equal, mut left_out) = (0, 0);
+    for wrapper in &fat.wrappers {
+        let index = wrapper.co_index;
+        let refused = |error| wrapper_error(&original.path, index, wrapper.bundle_offset, error);
+        let mut reader = BufReader::new(original.image.source());
+        let bundle = open_bundle(&mut reader, wrapper).map_err(refused)?;
+        reader
+            .seek(SeekFrom::Start(wrapper.bundle_offset))
+            .map_err(|e| Error::io(&original.path, "read", e))?;
+        for target in bundle.entries.iter().filter_map(|entry| entry.id.target()) {
+            in_original.insert((index, target.to_string()));
+            left_out += usize::from(!options.wants(&target.to_string()));
+        }
+        let wanted = |target: &TargetId| options.wants(&target.to_string());
+        for code in bundle.code_objects(reader, wanted).map_err(refused)? {
+            let code = code.map_err(refused)?;
+            let found = kernels.faults(index, &code)?;
+            equal += usize::from(found.is_empty());
+            for what in found {
+                let text = format!("index {index} for {}: {what}", code.target);
+                report.fault(Subject::CodeObjects, path, text);
+            }
+        }
+    }
+    for (index, target) in kernels.entries().difference(&in_original) {
+        let in_both = fat.wrappers.iter().any(|w| w.co_index == *index);
+        if in_both && options.wants(target) {
+            let text = format!(
+                "index {index} for {target}: the archives have a code object, the original has none"
+            );
+            report.fault(Subject::CodeObjects, path, text);
+        }
+    }
+    if report.count(Outcome::Fault) == faults {
+        let limited = match left_out {
+            0 => String::new(),
+            n => format!(", {n} for targets that were not asked for"),
+        };
+        let text = format!(
+            "{} of {} equal to the original's{limited}",
+            counted(equal, "code object"),
+            counted(fat.wrappers.len(), "wrapper"),
+        );
+        report.ok(Subject::CodeObjects, path, text);
+    }
+    Ok(())
+}
+
+fn difference(original: &[u8], stored: &[u8]) -> String {
+    let at = original.iter().zip(stored).position(|(a, b)| a != b);
+    match at {
+        Some(at) => format!("differs from the original's at byte {at:#x}"),
+        None => format!(
+            "has {} bytes; the original's has {}",
+            stored.len(),
+            original.len()
+        ),
+    }
+}

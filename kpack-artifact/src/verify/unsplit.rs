@@ -1,0 +1,415 @@
+//! Compares a split tree with the unsplit one: nothing lost, nothing added, nothing changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use kpack_format::names::{is_archive, is_manifest};
+
+use super::artifacts::Set;
+use super::{Context, Outcome, Report, Subject, original};
+use crate::classify::{Class, Classification, Entry, Node, classify};
+use crate::databases::{ForAll, Selection, for_all, recognise};
+use crate::differences::same_bytes;
+use crate::manifest_txt;
+use crate::mark;
+use crate::shared::Entries;
+use crate::split::artifact_prefix;
+use crate::tree::{Role, is_artifact};
+use kpack_core::Error;
+use kpack_core::parallel;
+use kpack_split::input::{Linked, or_refused};
+use kpack_split::leftover::directories;
+use kpack_split::words::{counted, list_some};
+
+/// Maximum number of lost entries that a fault names.
+const MOST_NAMES: usize = 5;
+
+/// The unsplit original of a tree: the contents of its install prefixes, by directory.
+#[derive(Default)]
+pub(super) struct Original {
+    prefixes: BTreeMap<PathBuf, Classification>,
+}
+
+impl Original {
+    /// Reads an install prefix, an artifact directory, or a directory of these.
+    ///
+    /// # Errors
+    /// As [`classify`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
+    pub(super) fn read(unsplit: &Path) -> Result<Self, Error> {
+        let mut original = Self::default();
+        let artifacts = artifacts(unsplit)?;
+        let mut prefixes = Vec::new();
+        for artifact in &artifacts {
+            if mark::is_marked(artifact) {
+                let reason = "the original is already split: kpack wrote it";
+                return Err(Error::refused(artifact, reason));
+            }
+            let listed = manifest_txt::read(artifact)?.into_iter();
+            prefixes.extend(listed.map(|prefix| artifact.join(prefix)));
+        }
+        if artifacts.is_empty() {
+            prefixes.push(unsplit.to_owned());
+        }
+        for prefix in prefixes.into_iter().filter(|prefix| prefix.is_dir()) {
+            let content = classify(&prefix, &Selection::Auto)?;
+            original.prefixes.insert(prefix, content);
+        }
+        let entries = || {
+            let prefixes = original.prefixes.iter();
+            prefixes.flat_map(|(prefix, content)| content.entries.iter().map(move |e| (prefix, e)))
+        };
+        let first_split = entries().find(|(_, entry)| entry.class == Class::Split);
+        match first_split {
+            Some((prefix, split)) if !entries().any(|(_, entry)| entry.class == Class::Fat) => {
+                let reason = "the original is already split";
+                Err(Error::refused(&prefix.join(&split.path), reason))
+            }
+            _ => Ok(original),
+        }
+    }
+}
+
+/// The artifact directories that an original is: itself, or those in it; none for an install prefix.
+fn artifacts(unsplit: &Path) -> Result<Vec<PathBuf>, Error> {
+    if is_artifact(unsplit) {
+        return Ok(vec![unsplit.to_owned()]);
+    }
+    let mut artifacts = directories(unsplit)?;
+    artifacts.retain(|path| is_artifact(path));
+    Ok(artifacts)
+}
+
+/// Compares the tree at `path` with `unsplit`: two install prefixes, or an artifact directory (or
+/// directory of artifact directories) with what was split from it.
+pub(super) fn compare(
+    path: &Path,
+    unsplit: &Path,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let sets = || context.artifacts.sets();
+    if is_artifact(unsplit) {
+        let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
+        let own = sets().find(|set| set.component == artifact_prefix(&name));
+        let count = sets().count();
+        let Some(set) = own.or(sets().next().filter(|_| count == 1)) else {
+            let text = match count {
+                0 => "there are no split artifacts to compare with it".to_owned(),
+                _ => {
+                    format!("none of the artifacts is called {name}_…; name those of one component")
+                }
+            };
+            report.fault(Subject::Files, unsplit, text);
+            return Ok(());
+        };
+        return artifact(unsplit, set, context, report);
+    }
+    let artifacts = artifacts(unsplit)?;
+    if artifacts.is_empty() {
+        let pair = Pair {
+            unsplit: unsplit.to_owned(),
+            roots: vec![
+                path.canonicalize()
+                    .map_err(|e| Error::io(path, "find", e))?,
+            ],
+            has_groups: false,
+        };
+        return pair.compare(context, report);
+    }
+    for unsplit in artifacts {
+        let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
+        let name = artifact_prefix(&name);
+        match sets().find(|set| set.component == name) {
+            Some(set) => artifact(&unsplit, set, context, report)?,
+            None => {
+                let text = format!("there is no split artifact {name}_generic");
+                report.fault(Subject::Files, &unsplit, text);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn artifact(
+    unsplit: &Path,
+    set: &Set,
+    context: &Context<'_>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let prefixes = manifest_txt::read(unsplit)?;
+    let pair = |prefix: &str| Pair {
+        unsplit: unsplit.join(prefix),
+        roots: set
+            .roots
+            .iter()
+            .map(|(root, _)| root.join(prefix))
+            .collect(),
+        has_groups: set.roots.iter().any(|(_, role)| *role == Role::Group),
+    };
+    for prefix in &prefixes {
+        if unsplit.join(prefix).is_dir() {
+            pair(prefix).compare(context, report)?;
+        }
+    }
+    let mut whole = pair("");
+    whole.unsplit = unsplit.to_owned();
+    whole.compare_outside(&prefixes, context, report)
+}
+
+/// An unsplit install prefix, and the roots that contain its files after the split.
+struct Pair {
+    unsplit: PathBuf,
+    roots: Vec<PathBuf>,
+    /// Whether the roots are recombined artifacts.
+    has_groups: bool,
+}
+
+impl Pair {
+    fn compare(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+        let faults = report.count(Outcome::Fault);
+        let content = context.original.prefixes.get(&self.unsplit);
+        let entries = content.map_or(&[][..], |content| &content.entries);
+        let compared = entries
+            .iter()
+            .filter(|entry| self.is_compared(entry, context));
+        let compared: Vec<&Entry> = compared.collect();
+        let left_out = entries.len() - compared.len();
+        let mut files = 0;
+        let compare =
+            |entry: &Entry| self.entry((&entry.path, entry.node, &entry.class), true, context);
+        for (own, is_file) in parallel::try_map(compared, compare)? {
+            files += usize::from(is_file);
+            report.extend([own]);
+        }
+        let expected = entries.iter().map(|entry| entry.path.clone()).collect();
+        self.nothing_added(&expected, context, report)?;
+        if report.count(Outcome::Fault) == faults {
+            let limited = match left_out {
+                0 => String::new(),
+                n => format!(", {n} of targets that were not asked for"),
+            };
+            let text = format!(
+                "{} as before, each in one place{limited}",
+                counted(files, "file")
+            );
+            report.ok(Subject::Files, &self.unsplit, text);
+        }
+        Ok(())
+    }
+
+    /// Whether an entry of the original must be there. What was moved to a target that was not asked for
+    /// may have been left out.
+    fn is_compared(&self, entry: &Entry, context: &Context<'_>) -> bool {
+        let is_there = || {
+            let mut places = self.roots.iter().map(|root| root.join(&entry.path));
+            places.any(|place| place.symlink_metadata().is_ok())
+        };
+        is_wanted(entry, context) || matches!(entry.class, Class::Unknown { .. }) && is_there()
+    }
+
+    /// Compares an entry with its counterpart; `is_listed` tells whether it is in a prefix. Also returns
+    /// whether that is an existing file.
+    fn entry(
+        &self,
+        (path, node, class): (&Path, Node, &Class),
+        is_listed: bool,
+        context: &Context<'_>,
+    ) -> Result<(Report, bool), Error> {
+        let mut report = Report::default();
+        let unsplit = self.unsplit.join(path);
+        let places = self.roots.iter().map(|root| root.join(path));
+        let places: Vec<PathBuf> = places
+            .filter(|place| place.symlink_metadata().is_ok())
+            .collect();
+        let is_directory = matches!(node, Node::Directory { .. });
+        // Groups may have targets in common.
+        let may_share = !is_listed || self.has_groups && matches!(class, Class::Target { .. });
+        match &places[..] {
+            [] if matches!(node, Node::Directory { empty: false }) => {}
+            [] if is_listed => report.fault(Subject::Files, &unsplit, "is lost: no output has it"),
+            [] if self.has_groups && is_directory => {}
+            [] if self.has_groups => {
+                let text = "is in no prefix; recombined artifacts do not have it";
+                report.note(Subject::Files, &unsplit, text);
+            }
+            [] => {
+                let text = "is lost: it is in no prefix, and no output has it";
+                report.fault(Subject::Files, &unsplit, text);
+            }
+            [place, second, ..] if !is_directory && !may_share => {
+                let text = format!("is in {} as well", second.display());
+                report.fault(Subject::Files, place, text);
+            }
+            [place, ..] if is_directory => {
+                if !place.is_dir() {
+                    report.fault(Subject::Files, place, "was a directory");
+                }
+            }
+            places => {
+                for place in places {
+                    self.same(place, path, class, context, &mut report)?;
+                }
+                return Ok((report, true));
+            }
+        }
+        Ok((report, false))
+    }
+
+    /// Compares files outside of the prefixes. Splitting copies them to the generic artifact
+    /// unchanged; recombining drops them.
+    fn compare_outside(
+        &self,
+        prefixes: &[String],
+        context: &Context<'_>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let faults = report.count(Outcome::Fault);
+        let mut expected = BTreeSet::new();
+        let mut files = 0;
+        for entry in manifest_txt::walk_outside(&self.unsplit, prefixes) {
+            let entry = entry?;
+            let path = entry.path().strip_prefix(&self.unsplit);
+            let path = path.unwrap_or(entry.path());
+            let node = match entry.file_type().is_dir() {
+                true => Node::Directory { empty: true },
+                false => Node::Symlink,
+            };
+            let (own, is_file) = self.entry((path, node, &Class::Host), false, context)?;
+            files += usize::from(is_file);
+            report.extend([own]);
+            expected.insert(path.to_owned());
+        }
+        for root in &self.roots {
+            for entry in manifest_txt::walk_outside(root, prefixes).flatten() {
+                let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
+                if !entry.file_type().is_dir() && !expected.contains(path) {
+                    let text = "is not in the unsplit tree";
+                    report.fault(Subject::Files, entry.path(), text);
+                }
+            }
+        }
+        if files > 0 && report.count(Outcome::Fault) == faults {
+            let text = format!("{} in no prefix, as before", counted(files, "file"));
+            report.ok(Subject::Files, &self.unsplit, text);
+        }
+        Ok(())
+    }
+
+    fn same(
+        &self,
+        place: &Path,
+        path: &Path,
+        class: &Class,
+        context: &Context<'_>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let unsplit = &self.unsplit.join(path);
+        let read = |path: &Path| {
+            path.symlink_metadata()
+                .map_err(|e| Error::io(path, "read", e))
+        };
+        let (now, then) = (read(place)?, read(unsplit)?);
+        if now.file_type() != then.file_type() {
+            report.fault(
+                Subject::Files,
+                place,
+                "is of another kind than in the unsplit tree",
+            );
+            return Ok(());
+        }
+        if then.is_symlink() {
+            let link = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
+            let (now, then) = (link(place)?, link(unsplit)?);
+            if now != then {
+                let text = format!("leads to {} (before: {})", now.display(), then.display());
+                report.fault(Subject::Files, place, text);
+            }
+            return Ok(());
+        }
+        let mode = |metadata: &fs::Metadata| metadata.permissions().mode() & 0o7777;
+        if mode(&now) != mode(&then) {
+            let text = format!("has mode {:o} (before: {:o})", mode(&now), mode(&then));
+            report.fault(Subject::Files, place, text);
+        }
+        if now.nlink() != then.nlink() && *class != Class::Fat {
+            let names = |metadata: &fs::Metadata| counted(metadata.nlink() as usize, "name");
+            let text = format!("has {} (before: {})", names(&now), names(&then));
+            report.note(Subject::Files, place, text);
+        }
+        match class {
+            // A database file may have moved to its target's artifact unchanged.
+            Class::Fat
+                if recognise(&path.to_string_lossy()).is_some() && same_bytes(place, unsplit)? =>
+            {
+                Ok(())
+            }
+            Class::Fat => original::compare(&Linked::open(place)?, unsplit, context, report),
+            _ if same_bytes(place, unsplit)? => Ok(()),
+            _ => {
+                if let Some(text) = lost_in_merge(place, unsplit, path)? {
+                    report.fault(Subject::Files, place, text);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Checks that the outputs add nothing except archives and their manifests.
+    fn nothing_added(
+        &self,
+        expected: &BTreeSet<PathBuf>,
+        context: &Context<'_>,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        for root in self.roots.iter().filter(|root| root.is_dir()) {
+            let content = match or_refused(classify(root, &Selection::Auto))? {
+                Ok(content) => content,
+                Err((path, reason)) => {
+                    report.fault(Subject::Files, &path, reason);
+                    continue;
+                }
+            };
+            for entry in content.entries {
+                let made = is_archive(&entry.path) || is_manifest(&entry.path);
+                let is_directory = matches!(entry.node, Node::Directory { .. });
+                let known = is_directory || made || expected.contains(&entry.path);
+                if !known && is_wanted(&entry, context) {
+                    let text = "is not in the unsplit tree";
+                    report.fault(Subject::Files, &root.join(entry.path), text);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the caller did not leave out its target.
+fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
+    match &entry.class {
+        Class::Target { target, .. }
+        | Class::Unknown {
+            target: Some(target),
+            ..
+        } => context.options.wants(&target.to_string()),
+        _ => true,
+    }
+}
+
+/// Describes what is missing from a file whose bytes changed. A file for all targets, at `within`
+/// in the prefix, may have gained entries from other shards.
+fn lost_in_merge(place: &Path, unsplit: &Path, within: &Path) -> Result<Option<String>, Error> {
+    let other_bytes = || Some("has other bytes than in the unsplit tree".to_owned());
+    let Some(ForAll::Merge(kind)) = for_all(within) else {
+        return Ok(other_bytes());
+    };
+    let (now, then) = (Entries::read(place, kind)?, Entries::read(unsplit, kind)?);
+    let (Ok(now), Ok(then)) = (now, then) else {
+        return Ok(other_bytes());
+    };
+    let lost = list_some(then.not_in(&now), MOST_NAMES);
+    let noun = then.noun();
+    let text = || format!("lacks what the file in the unsplit tree has {noun} {lost}");
+    Ok((!lost.is_empty()).then(text))
+}

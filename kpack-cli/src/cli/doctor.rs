@@ -1,0 +1,81 @@
+//! `kpack doctor`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use kpack_format::TargetId;
+
+use super::output::{self, Text, count};
+use super::verify::label;
+use crate::doctor::{self, Options};
+use kpack_artifact::verify::Outcome;
+use kpack_core::Error;
+
+/// Find out why kernels do not load on this machine, and what to do
+///
+/// Says which HIP runtime a program or library gets, whether that reads the markers of split binaries, which
+/// GPUs the machine has, and whether the binaries have code for them. Each fault comes with a command that
+/// fixes it. kpack finds a program's libraries as the dynamic linker does, and only reads them: no code of
+/// theirs runs.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Why does this program find no kernels?
+    kpack doctor ./app
+  Would the libraries of a prefix run on another machine's GPU?
+    kpack doctor /opt/rocm --arch gfx1030
+
+", exit_codes!("", "  1  there is a fault\n", "an input was rejected (damaged or unsupported)")))]
+pub(super) struct Arguments {
+    /// GPU that there must be code for. Default: every GPU of this machine. Can be repeated. A target
+    /// without features, such as gfx90a, can be any variant
+    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
+    arch: Vec<TargetId>,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print only faults
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Programs, libraries or install prefixes. A program or library is examined with everything that it is
+    /// linked with
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let options = Options {
+        targets: arguments.arch.clone(),
+        ..Options::default()
+    };
+    let report = doctor::examine(&arguments.paths, &options)?;
+    if arguments.json {
+        output::json(&report)?;
+    } else {
+        let mut text = Text::default();
+        for finding in &report.findings {
+            if arguments.quiet && finding.outcome != Outcome::Fault {
+                continue;
+            }
+            let path = finding.path.as_ref();
+            let path = path.map_or(String::new(), |path| format!("{}: ", path.display()));
+            text.line(format_args!(
+                "{} {path}{}",
+                label(finding.outcome),
+                finding.text
+            ));
+            if let Some(advice) = &finding.advice {
+                text.line(format_args!("      what to do: {advice}"));
+            }
+        }
+        if !arguments.quiet {
+            text.line(count(report.faults() as u64, "fault"));
+        }
+        text.write()?;
+    }
+    Ok(match report.faults() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::from(1),
+    })
+}

@@ -1,0 +1,163 @@
+//! `kpack install`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::output::{self, Text, count, size};
+use super::progress::{Bar, DEVICE_CODE};
+use super::storage::{InstallHint, StorageArguments};
+use kpack_core::Error;
+use kpack_split::install::{self, Notice, Options, Outcome, Report, Severity};
+use kpack_split::report_json::Json;
+
+/// Split installed binaries: move device code into archives, and leave a marker
+///
+/// Replaces each FILE, an executable or shared object, by a host binary without device code. The device
+/// code goes into PREFIX/KPACK_DIR/MODULE_COMPONENT_TARGET.kpack, one archive for each GPU target. Files
+/// without device code and split files stay unchanged, so a second run changes nothing. kpack checks
+/// everything before it changes the first file.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Split two binaries of an install tree:
+    kpack install --prefix /opt/rocm --module rocblas lib/librocblas.so.5.2 bin/rocblas-bench
+  Split all binaries of an install tree:
+    kpack install --prefix /opt/rocm --module rocm --all
+  Keep two targets, and reject all others:
+    kpack install --prefix stage --module vec \\
+        --arch gfx1100 --arch gfx942 --unexpected error lib/libvec.so
+  Write host part and one target's part separately, for packages of their own:
+    kpack install --prefix host --module vec --only host lib/libvec.so
+    kpack install --prefix gfx1100 --module vec --only device --arch gfx1100 \\
+        --source build/libvec.so lib/libvec.so
+
+", exit_codes!()))]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    hint: InstallHint,
+    #[command(flatten)]
+    storage: StorageArguments,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Arguments that select what to print of a report.
+#[derive(Debug, Args)]
+pub(super) struct Output {
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print only errors and warnings
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let options = Options {
+        install_hint: arguments.hint.install_hint.clone(),
+        storage: arguments.storage.storage(),
+        ..arguments.options.clone()
+    };
+    let bar = Bar::new(arguments.output.is_hidden(), DEVICE_CODE);
+    let report = install::install(&options, &bar)?;
+    bar.finish();
+    arguments.output.print(&report)
+}
+
+impl Output {
+    /// Whether progress is hidden.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.quiet || self.json
+    }
+
+    /// Whether notes are hidden.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Prints what was done.
+    pub(super) fn print(&self, report: &Report) -> Result<ExitCode, Error> {
+        for notice in &report.notices {
+            print_notice(notice, self.quiet);
+        }
+        if self.json {
+            output::json(&report.json())?;
+        } else if !self.quiet {
+            summary(report).write()?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+pub(super) fn print_notice(notice: &Notice, quiet: bool) {
+    if notice.severity > Severity::Note || !quiet {
+        let text = format_args!("{}: {}", notice.path.display(), notice.text);
+        output::complain(notice.severity.as_str(), text);
+    }
+}
+
+/// What became of a binary.
+fn outcome(outcome: &Outcome) -> String {
+    let sizes = |before: u64, after: u64| format!("{} -> {}", size(before), size(after));
+    let (what, wrappers, targets) = match outcome {
+        Outcome::Split {
+            wrappers,
+            targets,
+            size_before,
+            size_after,
+        } => {
+            let what = match size_before == size_after {
+                true => "device code archived".to_owned(),
+                false => sizes(*size_before, *size_after),
+            };
+            (what, wrappers, count(targets.len(), "target"))
+        }
+        Outcome::Joined {
+            wrappers,
+            targets,
+            size_before,
+            size_after,
+        } => (
+            sizes(*size_before, *size_after),
+            wrappers,
+            targets.join(", "),
+        ),
+        Outcome::Relocated { wrappers, targets } => {
+            let what = "split before the link, device code moved into the prefix".to_owned();
+            (what, wrappers, count(targets.len(), "target"))
+        }
+        Outcome::AlreadySplit => return "already split".to_owned(),
+        Outcome::LeftAlone { .. } => return "unchanged".to_owned(),
+    };
+    format!("{what} ({}, {targets})", count(*wrappers, "wrapper"))
+}
+
+fn summary(report: &Report) -> Text {
+    let mut text = Text::default();
+    for file in &report.files {
+        text.line(format_args!("{}: {}", file.path, outcome(&file.outcome)));
+    }
+    let rows = report.archives.iter().map(|archive| {
+        let name = archive.path.file_name().unwrap_or_default();
+        let state = match archive.changed {
+            true => "written",
+            false => "unchanged",
+        };
+        vec![
+            name.to_string_lossy().into_owned(),
+            size(archive.size),
+            count(archive.kernel_count, "kernel"),
+            state.to_owned(),
+        ]
+    });
+    if !report.archives.is_empty() {
+        text.table(2, &["archive", ">size", ">kernels", "state"], rows);
+    }
+    for path in &report.removed {
+        text.line(format_args!("{}: removed (empty)", path.display()));
+    }
+    text
+}

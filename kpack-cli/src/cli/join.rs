@@ -1,0 +1,90 @@
+//! `kpack join`.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Args;
+use kpack_format::TargetId;
+use rocm_kpack::agents;
+
+use super::install::Output;
+use super::output;
+use super::progress::{Bar, DEVICE_CODE};
+use kpack_core::Error;
+use kpack_split::join::{self, Options};
+
+/// Put chosen targets' device code back into split binaries, for HIP runtimes that do not read markers
+///
+/// Takes the code for the chosen targets from the archives that each binary's marker refers to and puts
+/// it where it was before the split. The result runs with every HIP runtime, and needs no archives. kpack
+/// checks every archive before it changes the first binary. `kpack install` splits a joined binary again.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Join all split binaries of a prefix for this machine's GPUs:
+    kpack join --prefix /opt/rocm --arch native
+  Join one, and compare it with the unsplit original:
+    kpack join --prefix stage --arch gfx1030 --against build/libvec.so lib/libvec.so
+
+", exit_codes!("an input was rejected (damaged or unsupported), or an archive is missing")))]
+pub(super) struct Arguments {
+    /// GPU target to put back, or `native` for every GPU of this machine. Can be repeated. A target without
+    /// features, such as gfx90a, stands for all of its variants
+    #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
+    arch: Vec<Architecture>,
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    print: Output,
+}
+
+/// A value of `--arch`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Architecture {
+    Native,
+    Target(TargetId),
+}
+
+impl FromStr for Architecture {
+    type Err = <TargetId as FromStr>::Err;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        if name == "native" {
+            Ok(Self::Native)
+        } else {
+            name.parse().map(Self::Target)
+        }
+    }
+}
+
+impl Architecture {
+    fn targets(&self) -> Result<Vec<TargetId>, Error> {
+        if let Self::Target(target) = self {
+            return Ok(vec![target.clone()]);
+        }
+        // What is hidden from a process today may be seen by one tomorrow.
+        match agents() {
+            Some(gpus) if gpus.is_empty() => Err(Error::usage(
+                "--arch native: this machine has no GPU; name its targets",
+            )),
+            Some(gpus) => Ok(gpus),
+            None => Err(Error::usage(
+                "--arch native: which GPUs this machine has is unknown (no KFD, or an old one); name their targets",
+            )),
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(arguments.print.is_quiet());
+    let mut options = arguments.options.clone();
+    for architecture in &arguments.arch {
+        options.architectures.extend(architecture.targets()?);
+    }
+    options.architectures.sort();
+    options.architectures.dedup();
+    let bar = Bar::new(arguments.print.is_hidden(), DEVICE_CODE);
+    let report = join::join(&options, &bar)?;
+    bar.finish();
+    arguments.print.print(&report)
+}

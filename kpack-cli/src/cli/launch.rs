@@ -1,0 +1,97 @@
+//! `kpack launch`.
+
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+
+use super::storage::Compression;
+use kpack_build::object_file::{self, Options};
+use kpack_core::Error;
+use kpack_core::Storage;
+
+/// Run a compiler, and split the object that it writes
+///
+/// A compiler launcher for CMake and other build systems; other launchers, such as ccache, go after it.
+/// The object is replaced by one without device code, and the device code goes into archives in
+/// OBJECT.kpack beside it. A program that is linked from such objects runs where it is built, and
+/// `kpack install` moves its device code into the prefix. Other output passes through: objects without
+/// device code, precompiled headers, assembly. If the compiler fails, its earlier output stays.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  kpack launch --module vec -- clang++ -x hip --offload-arch=gfx1100 -c add.hip -o add.o
+  kpack launch --module vec -- ccache hipcc -c add.hip -o add.o
+
+", exit_codes!(
+    "  the compiler's own, if it fails; otherwise\n",
+    "",
+    "the object was rejected, or the compiler cannot be run"
+)))]
+pub(super) struct Arguments {
+    /// Module that the object belongs to
+    #[arg(long, value_name = "NAME")]
+    module: String,
+    /// Component of the module
+    #[arg(long, value_name = "NAME", default_value = "lib")]
+    component: String,
+    #[command(flatten)]
+    compression: Compression,
+    /// Compiler and its arguments
+    #[arg(value_name = "COMMAND", required = true, last = true)]
+    command: Vec<OsString>,
+}
+
+/// No process has this ID.
+const NONE: u32 = 0;
+
+/// Forwards SIGTERM to the compiler. If only the launcher gets the signal, the compiler would
+/// otherwise go on and write the object. A terminal sends its signals to both.
+fn pass_signals_on(compiler: Arc<AtomicU32>) -> Result<(), Error> {
+    let mut signals = Signals::new([SIGTERM])
+        .map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
+    let watch = move || {
+        for signal in &mut signals {
+            let running = i32::try_from(compiler.load(Ordering::SeqCst)).ok();
+            let signal_of_rustix = Signal::from_named_raw(signal);
+            // The compiler may have ended meanwhile; then the signal stops the splitting, as it
+            // stops any write.
+            if let (Some(compiler), Some(signal)) =
+                (running.and_then(Pid::from_raw), signal_of_rustix)
+            {
+                let _ = kill_process(compiler, signal);
+            }
+        }
+    };
+    let started = std::thread::Builder::new().spawn(watch);
+    started.map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
+    Ok(())
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut options = Options::new(&arguments.module, "", Vec::<OsString>::new());
+    options.component.clone_from(&arguments.component);
+    options.storage = Storage {
+        // The build runs as many compilers as there are processors.
+        jobs: NonZeroUsize::MIN,
+        ..arguments.compression.storage()
+    };
+    let compiler = Arc::new(AtomicU32::new(NONE));
+    pass_signals_on(compiler.clone())?;
+    let status = object_file::launch_watched(&options, &arguments.command, &|running| {
+        compiler.store(running.unwrap_or(NONE), Ordering::SeqCst);
+    })?;
+    let code = match (status.code(), status.signal()) {
+        (Some(code), _) => code,
+        // Shells use this exit code too.
+        (None, signal) => 128 + signal.unwrap_or(0),
+    };
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}

@@ -1,0 +1,68 @@
+//! `kpack list`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::output::{self, Text, size};
+use super::show::totals;
+use crate::inspect::{self, Content};
+use kpack_core::Error;
+
+/// List the kernels of an archive
+///
+/// A kernel is named after the path of its binary in the install prefix and the index of its wrapper:
+/// lib/libvec.so#0. Kernels with identical code objects share one stored copy.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Archive
+    #[arg(value_name = "FILE.kpack")]
+    file: PathBuf,
+    /// Print only the totals
+    #[arg(long)]
+    summary: bool,
+    /// Print the list as JSON
+    #[arg(long, conflicts_with = "summary")]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let Content::Archive(archive) = inspect::inspect(&arguments.file)?.content else {
+        return Err(Error::refused(
+            &arguments.file,
+            "not a .kpack archive; run `kpack show` to see what it is",
+        ));
+    };
+    if arguments.json {
+        output::json(&archive)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let entries = archive.entries().into_iter();
+    let rows = entries.map(|(kernel, target, entry)| {
+        let (stored_size, shared_by) = archive.stored[&entry.ordinal];
+        let stored = match shared_by {
+            0 | 1 => "once".to_owned(),
+            kernels => format!("shared by {kernels}"),
+        };
+        vec![
+            kernel.to_owned(),
+            target.to_owned(),
+            size(entry.original_size),
+            size(stored_size),
+            stored,
+        ]
+    });
+    let mut text = Text::default();
+    if !arguments.summary {
+        text.table(0, &["kernel", "target", ">size", ">stored", "how"], rows);
+    }
+    text.line(format_args!(
+        "{}, {}: {}",
+        archive.toc.group_name,
+        archive.toc.gfx_arches.join(", "),
+        totals(&archive),
+    ));
+    text.write()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,178 @@
+//! The `kpack` command.
+
+/// Formats the exit codes of a command for its help, as [`exit_code`] returns them. Arguments:
+/// lines before the first code, lines after it, and the meaning of code 3.
+macro_rules! exit_codes {
+    () => {
+        exit_codes!("an input was rejected (damaged or unsupported)")
+    };
+    ($rejected:literal) => {
+        exit_codes!("", "", $rejected)
+    };
+    ($before:literal, $more:literal, $rejected:literal) => {
+        concat!(
+            "Exit codes:\n",
+            $before,
+            "  0  success\n",
+            $more,
+            "  2  wrong usage\n  3  ",
+            $rejected,
+            "\n  4  reading or writing failed"
+        )
+    };
+}
+
+mod doctor;
+mod extract;
+mod install;
+mod join;
+mod launch;
+mod list;
+mod object;
+mod output;
+mod progress;
+mod recombine;
+mod report;
+mod show;
+mod signals;
+mod split;
+mod stage;
+mod storage;
+mod verify;
+mod wheel;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use kpack_core::Error;
+
+/// All exit codes, including that of `kpack verify` and `kpack doctor`.
+const EXIT_CODES: &str = exit_codes!(
+    "",
+    "  1  `kpack verify` or `kpack doctor` found a fault\n",
+    "an input was rejected (damaged or unsupported)"
+);
+
+/// Takes the GPU code out of ROCm/HIP binaries, into one archive for each GPU target
+///
+/// `kpack install` splits installed binaries. It moves their device code into one archive for each
+/// GPU target (lib/.kpack/MODULE_lib_gfx1100.kpack) and leaves a marker that says where to look. The
+/// other commands split what builds make, merge the results, and show and verify them.
+#[derive(Debug, Parser)]
+#[command(name = "kpack", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Install(install::Arguments),
+    Join(join::Arguments),
+    Split(split::Arguments),
+    Object(object::Arguments),
+    Launch(launch::Arguments),
+    Stage(stage::Arguments),
+    Show(show::Arguments),
+    List(list::Arguments),
+    Extract(extract::Arguments),
+    Recombine(recombine::Arguments),
+    Report(report::Arguments),
+    Verify(verify::Arguments),
+    Doctor(doctor::Arguments),
+    Wheel(wheel::Arguments),
+}
+
+/// The description of the command's arguments, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command that the process's arguments name.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Printing help is not an error.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    allow_open_files();
+    let reads_only = matches!(
+        cli.command,
+        Command::Show(_)
+            | Command::List(_)
+            | Command::Report(_)
+            | Command::Verify(_)
+            | Command::Doctor(_)
+    );
+    // These leave nothing to clean up, so signals may end them at any moment.
+    if !reads_only && let Err(error) = signals::watch() {
+        output::complain(
+            "warning",
+            format_args!(
+                "cannot watch signals: {error}; an interrupted run may leave hidden files"
+            ),
+        );
+    }
+    let result = match &cli.command {
+        Command::Install(arguments) => install::run(arguments),
+        Command::Join(arguments) => join::run(arguments),
+        Command::Split(arguments) => split::run(arguments),
+        Command::Object(arguments) => object::run(arguments),
+        Command::Launch(arguments) => launch::run(arguments),
+        Command::Stage(arguments) => stage::run(arguments),
+        Command::Show(arguments) => show::run(arguments),
+        Command::List(arguments) => list::run(arguments),
+        Command::Extract(arguments) => extract::run(arguments),
+        Command::Recombine(arguments) => recombine::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
+        Command::Verify(arguments) => verify::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Wheel(arguments) => wheel::run(arguments),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::complain_error(&error);
+            signals::end();
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+/// Raises the limit for open files: kpack keeps one archive open per target while merging, and
+/// binaries linked from objects that were split before the link. The default limit exists for
+/// programs that use `select`.
+fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // If that fails, most work is still possible.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+fn exit_code(error: &Error) -> u8 {
+    match error {
+        Error::Usage(_) => 2,
+        Error::Refused { .. } | Error::Changed { .. } | Error::Compiler(_) => 3,
+        Error::Io { .. } => 4,
+    }
+}
+
+/// Whether the reader of standard output closed the pipe.
+fn is_broken_pipe(error: &Error) -> bool {
+    matches!(error, Error::Io { path, source, .. }
+        if path.as_os_str() == output::STDOUT && source.kind() == io::ErrorKind::BrokenPipe)
+}

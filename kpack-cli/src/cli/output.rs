@@ -1,0 +1,122 @@
+//! Prints lines, tables, sizes and JSON on standard output. All text for people is escaped here,
+//! because it contains names that others have chosen.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::Path;
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::BinaryBytes;
+use kpack_core::escaped;
+use rocm_kpack::Environment;
+use serde::Serialize;
+
+use kpack_core::Error;
+
+/// The name of standard output in errors.
+pub(super) const STDOUT: &str = "standard output";
+
+/// Lines for standard output.
+#[derive(Debug, Default)]
+pub(super) struct Text(String);
+
+impl Text {
+    /// Adds a line.
+    pub(super) fn line(&mut self, text: impl Display) {
+        self.0 += &format!("{}\n", escaped(&text.to_string()));
+    }
+
+    /// Adds a heading and indented rows in aligned columns. Columns whose heading begins with `>`
+    /// are numbers and align to the right.
+    pub(super) fn table(
+        &mut self,
+        indent: usize,
+        heading: &[&str],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        table.set_header(heading.iter().map(|name| name.trim_start_matches('>')));
+        let rows = rows.into_iter();
+        table.add_rows(rows.map(|cells| {
+            let cells = cells.into_iter();
+            cells.map(|cell| escaped(&cell).to_string())
+        }));
+        for (index, name) in heading.iter().enumerate() {
+            if let Some(column) = table.column_mut(index) {
+                column.set_padding((0, 2));
+                if name.starts_with('>') {
+                    column.set_cell_alignment(CellAlignment::Right);
+                }
+            }
+        }
+        for line in table.lines() {
+            self.0 += &format!("{:indent$}{}\n", "", line.trim_end());
+        }
+    }
+
+    /// Writes the lines to standard output.
+    pub(super) fn write(&self) -> Result<(), Error> {
+        write(&self.0)
+    }
+}
+
+fn write(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|e| Error::io(Path::new(STDOUT), "write to", e))
+}
+
+/// Writes a message to standard error and ignores a failure to do so. Further lines are indented,
+/// so that no file name can pass for a message of its own.
+pub(super) fn complain(kind: &str, text: impl Display) {
+    let text = text.to_string();
+    let lines: Vec<String> = text
+        .split("\n  ")
+        .map(|line| escaped(line).to_string())
+        .collect();
+    let _ = writeln!(io::stderr().lock(), "kpack: {kind}: {}", lines.join("\n  "));
+}
+
+/// Says which variables of the loader are set, for commands that ignore them: what is installed is the same
+/// for everybody.
+pub(super) fn note_ignored_variables(quiet: bool) {
+    let is_set = |name: &&&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    for name in Environment::VARIABLES.iter().filter(is_set) {
+        if !quiet {
+            let text = "is set, and ignored; the loader and `kpack doctor` obey it";
+            complain("note", format_args!("{name} {text}"));
+        }
+    }
+}
+
+/// Writes an error to standard error. A compiler's output keeps its lines.
+pub(super) fn complain_error(error: &Error) {
+    match error {
+        Error::Compiler(text) => {
+            let lines: Vec<String> = text.lines().map(|line| escaped(line).to_string()).collect();
+            let _ = writeln!(io::stderr().lock(), "kpack: error: {}", lines.join("\n"));
+        }
+        error => complain("error", error.in_one_line()),
+    }
+}
+
+/// Writes `value` as JSON, with a newline.
+pub(super) fn json(value: &impl Serialize) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Error::io(Path::new(STDOUT), "write to", e.into()))?;
+    write(&format!("{text}\n"))
+}
+
+/// A size for people: `1.25 GiB`.
+pub(super) fn size(bytes: u64) -> String {
+    BinaryBytes(bytes).to_string()
+}
+
+/// `1 kernel`, `2 kernels`.
+pub(super) fn count(number: impl TryInto<u64>, what: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}

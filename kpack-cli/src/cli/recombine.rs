@@ -1,0 +1,178 @@
+//! `kpack recombine`.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::install::print_notice;
+use super::output::{self, Text, count, size};
+use super::progress::{ALL, Bar, Verbosity, draw_target, style};
+use kpack_artifact::packaging::Configuration;
+use kpack_artifact::recombine::{Artifact, Notice, Options, Recombination, plan};
+use kpack_core::Error;
+use kpack_core::parallel;
+
+/// Merge the split artifacts of several shards: a generic artifact, and one for each group of targets
+///
+/// A shard is a directory with the output of `kpack split`. Host files come from the primary shard, or
+/// from the first one that has the component; they must be equal in all shards. Device code comes from
+/// whichever shard has the target. kpack only reads the shards. If a component has an error,
+/// kpack does not write it, but still writes the others.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Configuration (JSON):
+  {
+    \"primary_shard\": \"linux-gfx110X\",
+    \"architecture_groups\": {
+      \"gfx110X\": {\"display_name\": \"Radeon RX 7000\", \"architectures\": [\"gfx1100\", \"gfx1101\"]},
+      \"instinct\": {\"architectures\": [\"gfx90a:xnack+\", \"gfx942\"]}
+    },
+    \"component_overrides\": {\"sparselt_lib\": {\"architecture_groups\": [\"instinct\"]}},
+    \"validation\": {
+      \"error_on_duplicate_device_code\": true,
+      \"verify_generic_artifacts_match\": true,
+      \"error_on_missing_architecture\": false
+    }
+  }
+
+", exit_codes!("an input was rejected (damaged or unsupported), or the shards do not fit together")))]
+pub(super) struct Arguments {
+    /// Directory with one subdirectory for each shard
+    #[arg(long, value_name = "DIR")]
+    input_shards_dir: PathBuf,
+    /// Configuration: which targets go into which artifact
+    #[arg(long, value_name = "FILE.json")]
+    config: PathBuf,
+    /// Directory for the artifacts; existing ones are replaced
+    #[arg(long, value_name = "DIR")]
+    output_dir: PathBuf,
+    /// Component to recombine, such as blas_lib. Can be repeated. Default: all
+    #[arg(long, value_name = "NAME")]
+    component: Vec<String>,
+    /// Number of threads. Default: the number of processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the plan and its outcome as JSON
+    #[arg(long)]
+    json: bool,
+    /// Reject a configuration with unknown keys
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
+}
+
+/// The output of `--json`.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    /// `recombined`, `planned` with `--dry-run`, or `failed`.
+    outcome: &'static str,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// The components that were not written, or would not be.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    failed: &'a BTreeSet<String>,
+    artifacts: &'a [Artifact],
+    #[serde(serialize_with = "kpack_split::report_json::list")]
+    findings: &'a [Notice],
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(arguments.verbosity.quiet);
+    let mut plan = Recombination::default();
+    let result = recombine(arguments, &mut plan);
+    if arguments.json {
+        let error = result.as_ref().err();
+        output::json(&Summary {
+            outcome: match (error, arguments.dry_run) {
+                (Some(_), _) => "failed",
+                (None, true) => "planned",
+                (None, false) => "recombined",
+            },
+            error: error.map(Error::in_one_line),
+            failed: &plan.failed,
+            artifacts: &plan.artifacts,
+            findings: &plan.findings,
+        })?;
+    } else if plan.failed.len() < plan.components && !arguments.verbosity.quiet {
+        summary(&plan).write()?;
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Plans the merge and, without `--dry-run`, writes it. `planned` holds the plan even if it was
+/// rejected.
+fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), Error> {
+    let configuration = Configuration::read(&arguments.config)?;
+    for error in configuration.unknown_keys() {
+        match arguments.strict {
+            true => return Err(error),
+            false => output::complain("warning", format_args!("{}; ignored", error.in_one_line())),
+        }
+    }
+    let options = Options {
+        shards_dir: arguments.input_shards_dir.clone(),
+        configuration,
+        output_dir: arguments.output_dir.clone(),
+        components: arguments.component.clone(),
+        jobs: arguments.jobs.unwrap_or_else(parallel::processors),
+    };
+    let bar = ProgressBar::no_length();
+    bar.set_draw_target(draw_target(arguments.verbosity.hides(arguments.json)));
+    bar.set_style(style("{bar:40} {pos}/{len} components read"));
+    *planned = plan(&options, &|component, total| {
+        arguments.verbosity.name(component.as_ref());
+        bar.set_length(total as u64);
+        bar.inc(1);
+    })?;
+    bar.finish_and_clear();
+    for finding in &planned.findings {
+        print_notice(finding, arguments.verbosity.quiet);
+    }
+    if arguments.dry_run || planned.failed.len() == planned.components {
+        return planned.failure(&options.shards_dir);
+    }
+    let bar = Bar::new(arguments.verbosity.hides(arguments.json), ALL);
+    let applied = planned.apply(&options, &bar);
+    bar.finish();
+    let failed = applied.inspect_err(|_| {
+        let all = planned.artifacts.iter();
+        planned.failed = all.map(|artifact| artifact.component.clone()).collect();
+    })?;
+    for (component, error) in failed {
+        output::complain("error", error.in_one_line());
+        planned.io |= matches!(error, Error::Io { .. });
+        planned.failed.insert(component);
+    }
+    planned.failure(&options.shards_dir)
+}
+
+fn summary(plan: &Recombination) -> Text {
+    let rows = plan.writable().map(|artifact| {
+        let targets: Vec<String> = artifact.targets.iter().map(ToString::to_string).collect();
+        let shards: Vec<&str> = artifact.shards.iter().map(String::as_str).collect();
+        vec![
+            artifact.name.clone(),
+            count(artifact.files, "file"),
+            size(artifact.size),
+            shards.join(" "),
+            match (&artifact.group, targets.is_empty()) {
+                (None, true) => "no device code".to_owned(),
+                _ => targets.join(" "),
+            },
+        ]
+    });
+    let mut text = Text::default();
+    let heading = ["artifact", ">files", ">size", "from shards", "targets"];
+    text.table(0, &heading, rows);
+    text
+}

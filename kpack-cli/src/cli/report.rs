@@ -1,0 +1,136 @@
+//! `kpack report`.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::output::{self, Text, size};
+use kpack_artifact::sizes::{self, Depth, Row, Sizes};
+use kpack_core::Error;
+use kpack_split::leftover;
+
+/// Report where the bytes are: by module, target and binary, before and after a split
+///
+/// Reads install prefixes, artifact directories, and directories of them. Each bundle of a fat binary
+/// counts for its targets. Without --before, the sizes of the unpacked code objects take its place.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Compare packages with the artifacts that they were made from:
+    kpack report recombined --before artifacts
+  Write a page with a treemap:
+    kpack report /opt/rocm --html sizes.html
+
+", exit_codes!()))]
+pub(super) struct Arguments {
+    /// Directories to measure
+    #[arg(value_name = "DIR", required = true)]
+    paths: Vec<PathBuf>,
+    /// Unsplit tree to compare with. Can be repeated
+    #[arg(long, value_name = "DIR")]
+    before: Vec<PathBuf>,
+    /// Level of detail of the table
+    #[arg(long, value_enum, default_value_t = Depth::Binary)]
+    by: Depth,
+    /// Write a self-contained page with a table and treemaps to FILE
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Title of the page
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "Where the bytes are",
+        requires = "html"
+    )]
+    title: String,
+    /// Print the rows as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let mut sizes = sizes::measure(&arguments.paths, &arguments.before)?;
+    for leftover in &sizes.leftovers {
+        output::complain(
+            "note",
+            format_args!("{}: {}", leftover.display(), leftover::TEXT),
+        );
+    }
+    // Makes the page reproducible.
+    if let Some(epoch) = env::var_os("SOURCE_DATE_EPOCH") {
+        let seconds = epoch.to_str().and_then(|text| text.parse().ok());
+        sizes.newest = seconds.ok_or_else(|| {
+            Error::usage("SOURCE_DATE_EPOCH: expected a number of seconds since 1970")
+        })?;
+    }
+    if let Some(path) = &arguments.html {
+        let page = crate::report::page(&sizes, &arguments.title);
+        fs::write(path, page).map_err(|e| Error::io(path, "write", e))?;
+    }
+    if arguments.json {
+        output::json(&sizes)?;
+    } else {
+        text(&sizes, arguments.by).write()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(sizes: &Sizes, depth: Depth) -> Text {
+    let before = match sizes.before_was_measured {
+        true => ">before",
+        false => ">unpacked",
+    };
+    let line = |module: &str, target: &str, what: &str, before: u64, after: u64| {
+        let mut cells = vec![module.to_owned()];
+        if depth != Depth::Module {
+            cells.push(target.to_owned());
+        }
+        if depth == Depth::Binary {
+            cells.push(what.to_owned());
+        }
+        cells.extend([size(before), size(after), change(before, after)]);
+        cells
+    };
+    let row = |row: &Row| {
+        let target = row.target.as_deref().unwrap_or("host");
+        line(&row.module, target, &row.what, row.before, row.after)
+    };
+    let mut heading = vec!["module"];
+    if depth != Depth::Module {
+        heading.push("target");
+    }
+    if depth == Depth::Binary {
+        heading.push("binary");
+    }
+    heading.extend([before, ">after", ">change"]);
+    let (all_before, all_after) = sizes.total();
+    let rows = sizes.by(depth);
+    let total = line("total", "", "", all_before, all_after);
+    let mut text = Text::default();
+    text.table(0, &heading, rows.iter().map(row).chain([total]));
+    let unpacked = match sizes.before_was_measured {
+        true => "",
+        false => " unpacked",
+    };
+    for machine in &sizes.machines {
+        let (before, after) = (machine.before, machine.after);
+        text.line(format_args!(
+            "a machine with {} downloads {} instead of {}{unpacked}: {}",
+            machine.target,
+            size(after),
+            size(before),
+            change(before, after)
+        ));
+    }
+    text
+}
+
+fn change(before: u64, after: u64) -> String {
+    match before {
+        0 => String::new(),
+        _ => format!("{:+.1} %", (after as f64 / before as f64 - 1.0) * 100.0),
+    }
+}

@@ -1,0 +1,283 @@
+//! `kpack show`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::output::{self, Text, count, size};
+use kpack_format::code_object::CodeObject;
+use kpack_format::manifest::Manifest;
+use kpack_format::marker::of_another_build;
+use kpack_format::offload_bundle::Bundle;
+
+use crate::inspect::{
+    self, Archive, Content, FatBinary, SplitBinary, Unlinked, code_object_version, format_of,
+    is_present,
+};
+use kpack_core::Error;
+use kpack_format::names::is_object;
+use kpack_split::input::Kpacks;
+
+/// Show what a file is
+///
+/// Prints the wrappers, bundles and targets of a fat binary, and the marker and archives of a split
+/// binary. Also describes archives, manifests, offload bundles, code objects, objects and static
+/// libraries.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// File
+    file: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(false);
+    let inspection = inspect::inspect(&arguments.file)?;
+    if arguments.json {
+        output::json(&inspection)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let what = match &inspection.content {
+        Content::FatBinary(fat) if fat.joined.is_some() => "joined binary",
+        Content::FatBinary(_) => "fat binary",
+        Content::SplitBinary(_) => "split binary",
+        Content::HostBinary(_) => "host binary",
+        Content::Unlinked(unlinked) if unlinked.static_library => "static library",
+        Content::Unlinked(_) => "relocatable object",
+        Content::Archive(_) => "archive",
+        Content::Manifest(_) => "manifest",
+        Content::Bundle(_) => "offload bundle",
+        Content::CodeObject(_) => "code object",
+    };
+    let mut text = Text::default();
+    text.line(format_args!(
+        "{}: {what}, {}",
+        inspection.path.display(),
+        size(inspection.size)
+    ));
+    match &inspection.content {
+        Content::FatBinary(fat) => fat_binary(fat, &mut text),
+        Content::SplitBinary(split) => split_binary(split, &mut text),
+        Content::HostBinary(reason) => text.line(reason),
+        Content::Unlinked(unlinked) => objects(unlinked, &mut text),
+        Content::Archive(archive) => archive_text(archive, &mut text),
+        Content::Manifest(manifest) => manifest_text(&inspection.path, manifest, &mut text),
+        Content::Bundle(bundle) => bundle_text(bundle, &mut text),
+        Content::CodeObject(code_object) => code_object_text(code_object, &mut text),
+    }
+    text.write()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn fat_binary(fat: &FatBinary, text: &mut Text) {
+    let totals = fat.targets().into_iter();
+    let totals = totals.map(|(target, (code_objects, bytes))| {
+        vec![target.to_string(), code_objects.to_string(), size(bytes)]
+    });
+    let wrappers = fat.wrappers.iter().map(|(wrapper, bundle)| {
+        let (format, uncompressed_size) = format_of(bundle);
+        let entries = bundle.entries.iter();
+        let targets = entries.filter_map(|entry| Some(entry.id.target()?.to_string()));
+        vec![
+            wrapper.co_index.to_string(),
+            format!("{:#x}", wrapper.bundle_offset),
+            format,
+            size(bundle.size),
+            uncompressed_size.map_or_else(String::new, size),
+            Vec::from_iter(targets).join(" "),
+        ]
+    });
+    text.line(format_args!(
+        "{} of device code, {}",
+        size(fat.section_size),
+        match fat.split_before {
+            0 => count(fat.wrappers.len() as u64, "wrapper"),
+            more => format!(
+                "{}, and {more} in objects that were split before the link",
+                count(fat.wrappers.len() as u64, "wrapper")
+            ),
+        },
+    ));
+    text.table(2, &["target", ">code objects", ">size"], totals);
+    if let Some(joined) = &fat.joined {
+        let name = joined.kernel_name.as_deref().unwrap_or_default();
+        text.line(format_args!("split as: {name}"));
+        for path in &joined.kpack_search_paths {
+            text.line(format_args!("rest of its device code: {path}"));
+        }
+    }
+    let heading = [
+        ">wrapper",
+        ">file offset",
+        "bundle",
+        ">size",
+        ">uncompressed",
+        "targets",
+    ];
+    text.table(2, &heading, wrappers);
+}
+
+fn split_binary(split: &SplitBinary, text: &mut Text) {
+    text.line(count(split.wrappers.len() as u64, "wrapper"));
+    let (kernel_name, objects) = (split.kernel_name(), split.objects());
+    match kernel_name {
+        Some(name) => text.line(format_args!("kernels: {name}#0 onwards")),
+        None if objects.is_empty() => {
+            text.line("kernels: unnamed (early form of the marker)");
+        }
+        None => {
+            text.line("kernels of objects that were split before the link:");
+            let rows = objects.iter().map(|(name, wrappers)| {
+                let wrappers = wrappers.iter().map(u32::to_string);
+                vec![
+                    name.unwrap_or_default().to_owned(),
+                    Vec::from_iter(wrappers).join(" "),
+                ]
+            });
+            text.table(2, &["object", "wrappers"], rows);
+        }
+    }
+    for path in split.search_paths() {
+        text.line(format_args!("searches: {path}"));
+    }
+    let of_object = kernel_name.is_none_or(is_object);
+    match &split.prefix {
+        Some(prefix) => text.line(format_args!("install prefix: {}", prefix.display())),
+        None if of_object => {}
+        None => text.line("install prefix: unknown (the file is not where it was installed)"),
+    }
+    let rows = split
+        .kpacks
+        .files
+        .iter()
+        .zip(&split.code_objects)
+        .map(|(kpack, found)| {
+            vec![
+                kpack.target.clone(),
+                kpack.path.display().to_string(),
+                kpack.size.map_or_else(|| "missing".to_owned(), size),
+                found.to_string(),
+            ]
+        });
+    if split.kpacks.files.is_empty() {
+        return text.line("no archives found");
+    }
+    text.table(2, &["target", "archive", ">size", ">code objects"], rows);
+    let through = Kpacks::found_through([&split.kpacks]);
+    if let Some(through) = through.strip_prefix(", ") {
+        text.line(through);
+    }
+    let binary = kernel_name.unwrap_or("this binary");
+    for archive in &split.other_builds {
+        let what = of_another_build(binary);
+        text.line(format_args!("{}: {what}", archive.display()));
+    }
+}
+
+fn objects(unlinked: &Unlinked, text: &mut Text) {
+    let total: u64 = unlinked
+        .device_objects
+        .iter()
+        .map(|object| object.device_bytes)
+        .sum();
+    let device = match unlinked.device_objects.len() {
+        0 => "no device code".to_owned(),
+        _ if unlinked.device_objects.iter().all(|o| o.has_wrappers) => format!(
+            "{} of device code, which is split before the link",
+            size(total)
+        ),
+        _ => format!(
+            "{} of device code, some without wrappers (-fgpu-rdc), which is split in the linked binary",
+            size(total)
+        ),
+    };
+    if !unlinked.static_library {
+        return text.line(device);
+    }
+    let members = count(unlinked.members as u64, "member");
+    if unlinked.device_objects.is_empty() {
+        return text.line(format_args!("{members}, {device}"));
+    }
+    let rows = unlinked.device_objects.iter().map(|object| {
+        let member = object.member.clone();
+        vec![member.unwrap_or_default(), size(object.device_bytes)]
+    });
+    text.line(format_args!("{members}, {device}"));
+    text.table(2, &["member", ">device code"], rows);
+}
+
+fn archive_text(archive: &Archive, text: &mut Text) {
+    let toc = &archive.toc;
+    text.line(format_args!(
+        "{} for {}, {}",
+        toc.group_name,
+        toc.gfx_arches.join(", "),
+        toc.scheme.as_str()
+    ));
+    text.line(totals(archive));
+}
+
+/// Describes the content of an archive.
+pub(super) fn totals(archive: &Archive) -> String {
+    format!(
+        "{}, {} stored: {} -> {}",
+        count(archive.entries().len() as u64, "kernel"),
+        count(archive.stored.len() as u64, "code object"),
+        size(archive.original_size()),
+        size(archive.stored_size())
+    )
+}
+
+fn manifest_text(path: &Path, manifest: &Manifest, text: &mut Text) {
+    let rows = manifest.kpack_files.iter().map(|(target, file)| {
+        let state = if is_present(path, file) {
+            "present"
+        } else {
+            "missing"
+        };
+        vec![
+            target.clone(),
+            file.filename.clone(),
+            size(file.size),
+            file.kernel_count.to_string(),
+            state.to_owned(),
+        ]
+    });
+    let prefix = match manifest.prefix.as_str() {
+        "" => ".",
+        prefix => prefix,
+    };
+    text.line(format_args!("{}, in {prefix}", manifest.component_name));
+    if let Some(hint) = &manifest.install_hint {
+        text.line(format_args!("install hint: {hint}"));
+    }
+    let heading = ["target", "archive", ">size", ">kernels", "archive is"];
+    text.table(2, &heading, rows);
+}
+
+fn bundle_text(bundle: &Bundle, text: &mut Text) {
+    let entries = bundle.entries.iter();
+    let rows = entries.map(|entry| vec![entry.id.to_string(), size(entry.size)]);
+    let (format, uncompressed_size) = format_of(bundle);
+    let uncompressed = uncompressed_size.map_or_else(String::new, |bytes| {
+        format!(", {} uncompressed", size(bytes))
+    });
+    text.line(format_args!("{format}{uncompressed}"));
+    text.table(2, &["entry", ">size"], rows);
+}
+
+fn code_object_text(code_object: &CodeObject, text: &mut Text) {
+    let target = code_object.target.as_ref().map(ToString::to_string);
+    let target = target.as_deref().unwrap_or("an unknown processor");
+    let version = match code_object_version(code_object) {
+        Some(version) => format!("code object version {version}"),
+        None => format!("ABI version {}", code_object.abi_version),
+    };
+    text.line(format_args!(
+        "for {target}, {version}, e_flags {:#x}",
+        code_object.flags
+    ));
+}

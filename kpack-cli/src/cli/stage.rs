@@ -1,0 +1,58 @@
+//! `kpack stage`.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::install::Output;
+use super::output;
+use crate::stage::{self, Options};
+use kpack_core::Error;
+
+/// Stage Rust programs with HIP kernels in a directory that can be moved
+///
+/// Reads what Cargo printed about a build. Lays out its programs (bin/), its shared libraries (lib/) and
+/// the device code of all packages in them, in one archive for each module and GPU target (lib/.kpack/).
+/// Staged programs find their device code by relative paths. Files and code objects that contain a path
+/// of the build are rejected: of a package, its workspace, Cargo's target directory, or a directory for
+/// headers.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Build and stage:
+    cargo build --release --message-format=json-render-diagnostics |
+        kpack stage --output-dir dist
+  The same in two steps, so that the shell sees when the build fails:
+    cargo build --release --message-format=json-render-diagnostics > build.json &&
+        kpack stage --output-dir dist --messages build.json
+
+", exit_codes!()))]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// File with Cargo's messages. Default: standard input
+    #[arg(long, value_name = "FILE")]
+    messages: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(arguments.output.is_quiet());
+    let options = &arguments.options;
+    // The compiler's diagnostics, which plain JSON keeps from the terminal.
+    let mut say = |text: &str| {
+        let _ = io::stderr().write_all(text.as_bytes());
+    };
+    let report = match &arguments.messages {
+        Some(path) if path != Path::new("-") => {
+            let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+            stage::stage(options, BufReader::new(file), &mut say)?
+        }
+        _ => stage::stage(options, io::stdin().lock(), &mut say)?,
+    };
+    arguments.output.print(&report)
+}

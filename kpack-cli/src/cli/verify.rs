@@ -1,0 +1,117 @@
+//! `kpack verify`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use kpack_core::shown;
+use kpack_format::TargetId;
+
+use super::output::{self, Text, count};
+use super::progress::Verbosity;
+use kpack_artifact::verify::{self, Options, Outcome, Report};
+use kpack_core::Error;
+
+/// Verify binaries, archives, manifests, install prefixes or artifact directories
+///
+/// Checks that archives are undamaged, that manifests list what exists, and that each split binary finds
+/// its code objects for every target that the manifest lists. An artifact directory (with an
+/// artifact_manifest.txt) must contain what belongs in it and nothing else; all artifacts of a component
+/// are checked together. --against also compares with the unsplit original: every code object byte for
+/// byte, and the rest of what is loaded.
+#[derive(Debug, Args)]
+#[command(after_help = super::EXIT_CODES)]
+pub(super) struct Arguments {
+    /// Unsplit original to compare a single PATH with: a binary, an install prefix, an artifact
+    /// directory, or a directory of artifact directories
+    #[arg(long, value_name = "ORIGINAL")]
+    against: Option<PathBuf>,
+    /// GPU target that must have code for each binary; other targets may be missing. gfx90a stands for
+    /// gfx90a:xnack+ and gfx90a:xnack- too; gfx90a:xnack+ takes plain gfx90a along. Can be repeated
+    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
+    arch: Vec<TargetId>,
+    /// Number of threads. Default: the number of processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
+    /// Directory of artifact directories; the same as a PATH
+    #[arg(long, value_name = "DIR")]
+    artifacts_dir: Option<PathBuf>,
+    /// Accepted for older scripts; no outside tool is needed
+    #[arg(long, value_name = "FILE", hide = true)]
+    clang_offload_bundler: Option<PathBuf>,
+    /// Binaries, archives, manifests, or directories that contain them
+    #[arg(value_name = "PATH", required_unless_present = "artifacts_dir")]
+    paths: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    output::note_ignored_variables(arguments.verbosity.quiet);
+    let options = Options {
+        against: arguments.against.clone(),
+        targets: arguments.arch.clone(),
+        jobs: arguments.jobs,
+    };
+    let paths: Vec<PathBuf> = arguments
+        .paths
+        .iter()
+        .chain(&arguments.artifacts_dir)
+        .cloned()
+        .collect();
+    let bar = match arguments.verbosity.hides(arguments.json) {
+        true => ProgressBar::hidden(),
+        false => ProgressBar::no_length(),
+    };
+    let report = verify::verify(&paths, &options, &mut |path, position, total| {
+        arguments.verbosity.name(path);
+        bar.set_length(total as u64);
+        bar.set_position(position as u64);
+        bar.set_message(shown(path).to_string());
+    })?;
+    bar.finish_and_clear();
+
+    print(&report, arguments.json, arguments.verbosity.quiet)
+}
+
+/// Prints the checks, or only the faults. Returns the exit code.
+pub(super) fn print(report: &Report, json: bool, quiet: bool) -> Result<ExitCode, Error> {
+    if json {
+        output::json(report)?;
+    } else {
+        let mut text = Text::default();
+        for check in &report.checks {
+            let (outcome, path) = (check.outcome, check.path.display());
+            if outcome == Outcome::Fault || !quiet {
+                text.line(format_args!("{} {path}: {}", label(outcome), check.text));
+            }
+        }
+        if !quiet {
+            text.line(format_args!(
+                "{}, {}",
+                count(report.checks.len() as u64, "check"),
+                count(report.count(Outcome::Fault) as u64, "fault")
+            ));
+        }
+        text.write()?;
+    }
+    Ok(if report.holds() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+/// An outcome at the start of a line, as wide as the others.
+pub(super) fn label(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Fault => "FAULT",
+        Outcome::Note => "note ",
+        Outcome::Ok => "ok   ",
+    }
+}

@@ -1,0 +1,185 @@
+//! `kpack wheel`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::install::print_notice;
+use super::output::{self, Text, size};
+use super::progress::{Bar, DEVICE_CODE};
+use super::storage::StorageArguments;
+use super::verify;
+use kpack_core::Error;
+use kpack_wheel::{self as wheel, Description, Options, VerifyOptions};
+
+/// Split Python wheels: a host wheel without device code, and a small device wheel for each GPU
+#[derive(Debug, Args)]
+#[command(after_help = super::EXIT_CODES)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Split(Split),
+    Verify(Verify),
+    Show(Show),
+}
+
+/// Split wheels into host wheels and device wheels
+///
+/// Writes a host wheel with the name of each WHEEL, and device wheels with the code of one GPU processor
+/// each. The host wheel has an extra for each: `pip install 'NAME[device-gfx942]'` installs both, and
+/// device-all asks for all. Device code of binaries goes into archives in .kpack directories; files of
+/// kernel databases keep their paths. Give the wheels of all Pythons at once: they share device wheels
+/// (py3-none-PLATFORM) if their device code is the same.
+#[derive(Debug, Args)]
+#[command(after_help = concat!("\
+Examples:
+  Split the wheels of one version:
+    kpack wheel split dist/vec-1.0-*.whl --output-dir split
+  One device wheel for related processors:
+    kpack wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir split \\
+        --group gfx11=gfx1100,gfx1101,gfx1102
+
+The environment variable SOURCE_DATE_EPOCH sets the time of all members; the default is 1980.
+
+", exit_codes!()))]
+struct Split {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    storage: StorageArguments,
+    /// Print only errors and warnings
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Verify host wheels with their device wheels
+///
+/// Checks that each wheel is undamaged and complete by its RECORD, that the extras of the host wheels ask for
+/// exactly the other wheels, that no two wheels have a file at one path, and that the binaries find their
+/// device code once all are installed. --against also compares every code object and every other member
+/// with the fat wheel, byte for byte.
+#[derive(Debug, Args)]
+#[command(after_help = super::EXIT_CODES)]
+struct Verify {
+    /// Fat wheel that the host wheel of the same name was split from
+    #[arg(long, value_name = "FAT")]
+    against: Option<PathBuf>,
+    /// Number of threads. Default: the number of processors
+    #[arg(long, short, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print only faults
+    #[arg(long, short, conflicts_with = "json")]
+    quiet: bool,
+    /// Host wheels, and all of their device wheels
+    #[arg(value_name = "WHEEL", required = true)]
+    wheels: Vec<PathBuf>,
+}
+
+/// Show which extra of a host wheel is for which GPU
+///
+/// Prints the name, version, tags, targets and size of each WHEEL. For a host wheel, also lists its device
+/// wheels with the extras that ask for them; name the device wheels, too, to see their sizes.
+#[derive(Debug, Args)]
+#[command(after_help = exit_codes!())]
+struct Show {
+    /// Print the wheels as JSON
+    #[arg(long)]
+    json: bool,
+    /// Wheels
+    #[arg(value_name = "WHEEL", required = true)]
+    wheels: Vec<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    match &arguments.command {
+        Command::Split(arguments) => split(arguments),
+        Command::Verify(arguments) => verify(arguments),
+        Command::Show(arguments) => show(arguments),
+    }
+}
+
+fn split(arguments: &Split) -> Result<ExitCode, Error> {
+    let options = Options {
+        storage: arguments.storage.storage(),
+        ..arguments.options.clone()
+    };
+    let bar = Bar::new(arguments.quiet, DEVICE_CODE);
+    let report = wheel::split(&options, &bar)?;
+    bar.finish();
+    for notice in &report.notices {
+        print_notice(notice, arguments.quiet);
+    }
+    if arguments.quiet {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = Text::default();
+    let before: u64 = report.inputs.iter().map(|(_, size)| size).sum();
+    let after: u64 = report.wheels.iter().map(|wheel| wheel.size).sum();
+    text.line(format_args!("{} -> {} in all", size(before), size(after)));
+    let rows = report.wheels.iter().map(|wheel| {
+        let name = wheel.path.file_name().unwrap_or_default();
+        let extra = wheel.extra.clone().unwrap_or_default();
+        vec![name.to_string_lossy().into_owned(), size(wheel.size), extra]
+    });
+    text.table(2, &["wheel", ">size", "extra"], rows);
+    text.write()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(arguments: &Verify) -> Result<ExitCode, Error> {
+    let options = VerifyOptions {
+        against: arguments.against.clone(),
+        jobs: arguments.jobs,
+    };
+    let report = wheel::verify(&arguments.wheels, &options)?;
+    verify::print(&report, arguments.json, arguments.quiet)
+}
+
+fn show(arguments: &Show) -> Result<ExitCode, Error> {
+    let wheels = wheel::describe(&arguments.wheels)?;
+    if arguments.json {
+        output::json(&wheels)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = Text::default();
+    for wheel in &wheels {
+        describe(wheel, &mut text);
+    }
+    text.write()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(wheel: &Description, text: &mut Text) {
+    let kind = match (wheel.devices.is_empty(), wheel.targets.is_empty()) {
+        (false, _) => "host wheel",
+        (true, false) => "device wheel",
+        (true, true) => "not split",
+    };
+    text.line(format_args!(
+        "{} {}: {kind}, {}",
+        wheel.name,
+        wheel.version,
+        size(wheel.size)
+    ));
+    text.line(format_args!("  tags:    {}", wheel.tags.join(", ")));
+    if !wheel.targets.is_empty() {
+        text.line(format_args!("  targets: {}", wheel.targets.join(", ")));
+    }
+    let rows = wheel.devices.iter().map(|device| {
+        let known = device.size.map(size);
+        let known = known.unwrap_or_else(|| "not named".to_owned());
+        vec![device.extras.join(", "), device.name.clone(), known]
+    });
+    if !wheel.devices.is_empty() {
+        text.table(2, &["extra", "device wheel", ">size"], rows);
+    }
+}

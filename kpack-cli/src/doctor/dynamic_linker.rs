@@ -1,0 +1,620 @@
+//! Finds the libraries that a file would be loaded with, as the GNU dynamic linker does (ld.so(8)).
+//!
+//! The dynamic linker itself could list them, but whoever made the file can let it run code. So kpack
+//! only reads the files. Directories `glibc-hwcaps` are left out: they hold variants of the same libraries.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use object::elf;
+
+use kpack_core::Error;
+use kpack_split::elf::{Dynamic, ElfError, Image, Machine, ReadAt};
+use kpack_split::input::{self, elf_error};
+
+/// The libraries of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Loading {
+    /// The libraries, in the order of the search for symbols.
+    Listed(Vec<Library>),
+    /// The dynamic linker cannot load the file, for this reason.
+    Fails(String),
+    /// Which ones is unknown, for this reason.
+    Unknown(String),
+}
+
+/// A library that a file would be loaded with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Library {
+    /// The name that it was asked for.
+    pub(super) name: OsString,
+    /// Where it is; `None` if it was not found.
+    pub(super) path: Option<PathBuf>,
+}
+
+impl Library {
+    /// One that is asked for by its path.
+    pub(super) fn at(path: &Path) -> Self {
+        Self {
+            name: path.into(),
+            path: Some(path.to_owned()),
+        }
+    }
+}
+
+/// What the search needs to know of a machine.
+struct Host {
+    name: &'static str,
+    /// The dynamic linker of the GNU C library.
+    linker: &'static str,
+    elf_machine: elf::Machine,
+    /// The flags of its libraries in the cache.
+    cache_flags: u32,
+    /// The directory of its libraries, in Debian.
+    multiarch: &'static str,
+}
+
+impl Host {
+    fn of(machine: Machine) -> Self {
+        match machine {
+            Machine::X86_64 => Self {
+                name: "x86_64",
+                linker: "/lib64/ld-linux-x86-64.so.2",
+                elf_machine: elf::EM_X86_64,
+                cache_flags: 0x303,
+                multiarch: "x86_64-linux-gnu",
+            },
+            Machine::AArch64 => Self {
+                name: "aarch64",
+                linker: "/lib/ld-linux-aarch64.so.1",
+                elf_machine: elf::EM_AARCH64,
+                cache_flags: 0xa03,
+                multiarch: "aarch64-linux-gnu",
+            },
+        }
+    }
+
+    /// The directories that are searched last. Those that a distribution does not use have no library
+    /// for this machine.
+    fn default_directories(&self) -> Vec<PathBuf> {
+        let multiarch = ["/lib", "/usr/lib"].map(|at| Path::new(at).join(self.multiarch));
+        let others = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from);
+        multiarch.into_iter().chain(others).collect()
+    }
+
+    /// What `$LIB` stands for.
+    fn lib(&self) -> String {
+        let multiarch = format!("lib/{}", self.multiarch);
+        match Path::new("/").join(&multiarch).is_dir() {
+            true => multiarch,
+            false => "lib64".to_owned(),
+        }
+    }
+}
+
+/// Only the GNU C library's dynamic linker has this among its names. Others search in other places.
+const GLIBC: &[u8] = b"GLIBC_PRIVATE";
+/// The libraries that every program is loaded with, as words.
+const PRELOADED: &str = "/etc/ld.so.preload";
+/// Where libraries are, as `ldconfig` found them.
+const CACHE: &str = "/etc/ld.so.cache";
+
+/// The libraries of the file at `path`.
+///
+/// # Errors
+/// [`Error::Refused`] if the dynamic section is damaged, [`Error::Io`] if a file cannot be read.
+pub(super) fn libraries(path: &Path, image: &Image<File>) -> Result<Loading, Error> {
+    let host = Host::of(image.machine);
+    let unknown = |why: String| Ok(Loading::Unknown(why));
+    if host.name != env::consts::ARCH {
+        return unknown(format!(
+            "it is for another machine ({}; this one is {})",
+            host.name,
+            env::consts::ARCH
+        ));
+    }
+    let failed = |error| elf_error(path, error);
+    let needs = Needs::read(image).map_err(failed)?;
+    let Some(needs) = needs else {
+        return unknown("it is linked statically".to_owned());
+    };
+    let interpreter = interpreter(image).map_err(failed)?;
+    let linker = Path::new(host.linker);
+    if let Some(own) = &interpreter
+        && own.canonicalize().ok() != linker.canonicalize().ok()
+    {
+        return unknown(format!(
+            "its dynamic linker is {}, not that of this machine",
+            own.display()
+        ));
+    }
+    match fs::read(linker) {
+        Ok(bytes) if bytes.windows(GLIBC.len()).any(|name| name == GLIBC) => {}
+        Ok(_) => return unknown(format!("{} is not that of the GNU C library", host.linker)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return unknown(format!("this machine has no {}", host.linker));
+        }
+        Err(error) => return Err(Error::io(linker, "read", error)),
+    }
+    // A program is loaded from its real directory; a library from the one where it was found.
+    let real = match interpreter {
+        Some(_) => path.canonicalize(),
+        None => std::path::absolute(path),
+    };
+    let real = real.map_err(|e| Error::io(path, "find", e))?;
+    let file = image.source().metadata();
+    let file = file.map_err(|e| Error::io(path, "read", e))?;
+    // With raised privileges, the dynamic linker ignores what users choose.
+    let variable = |name| match file.permissions().mode() & 0o6000 {
+        0 => env::var_os(name).unwrap_or_default().into_vec(),
+        _ => Vec::new(),
+    };
+    let main = LibraryFile {
+        id: (file.dev(), file.ino()),
+        needs,
+    };
+    let preloaded = fs::read(PRELOADED).unwrap_or_default();
+    let preloaded = [variable("LD_PRELOAD"), without_comments(&preloaded)];
+    let mut search = Search::new(host);
+    let found = search.all(&real, main, &variable("LD_LIBRARY_PATH"), &preloaded);
+    Ok(match found {
+        Ok(()) => Loading::Listed(search.listed),
+        Err(Stop::Fails(why)) => Loading::Fails(why),
+        Err(Stop::TooMany) => Loading::Unknown(format!(
+            "more than {MOST_LOOKUPS} files would have to be looked for"
+        )),
+    })
+}
+
+/// What the dynamic section of a file says about its libraries.
+#[derive(Debug, Default)]
+struct Needs {
+    soname: Option<Vec<u8>>,
+    needed: Vec<Vec<u8>>,
+    /// DT_RPATH, which counts only without DT_RUNPATH.
+    rpath: Option<Vec<u8>>,
+    runpath: Option<Vec<u8>>,
+    /// Whether the default directories are left out.
+    is_nodeflib: bool,
+}
+
+impl Needs {
+    /// `None` if the file has no dynamic section.
+    fn read<S: ReadAt>(image: &Image<S>) -> Result<Option<Self>, ElfError> {
+        let dynamic = Dynamic::read(image)?;
+        if dynamic.entries.is_empty() {
+            return Ok(None);
+        }
+        let strings = |tag| dynamic.strings(image, tag);
+        let last = |tag| Ok::<_, ElfError>(strings(tag)?.pop());
+        let flags = dynamic.get(elf::DT_FLAGS_1).unwrap_or(0);
+        Ok(Some(Self {
+            soname: last(elf::DT_SONAME)?,
+            needed: strings(elf::DT_NEEDED)?,
+            rpath: last(elf::DT_RPATH)?,
+            runpath: last(elf::DT_RUNPATH)?,
+            is_nodeflib: flags & elf::DF_1_NODEFLIB.0 != 0,
+        }))
+    }
+}
+
+/// A file that is loaded: the main one, or a library.
+struct Object {
+    file: LibraryFile,
+    /// What `$ORIGIN` stands for.
+    origin: PathBuf,
+    /// The one that it is loaded for.
+    parent: Option<usize>,
+    /// The directories of DT_RPATH.
+    rpath: Vec<PathBuf>,
+    /// The directories of DT_RUNPATH.
+    runpath: Vec<PathBuf>,
+}
+
+/// Why a search ends early.
+enum Stop {
+    /// The dynamic linker would, too, for this reason.
+    Fails(String),
+    /// The files name too many libraries and directories.
+    TooMany,
+}
+
+/// So many files are looked for at most: a small file could name any number of libraries and directories.
+const MOST_LOOKUPS: usize = 100_000;
+/// So many directories a search path can have.
+const MOST_DIRECTORIES: usize = 4096;
+/// Longer paths cannot be opened (`PATH_MAX`).
+const MAX_PATH: usize = 4096;
+
+/// The search for the libraries of one file.
+struct Search {
+    host: Host,
+    lib: String,
+    /// The main file, then the libraries.
+    objects: Vec<Object>,
+    /// The object of each name, by which it was asked for or calls itself; `None` if it was not found.
+    names: HashMap<Vec<u8>, Option<usize>>,
+    listed: Vec<Library>,
+    /// `LD_LIBRARY_PATH`.
+    library_path: Vec<PathBuf>,
+    cache: HashMap<Vec<u8>, PathBuf>,
+    default_directories: Vec<PathBuf>,
+    lookups: Cell<usize>,
+}
+
+impl Search {
+    fn new(host: Host) -> Self {
+        Self {
+            lib: host.lib(),
+            objects: Vec::new(),
+            names: HashMap::new(),
+            listed: Vec::new(),
+            library_path: Vec::new(),
+            cache: read_cache(&fs::read(CACHE).unwrap_or_default(), host.cache_flags),
+            default_directories: host.default_directories(),
+            lookups: Cell::new(0),
+            host,
+        }
+    }
+
+    /// Finds the preloaded libraries of the main file, which is at `path`, then breadth first what each
+    /// object needs.
+    fn all(
+        &mut self,
+        path: &Path,
+        main: LibraryFile,
+        library_path: &[u8],
+        preloaded: &[Vec<u8>],
+    ) -> Result<(), Stop> {
+        self.add(path, main, None)?;
+        self.library_path = self.directories(library_path, b":;", &self.objects[0].origin)?;
+        let words = preloaded.iter().flat_map(|names| {
+            let is_space = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
+            names.split(is_space).filter(|name| !name.is_empty())
+        });
+        for name in words {
+            // The dynamic linker goes on without them.
+            match self.need(0, name) {
+                Ok(()) | Err(Stop::Fails(_)) => {}
+                Err(stop) => return Err(stop),
+            }
+        }
+        let mut next = 0;
+        while let Some(object) = self.objects.get_mut(next) {
+            for name in std::mem::take(&mut object.file.needs.needed) {
+                self.need(next, &name)?;
+            }
+            next += 1;
+        }
+        Ok(())
+    }
+
+    /// Finds the library `name` for an object, if that was not asked for yet.
+    fn need(&mut self, by: usize, name: &[u8]) -> Result<(), Stop> {
+        self.count()?;
+        let name = self.expand(name, &self.objects[by].origin);
+        if self.names.contains_key(&name) {
+            return Ok(());
+        }
+        let found = self.find(by, &name)?;
+        let known = found.as_ref().and_then(|(_, file)| {
+            let mut objects = self.objects.iter();
+            objects.position(|object| object.file.id == file.id)
+        });
+        if known.is_none() {
+            self.listed.push(Library {
+                name: OsString::from_vec(name.clone()),
+                path: found.as_ref().map(|(path, _)| path.clone()),
+            });
+        }
+        let index = match (known, found) {
+            (None, Some((path, file))) => Some(self.add(&path, file, Some(by))?),
+            (known, _) => known,
+        };
+        self.names.insert(name, index);
+        Ok(())
+    }
+
+    fn add(&mut self, path: &Path, file: LibraryFile, by: Option<usize>) -> Result<usize, Stop> {
+        let origin = path.parent().unwrap_or(Path::new("/"));
+        let directories = |path: &Option<Vec<u8>>| match path {
+            Some(path) => self.directories(path, b":", origin),
+            None => Ok(Vec::new()),
+        };
+        let needs = &file.needs;
+        let object = Object {
+            rpath: match needs.runpath {
+                Some(_) => Vec::new(),
+                None => directories(&needs.rpath)?,
+            },
+            runpath: directories(&needs.runpath)?,
+            origin: origin.to_owned(),
+            parent: by,
+            file,
+        };
+        let index = self.objects.len();
+        if let Some(soname) = &object.file.needs.soname {
+            self.names.entry(soname.clone()).or_insert(Some(index));
+        }
+        self.objects.push(object);
+        Ok(index)
+    }
+
+    fn count(&self) -> Result<(), Stop> {
+        self.lookups.set(self.lookups.get() + 1);
+        match self.lookups.get() > MOST_LOOKUPS {
+            true => Err(Stop::TooMany),
+            false => Ok(()),
+        }
+    }
+
+    /// Searches where the dynamic linker does, in that order.
+    fn find(&self, by: usize, name: &[u8]) -> Result<Option<(PathBuf, LibraryFile)>, Stop> {
+        let path = Path::new(OsStr::from_bytes(name));
+        if name.contains(&b'/') {
+            return self.open(path);
+        }
+        let object = &self.objects[by];
+        // DT_RPATH of those that it is loaded for counts, too.
+        let has_rpath = object.file.needs.runpath.is_none();
+        let parents = std::iter::successors(has_rpath.then_some(object), |object| {
+            Some(&self.objects[object.parent?])
+        });
+        let cached = self.cache.get(name);
+        let is_default = |path: &&PathBuf| {
+            let mut defaults = self.default_directories.iter();
+            defaults.any(|directory| path.parent() == Some(directory))
+        };
+        let (cached, last) = match object.file.needs.is_nodeflib {
+            true => (cached.filter(|path| !is_default(path)), &[][..]),
+            false => (cached, &self.default_directories[..]),
+        };
+        let first = parents.flat_map(|object| &object.rpath);
+        let first = first.chain(&self.library_path).chain(&object.runpath);
+        let first = first.map(|directory| directory.join(path));
+        let last = last.iter().map(|directory| directory.join(path));
+        for path in first.chain(cached.cloned()).chain(last) {
+            if let Some(found) = self.open(&path)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The directories of a search path.
+    fn directories(
+        &self,
+        path: &[u8],
+        separators: &[u8],
+        origin: &Path,
+    ) -> Result<Vec<PathBuf>, Stop> {
+        let mut directories = Vec::new();
+        if path.is_empty() {
+            return Ok(directories);
+        }
+        for part in path.split(|byte| separators.contains(byte)) {
+            let directory = match self.expand(part, origin) {
+                directory if directory.is_empty() => b".".to_vec(),
+                directory => directory,
+            };
+            if directory.len() < MAX_PATH {
+                directories.push(OsString::from_vec(directory).into());
+            }
+            if directories.len() > MOST_DIRECTORIES {
+                return Err(Stop::TooMany);
+            }
+        }
+        Ok(directories)
+    }
+
+    /// Replaces `$ORIGIN`, `$LIB` and `$PLATFORM`, with or without braces.
+    fn expand(&self, text: &[u8], origin: &Path) -> Vec<u8> {
+        let mut expanded = Vec::new();
+        // Longer ones cannot be opened, expanded or not.
+        let mut rest = &text[..text.len().min(MAX_PATH)];
+        while let Some((first, after)) = rest.split_first() {
+            let token = |(name, value): (&str, &[u8])| {
+                let braced = format!("{{{name}}}");
+                let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+                let after = match after.strip_prefix(braced.as_bytes()) {
+                    Some(after) => after,
+                    None => {
+                        let after = after.strip_prefix(name.as_bytes())?;
+                        (!after.first().is_some_and(is_word)).then_some(after)?
+                    }
+                };
+                Some((value.to_vec(), after))
+            };
+            let tokens = [
+                ("ORIGIN", origin.as_os_str().as_bytes()),
+                ("LIB", self.lib.as_bytes()),
+                ("PLATFORM", self.host.name.as_bytes()),
+            ];
+            rest = match tokens.into_iter().find_map(token) {
+                Some((value, after)) if *first == b'$' => {
+                    expanded.extend(value);
+                    after
+                }
+                _ => {
+                    expanded.push(*first);
+                    after
+                }
+            };
+        }
+        expanded
+    }
+
+    /// Opens the library at `path`; `None` if the dynamic linker would search on.
+    fn open(&self, path: &Path) -> Result<Option<(PathBuf, LibraryFile)>, Stop> {
+        self.count()?;
+        let Ok(path) = std::path::absolute(path) else {
+            return Ok(None);
+        };
+        let fails = |why: &dyn Display| {
+            let why = format!("{}: {why}", path.display());
+            Err(Stop::Fails(why))
+        };
+        let file = match input::open(&path) {
+            Ok(file) => file,
+            Err(Error::Refused { reason, .. }) => return fails(&reason),
+            // It is not there, or may not be read.
+            Err(_) => return Ok(None),
+        };
+        match self.is_for_host(&file) {
+            Ok(Some(true)) => {}
+            Ok(Some(false)) => return Ok(None),
+            Ok(None) => return fails(&"not an ELF file"),
+            Err(error) => return fails(&error),
+        }
+        match LibraryFile::read(file) {
+            Ok(found) => Ok(Some((path, found))),
+            Err(error) => fails(&error),
+        }
+    }
+
+    /// Whether the ELF file is for this machine; `None` if it is no ELF file.
+    fn is_for_host(&self, file: &File) -> std::io::Result<Option<bool>> {
+        let mut header = [0; 20];
+        if file.size()? < header.len() as u64 {
+            return Ok(None);
+        }
+        file.read_exact_at(0, &mut header)?;
+        let machine = u16::from_le_bytes([header[18], header[19]]);
+        let is_host = header[4] == elf::ELFCLASS64.0 && machine == self.host.elf_machine.0;
+        Ok(header.starts_with(&elf::ELFMAG).then_some(is_host))
+    }
+}
+
+/// What is read of a library.
+struct LibraryFile {
+    id: (u64, u64),
+    needs: Needs,
+}
+
+impl LibraryFile {
+    fn read(file: File) -> Result<Self, ElfError> {
+        let metadata = file.metadata()?;
+        let needs = Needs::read(&Image::read_loaded(file)?)?;
+        Ok(Self {
+            id: (metadata.dev(), metadata.ino()),
+            needs: needs.unwrap_or_default(),
+        })
+    }
+}
+
+/// The lines of a file without what comes after `#`.
+fn without_comments(text: &[u8]) -> Vec<u8> {
+    let lines = text.split(|byte| *byte == b'\n');
+    let lines = lines.map(|line| line.split(|byte| *byte == b'#').next().unwrap_or_default());
+    Vec::from_iter(lines).join(&b' ')
+}
+
+/// The libraries in the cache with these flags, the first of each name.
+///
+/// Its entries have 24 bytes each: flags, offsets of name and path in the cache, a version and required
+/// features of the processor. An older cache, with entries of 12 bytes, may come before it.
+fn read_cache(bytes: &[u8], flags: u32) -> HashMap<Vec<u8>, PathBuf> {
+    const OLD: &[u8] = b"ld.so-1.7.0";
+    const NEW: &[u8] = b"glibc-ld.so.cache1.1";
+    let number = |bytes: &[u8], at: usize| {
+        let bytes = bytes.get(at..at.checked_add(4)?)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let start = match bytes.starts_with(OLD) {
+        true => number(bytes, 12).map_or(0, |count| (16 + 12 * count).next_multiple_of(8)),
+        false => 0,
+    };
+    let bytes = bytes.get(start..).unwrap_or_default();
+    let mut libraries = HashMap::new();
+    if !bytes.starts_with(NEW) {
+        return libraries;
+    }
+    let count = number(bytes, 20).unwrap_or(0);
+    let entries = bytes.get(48..).unwrap_or_default().chunks_exact(24);
+    for entry in entries.take(count) {
+        let string = |at: usize| {
+            let rest = bytes.get(number(entry, at)?..)?;
+            rest.split(|byte| *byte == 0).next()
+        };
+        let is_plain = entry[16..24] == [0; 8];
+        if let (Some(name), Some(path)) = (string(4), string(8))
+            && is_plain
+            && number(entry, 0) == Some(flags as usize)
+        {
+            let path = || PathBuf::from(OsStr::from_bytes(path));
+            libraries.entry(name.to_vec()).or_insert_with(path);
+        }
+    }
+    libraries
+}
+
+/// The dynamic linker that a program names.
+fn interpreter(image: &Image<File>) -> Result<Option<PathBuf>, ElfError> {
+    let mut segments = image.segments.iter();
+    let Some(segment) = segments.find(|segment| segment.kind == elf::PT_INTERP) else {
+        return Ok(None);
+    };
+    let mut name = image.bytes(
+        segment.offset,
+        segment.filesz,
+        "the name of its dynamic linker",
+    )?;
+    name.truncate(
+        name.iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(name.len()),
+    );
+    Ok(Some(OsString::from_vec(name).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Given programs of this machine, then their libraries are those that `ldd` lists, in its order.
+    #[test]
+    fn the_same_libraries_as_ldd() {
+        let mut compared = 0;
+        for path in input::list("/usr/bin".as_ref()).unwrap() {
+            let Ok(image) = input::open(&path).map(Image::read_loaded) else {
+                continue;
+            };
+            let Ok(image) = image else {
+                continue;
+            };
+            let Loading::Listed(found) = libraries(&path, &image).unwrap() else {
+                continue;
+            };
+            let listed = Command::new("ldd").arg(&path).output().unwrap().stdout;
+            let listed = String::from_utf8(listed).unwrap();
+            let listed = listed.lines().filter_map(|line| line.split_once(" => "));
+            let listed = listed.map(|(name, path)| {
+                let path = path.split(" (0x").next().unwrap();
+                (name.trim().to_owned(), path.to_owned())
+            });
+            let found = found.iter().map(|library| {
+                let path = library.path.as_ref();
+                let path = path.map_or("not found".to_owned(), |p| p.display().to_string());
+                (library.name.to_string_lossy().into_owned(), path)
+            });
+            // `ldd` does not name its own path in the same way.
+            let found = found.filter(|(name, _)| !name.contains("ld-linux"));
+            assert_eq!(Vec::from_iter(found), Vec::from_iter(listed), "{path:?}");
+            compared += 1;
+            if compared == 40 {
+                break;
+            }
+        }
+        assert!(compared > 5, "{compared}");
+    }
+}

@@ -1,0 +1,549 @@
+//! What the doctor looks at, before it judges.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::dynamic_symbols::{LOADER_FUNCTION, Linkage};
+use object::elf;
+use rocm_kpack::ShimMode;
+use rocm_kpack::lookup::{self, Rule};
+
+use super::Machine;
+use super::dynamic_linker::{self, Library, Loading};
+use kpack_core::Error;
+use kpack_format::names::is_object;
+use kpack_split::elf::{DeviceCode, Dynamic, Image};
+use kpack_split::input::{
+    self, FileKind, Kpacks, Linked, Marked, Prefix, elf_error, or_refused, placed, prefix_of,
+};
+use kpack_split::input::{Obstacle, Resolver};
+use kpack_split::join;
+
+/// A process that loads binaries with device code: a program, or one with a library of a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Process {
+    /// The file whose libraries were found.
+    pub(super) file: PathBuf,
+    /// Its HIP runtime.
+    pub(super) runtime: Runtime,
+    /// The shim that it is loaded with.
+    pub(super) shim: Option<PathBuf>,
+    /// The file and, if the caller named it, its libraries, without those that have no device code.
+    pub(super) binaries: Vec<Binary>,
+}
+
+/// The HIP runtime of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Runtime {
+    /// Unknown, for this reason.
+    Unknown(String),
+    /// The file cannot be loaded, for this reason.
+    Fails(String),
+    /// The file needs none.
+    None,
+    /// It needs this one, which was not found.
+    Missing(String),
+    /// This one.
+    Found(HipRuntime),
+}
+
+/// A HIP runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HipRuntime {
+    pub(super) path: PathBuf,
+    /// ROCm's version, as far as its SONAME or file name tells it.
+    pub(super) version: Vec<u32>,
+    /// What finds the code of split binaries for it; `None` if it does not read markers.
+    pub(super) loader: Option<Loader>,
+}
+
+/// The loader that a HIP runtime calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Loader {
+    /// It was not found; its name.
+    Missing(String),
+    /// The one of kpack.
+    Kpack(PathBuf),
+    /// The one of ROCm.
+    Rocm(PathBuf),
+}
+
+/// A binary with device code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Binary {
+    /// Its path, with symbolic links resolved.
+    pub(super) path: PathBuf,
+    /// Its install prefix; the directory of a binary that was moved.
+    pub(super) prefix: PathBuf,
+    /// What it is.
+    pub(super) form: Form,
+    /// Whether there is code for each GPU.
+    pub(super) code: Vec<(TargetId, Code)>,
+    /// What led to archives, apart from the ordinary way, for the end of a message.
+    pub(super) found_through: String,
+    /// Whether the shim is linked into it, so that every HIP runtime gets its code.
+    pub(super) has_shim: bool,
+    /// What `kpack join` would do; `None` if that does not matter.
+    pub(super) join: Option<Join>,
+}
+
+/// What `kpack join` would do with a binary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Join {
+    /// It would have code for these GPUs.
+    Gives(Vec<TargetId>),
+    /// It is refused, for this reason.
+    Refused(String),
+}
+
+/// What a binary with device code is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Its device code is in it.
+    Fat,
+    /// Device code was put back.
+    Joined,
+    /// Its device code is in archives.
+    Split,
+    /// Its marker names no archives.
+    EarlyMarker,
+    /// It is damaged, in this way.
+    Damaged(String),
+}
+
+/// Whether a binary has code for a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Code {
+    /// It has.
+    Here,
+    /// An archive is missing, damaged, or made for another build: what is wrong, and what to do.
+    Fault(String, String),
+    /// Nowhere; there is code for these targets only.
+    Nowhere(BTreeSet<String>),
+}
+
+impl Process {
+    /// The process of `file`, without binaries.
+    fn new(file: &Path, loading: &Loading) -> Result<Self, Error> {
+        let shim = match loading {
+            Loading::Listed(libraries) => named(libraries, SHIM).and_then(|shim| shim.path.clone()),
+            _ => None,
+        };
+        Ok(Self {
+            file: file.to_owned(),
+            runtime: Runtime::of(file, loading)?,
+            shim,
+            binaries: Vec::new(),
+        })
+    }
+
+    /// Adds a binary, if it has device code.
+    fn add(&mut self, linked: &Linked, machine: &Machine) -> Result<(), Error> {
+        let loader = match &self.runtime {
+            Runtime::Found(hip) => hip.loader.as_ref(),
+            _ => None,
+        };
+        let is_forced = self.shim.is_some() && machine.shim_mode == ShimMode::Force;
+        let loader = loader.filter(|_| !is_forced);
+        if let Some(mut binary) = Binary::of(linked, machine, loader)? {
+            binary.join = binary.plan_join(machine)?;
+            self.binaries.push(binary);
+        }
+        Ok(())
+    }
+
+    /// Whether the shim is there for a binary.
+    pub(super) fn has_shim(&self, binary: &Binary) -> bool {
+        binary.has_shim || self.shim.is_some()
+    }
+
+    /// Whether the HIP runtime itself must find the code of a binary.
+    pub(super) fn must_find(&self, binary: &Binary, mode: ShimMode) -> bool {
+        let reads = matches!(&self.runtime, Runtime::Found(hip) if hip.loader.is_some());
+        let shim_finds = self.has_shim(binary)
+            && match mode {
+                ShimMode::Auto => !reads,
+                ShimMode::Off => false,
+                ShimMode::Force => true,
+            };
+        matches!(binary.form, Form::Split | Form::EarlyMarker) && !shim_finds
+    }
+
+    /// The processes that `path` stands for: a file with its libraries, or every binary with device code
+    /// in a prefix.
+    pub(super) fn at(path: &Path, machine: &Machine) -> Result<Vec<Self>, Error> {
+        let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
+        if metadata.is_dir() {
+            return in_prefix(path, machine);
+        }
+        let file = input::open(path)?;
+        if input::identify(path, &file)? != Some(FileKind::Linked) {
+            let text = "not an executable or shared object (ELF); for archives and manifests, run `kpack verify`";
+            return Err(Error::refused(path, text));
+        }
+        let linked = Linked::read(path, file)?;
+        let loading = dynamic_linker::libraries(path, &linked.image)?;
+        let mut process = Self::new(path, &loading)?;
+        process.add(&linked, machine)?;
+        if let Loading::Listed(libraries) = &loading {
+            for library in libraries.iter().filter_map(|library| library.path.as_ref()) {
+                // Most libraries have nothing to do with device code.
+                if let Ok(linked) = or_refused(Linked::open(library))? {
+                    process.add(&linked, machine)?;
+                }
+            }
+        }
+        Ok(vec![process])
+    }
+}
+
+fn in_prefix(path: &Path, machine: &Machine) -> Result<Vec<Process>, Error> {
+    let mut processes = Vec::new();
+    for linked in Prefix::new(path)?.reachable_binaries()? {
+        let linked = linked?;
+        if let DeviceCode::None(_) = linked.code {
+            continue;
+        }
+        let loading = dynamic_linker::libraries(&linked.path, &linked.image)?;
+        let mut process = Process::new(&linked.path, &loading)?;
+        process.add(&linked, machine)?;
+        processes.push(process);
+    }
+    match processes.is_empty() {
+        true => Err(Error::refused(path, "no binary with device code is in it")),
+        false => Ok(processes),
+    }
+}
+
+impl Runtime {
+    /// The HIP runtime that `file` is loaded with: one of its libraries, or itself.
+    fn of(file: &Path, loading: &Loading) -> Result<Self, Error> {
+        let mut libraries = match loading {
+            Loading::Listed(libraries) => libraries.clone(),
+            Loading::Fails(why) => return Ok(Self::Fails(why.clone())),
+            Loading::Unknown(why) => return Ok(Self::Unknown(why.clone())),
+        };
+        libraries.insert(0, Library::at(file));
+        let Some(runtime) = named(&libraries, "libamdhip64") else {
+            return Ok(Self::None);
+        };
+        let Some(path) = &runtime.path else {
+            return Ok(Self::Missing(runtime.name.to_string_lossy().into_owned()));
+        };
+        HipRuntime::read(path, &libraries).map(Self::Found)
+    }
+}
+
+impl HipRuntime {
+    /// Reads the runtime at `path`, which is one of `libraries`.
+    fn read(path: &Path, libraries: &[Library]) -> Result<Self, Error> {
+        let failed = |error| elf_error(path, error);
+        let image = Image::read_loaded(input::open(path)?).map_err(failed)?;
+        let dynamic = Dynamic::read(&image).map_err(failed)?;
+        let strings = |tag| {
+            let strings = dynamic.strings(&image, tag).map_err(failed)?;
+            let strings = strings.iter().map(|name| String::from_utf8_lossy(name));
+            Ok::<_, Error>(Vec::from_iter(strings.map(|name| name.into_owned())))
+        };
+        let real = path.canonicalize();
+        let real = real.map_err(|e| Error::io(path, "find", e))?;
+        let file_name = real.file_name().unwrap_or_default().to_string_lossy();
+        let soname = strings(elf::DT_SONAME)?.pop().unwrap_or_default();
+        let versions = [version(&soname), version(&file_name)].into_iter();
+        let loader = match dynamic.linkage(&image, LOADER_FUNCTION) {
+            Some(Linkage::Imported) => Some(Loader::find(libraries)?.unwrap_or_else(|| {
+                let mut needed = strings(elf::DT_NEEDED).unwrap_or_default().into_iter();
+                let needed = needed.find(|name| name.contains(LOADER));
+                Loader::Missing(needed.unwrap_or_else(|| format!("{LOADER}.so")))
+            })),
+            _ => None,
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            version: versions.max_by_key(Vec::len).unwrap_or_default(),
+            loader,
+        })
+    }
+
+    /// Whether one GPU without code keeps it from using a binary's code on the others, as ROCm 5's does.
+    pub(super) fn wants_all(&self) -> bool {
+        self.version.first().is_some_and(|major| *major <= 5)
+    }
+
+    /// Whether it is known to ask its loader for one code object for all GPUs. ROCm 7.13 and 7.14 do, later
+    /// ones ask for each GPU; which is the first of these is unknown.
+    pub(super) fn asks_once(&self) -> bool {
+        let version = self.version.get(..2);
+        version.is_some_and(|version| version <= &[7, 14])
+    }
+}
+
+/// The numbers at the end of a library's name: 7 and 14 of `libamdhip64.so.7.14`.
+fn version(name: &str) -> Vec<u32> {
+    let numbers = name.rsplit_once(".so.").map_or("", |(_, numbers)| numbers);
+    let numbers = numbers.split('.');
+    numbers.map_while(|number| number.parse().ok()).collect()
+}
+
+impl Loader {
+    /// The first of the libraries that exports what a loader does.
+    fn find(libraries: &[Library]) -> Result<Option<Self>, Error> {
+        for path in libraries.iter().filter_map(|library| library.path.as_ref()) {
+            let failed = |error| elf_error(path, error);
+            let Ok(image) = or_refused(input::open(path))? else {
+                continue;
+            };
+            let image = Image::read_loaded(image).map_err(failed)?;
+            let dynamic = Dynamic::read(&image).map_err(failed)?;
+            if dynamic.linkage(&image, LOADER_FUNCTION) != Some(Linkage::Exported) {
+                continue;
+            }
+            let is_ours = image.has_note(LOADER_NOTE).map_err(failed)?;
+            let loader = if is_ours { Self::Kpack } else { Self::Rocm };
+            return Ok(Some(loader(path.clone())));
+        }
+        Ok(None)
+    }
+}
+
+/// How the name of a loader begins, unless it was renamed.
+const LOADER: &str = "librocm_kpack";
+/// The type of the note of kpack's loader.
+const LOADER_NOTE: u32 = 2;
+/// How the names of the shim begin.
+const SHIM: &str = "libkpack_hip.so";
+/// The type of the note of a shim that is linked into a binary.
+const SHIM_NOTE: u32 = 1;
+
+/// The first library whose file name begins like this.
+fn named<'l>(libraries: &'l [Library], start: &str) -> Option<&'l Library> {
+    let is_named = |library: &&Library| {
+        let name = Path::new(&library.name).file_name();
+        name.is_some_and(|name| name.to_string_lossy().starts_with(start))
+    };
+    libraries.iter().find(is_named)
+}
+
+impl Binary {
+    /// The binary, if it has device code.
+    fn of(
+        linked: &Linked,
+        machine: &Machine,
+        loader: Option<&Loader>,
+    ) -> Result<Option<Self>, Error> {
+        let path = placed(&linked.loaded_as()).unwrap_or_else(|| linked.path.clone());
+        let (form, code, name, found_through) = match Form::of(linked, machine, loader) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(Error::Refused { path, reason }) if path == linked.path => {
+                (Form::Damaged(reason), Vec::new(), None, String::new())
+            }
+            Err(error) => return Err(error),
+        };
+        let prefix = name.and_then(|name| prefix_of(&path, &name));
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        Ok(Some(Self {
+            prefix: prefix.unwrap_or_else(|| directory.to_owned()),
+            path,
+            form,
+            code,
+            found_through,
+            has_shim: linked
+                .image
+                .has_note(SHIM_NOTE)
+                .map_err(|e| linked.error(e))?,
+            join: None,
+        }))
+    }
+
+    /// Plans a join for all GPUs of the machine, without writing.
+    fn plan_join(&self, machine: &Machine) -> Result<Option<Join>, Error> {
+        match &self.form {
+            Form::Split | Form::Joined => {}
+            Form::EarlyMarker => {
+                let why = "its marker names no kernels".to_owned();
+                return Ok(Some(Join::Refused(why)));
+            }
+            Form::Fat | Form::Damaged(_) => return Ok(None),
+        }
+        let gpus = machine.to_join();
+        if gpus.is_empty() {
+            return Ok(None);
+        }
+        let options = join::Options::new(&self.prefix, gpus.iter().cloned(), [&self.path]);
+        let planned = or_refused(join::planned_targets(&options))?;
+        Ok(Some(match planned {
+            Ok(targets) => {
+                let has_code = |gpu: &TargetId| targets.iter().any(|target| gpu.may_run(target));
+                Join::Gives(gpus.into_iter().filter(has_code).collect())
+            }
+            Err((_, reason)) => Join::Refused(reason),
+        }))
+    }
+}
+
+/// What a binary is, whether there is code for each GPU, its path in the install prefix, and what led to
+/// archives.
+type Found = (Form, Vec<(TargetId, Code)>, Option<String>, String);
+
+impl Form {
+    fn of(
+        linked: &Linked,
+        machine: &Machine,
+        loader: Option<&Loader>,
+    ) -> Result<Option<Found>, Error> {
+        let fat = match &linked.code {
+            DeviceCode::None(_) => return Ok(None),
+            DeviceCode::Split(_) => return split(linked, machine, loader).map(Some),
+            DeviceCode::Fat(fat) => fat,
+        };
+        let targets = linked.targets(fat)?;
+        let code = |gpu: &TargetId| match targets.iter().any(|target| gpu.may_run(target)) {
+            true => Code::Here,
+            false => Code::Nowhere(targets.clone()),
+        };
+        let gpus = machine.gpus().iter();
+        let code = gpus.map(|gpu| (gpu.clone(), code(gpu))).collect();
+        Ok(Some(match linked.kept_marker()? {
+            Some(marker) => (Self::Joined, code, marker.kernel_name, String::new()),
+            None => (Self::Fat, code, None, String::new()),
+        }))
+    }
+}
+
+fn split(linked: &Linked, machine: &Machine, loader: Option<&Loader>) -> Result<Found, Error> {
+    let groups = linked.markers()?;
+    let loaded_as = linked.loaded_as();
+    let mut kpacks = Vec::new();
+    let code = machine.gpus().iter().cloned();
+    let code = code.map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())));
+    let mut code: Vec<(TargetId, Code)> = code.collect();
+    for group in &groups {
+        let Some(name) = &group.marker.kernel_name else {
+            return Ok((Form::EarlyMarker, Vec::new(), None, String::new()));
+        };
+        let open = |lookup| Resolver::open(lookup, &loaded_as, &group.marker, name);
+        let resolver = open(&machine.lookup)?;
+        let rocm = match loader {
+            Some(Loader::Rocm(loader)) => Some((loader, open(&machine.rocm_lookup)?)),
+            _ => None,
+        };
+        for (gpu, known) in &mut code {
+            let mut found = Code::of(group, &resolver, gpu)?;
+            if let (Code::Here, Some((loader, rocm))) = (&found, &rocm)
+                && let Some(rule) = missed(group, gpu, &resolver, rocm)
+            {
+                found = Code::missed(gpu, rule, loader);
+            }
+            known.add(found);
+        }
+        kpacks.push(resolver.kpacks);
+    }
+    let mut names = groups.iter().map(|group| group.marker.kernel_name.clone());
+    let name = names.next().flatten().filter(|name| !is_object(name));
+    Ok((Form::Split, code, name, Kpacks::found_through(&kpacks)))
+}
+
+/// What leads kpack's loader to a code object that ROCm's does not find; `None` if it finds all of them.
+fn missed(group: &Marked, gpu: &TargetId, kpack: &Resolver, rocm: &Resolver) -> Option<Rule> {
+    let targets = kpack.kpacks.targets();
+    // One without features can be any variant.
+    let isas = targets.filter(|target| gpu.may_run(target));
+    let isas = isas.filter_map(|target| target.parse().ok());
+    isas.into_iter().find_map(|isa: TargetId| {
+        let targets = lookup::targets(&[isa]);
+        group.wrappers.iter().find_map(|wrapper| {
+            let index = wrapper.co_index;
+            let place = kpack.find_first(index, &targets)?;
+            match rocm.find_first(index, &targets) {
+                Some(_) => None,
+                None => kpack.rule(place),
+            }
+        })
+    })
+}
+
+impl Code {
+    /// ROCm's `loader` does not find the code for `gpu` that `rule` leads kpack's to.
+    fn missed(gpu: &TargetId, rule: Rule, loader: &Path) -> Self {
+        let (why, alternative) = match rule {
+            Rule::Link => (
+                "does not look beside symbolic links",
+                "install the files themselves instead of links (`uv pip install --link-mode copy`), or ",
+            ),
+            Rule::Path | Rule::PathPrefix => ("does not know `@GFXARCH@` in variables", ""),
+            Rule::Marker => ("stops at an archive that lacks a kernel", ""),
+        };
+        let loader = loader.display();
+        Self::Fault(
+            format!("ROCm's loader, {loader}, {why}: it misses code for {gpu} that kpack's finds"),
+            format!("{alternative}put kpack's loader (`librocm-kpack0`) in the place of {loader}"),
+        )
+    }
+
+    fn of(group: &Marked, resolver: &Resolver, gpu: &TargetId) -> Result<Self, Error> {
+        let promised = resolver.kpacks.targets().map(str::to_owned);
+        let promised = promised.chain(group.marker.code_ids.keys().cloned());
+        let known: BTreeSet<String> = promised.collect();
+        let (fitting, others): (Vec<&String>, Vec<&String>) =
+            known.iter().partition(|target| gpu.may_run(target));
+        let has_code = |target: &&String| {
+            let mut wrappers = group.wrappers.iter();
+            wrappers.any(|wrapper| resolver.find(wrapper.co_index, target).is_some())
+        };
+        if fitting.iter().any(has_code) {
+            return Ok(Self::Here);
+        }
+        let obstacle = |target: &&String| Some(((*target).clone(), resolver.obstacle(target)?));
+        let Some((target, obstacle)) = fitting.iter().find_map(obstacle) else {
+            let files = resolver.kpacks.files.iter();
+            let ids = &group.marker.code_ids;
+            let mut own = files.filter(|kpack| {
+                fitting.contains(&&kpack.target) && ids.contains_key(&kpack.target)
+            });
+            return Ok(match own.next() {
+                Some(kpack) => Self::damaged(&kpack.path, "it has no code object of this binary"),
+                // Not every binary of a module has code for each target.
+                None => Self::Nowhere(others.into_iter().cloned().collect()),
+            });
+        };
+        let (what, otherwise) = match obstacle {
+            Obstacle::Damaged(archive, reason) => return Ok(Self::damaged(archive, reason)),
+            Obstacle::OtherBuild(archive) => (
+                format!("{} is made for another build of it", archive.display()),
+                "install host and device packages of one version",
+            ),
+            Obstacle::Missing(place) => {
+                let place = match place {
+                    Some(place) => place.display().to_string(),
+                    None => group.marker.kpack_search_paths.join("`, `"),
+                };
+                (
+                    format!("the archive for {target} is missing: `{place}`"),
+                    "install the package that contains it",
+                )
+            }
+        };
+        let command = resolver.install_command(&target)?;
+        let command = command.map(|command| format!("run `{command}`"));
+        Ok(Self::Fault(
+            what,
+            command.unwrap_or_else(|| otherwise.to_owned()),
+        ))
+    }
+
+    fn damaged(archive: &Path, reason: &str) -> Self {
+        let what = format!("{} is damaged: {reason}", archive.display());
+        Self::Fault(what, "install that archive again".to_owned())
+    }
+
+    /// Adds the code of another part of the binary. Not every part is compiled for every GPU.
+    fn add(&mut self, other: Self) {
+        match (&mut *self, other) {
+            (Self::Nowhere(known), Self::Nowhere(more)) => known.extend(more),
+            (Self::Fault(..), _) | (_, Self::Nowhere(_)) => {}
+            (known, other) => *known = other,
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Judges what was found. Reads nothing.
+
+use std::path::Path;
+
+use kpack_format::TargetId;
+
+use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
+use super::{Finding, Machine};
+use kpack_artifact::verify::Outcome;
+use kpack_split::words::{list, list_some};
+
+/// Names in one message; more help nobody.
+const MOST_NAMES: usize = 5;
+
+/// All findings: about the machine, then the code of each binary, then the HIP runtimes.
+pub(super) fn judge(machine: &Machine, processes: &[Process]) -> Vec<Finding> {
+    let mut findings = of_machine(machine);
+    for process in processes {
+        for binary in &process.binaries {
+            of_binary(binary, process, machine, &mut findings);
+        }
+    }
+    for group in Processes::all(processes, machine) {
+        group.judge(machine, &mut findings);
+    }
+    // Two programs may load the same library.
+    let mut distinct: Vec<Finding> = Vec::new();
+    for finding in findings {
+        if !distinct.contains(&finding) {
+            distinct.push(finding);
+        }
+    }
+    distinct
+}
+
+fn of_machine(machine: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let name_one = "name its GPU with --arch";
+    match &machine.all {
+        _ if machine.asked => {}
+        None => {
+            let text = "which GPUs this machine has is unknown: it has no KFD, or an old one";
+            findings.push(Finding::new(Outcome::Note, None, text).advise(name_one));
+        }
+        Some(gpus) if gpus.is_empty() => {
+            let text = "this machine has no GPU";
+            findings.push(Finding::new(Outcome::Note, None, text).advise(name_one));
+        }
+        Some(_) => {
+            let all = list(machine.to_join());
+            let variables = list(&machine.hidden_by);
+            findings.push(
+                match (machine.hidden_by.is_empty(), machine.seen.as_slice()) {
+                    (true, _) => Finding::new(Outcome::Ok, None, format!("this machine has {all}")),
+                    (false, []) => {
+                        let text =
+                            format!("this machine has {all}, but programs see no GPU: {variables}");
+                        let advice = format!("unset {variables}");
+                        Finding::new(Outcome::Fault, None, text).advise(advice)
+                    }
+                    (false, seen) => {
+                        let text = format!(
+                            "this machine has {all}; programs see only {}: {variables}",
+                            list(seen)
+                        );
+                        Finding::new(Outcome::Note, None, text)
+                    }
+                },
+            );
+        }
+    }
+    if machine.environment.disable {
+        let text = "ROCM_KPACK_DISABLE is set: the loader finds nothing";
+        findings.push(Finding::new(Outcome::Fault, None, text).advise("unset ROCM_KPACK_DISABLE"));
+    }
+    if !machine.environment.path.is_empty() {
+        let text = "ROCM_KPACK_PATH is set: the loader looks there, not where markers lead";
+        findings.push(Finding::new(Outcome::Note, None, text));
+    } else if !machine.environment.path_prefix.is_empty() {
+        let text =
+            "ROCM_KPACK_PATH_PREFIX is set: the loader looks there before where markers lead";
+        findings.push(Finding::new(Outcome::Note, None, text));
+    }
+    findings
+}
+
+fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &mut Vec<Finding>) {
+    let path = Some(binary.path.as_path());
+    let form = match &binary.form {
+        Form::Damaged(reason) => {
+            let damaged = Finding::new(Outcome::Fault, path, reason);
+            return findings.push(damaged.advise("install it again"));
+        }
+        Form::EarlyMarker => {
+            let text = "its marker is in the early plain-text form, which names no kernels; whether it \
+                        has code is unknown";
+            return findings.push(Finding::new(Outcome::Note, path, text));
+        }
+        Form::Fat => "not split",
+        Form::Joined => "joined",
+        Form::Split if binary.has_shim => "split, linked with the shim",
+        Form::Split => "split",
+    };
+    let has = binary.code.iter().filter(|(_, code)| *code == Code::Here);
+    let supported: Vec<String> = has.map(|(gpu, _)| gpu.to_string()).collect();
+    if !supported.is_empty() {
+        let (targets, through) = (list(&supported), &binary.found_through);
+        let text = format!("{form}, with code for {targets}{through}");
+        findings.push(Finding::new(Outcome::Ok, path, text));
+    }
+    let wants_all = matches!(&process.runtime, Runtime::Found(hip) if hip.wants_all());
+    let loses_all = wants_all && !supported.is_empty();
+    // Many machines have a second GPU that nobody computes with.
+    let outcome = if supported.is_empty() || machine.asked || loses_all {
+        Outcome::Fault
+    } else {
+        Outcome::Note
+    };
+    findings.extend(binary.code.iter().filter_map(|(gpu, code)| match code {
+        Code::Here => None,
+        Code::Fault(text, advice) => {
+            let text = format!("{form}, but {text}");
+            Some(Finding::new(Outcome::Fault, path, text).advise(advice))
+        }
+        Code::Nowhere(known) => match known.iter().find(|target| is_generic(target, gpu)) {
+            Some(generic) => {
+                let text = format!(
+                    "{form}, without code for {gpu}; new HIP runtimes may run its code for {generic}"
+                );
+                Some(Finding::new(Outcome::Note, path, text))
+            }
+            None => {
+                let mut text = match known.is_empty() {
+                    true => format!("{form}, without any device code"),
+                    false => format!("{form}, without code for {gpu}: only for {}", list(known)),
+                };
+                let mut advice = match (&binary.form, &binary.join) {
+                    (Form::Joined, Some(Join::Gives(gpus))) if gpus.contains(gpu) => {
+                        join(&[binary], machine)
+                    }
+                    (Form::Joined, Some(Join::Refused(why))) => {
+                        format!("install code for {gpu}; `kpack join` refuses: {why}")
+                    }
+                    _ => format!("install a build with code for {gpu}"),
+                };
+                if loses_all {
+                    text.push_str("; with this HIP runtime (ROCm 5), no GPU can use it then");
+                    if !machine.asked {
+                        let visible = positions(machine, &supported);
+                        advice.push_str(&format!(
+                            "; or hide {gpu} with ROCR_VISIBLE_DEVICES={visible}"
+                        ));
+                    }
+                }
+                Some(Finding::new(outcome, path, text).advise(advice))
+            }
+        },
+    }));
+}
+
+/// Whether `target` is a generic one for the family of `gpu`.
+fn is_generic(target: &str, gpu: &TargetId) -> bool {
+    let target: Option<TargetId> = target.parse().ok();
+    target.is_some_and(|target| target.is_generic_for(gpu))
+}
+
+/// The positions of these GPUs among all, as variables list them.
+fn positions(machine: &Machine, gpus: &[String]) -> String {
+    let all = machine.all.iter().flatten().enumerate();
+    let positions = all.filter(|(_, gpu)| gpus.contains(&gpu.to_string()));
+    Vec::from_iter(positions.map(|(position, _)| position.to_string())).join(",")
+}
+
+/// Processes with the same HIP runtime, and those of their split binaries that it must find code for and that
+/// the same command mends.
+struct Processes<'a> {
+    runtime: &'a Runtime,
+    shim: Option<&'a Path>,
+    prefix: Option<&'a Path>,
+    join_refuses: Option<&'a String>,
+    files: Vec<&'a Path>,
+    split: Vec<&'a Binary>,
+}
+
+impl<'a> Processes<'a> {
+    fn all(processes: &'a [Process], machine: &Machine) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for process in processes {
+            let split = process.binaries.iter();
+            let split = split.filter(|binary| process.must_find(binary, machine.shim_mode));
+            let mut split = split.map(Some).peekable();
+            let none = split.peek().is_none().then_some(None);
+            for binary in split.chain(none) {
+                let group = Self {
+                    runtime: &process.runtime,
+                    shim: process.shim.as_deref(),
+                    prefix: binary.map(|binary| binary.prefix.as_path()),
+                    join_refuses: match binary.and_then(|binary| binary.join.as_ref()) {
+                        Some(Join::Refused(reason)) => Some(reason),
+                        _ => None,
+                    },
+                    files: Vec::new(),
+                    split: Vec::new(),
+                };
+                let known = groups.iter().position(|known| known.is_like(&group));
+                let at = known.unwrap_or(groups.len());
+                groups.extend(known.is_none().then_some(group));
+                if !groups[at].files.contains(&process.file.as_path()) {
+                    groups[at].files.push(&process.file);
+                }
+                groups[at].split.extend(binary);
+            }
+        }
+        groups
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.runtime == other.runtime
+            && self.shim == other.shim
+            && self.prefix == other.prefix
+            && self.join_refuses == other.join_refuses
+    }
+
+    fn judge(&self, machine: &Machine, findings: &mut Vec<Finding>) {
+        let files = names(&self.files);
+        let finding = |outcome, text: String| Finding::new(outcome, None, text);
+        findings.push(match self.runtime {
+            Runtime::Unknown(why) => {
+                let text = format!("the HIP runtime of {files} is unknown: {why}");
+                finding(Outcome::Note, text)
+            }
+            Runtime::Fails(why) => {
+                finding(Outcome::Fault, format!("{files} cannot be loaded: {why}"))
+            }
+            Runtime::None => finding(
+                Outcome::Note,
+                format!("{files} needs no HIP runtime itself"),
+            )
+            .advise("run `kpack doctor` for the program, library or module that needs one"),
+            Runtime::Missing(name) => finding(
+                Outcome::Fault,
+                format!("{files} needs {name}, which was not found"),
+            )
+            .advise("install ROCm's HIP runtime, or add its directory to LD_LIBRARY_PATH"),
+            Runtime::Found(hip) => self.of_runtime(hip, machine),
+        });
+        if let Runtime::Found(hip) = self.runtime
+            && let Some(Loader::Kpack(_) | Loader::Rocm(_)) = hip.loader
+        {
+            findings.extend(self.of_several_gpus(hip, machine));
+        }
+    }
+
+    fn of_runtime(&self, hip: &HipRuntime, machine: &Machine) -> Finding {
+        let finding = |outcome, text: String| Finding::new(outcome, Some(&hip.path), text);
+        let loads = self.loads(&hip.path);
+        let reads = |whose: &str, loader: &Path| {
+            let loader = loader.display();
+            let text =
+                format!("this HIP runtime reads markers, with {whose} loader, {loader}{loads}");
+            finding(Outcome::Ok, text)
+        };
+        match &hip.loader {
+            Some(Loader::Kpack(loader)) => reads("kpack's", loader),
+            Some(Loader::Rocm(loader)) => reads("ROCm's", loader),
+            Some(Loader::Missing(name)) => {
+                let files = names(&self.files);
+                let text = format!("the HIP runtime of {files} needs {name}, which was not found");
+                finding(Outcome::Fault, text).advise(
+                    "install the loader (`librocm-kpack0`), or add its directory to LD_LIBRARY_PATH",
+                )
+            }
+            None if self.split.is_empty() => {
+                let text = match self.shim {
+                    Some(shim) => format!("; {} finds the code for it", shim.display()),
+                    None => ", and no binary here needs that".to_owned(),
+                };
+                let text = format!("this HIP runtime does not read markers{text}{loads}");
+                finding(Outcome::Ok, text)
+            }
+            None => {
+                let split = self.split.iter().map(|binary| binary.path.as_path());
+                let split = names(&Vec::from_iter(split));
+                let files = names(&self.files);
+                let mut text =
+                    format!("this HIP runtime does not read markers: it finds no code for {split}");
+                if split != files {
+                    text.push_str(&format!(", which {files} loads"));
+                }
+                // Such binaries are here only if it is switched off.
+                let has_shim =
+                    self.shim.is_some() || self.split.iter().all(|binary| binary.has_shim);
+                if has_shim {
+                    text.push_str("; KPACK_HIP=off stops the shim");
+                    return finding(Outcome::Fault, text).advise("unset KPACK_HIP");
+                }
+                finding(Outcome::Fault, text).advise(self.mend(machine))
+            }
+        }
+    }
+
+    /// On machines with different GPUs, some runtimes get code for the first one alone.
+    fn of_several_gpus(&self, hip: &HipRuntime, machine: &Machine) -> Option<Finding> {
+        let several = self.split.iter().find_map(|binary| {
+            let has = binary.code.iter().filter(|(_, code)| *code == Code::Here);
+            let gpus: Vec<String> = has.map(|(gpu, _)| gpu.to_string()).collect();
+            (gpus.len() > 1).then_some(gpus)
+        })?;
+        let (first, others) = several.split_first()?;
+        let split = self.split.iter().map(|binary| binary.path.as_path());
+        let split = names(&Vec::from_iter(split));
+        let (outcome, text) = if hip.asks_once() && !machine.asked {
+            let text = "this HIP runtime asks for code once for all GPUs";
+            (Outcome::Fault, text)
+        } else {
+            let text = "HIP runtimes up to ROCm 7.14 ask for code once for all GPUs; if this one does, and \
+                        a machine has several kinds";
+            (Outcome::Note, text)
+        };
+        let text = format!(
+            "{text}: {split} gets code for {first} alone, and fails on {} (hipErrorNoBinaryForGpu)",
+            list(others)
+        );
+        let shim = "set LD_PRELOAD to libkpack_hip.so, the shim, and KPACK_HIP to force";
+        let advice = match self.join_refuses {
+            None => format!("{}; or {shim}", join(&self.split, machine)),
+            Some(reason) => format!("{shim}; `kpack join` refuses: {reason}"),
+        };
+        Some(Finding::new(outcome, Some(&hip.path), text).advise(advice))
+    }
+
+    /// Who loads the HIP runtime at `path`, for the end of a message.
+    fn loads(&self, path: &Path) -> String {
+        match self.files.as_slice() {
+            [file] if *file == path => String::new(),
+            files => format!("; loaded by {}", names(files)),
+        }
+    }
+
+    /// What to do about a HIP runtime that does not read markers.
+    fn mend(&self, machine: &Machine) -> String {
+        let shim = "set LD_PRELOAD to libkpack_hip.so, the shim";
+        let mut code = self.split.iter().flat_map(|binary| &binary.code);
+        let has_code = code.any(|(_, code)| *code == Code::Here);
+        match self.join_refuses {
+            None if machine.to_join().is_empty() => {
+                format!("{shim}, or name the GPU with --arch, to see what `kpack join` can do")
+            }
+            None => join(&self.split, machine),
+            Some(reason) if has_code => format!("{shim}; `kpack join` refuses: {reason}"),
+            Some(reason) => {
+                let gpus = list(machine.gpus());
+                format!("install code for {gpus} first; `kpack join` refuses: {reason}")
+            }
+        }
+    }
+}
+
+/// The command that joins binaries of one prefix for all GPUs.
+fn join(binaries: &[&Binary], machine: &Machine) -> String {
+    let prefix = binaries
+        .first()
+        .map_or(Path::new("."), |binary| &binary.prefix);
+    let mut words: Vec<String> = ["kpack", "join", "--prefix"].map(str::to_owned).into();
+    words.push(prefix.display().to_string());
+    for gpu in machine.to_join() {
+        words.extend(["--arch".to_owned(), gpu.to_string()]);
+    }
+    let names = binaries.iter().map(|binary| {
+        let name = binary.path.strip_prefix(prefix).unwrap_or(&binary.path);
+        name.display().to_string()
+    });
+    words.extend(names);
+    match shlex::try_join(words.iter().map(String::as_str)) {
+        Ok(command) => format!("run `{command}`"),
+        Err(_) => "join it with `kpack join`".to_owned(),
+    }
+}
+
+/// Paths, not too many.
+fn names(paths: &[&Path]) -> String {
+    list_some(paths.iter().map(|path| path.display()), MOST_NAMES)
+}

@@ -1,0 +1,175 @@
+//! Finds out why kernels do not load on this machine: which HIP runtime a program gets, whether it reads
+//! markers, which GPUs there are, and whether the binaries have code for them.
+//!
+//! Facts are gathered first and judged afterwards. Nothing is written.
+
+mod dynamic_linker;
+mod facts;
+mod judge;
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::kfd::NODES;
+use rocm_kpack::lookup::Rules;
+use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, visible};
+use serde::Serialize;
+
+use facts::Process;
+use kpack_artifact::verify::Outcome;
+use kpack_core::Error;
+use kpack_split::input::Lookup;
+
+/// What to examine.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The GPUs that there must be code for; if empty, those of this machine. One without features can be
+    /// any variant.
+    pub targets: Vec<TargetId>,
+    /// Where the kernel lists the GPUs.
+    pub nodes: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            targets: Vec::new(),
+            nodes: NODES.into(),
+        }
+    }
+}
+
+/// The GPUs and the environment.
+struct Machine {
+    /// All GPUs, in the order of the kernel, or those that the caller named; `None` if unknown.
+    all: Option<Vec<TargetId>>,
+    /// Those that a HIP runtime sees, each once.
+    seen: Vec<TargetId>,
+    /// The variables that hide the others.
+    hidden_by: Vec<&'static str>,
+    /// Whether the caller named them.
+    asked: bool,
+    environment: Environment,
+    shim_mode: ShimMode,
+    /// As kpack's loader finds archives.
+    lookup: Lookup,
+    /// As ROCm's loader finds them.
+    rocm_lookup: Lookup,
+}
+
+impl Machine {
+    fn new(options: &Options) -> Self {
+        let get = |name: &str| env::var_os(name);
+        let environment = Environment::of_process();
+        let asked = !options.targets.is_empty();
+        let mut machine = Self {
+            all: Some(options.targets.clone()),
+            seen: distinct(&options.targets),
+            hidden_by: Vec::new(),
+            asked,
+            lookup: Lookup::new(Rules::KPACK, environment.clone()),
+            rocm_lookup: Lookup::new(Rules::ROCM, environment.clone()),
+            environment,
+            shim_mode: get("KPACK_HIP")
+                .and_then(|mode| ShimMode::read(&mode))
+                .unwrap_or(ShimMode::Auto),
+        };
+        if !asked {
+            let targets = |gpus: &[Gpu]| Vec::from_iter(gpus.iter().map(|gpu| gpu.target.clone()));
+            let gpus = gpus_at(&options.nodes, get);
+            let (seen, hidden_by) = visible(gpus.as_deref().unwrap_or_default(), get);
+            machine.all = gpus.as_deref().map(targets);
+            machine.seen = distinct(&targets(&seen));
+            machine.hidden_by = hidden_by;
+        }
+        machine
+    }
+
+    /// The GPUs that there must be code for.
+    fn gpus(&self) -> &[TargetId] {
+        &self.seen
+    }
+
+    /// The GPUs to join for. Variables count for one process, a joined file for all.
+    fn to_join(&self) -> Vec<TargetId> {
+        distinct(self.all.as_deref().unwrap_or_default())
+    }
+}
+
+/// Each target once.
+fn distinct(targets: &[TargetId]) -> Vec<TargetId> {
+    let mut distinct: Vec<TargetId> = Vec::new();
+    for target in targets {
+        if !distinct.contains(target) {
+            distinct.push(target.clone());
+        }
+    }
+    distinct
+}
+
+/// A finding, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Whether it is a fault.
+    pub outcome: Outcome,
+    /// The file, if it is about one.
+    #[serde(serialize_with = "kpack_split::lossy::optional")]
+    pub path: Option<PathBuf>,
+    /// What was found.
+    pub text: String,
+    /// What to do about it.
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    fn new(outcome: Outcome, path: Option<&Path>, text: impl Into<String>) -> Self {
+        Self {
+            outcome,
+            path: path.map(Path::to_owned),
+            text: text.into(),
+            advice: None,
+        }
+    }
+
+    fn advise(self, advice: impl Into<String>) -> Self {
+        Self {
+            advice: Some(advice.into()),
+            ..self
+        }
+    }
+}
+
+/// All findings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The findings, in the order of the causes.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// The number of faults.
+    pub fn faults(&self) -> usize {
+        let outcomes = self.findings.iter().map(|finding| finding.outcome);
+        outcomes
+            .filter(|outcome| *outcome == Outcome::Fault)
+            .count()
+    }
+}
+
+/// Examines programs and libraries, each with the libraries that it would be loaded with, and every
+/// binary with device code in install prefixes.
+///
+/// # Errors
+/// [`Error::Io`] if a file cannot be read, [`Error::Refused`] if one of `paths` is neither a directory nor
+/// a linked file that kpack reads.
+pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
+    let machine = Machine::new(options);
+    let mut processes = Vec::new();
+    for path in paths {
+        processes.extend(Process::at(path, &machine)?);
+    }
+    Ok(Report {
+        findings: judge::judge(&machine, &processes),
+    })
+}

@@ -1,0 +1,209 @@
+//! Finds the code objects of one file: a linked binary, an object, a static library, an archive or
+//! an offload bundle.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use kpack_build::object_file;
+use kpack_core::archives::{Content, PackedCode};
+use kpack_core::elf::Wrapper;
+use kpack_format::TargetId;
+use kpack_format::archive::Archive;
+use kpack_format::names::KernelName;
+
+use kpack_core::Error;
+use kpack_split::input::{FileKind, identify, open, open_archive};
+use kpack_split::split;
+use kpack_split::words::{list, list_some};
+
+/// The selected code objects of a file.
+pub struct CodeObjects {
+    path: PathBuf,
+    contents: Contents,
+    /// Kernels and targets, in order.
+    selected: Vec<(String, TargetId)>,
+}
+
+enum Contents {
+    Archive(Box<Archive<BufReader<File>>>),
+    /// One for each object. Wrappers are counted through all of them.
+    Bundles(Vec<PackedCode>),
+}
+
+/// Maximum number of names in an error.
+const MOST_NAMES: usize = 5;
+
+impl CodeObjects {
+    /// Finds the code objects in `path` for `kernel` and `target`, if given. A target without
+    /// features selects every variant of its processor. Outside of archives, a kernel is named
+    /// after the file and the wrapper's index: `libvec.so#0`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is none, or the file is damaged; [`Error::Io`].
+    pub fn find(
+        path: &Path,
+        kernel: Option<&str>,
+        target: Option<&TargetId>,
+    ) -> Result<Self, Error> {
+        let contents = Contents::read(path)?;
+        let there = contents.names(path)?;
+        let is_kernel = |name: &str| kernel.is_none_or(|kernel| kernel == name);
+        let is_target = |own: &TargetId| target.is_none_or(|target| target.selects(own));
+        let selected = there
+            .iter()
+            .filter(|(name, own)| is_kernel(name) && is_target(own));
+        let selected: Vec<_> = selected.cloned().collect();
+        if selected.is_empty() {
+            let kernel = kernel.map(|kernel| format!("kernel `{kernel}`"));
+            let kernel = kernel.as_deref().unwrap_or("code object");
+            let target = target.map(|target| format!(" for {target}"));
+            let (target, there) = (target.unwrap_or_default(), what_there_is(&there));
+            return Err(Error::refused(
+                path,
+                format!("it has no {kernel}{target}{there}"),
+            ));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            contents,
+            selected,
+        })
+    }
+
+    /// The kernels and targets that were selected.
+    pub fn selected(&self) -> &[(String, TargetId)] {
+        &self.selected
+    }
+
+    /// If some are for exactly this target, keeps only those.
+    pub fn prefer(&mut self, target: &TargetId) {
+        if self.selected.iter().any(|(_, own)| own == target) {
+            self.selected.retain(|(_, own)| own == target);
+        }
+    }
+
+    /// Reads them one after the other. Large ones are kept in files in the directory `scratch`.
+    ///
+    /// # Errors
+    /// Those of `each`; [`Error::Refused`] for damage, [`Error::Io`].
+    pub fn read(
+        mut self,
+        scratch: &Path,
+        each: &mut dyn FnMut(&str, &TargetId, &Content) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match &mut self.contents {
+            Contents::Archive(archive) => {
+                for (kernel, target) in &self.selected {
+                    let bytes = archive.read(kernel, &target.to_string());
+                    let bytes = bytes.map_err(|error| Error::archive(&self.path, "read", error))?;
+                    each(kernel, target, &Content::Held(bytes))?;
+                }
+            }
+            Contents::Bundles(files) => {
+                let wanted = |own: &TargetId| self.selected.iter().any(|(_, target)| target == own);
+                for (first, code) in numbered(files) {
+                    for code_object in code.code_objects(&wanted, scratch) {
+                        let (wrappers, target, content) = code_object?;
+                        let index = first + wrappers.first().copied().unwrap_or_default();
+                        let found = (name_in(&self.path, index), target);
+                        if self.selected.contains(&found) {
+                            each(&found.0, &found.1, &content)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Contents {
+    fn read(path: &Path) -> Result<Self, Error> {
+        let file = open(path)?;
+        let bundles = match identify(path, &file)? {
+            Some(FileKind::Archive) => {
+                return Ok(Self::Archive(Box::new(open_archive(path)?)));
+            }
+            Some(FileKind::Object | FileKind::StaticLibrary) => object_file::device_code(path)?,
+            Some(FileKind::Bundle | FileKind::CodeObject) => {
+                let size = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+                let whole = Wrapper {
+                    co_index: 0,
+                    address: 0,
+                    bundle_address: 0,
+                    bundle_offset: 0,
+                    bundle_available: size.len(),
+                };
+                vec![PackedCode::read(path, &file, &[whole])?]
+            }
+            _ => match split::read(path)? {
+                split::BinaryKind::Fat(fat, _) => vec![fat.code],
+                split::BinaryKind::Split(_) => {
+                    let reason = "its device code is in archives; name one of these instead";
+                    return Err(Error::refused(path, reason));
+                }
+                split::BinaryKind::LeftAlone(reason) => return Err(Error::refused(path, reason)),
+            },
+        };
+        Ok(Self::Bundles(bundles))
+    }
+
+    /// The kernels and targets of all code objects, in order.
+    fn names(&self, path: &Path) -> Result<Vec<(String, TargetId)>, Error> {
+        let mut names = Vec::new();
+        match self {
+            Self::Archive(archive) => {
+                for (kernel, targets) in &archive.toc().kernels {
+                    for target in targets.keys() {
+                        let target = target.parse::<TargetId>();
+                        let target = target.map_err(|e| Error::refused(path, e.to_string()))?;
+                        names.push((kernel.clone(), target));
+                    }
+                }
+            }
+            Self::Bundles(files) => {
+                for (first, code) in numbered(files) {
+                    let entries = code.entries();
+                    names.extend(
+                        entries
+                            .map(|(index, target)| (name_in(path, first + index), target.clone())),
+                    );
+                }
+            }
+        }
+        names.sort_by(|(a, own), (b, other)| {
+            (KernelName::parse(a), own).cmp(&(KernelName::parse(b), other))
+        });
+        Ok(names)
+    }
+}
+
+/// The device code of each object, and the index of its first wrapper in the file.
+fn numbered(files: &[PackedCode]) -> impl Iterator<Item = (u32, &PackedCode)> {
+    let mut next = 0;
+    files.iter().map(move |code| {
+        let first = next;
+        next += code.wrapper_count() as u32;
+        (first, code)
+    })
+}
+
+/// The kernel of the wrapper with this index in a file.
+fn name_in(path: &Path, index: u32) -> String {
+    let name = path.file_name().unwrap_or_default();
+    KernelName::new(&name.to_string_lossy(), index).to_string()
+}
+
+/// What an error says about the code objects of a file.
+fn what_there_is(names: &[(String, TargetId)]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    let targets: BTreeSet<String> = names.iter().map(|(_, own)| own.to_string()).collect();
+    let mut kernels: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+    kernels.dedup();
+    let (targets, kernels) = (list(targets), list_some(kernels, MOST_NAMES));
+    format!("; it is for {targets} and has {kernels}")
+}

@@ -1,0 +1,166 @@
+//! Inspects files: fat or split binary, archive, manifest, bundle, code object.
+//!
+//! Reads only headers and tables, and one code object at a time if a table is compressed. So
+//! inspecting a binary of a gigabyte does not need a gigabyte of memory.
+
+mod archive;
+mod code_objects;
+mod json;
+mod linked;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use kpack_format::code_object::{CodeObject, CodeObjectError};
+use kpack_format::manifest::{KpackFile, Manifest};
+use kpack_format::offload_bundle::{Bundle, Format, Method};
+
+use kpack_core::Error;
+use kpack_split::elf::NoDeviceCode;
+use kpack_split::input::{self, FileKind, Linked, unlinked};
+
+pub use archive::Archive;
+pub use code_objects::CodeObjects;
+pub use kpack_split::input::unlinked::{DeviceObject, Unlinked};
+pub use kpack_split::input::{Kpack, Kpacks};
+pub use linked::{FatBinary, SplitBinary};
+pub use rocm_kpack::lookup::Rule;
+
+/// The result of inspecting a file.
+#[derive(Debug)]
+pub struct Inspection {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its content.
+    pub content: Content,
+}
+
+/// The kind and content of a file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Content {
+    /// An executable or shared object with its device code in it.
+    FatBinary(FatBinary),
+    /// An executable or shared object whose device code is in archives.
+    SplitBinary(SplitBinary),
+    /// An executable or shared object without device code to split off.
+    HostBinary(NoDeviceCode),
+    /// A relocatable object or static library.
+    Unlinked(Unlinked),
+    /// A `.kpack` archive.
+    Archive(Archive),
+    /// A `.kpm` manifest.
+    Manifest(Manifest),
+    /// An offload bundle in a file of its own.
+    Bundle(Bundle),
+    /// A code object in a file of its own.
+    CodeObject(CodeObject),
+}
+
+/// Inspects the file at `path`.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be read, [`Error::Refused`] if it is damaged or of an unknown kind.
+pub fn inspect(path: &Path) -> Result<Inspection, Error> {
+    let file = input::open(path)?;
+    let size = file
+        .metadata()
+        .map_err(|e| Error::io(path, "read", e))?
+        .len();
+    let content = match input::identify(path, &file)? {
+        Some(FileKind::Linked) => linked::inspect(Linked::read(path, file)?)?,
+        Some(FileKind::Object | FileKind::StaticLibrary) => {
+            Content::Unlinked(unlinked::read(path, &file)?)
+        }
+        Some(FileKind::Archive) => Content::Archive(Archive::read(path)?),
+        Some(FileKind::Manifest) => Content::Manifest(input::read_manifest(path)?),
+        Some(FileKind::Bundle) => Content::Bundle(bundle(path, file, size)?),
+        Some(FileKind::CodeObject) => Content::CodeObject(code_object(path, file, size)?),
+        None => {
+            return Err(Error::refused(
+                path,
+                "not recognised: expected an ELF file, a static library, a .kpack archive, a .kpm \
+                 manifest or an offload bundle",
+            ));
+        }
+    };
+    Ok(Inspection {
+        path: path.to_owned(),
+        size,
+        content,
+    })
+}
+
+fn bundle(path: &Path, file: File, size: u64) -> Result<Bundle, Error> {
+    let bundle = Bundle::read(&mut BufReader::new(file), size);
+    bundle.map_err(|error| input::bundle_error(path, "", error))
+}
+
+fn code_object(path: &Path, file: File, size: u64) -> Result<CodeObject, Error> {
+    let read = CodeObject::read(&mut BufReader::new(file), size);
+    read.map_err(|error| match error {
+        CodeObjectError::Io(e) if e.raw_os_error().is_some() => Error::io(path, "read", e),
+        error => Error::refused(path, error.to_string()),
+    })
+}
+
+/// How a bundle is stored, and its uncompressed size if it is compressed.
+pub(crate) fn format_of(bundle: &Bundle) -> (String, Option<u64>) {
+    match bundle.format {
+        Format::Plain => ("plain".to_owned(), None),
+        Format::CodeObject => ("code object".to_owned(), None),
+        Format::Compressed {
+            version,
+            method,
+            uncompressed_size,
+        } => {
+            let method = match method {
+                Method::Zlib => "zlib",
+                Method::Zstd => "zstd",
+            };
+            (format!("CCOB {version}, {method}"), Some(uncompressed_size))
+        }
+    }
+}
+
+/// The code object version for an ABI version; `None` for an unknown one. ELFABIVERSION_AMDGPU_HSA_V2
+/// is 0, and so on (LLVM's AMDGPU usage document).
+pub(crate) fn code_object_version(code_object: &CodeObject) -> Option<u8> {
+    let version = code_object.abi_version;
+    (version <= 4).then(|| version + 2)
+}
+
+/// Whether an archive that the manifest at `path` lists exists.
+pub(crate) fn is_present(path: &Path, listed: &KpackFile) -> bool {
+    path.with_file_name(&listed.filename).is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file opened only for writing: reading it always fails.
+    #[test]
+    fn what_cannot_be_read_is_no_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let open = || {
+            let file = File::create(&path).unwrap();
+            file.set_len(4096).unwrap();
+            file
+        };
+        let results = [
+            Linked::read(&path, open()).map(|_| ()),
+            bundle(&path, open(), 100).map(|_| ()),
+            code_object(&path, open(), 100).map(|_| ()),
+            unlinked::read(&path, &open()).map(|_| ()),
+        ];
+        for (index, result) in results.into_iter().enumerate() {
+            let error = result.unwrap_err();
+            assert!(matches!(error, Error::Io { .. }), "{index}: {error:?}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The page that `kpack report --html` writes.
+
+mod html;
+mod treemap;
+
+pub use html::page;

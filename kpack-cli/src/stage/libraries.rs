@@ -1,0 +1,131 @@
+//! Finds the libraries from build scripts that this build's programs are linked with. An `OUT_DIR`
+//! may also hold libraries of earlier builds, so Cargo's messages decide.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::messages::{Binary, Built};
+use kpack_build::staging::INCLUDE_DIRECTORIES;
+use kpack_core::Error;
+use kpack_format::names::{Group, is_manifest};
+use kpack_split::input;
+
+/// A library with kernels.
+#[derive(Debug)]
+pub(super) struct Library {
+    /// The package, by name and version.
+    package: String,
+    /// The directory of the library and its archives.
+    directory: PathBuf,
+}
+
+/// The libraries of a build, each once.
+pub(super) fn of_build(built: &Built) -> Vec<Library> {
+    let mut found: Vec<Library> = Vec::new();
+    // Cargo separates builds for the build machine from those for a target.
+    let profiles: Vec<&Path> = built
+        .binaries
+        .iter()
+        .filter_map(|binary| binary.path.parent())
+        .collect();
+    let is_near = |directory: &Path| profiles.iter().any(|place| directory.starts_with(place));
+    let any_near = built.scripts.iter().any(|script| is_near(&script.out_dir));
+    for script in &built.scripts {
+        if any_near && !is_near(&script.out_dir) {
+            continue;
+        }
+        for directory in &script.linked_paths {
+            let known = found.iter().any(|library| library.directory == *directory);
+            if !known && directory.join(INCLUDE_DIRECTORIES).is_file() {
+                found.push(Library {
+                    package: script.package.clone(),
+                    directory: directory.clone(),
+                });
+            }
+        }
+    }
+    found
+}
+
+impl Library {
+    /// The header directories outside of the package that the library was compiled with.
+    pub(super) fn include_directories(&self) -> Result<Vec<PathBuf>, Error> {
+        let path = self.directory.join(INCLUDE_DIRECTORIES);
+        let text = fs::read_to_string(&path).map_err(|e| Error::io(&path, "read", e))?;
+        Ok(text.lines().map(PathBuf::from).collect())
+    }
+}
+
+/// Refuses two packages whose archives would have the same names.
+pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
+    let mut owners: BTreeMap<Group, &Library> = BTreeMap::new();
+    for library in libraries {
+        let kpacks = library.directory.join(".kpack");
+        let manifests = match kpacks.is_dir() {
+            true => input::list(&kpacks)?,
+            false => Vec::new(),
+        };
+        for manifest in manifests {
+            if !is_manifest(&manifest) {
+                continue;
+            }
+            let group = input::read_manifest(&manifest)?.component_name.into();
+            match owners.entry(group) {
+                Entry::Vacant(new) => {
+                    new.insert(library);
+                }
+                Entry::Occupied(known) if known.get().package != library.package => {
+                    let module = known.key().module();
+                    return Err(Error::refused(
+                        &manifest,
+                        format!(
+                            "packages `{}` and `{}` both have module `{module}`, so their \
+                             archives would have one name; give one of them another module, \
+                             with `.module(\"…\")` in its build.rs",
+                            known.get().package,
+                            library.package
+                        ),
+                    ));
+                }
+                Entry::Occupied(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The shared libraries among them.
+pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
+    let mut found = Vec::new();
+    let mut owners: BTreeMap<PathBuf, (&Library, PathBuf)> = BTreeMap::new();
+    for library in libraries {
+        for path in input::list(&library.directory)? {
+            if path.extension().is_none_or(|found| found != "so") {
+                continue;
+            }
+            let name = PathBuf::from(path.file_name().unwrap_or_default());
+            if let Some((owner, other)) = owners.get(&name) {
+                let (name, other) = (name.display(), other.display());
+                let package = &library.package;
+                let reason = match owner.package == *package {
+                    true => format!(
+                        "package `{package}` was built twice, for programs and for build \
+                         scripts or procedural macros, and {other} has the same name; build \
+                         with `--target` and the target triple, so that Cargo keeps them apart"
+                    ),
+                    false => format!(
+                        "packages `{}` and `{package}` both have a shared library `{name}`; give one of them another name in its build.rs",
+                        owner.package
+                    ),
+                };
+                return Err(Error::refused(&path, reason));
+            }
+            owners.insert(name, (library, path.clone()));
+            let directory = "lib";
+            found.push(Binary { path, directory });
+        }
+    }
+    Ok(found)
+}

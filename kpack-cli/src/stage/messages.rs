@@ -1,0 +1,138 @@
+//! Reads Cargo's messages about what it built.
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{Artifact, Message, TargetKind};
+
+use kpack_core::Error;
+
+/// The results of a build.
+#[derive(Debug, Default)]
+pub(super) struct Built {
+    /// Executables and C-compatible dynamic libraries, each once.
+    pub(super) binaries: Vec<Binary>,
+    /// The packages with a build script.
+    pub(super) scripts: Vec<Script>,
+    /// The directories of the built packages, and whether each is local (not fetched by Cargo).
+    pub(super) packages: Vec<(PathBuf, bool)>,
+}
+
+/// An executable or dynamic library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Binary {
+    pub(super) path: PathBuf,
+    /// `bin` or `lib`.
+    pub(super) directory: &'static str,
+}
+
+/// A build script that ran.
+#[derive(Debug)]
+pub(super) struct Script {
+    /// The package, by name and version.
+    pub(super) package: String,
+    pub(super) out_dir: PathBuf,
+    /// The library directories that it passed to Cargo.
+    pub(super) linked_paths: Vec<PathBuf>,
+}
+
+/// Reads the output of `cargo build` with `--message-format=json` or `json-render-diagnostics`.
+pub(super) fn read(
+    messages: impl BufRead,
+    diagnostics: &mut dyn FnMut(&str),
+) -> Result<Built, Error> {
+    let place = Path::new("Cargo's messages");
+    let mut built = Built::default();
+    let mut finished = false;
+    for message in Message::parse_stream(messages) {
+        match message.map_err(|e| Error::io(place, "read", e))? {
+            Message::CompilerArtifact(artifact) => built.add_artifact(artifact),
+            Message::BuildScriptExecuted(script) => built.scripts.push(Script {
+                package: package_name(&script.package_id.repr),
+                out_dir: script.out_dir.into(),
+                linked_paths: script
+                    .linked_paths
+                    .into_iter()
+                    .map(|path| without_kind(path.as_str()).into())
+                    .collect(),
+            }),
+            Message::CompilerMessage(said) => {
+                if let Some(text) = said.message.rendered {
+                    diagnostics(&text);
+                }
+            }
+            Message::BuildFinished(end) if !end.success => {
+                return Err(Error::refused(
+                    place,
+                    "the build failed; there is nothing to stage",
+                ));
+            }
+            Message::BuildFinished(_) => finished = true,
+            _ => {}
+        }
+    }
+    if !finished {
+        return Err(Error::refused(
+            place,
+            "the messages end before the build does (expected the output of `cargo build \
+             --message-format=json-render-diagnostics`)",
+        ));
+    }
+    if built.binaries.is_empty() {
+        return Err(Error::refused(
+            place,
+            "the build made no executable and no cdylib; there is nothing to stage",
+        ));
+    }
+    Ok(built)
+}
+
+impl Built {
+    fn add_artifact(&mut self, artifact: Artifact) {
+        let manifest = artifact.manifest_path.as_std_path();
+        let local = artifact.package_id.repr.starts_with("path+");
+        let package = (manifest.parent().unwrap_or(Path::new("")).to_owned(), local);
+        if !self.packages.contains(&package) {
+            self.packages.push(package);
+        }
+        let is = |kind| !artifact.profile.test && artifact.target.kind.contains(&kind);
+        for executable in artifact.executable.iter().filter(|_| is(TargetKind::Bin)) {
+            self.add(executable.into(), "bin");
+        }
+        for library in artifact.filenames.iter().filter(|_| is(TargetKind::CDyLib)) {
+            if library.extension() == Some("so") {
+                self.add(library.into(), "lib");
+            }
+        }
+    }
+
+    fn add(&mut self, path: PathBuf, directory: &'static str) {
+        let binary = Binary { path, directory };
+        if !self.binaries.contains(&binary) {
+            self.binaries.push(binary);
+        }
+    }
+}
+
+/// Removes the kind of library from a search path such as `native=/usr/lib`.
+fn without_kind(path: &str) -> &str {
+    match path.split_once('=') {
+        Some((kind, path)) if !kind.contains('/') => path,
+        _ => path,
+    }
+}
+
+/// `vec v0.1.0` for a package ID such as `path+file:///srv/vec#0.1.0` or `…#vec@0.1.0` (Cargo's
+/// package ID specifications).
+fn package_name(id: &str) -> String {
+    let Some((source, fragment)) = id.rsplit_once('#') else {
+        return id.to_owned();
+    };
+    match fragment.split_once('@') {
+        Some((name, version)) => format!("{name} v{version}"),
+        None => format!(
+            "{} v{fragment}",
+            source.rsplit('/').next().unwrap_or(source)
+        ),
+    }
+}

@@ -1,0 +1,154 @@
+//! Directories of a build, whose paths must not appear in a release.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use super::libraries::Library;
+use super::messages::Built;
+use super::output_dir::OutputDir;
+use super::{Options, build_paths};
+use kpack_build::staging::workspaces;
+use kpack_core::Error;
+use kpack_core::report::Report;
+use kpack_format::names::is_archive;
+use kpack_split::input::open_archive;
+
+/// Name of a file that Cargo creates in every target directory.
+const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
+
+/// Directories of a build.
+pub(super) struct BuildDirectories {
+    /// Of local packages and build output; paths in them are refused.
+    own: Vec<PathBuf>,
+    /// Of packages that Cargo fetched; their panic messages may contain source paths.
+    fetched: Vec<PathBuf>,
+}
+
+impl BuildDirectories {
+    pub(super) fn of_build(built: &Built, libraries: &[Library]) -> Result<Self, Error> {
+        let (mut own, mut fetched) = (BTreeSet::new(), BTreeSet::new());
+        for (directory, local) in &built.packages {
+            match local {
+                true => {
+                    own.insert(directory.clone());
+                    own.extend(workspaces(directory));
+                }
+                false => {
+                    fetched.insert(directory.clone());
+                }
+            }
+        }
+        let scripts = built.scripts.iter().map(|script| script.out_dir.as_path());
+        // The profile's directory in Cargo's target directory.
+        let profiles = built
+            .binaries
+            .iter()
+            .filter_map(|binary| binary.path.parent());
+        for directory in scripts.chain(profiles) {
+            own.insert(directory.to_owned());
+            let mut above = directory.ancestors();
+            let target = above.find(|directory| directory.join(TARGET_DIRECTORY).is_file());
+            own.extend(target.map(Path::to_owned));
+        }
+        for library in libraries {
+            let directories = library.include_directories()?.into_iter();
+            own.extend(directories.filter(|directory| {
+                let mut packages = fetched.iter();
+                !packages.any(|package| directory.starts_with(package))
+            }));
+        }
+        // The root and relative paths are not specific enough.
+        own.retain(|place| place.is_absolute() && place.parent().is_some());
+        Ok(Self {
+            own: own.into_iter().collect(),
+            fetched: fetched.into_iter().collect(),
+        })
+    }
+
+    /// Looks for these paths in every file of a release and every code object of its archives.
+    pub(super) fn check(
+        &self,
+        options: &Options,
+        output: &OutputDir,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        for file in walkdir::WalkDir::new(&output.hidden).sort_by_file_name() {
+            let file = file.map_err(|e| Error::io(&output.hidden, "list", e.into()))?;
+            if !file.file_type().is_file() {
+                continue;
+            }
+            let name = file.path().strip_prefix(&output.hidden);
+            let shown = output.path.join(name.unwrap_or(file.path()));
+            let found = match is_archive(file.path()) {
+                true => self.in_archive(file.path())?,
+                false => self.in_file(file.path())?,
+            };
+            if let Some(text) = found {
+                if !options.allow_build_paths {
+                    return Err(Error::refused(&shown, text));
+                }
+                report.warn(&shown, text);
+                continue;
+            }
+            let bytes = File::open(file.path()).map_err(|e| Error::io(file.path(), "open", e))?;
+            let place = build_paths::find(bytes, &self.fetched, &[]);
+            if let Some(place) = place.map_err(|e| Error::io(file.path(), "read", e))? {
+                report.note(
+                    &shown,
+                    format!(
+                        "it contains the path `{}` of Cargo's registry, for panic messages; \
+                         --remap-path-prefix removes it",
+                        place.display()
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Describes a build path in a file, if any.
+    fn in_file(&self, path: &Path) -> Result<Option<String>, Error> {
+        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        let place = build_paths::find(BufReader::new(file), &self.own, &self.fetched)
+            .map_err(|e| Error::io(path, "read", e))?;
+        Ok(place.map(|place| {
+            let place = place.display();
+            format!(
+                "it contains the path `{place}` of this machine; build it without debug \
+                 information (profile release, or strip = true), and, if code contains the \
+                 path, with RUSTFLAGS=\"--remap-path-prefix={place}=.\" (C and C++: \
+                 -ffile-prefix-map={place}=.)"
+            )
+        }))
+    }
+
+    /// Describes a build path in a code object of an archive, if any.
+    fn in_archive(&self, path: &Path) -> Result<Option<String>, Error> {
+        let mut archive = open_archive(path)?;
+        let mut seen = BTreeSet::new();
+        let mut entries = Vec::new();
+        for (kernel, targets) in &archive.toc().kernels {
+            for (target, entry) in targets {
+                if seen.insert(entry.ordinal) {
+                    entries.push((kernel.clone(), target.clone()));
+                }
+            }
+        }
+        for (kernel, target) in entries {
+            let bytes = archive.read(&kernel, &target);
+            let bytes = bytes.map_err(|e| Error::archive(path, "read", e))?;
+            let place = build_paths::find(bytes.as_slice(), &self.own, &self.fetched);
+            if let Some(place) = place.map_err(|e| Error::io(path, "read", e))? {
+                let place = place.display();
+                return Ok(Some(format!(
+                    "the device code of `{kernel}` contains the path `{place}` of this machine; \
+                     compile it without debug information (profile release), and, if code \
+                     contains the path, with HIPFLAGS=\"-ffile-prefix-map={place}=.\""
+                )));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,185 @@
+//! Collects the files of a release.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
+
+use kpack_format::TargetId;
+use kpack_format::archive::ArchiveWriter;
+use kpack_format::manifest::Manifest;
+use kpack_format::marker::Marker;
+use kpack_format::names::Group;
+
+use super::messages::Binary;
+use super::output_dir::OutputDir;
+use kpack_core::Error;
+use kpack_core::Storage;
+use kpack_core::publish::{Directory, StagedFile, Transaction, Update, make_directories};
+use kpack_core::report::{FileReport, Outcome, Report};
+use kpack_split::input::Lookup;
+use kpack_split::install::HostPlan;
+use kpack_split::split::{self, BinaryKind, Presplit, code_ids};
+
+/// The directory of the archives in the staged directory.
+const KPACK_DIR: &str = "lib/.kpack";
+
+/// Archives in progress, by module, component and target.
+type Writers = BTreeMap<(Group, TargetId), ArchiveWriter<File>>;
+
+/// A release in progress.
+pub(super) struct Release<'a> {
+    output: &'a OutputDir,
+    archives: Writers,
+    /// Finds the archives in the build tree.
+    lookup: Lookup,
+    report: Report,
+}
+
+impl<'a> Release<'a> {
+    pub(super) fn begin(output: &'a OutputDir) -> Self {
+        Self {
+            output,
+            archives: Writers::new(),
+            lookup: Lookup::default(),
+            report: Report::default(),
+        }
+    }
+
+    /// Copies a binary, and adds its code objects to the archives of their modules.
+    pub(super) fn add(&mut self, binary: &Binary) -> Result<(), Error> {
+        let file_name = binary.path.file_name().unwrap_or_default();
+        let name = format!("{}/{}", binary.directory, file_name.display());
+        let to = self.output.hidden.join(&name);
+        if to.exists() {
+            return Err(Error::refused(
+                &binary.path,
+                format!(
+                    "the build has another binary named `{name}`; they cannot be staged \
+                     together"
+                ),
+            ));
+        }
+        let directory = self.output.hidden.join(binary.directory);
+        make_directories(&directory)?;
+        let (linked, reason) = match split::read(&binary.path)? {
+            BinaryKind::Fat(_, linked) => {
+                self.report.warn(
+                    &binary.path,
+                    "keeps device code that was not split before the link; split it in the staged \
+                     directory with `kpack install`",
+                );
+                (Some(linked), "a fat binary".to_owned())
+            }
+            BinaryKind::Split(linked) => (Some(linked), "already split".to_owned()),
+            BinaryKind::LeftAlone(reason) => (None, reason),
+        };
+        let presplit = linked.map(|linked| Presplit::read(linked, true, &self.lookup));
+        let outcome = match presplit.transpose()?.flatten() {
+            Some(presplit) => self.place(&presplit, &name, binary.directory)?,
+            None => {
+                fs::copy(&binary.path, &to).map_err(|e| Error::io(&to, "write", e))?;
+                Outcome::LeftAlone { reason }
+            }
+        };
+        let path = name;
+        self.report.files.push(FileReport { path, outcome });
+        Ok(())
+    }
+
+    /// Copies the code objects of a binary, and the binary with markers that refer to them.
+    fn place(
+        &mut self,
+        presplit: &Presplit,
+        name: &str,
+        directory: &str,
+    ) -> Result<Outcome, Error> {
+        let hidden = &self.output.hidden;
+        let archives = &mut self.archives;
+        presplit.collect(name, &|_| true, &mut |group, target, fill| {
+            let key = (group.clone(), target.clone());
+            fill(Storage::default().archive(archives, key, (group, target), hidden)?)
+        })?;
+        let archives = &self.archives;
+        let marker_of = |group: &Group| {
+            let own = archives.iter().filter(|((of, _), _)| of == group);
+            let own = own.map(|((_, target), archive)| (target, archive));
+            Marker {
+                code_ids: code_ids::computed(own, name),
+                ..marker(name, directory, group)
+            }
+        };
+        let edits = HostPlan::Edited(presplit.edits(&marker_of)?);
+        let to = hidden.join(name);
+        let (staged, ()) = StagedFile::write(&to, |staged| {
+            edits.write(&to, presplit.file(), staged.file())?;
+            staged.keep_mode(presplit.file())
+        })?;
+        staged.commit()?;
+        let targets = presplit.targets().into_iter();
+        Ok(Outcome::Relocated {
+            wrappers: presplit.wrapper_count(),
+            targets: targets.map(|target| target.to_string()).collect(),
+        })
+    }
+
+    /// Writes the archives, and a manifest for each module.
+    pub(super) fn finish(self) -> Result<Report, Error> {
+        let Self {
+            output,
+            archives,
+            mut report,
+            ..
+        } = self;
+        let mut groups: BTreeMap<Group, BTreeMap<TargetId, ArchiveWriter<File>>> = BTreeMap::new();
+        for ((group, target), archive) in archives {
+            groups.entry(group).or_default().insert(target, archive);
+        }
+        if groups.is_empty() {
+            let binaries = Vec::from_iter(report.files.iter().map(|file| file.path.as_str()));
+            report.warn(
+                &output.path,
+                format!(
+                    "no program has kernels that were split before the link: {}",
+                    binaries.join(", ")
+                ),
+            );
+        }
+        let root = Directory::open(&output.hidden)?;
+        for (group, archives) in groups {
+            let mut transaction = Transaction::begin(&root, Path::new(KPACK_DIR), &group)?;
+            let mut manifest = Manifest {
+                component_name: group.into(),
+                prefix: "lib".to_owned(),
+                kpack_files: BTreeMap::new(),
+                install_hint: None,
+            };
+            let update = Update {
+                replaces: &|_, _| true,
+                touches: &|_| true,
+                only_computed: false,
+            };
+            transaction.archives(&update, archives, &mut manifest)?;
+            transaction.manifest(&manifest)?;
+            transaction.commit(&mut report)?;
+        }
+        for archive in &mut report.archives {
+            let name = archive.path.file_name().unwrap_or_default();
+            archive.path = output.path.join(KPACK_DIR).join(name);
+        }
+        report.archives.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(report)
+    }
+}
+
+/// The marker of a staged binary for one module's kernels.
+fn marker(name: &str, directory: &str, group: &Group) -> Marker {
+    let kpacks = match directory {
+        "lib" => ".kpack",
+        _ => "../lib/.kpack",
+    };
+    Marker {
+        kernel_name: Some(name.to_owned()),
+        kpack_search_paths: vec![format!("{kpacks}/{}", group.archive_pattern())],
+        ..Marker::default()
+    }
+}

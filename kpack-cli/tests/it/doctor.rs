@@ -1,0 +1,1170 @@
+//! Given programs and libraries on a machine, when the doctor examines them, then it says why their kernels
+//! do not load there, and what to do. The dynamic linker and the libraries that it finds are real; HIP
+//! runtimes are empty libraries of that name.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::command::{command, said};
+use insta::assert_snapshot;
+use kpack_artifact::verify::Outcome;
+use kpack_cli::doctor::{Finding, Options, examine};
+use kpack_split::install::{Options as Install, install};
+use kpack_split::join::{Options as Join, join};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::process::run;
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+
+const HIP: &str = "rocm/libamdhip64.so.6";
+const LOADER: &str = "rocm/librocm_kpack.so.0";
+
+/// A library of this C code, linked with the `needed` ones, that finds others beside itself.
+fn stub_of(tree: &Tree, path: &str, code: &str, needed: &[&str]) {
+    let output = tree.path(path);
+    fs::create_dir_all(output.parent().unwrap()).unwrap();
+    let source = output.with_extension("c");
+    fs::write(&source, code).unwrap();
+    let name = output.file_name().unwrap().to_str().unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-nostdlib"]).arg(source);
+    cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
+    cc.args(needed.iter().map(|path| tree.path(path)));
+    run(cc.arg("-o").arg(output));
+}
+
+/// A library without code.
+fn stub(tree: &Tree, path: &str, needed: &[&str]) {
+    stub_of(tree, path, "", needed);
+}
+
+/// A HIP runtime that does not read markers.
+fn old_runtime(tree: &Tree) {
+    stub(tree, HIP, &[]);
+}
+
+/// A HIP runtime that reads markers.
+fn new_runtime(tree: &Tree) {
+    reading_runtime(tree, HIP, LOADER);
+}
+
+/// A HIP runtime that calls ROCm's loader.
+fn reading_runtime(tree: &Tree, path: &str, loader: &str) {
+    stub_of(
+        tree,
+        loader,
+        "int kpack_load_code_object(void) { return 1; }",
+        &[],
+    );
+    let code = "int kpack_load_code_object(void);\n\
+                int (*loads)(void) = kpack_load_code_object;";
+    stub_of(tree, path, code, &[loader]);
+}
+
+/// kpack's loader, by its note.
+fn kpack_loader(tree: &Tree, path: &str) {
+    let note = note(".note.kpack_loader", 2);
+    let code = format!("int kpack_load_code_object(void) {{ return 1; }}\n__asm__({note:?});");
+    stub_of(tree, path, &code, &[]);
+}
+
+/// A note as kpack's libraries have it.
+fn note(section: &str, kind: u32) -> String {
+    format!(
+        ".section {section},\"a\",@note\n.long 6, 0, {kind}\n.asciz \"kpack\"\n.zero 2\n.previous\n"
+    )
+}
+
+/// A library with code for these targets, which is linked with the HIP runtime.
+fn library(tree: &Tree, targets: &[&str]) -> FatLibrary {
+    let code = |target: &&str| {
+        let payload = vec![1; 40 << 10];
+        ((*target).to_owned(), code_object(target, &payload).unwrap())
+    };
+    let library = FatLibrary::new().wrapper(Storage::Plain, targets.iter().map(code));
+    linked_with(library, tree, HIP)
+}
+
+fn linked_with(library: FatLibrary, tree: &Tree, path: &str) -> FatLibrary {
+    let path = tree.path(path);
+    let directory = path.parent().unwrap().display();
+    library
+        .flag(format!("-Wl,--no-as-needed,-rpath,{directory}"))
+        .flag(&path)
+}
+
+/// A prefix with a split library for gfx1030 and gfx942.
+fn split(tree: &Tree) {
+    let library = library(tree, &["gfx1030", "gfx942"]);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    let mut options = Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    options.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
+    install(&options, &()).unwrap();
+}
+
+/// What the doctor finds for a GPU.
+fn findings(tree: &Tree, path: &str, gpu: &str) -> Vec<Finding> {
+    let options = Options {
+        targets: vec![gpu.parse().unwrap()],
+        ..Options::default()
+    };
+    examine(&[tree.path(path)], &options).unwrap().findings
+}
+
+/// The faults and notes, with advice, with the tree as `/tree`.
+fn troubles(findings: &[Finding], tree: &Tree) -> Vec<String> {
+    let troubles = findings
+        .iter()
+        .filter(|finding| finding.outcome != Outcome::Ok);
+    let line = |finding: &Finding| {
+        let path = finding.path.as_ref().map(|path| path.display().to_string());
+        let advice = finding.advice.as_deref().unwrap_or("nothing");
+        let path = path.unwrap_or_default();
+        let line = format!("{:?} {path}: {}; {advice}", finding.outcome, finding.text);
+        line.replace(tree.root().to_str().unwrap(), "/tree")
+    };
+    troubles.map(line).collect()
+}
+
+/// The troubles with the split library for a GPU.
+fn of_library(tree: &Tree, gpu: &str) -> Vec<String> {
+    troubles(&findings(tree, "prefix/lib/libvec.so", gpu), tree)
+}
+
+#[test]
+fn a_runtime_that_reads_markers_and_code_for_the_gpu() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    for path in ["prefix", "prefix/lib/libvec.so"] {
+        let findings = findings(&tree, path, "gfx942");
+        assert_eq!(troubles(&findings, &tree), [""; 0]);
+        assert_eq!(findings.len(), 2, "{findings:?}");
+    }
+}
+
+#[test]
+fn what_it_advises_for_an_old_runtime_mends_it() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let before = tree.snapshot_with_times();
+    let first = said(&tree, &["doctor", "prefix", "--arch", "gfx1030"]);
+    assert_eq!(tree.snapshot_with_times(), before);
+    let findings = findings(&tree, "prefix", "gfx1030");
+    let advice = findings.iter().find_map(|finding| finding.advice.clone());
+    let join = advice.unwrap().replace("run `", "").replace('`', "");
+    let kpack = env!("CARGO_BIN_EXE_kpack");
+    run(Command::new("sh")
+        .arg("-c")
+        .arg(join.replacen("kpack", kpack, 1)));
+    let second = said(&tree, &["doctor", "prefix", "--arch", "gfx1030"]);
+    assert_snapshot!(format!("{first}\n{second}"));
+}
+
+#[test]
+fn one_command_for_all_binaries_of_a_prefix() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    for name in ["lib/libone.so", "lib/libtwo.so", "lib/libfat.so"] {
+        let library = library(&tree, &["gfx1030", "gfx942"]);
+        library.build(&tree.path("prefix").join(name)).unwrap();
+    }
+    let files = ["lib/libone.so", "lib/libtwo.so"];
+    install(&Install::new(tree.path("prefix"), "vec", files), &()).unwrap();
+    let found = troubles(&findings(&tree, "prefix", "gfx942"), &tree);
+    assert_eq!(
+        found,
+        [
+            "Fault /tree/rocm/libamdhip64.so.6: this HIP runtime does not read markers: it finds no code \
+             for /tree/prefix/lib/libone.so, /tree/prefix/lib/libtwo.so; run `kpack join --prefix \
+             /tree/prefix --arch gfx942 lib/libone.so lib/libtwo.so`"
+        ]
+    );
+}
+
+#[test]
+fn a_program_is_examined_with_the_libraries_that_it_loads() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+    program.build(&tree.path("bin/app")).unwrap();
+    let found = troubles(&findings(&tree, "bin/app", "gfx942"), &tree);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let join = "run `kpack join --prefix /tree/prefix --arch gfx942 lib/libvec.so`";
+    let app = "no code for /tree/prefix/lib/libvec.so, which /tree/bin/app loads";
+    for part in [app, join] {
+        assert!(found[0].contains(part), "{found:?}");
+    }
+}
+
+#[test]
+fn a_command_for_each_prefix_of_a_program() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let other = library(&tree, &["gfx942", "gfx1030"]);
+    other.build(&tree.path("a b/lib/libtwo.so")).unwrap();
+    let two = Install::new(tree.path("a b"), "two", ["lib/libtwo.so"]);
+    install(&two, &()).unwrap();
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+    let program = linked_with(program, &tree, "a b/lib/libtwo.so");
+    program.build(&tree.path("bin/app")).unwrap();
+    let found = troubles(&findings(&tree, "bin/app", "gfx942"), &tree);
+    assert_eq!(found.len(), 2, "{found:?}");
+    let joins = [
+        "run `kpack join --prefix /tree/prefix --arch gfx942 lib/libvec.so`",
+        "run `kpack join --prefix '/tree/a b' --arch gfx942 lib/libtwo.so`",
+    ];
+    for (found, join) in found.iter().zip(joins) {
+        assert!(found.ends_with(join), "{found}");
+    }
+}
+
+#[test]
+fn a_binary_that_cannot_be_joined() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    let payload = code_object("gfx942", &[2; 9000]).unwrap();
+    let library = library(&tree, &["gfx1030", "gfx942"]);
+    let library = library.wrapper(Storage::Plain, [("gfx942", payload)]);
+    let path = tree.path("prefix/lib/libvec.so");
+    library.build(&path).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let wrapper = bytes.windows(4).position(|w| w == b"HIPK").unwrap();
+    bytes[wrapper + 16] = 1;
+    fs::write(&path, &bytes).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert_eq!(found.len(), 1, "{found:?}");
+    for part in [
+        "set LD_PRELOAD to libkpack_hip.so",
+        "`kpack join` refuses",
+        "wrapper 0 has code object index 1",
+    ] {
+        assert!(found[0].contains(part), "{found:?}");
+    }
+}
+
+#[test]
+fn a_runtime_or_a_loader_that_is_not_there() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    fs::remove_file(tree.path(LOADER)).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert!(
+        found[0].contains("needs librocm_kpack.so.0, which was not found"),
+        "{found:?}"
+    );
+    assert!(
+        found[0].contains("install the loader (`librocm-kpack0`)"),
+        "{found:?}"
+    );
+    fs::remove_file(tree.path(HIP)).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert!(
+        found[0].contains("needs libamdhip64.so.6, which was not found"),
+        "{found:?}"
+    );
+    assert_eq!(found.len(), 1, "{found:?}");
+}
+
+#[test]
+fn a_library_that_leaves_the_runtime_to_its_program() {
+    let tree = Tree::new();
+    let plain = FatLibrary::new().wrapper(
+        Storage::Plain,
+        [("gfx942", code_object("gfx942", &[1; 9000]).unwrap())],
+    );
+    plain.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert_eq!(
+        found,
+        [
+            "Note : /tree/prefix/lib/libvec.so needs no HIP runtime itself; run `kpack doctor` for the \
+             program, library or module that needs one"
+        ]
+    );
+}
+
+#[test]
+fn an_archive_that_is_missing_stale_or_damaged() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let archive = tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack");
+    let bytes = fs::read(&archive).unwrap();
+
+    fs::remove_file(&archive).unwrap();
+    assert_eq!(
+        of_library(&tree, "gfx942"),
+        [
+            "Fault /tree/prefix/lib/libvec.so: split, but the archive for gfx942 is missing: \
+             `/tree/prefix/lib/.kpack/vec_lib_gfx942.kpack`; run `apt install vec-gfx942`"
+        ]
+    );
+    assert_eq!(of_library(&tree, "gfx1030"), [""; 0]);
+
+    fs::write(&archive, &bytes[..100]).unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert!(
+        found[0].contains("vec_lib_gfx942.kpack is damaged"),
+        "{found:?}"
+    );
+    assert!(found[0].contains("install that archive again"), "{found:?}");
+
+    let other = Tree::new();
+    new_runtime(&other);
+    let payload = code_object("gfx942", &[2; 9000]).unwrap();
+    let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx942", payload)]);
+    library.build(&other.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(other.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    fs::copy(
+        other.path("prefix/lib/.kpack/vec_lib_gfx942.kpack"),
+        &archive,
+    )
+    .unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert!(
+        found[0].contains("vec_lib_gfx942.kpack is made for another build of it"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_gpu_that_nothing_was_built_for() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    assert_eq!(
+        of_library(&tree, "gfx1100"),
+        [
+            "Fault /tree/prefix/lib/libvec.so: split, without code for gfx1100: only for gfx1030, gfx942; \
+             install a build with code for gfx1100"
+        ]
+    );
+    library(&tree, &["gfx1030"])
+        .build(&tree.path("fat.so"))
+        .unwrap();
+    let found = troubles(&findings(&tree, "fat.so", "gfx1100"), &tree);
+    assert!(
+        found[0].contains("not split, without code for gfx1100: only for gfx1030"),
+        "{found:?}"
+    );
+    let payload = code_object("gfx1100", &[1; 9000]).unwrap();
+    let generic = FatLibrary::new().wrapper(Storage::Plain, [("gfx11-generic", payload)]);
+    generic.build(&tree.path("fat.so")).unwrap();
+    let found = troubles(&findings(&tree, "fat.so", "gfx1100"), &tree);
+    assert!(found[0].starts_with("Note"), "{found:?}");
+    assert!(
+        found[0].contains("may run its code for gfx11-generic"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_binary_that_was_joined_for_another_gpu() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let options = Join::new(
+        tree.path("prefix"),
+        ["gfx942".parse().unwrap()],
+        ["lib/libvec.so"],
+    );
+    join(&options, &()).unwrap();
+    assert_eq!(of_library(&tree, "gfx942"), [""; 0]);
+    assert_eq!(
+        of_library(&tree, "gfx1030"),
+        [
+            "Fault /tree/prefix/lib/libvec.so: joined, without code for gfx1030: only for gfx942; run \
+             `kpack join --prefix /tree/prefix --arch gfx1030 lib/libvec.so`"
+        ]
+    );
+}
+
+#[test]
+fn the_gpus_that_the_kernel_names() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let examined = |nodes: &[&str]| {
+        let _ = fs::remove_dir_all(tree.path("nodes"));
+        for (number, properties) in nodes.iter().enumerate() {
+            let node = tree.path(&format!("nodes/{number}"));
+            fs::create_dir_all(&node).unwrap();
+            fs::write(node.join("properties"), properties).unwrap();
+        }
+        let options = Options {
+            nodes: tree.path("nodes"),
+            ..Options::default()
+        };
+        let report = examine(&[tree.path("prefix")], &options).unwrap();
+        let first = report.findings[0].text.clone();
+        (first, report.faults(), troubles(&report.findings, &tree))
+    };
+    let gfx942 = "simd_count 1216\ngfx_target_version 90402\n";
+    let gfx1036 = "simd_count 4\ngfx_target_version 100306\n";
+
+    let (machine, faults, _) = examined(&["simd_count 0\n", gfx942, gfx942]);
+    assert_eq!((machine.as_str(), faults), ("this machine has gfx942", 0));
+    // One GPU of several is enough; a processor with graphics is no fault.
+    let (_, faults, found) = examined(&[gfx942, gfx1036]);
+    assert_eq!(faults, 0, "{found:?}");
+    assert!(found[0].contains("without code for gfx1036"), "{found:?}");
+    let (_, faults, _) = examined(&[gfx1036]);
+    assert_eq!(faults, 1);
+    let (_, faults, found) = examined(&[]);
+    assert_eq!(faults, 0);
+    assert!(
+        found[0].contains("is unknown") && found[0].contains("--arch"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn what_the_environment_chooses_counts_unless_the_program_has_raised_privileges() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    stub(&tree, "old/libamdhip64.so.6", &[]);
+    let program = FatLibrary::new().kind(Kind::Pie);
+    // As the search path of a program that is set here, DT_RUNPATH comes after LD_LIBRARY_PATH.
+    let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+    let program = linked_with(program.flag("-Wl,--enable-new-dtags"), &tree, HIP);
+    program.build(&tree.path("app")).unwrap();
+    let code = || {
+        let mut doctor = command(&tree, &["doctor", "app", "--arch", "gfx942", "--quiet"]);
+        let output = doctor
+            .env("LD_LIBRARY_PATH", tree.path("old"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.code().unwrap(), said)
+    };
+    let (exit, said) = code();
+    assert_eq!(exit, 1, "{said}");
+    assert!(said.contains("old/libamdhip64.so.6"), "{said}");
+    fs::set_permissions(tree.path("app"), fs::Permissions::from_mode(0o4755)).unwrap();
+    assert_eq!(code(), (0, String::new()));
+}
+
+#[test]
+fn a_preloaded_shim_serves_an_old_runtime() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    stub(&tree, "kpack/libkpack_hip.so", &[]);
+    split(&tree);
+    let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
+    let shim = tree.path("kpack/libkpack_hip.so");
+    let output = doctor.env("LD_PRELOAD", &shim).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let finds = format!("{} finds the code for it", shim.display());
+    assert!(said.contains(&finds), "{said}");
+}
+
+#[test]
+fn a_linked_shim_serves_every_runtime() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    // What kpack-hip/link has, too.
+    fs::write(tree.path("note.s"), note(".note.kpack_hip", 1)).unwrap();
+    let library = library(&tree, &["gfx942"]).flag(tree.path("note.s"));
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let findings = findings(&tree, "prefix", "gfx942");
+    assert_eq!(troubles(&findings, &tree), [""; 0]);
+    assert_eq!(
+        findings[0].text,
+        "split, linked with the shim, with code for gfx942"
+    );
+}
+
+#[test]
+fn a_binary_of_another_machine() {
+    if !require::tool("aarch64-linux-gnu-gcc") {
+        return;
+    }
+    let tree = Tree::new();
+    let payload = code_object("gfx942", &[1; 9000]).unwrap();
+    let library = FatLibrary::new().compiler("aarch64-linux-gnu-gcc");
+    let library = library.wrapper(Storage::Plain, [("gfx942", payload)]);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let found = of_library(&tree, "gfx942");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("is unknown: it is for another machine (aarch64"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn no_code_of_the_file_runs() {
+    let tree = Tree::new();
+    let source = r#"
+        #include <fcntl.h>
+        static void ran(void) { open(RAN, O_CREAT | O_WRONLY, 0600); }
+        __attribute__((constructor)) static void construct(void) { ran(); }
+        static int one(void) { return 1; }
+        static int (*resolve(void))(void) { ran(); return one; }
+        __attribute__((ifunc("resolve"))) int indirect(void);
+        int (*volatile called)(void) = indirect;
+        int main(void) { ran(); return called(); }
+    "#;
+    fs::write(tree.path("evil.c"), source).unwrap();
+    let build = |output: &str, flags: &[&str]| {
+        let ran = format!("-DRAN=\"{}\"", tree.path("ran").display());
+        let mut cc = Command::new("cc");
+        cc.arg(tree.path("evil.c")).arg(ran).args(flags);
+        run(cc.arg("-o").arg(tree.path(output)));
+    };
+    build("libevil.so", &["-shared", "-fPIC", "-Wl,-z,now"]);
+    build("evil", &["-Wl,-z,now"]);
+    let code = "#include <fcntl.h>\n\
+                unsigned la_version(unsigned version) {\n\
+                    open(RAN, O_CREAT | O_WRONLY, 0600);\n\
+                    return version;\n\
+                }\n";
+    fs::write(tree.path("audit.c"), code).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC"]).arg(tree.path("audit.c"));
+    cc.arg(format!("-DRAN=\"{}\"", tree.path("ran").display()));
+    let audit = tree.path("libaudit.so");
+    run(cc.arg("-o").arg(&audit));
+    let audit = audit.display();
+    build("audited", &[&format!("-Wl,--audit,{audit}")]);
+    build(
+        "audited.so",
+        &["-shared", "-fPIC", &format!("-Wl,--depaudit,{audit}")],
+    );
+    let interpreter = format!("-Wl,--dynamic-linker,{}", tree.path("evil").display());
+    build("interpreted", &[&interpreter]);
+    let mut cc = Command::new("cc");
+    cc.args(["-static", "-nostdlib", "-xc", "/dev/null", "-o"]);
+    run(cc.arg(tree.path("static")));
+    decoy(&tree, "audited", "decoy");
+    for (name, exit) in [
+        ("libevil.so", 0),
+        ("evil", 0),
+        ("audited", 0),
+        ("audited.so", 0),
+        ("interpreted", 0),
+        ("static", 0),
+        ("decoy", 3),
+    ] {
+        let mut doctor = command(&tree, &["doctor", name, "--arch", "gfx942"]);
+        // The dynamic linker relocates, and so resolves, with these.
+        let doctor = doctor.env("LD_BIND_NOW", "1").env("LD_WARN", "1");
+        assert_eq!(doctor.status().unwrap().code(), Some(exit), "{name}");
+        assert!(!tree.path("ran").exists(), "{name}");
+    }
+    // They do run otherwise.
+    for name in ["evil", "audited", "decoy"] {
+        run(Command::new("sh")
+            .arg("-c")
+            .arg(format!("{} || true", tree.path(name).display())));
+        fs::remove_file(tree.path("ran")).unwrap();
+    }
+}
+
+/// Copies the program `from` to `to`. There, PT_DYNAMIC has the offset of a table without the audit
+/// library; at its address, which the dynamic linker uses, is the true one.
+fn decoy(tree: &Tree, from: &str, to: &str) {
+    const PT_DYNAMIC: [u8; 4] = 2_u32.to_le_bytes();
+    const DT_AUDIT: u64 = 0x6fff_fefc;
+    let mut bytes = fs::read(tree.path(from)).unwrap();
+    let number = |bytes: &[u8], at: usize| {
+        usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap()
+    };
+    let headers = (number(&bytes, 32)..).step_by(56);
+    let mut headers = headers.take(usize::from(bytes[56]));
+    let header = headers
+        .find(|at| bytes[*at..*at + 4] == PT_DYNAMIC)
+        .unwrap();
+    let (start, size) = (number(&bytes, header + 8), number(&bytes, header + 32));
+    let mut table = bytes[start..start + size].to_vec();
+    for entry in table.chunks_exact_mut(16) {
+        if entry.starts_with(&DT_AUDIT.to_le_bytes()) {
+            // DT_DEBUG
+            entry[..8].copy_from_slice(&21_u64.to_le_bytes());
+        }
+    }
+    let offset = bytes.len() as u64;
+    bytes[header + 8..header + 16].copy_from_slice(&offset.to_le_bytes());
+    bytes.extend(table);
+    fs::write(tree.path(to), bytes).unwrap();
+    fs::set_permissions(tree.path(to), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_fifo_in_the_place_of_a_library() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = program.flag("-Wl,--enable-new-dtags");
+    let program = linked_with(program, &tree, HIP);
+    program.build(&tree.path("app")).unwrap();
+    fs::create_dir(tree.path("fifos")).unwrap();
+    run(Command::new("mkfifo").arg(tree.path("fifos/libamdhip64.so.6")));
+    let mut doctor = Command::new("timeout");
+    doctor.args(["20", env!("CARGO_BIN_EXE_kpack"), "doctor", "app"]);
+    doctor.args(["--arch", "gfx942", "--quiet"]);
+    doctor.current_dir(tree.root());
+    let output = doctor.env("LD_LIBRARY_PATH", tree.path("fifos")).output();
+    let output = output.unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("fifos/libamdhip64.so.6: not a regular file"),
+        "{said}"
+    );
+}
+
+#[test]
+fn directories_with_any_name() {
+    for name in ["a => b", "a\nb", "a (0x1) => not found", "\t=> "] {
+        let tree = Tree::new();
+        old_runtime(&tree);
+        split(&tree);
+        let program = FatLibrary::new().kind(Kind::Pie);
+        let program = linked_with(program, &tree, "prefix/lib/libvec.so");
+        let program = linked_with(program.flag("-Wl,--enable-new-dtags"), &tree, HIP);
+        program.build(&tree.path("app")).unwrap();
+        fs::rename(tree.path("rocm"), tree.path(name)).unwrap();
+        let mut doctor = command(&tree, &["doctor", "app", "--arch", "gfx942", "--quiet"]);
+        let doctor = doctor.env("LD_LIBRARY_PATH", tree.path(name));
+        let output = doctor.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let path = format!("{}/libamdhip64.so.6", name.escape_debug());
+        let finds = format!("{path}: this HIP runtime does not read markers");
+        assert!(said.contains(&finds), "{said}");
+    }
+}
+
+#[test]
+fn a_library_that_names_more_than_can_be_searched() {
+    let tree = Tree::new();
+    stub(&tree, "libone.so", &[]);
+    let many = Vec::from_iter((0..3000).map(|number| format!("/no/such/{number}")));
+    let flag = format!("-Wl,-rpath,{}", many.join(":"));
+    let needed = (0..60).map(|number| {
+        let name = format!("libneeded{number}.so");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-nostdlib", "-xc", "/dev/null", "-o"]);
+        run(cc.arg(tree.path(&name)));
+        name
+    });
+    let needed = Vec::from_iter(needed);
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-nostdlib", "-xc", "/dev/null", "-xnone"]);
+    cc.args([&flag, "-Wl,--no-as-needed", "-L."]);
+    cc.args(&needed).current_dir(tree.root());
+    run(cc.args(["-o", "libmany.so"]));
+    let said = said(&tree, &["doctor", "libmany.so", "--arch", "gfx942"]);
+    assert!(
+        said.contains("is unknown: more than 100000 files would have to be looked for"),
+        "{said}"
+    );
+}
+
+#[test]
+fn other_files_and_options() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    fs::write(tree.path("text"), "text").unwrap();
+    FatLibrary::new().build(&tree.path("plain.so")).unwrap();
+    fs::create_dir(tree.path("empty")).unwrap();
+    let calls: [&[&str]; 8] = [
+        &["doctor"],
+        &["doctor", "text"],
+        &["doctor", "nowhere"],
+        &["doctor", "empty"],
+        &["doctor", "rocm/libamdhip64.so.6", "--arch", "gfx942"],
+        &["doctor", "prefix/lib/.kpack/vec_lib.kpm"],
+        &["doctor", "plain.so", "--arch", "gfx942"],
+        &["doctor", "prefix", "--arch", "gfx942", "--json"],
+    ];
+    let texts = calls.map(|arguments| said(&tree, arguments));
+    assert_snapshot!(texts.join("\n"));
+}
+
+/// The findings for a file on a machine with these GPUs.
+fn on_machine(tree: &Tree, path: &str, gpus: &[&str]) -> Vec<Finding> {
+    write_nodes(tree, gpus);
+    let options = Options {
+        nodes: tree.path("nodes"),
+        ..Options::default()
+    };
+    examine(&[tree.path(path)], &options).unwrap().findings
+}
+
+/// KFD's list of these GPUs, in `nodes`.
+fn write_nodes(tree: &Tree, gpus: &[&str]) {
+    let _ = fs::remove_dir_all(tree.path("nodes"));
+    fs::create_dir(tree.path("nodes")).unwrap();
+    for (number, gpu) in gpus.iter().enumerate() {
+        let version = match *gpu {
+            "gfx942" => 90402,
+            "gfx1030" => 100_300,
+            "gfx1036" => 100_306,
+            other => panic!("{other}"),
+        };
+        let node = tree.path(&format!("nodes/{number}"));
+        fs::create_dir_all(&node).unwrap();
+        let properties = format!("simd_count 4\ngfx_target_version {version}\n");
+        fs::write(node.join("properties"), properties).unwrap();
+    }
+}
+
+/// What `kpack` prints on a machine with these GPUs, with these variables, and its exit code; `None` if no
+/// machine can be pretended here.
+fn prints_on(
+    tree: &Tree,
+    gpus: &[&str],
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+) -> Option<(String, i32)> {
+    write_nodes(tree, gpus);
+    let sh = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-ec",
+            script,
+            "sh",
+        ]);
+        command.current_dir(tree.root());
+        command
+    };
+    let mount = "mount -t tmpfs none /sys/class; mkdir -p /sys/class/kfd/kfd/topology; \
+                 cp -r nodes /sys/class/kfd/kfd/topology/nodes";
+    if !sh(mount)
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        require::skip("`unshare --user --mount` does not work here");
+        return None;
+    }
+    let mut command = sh(&format!("{mount}; exec \"$@\""));
+    let command = command.arg(env!("CARGO_BIN_EXE_kpack")).args(arguments);
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let said = text(output.stdout) + &text(output.stderr);
+    let said = said.replace(tree.root().to_str().unwrap(), "/tree");
+    Some((said, output.status.code().unwrap()))
+}
+
+/// The command in an advice.
+fn run_advice(advice: &str) {
+    let (_, command) = advice.split_once("run `").unwrap();
+    let (command, _) = command.split_once('`').unwrap();
+    let command = command.replacen("kpack", env!("CARGO_BIN_EXE_kpack"), 1);
+    run(Command::new("sh").arg("-c").arg(command));
+}
+
+#[test]
+fn join_is_advised_for_all_gpus_of_the_machine() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let gpus = ["gfx1030", "gfx942"];
+    let one = Join::new(
+        tree.path("prefix"),
+        ["gfx1030".parse().unwrap()],
+        ["lib/libvec.so"],
+    );
+    join(&one, &()).unwrap();
+    let found = on_machine(&tree, "prefix", &gpus);
+    assert_eq!(
+        troubles(&found, &tree),
+        [
+            "Note /tree/prefix/lib/libvec.so: joined, without code for gfx942: only for gfx1030; run \
+             `kpack join --prefix /tree/prefix --arch gfx1030 --arch gfx942 lib/libvec.so`"
+        ]
+    );
+    let advice = found.iter().find_map(|finding| finding.advice.as_ref());
+    run_advice(advice.unwrap());
+    let found = on_machine(&tree, "prefix", &gpus);
+    assert_eq!(troubles(&found, &tree), [""; 0]);
+}
+
+#[test]
+fn join_is_advised_only_if_it_would_help() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
+    // Nobody can tell which GPU it is.
+    let found = on(&[]).join("\n");
+    assert!(found.contains("name the GPU with --arch"), "{found}");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    // Nothing was built for it.
+    let found = on(&["gfx1036"]).join("\n");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    assert!(
+        found.contains("install code for gfx1036 first; `kpack join` refuses: it has no device code for gfx1036"),
+        "{found}"
+    );
+    // Its archive is not installed.
+    fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib_gfx942.kpack")).unwrap();
+    let found = on(&["gfx942"]).join("\n");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    assert!(found.contains("run `apt install vec-gfx942`"), "{found}");
+    // A joined binary is not helped either.
+    let found = on(&["gfx1030"]).pop().unwrap();
+    run_advice(&found.replace("/tree", tree.root().to_str().unwrap()));
+    let found = on(&["gfx1030", "gfx942"]).join("\n");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    assert!(
+        found.contains(
+            "install code for gfx942; `kpack join` refuses: the archive for gfx942 is missing"
+        ),
+        "{found}"
+    );
+    // Nor where no archive ever had code.
+    let found = on(&["gfx1030", "gfx1036"]).join("\n");
+    assert!(!found.contains("run `kpack join"), "{found}");
+    assert!(
+        found.contains("install a build with code for gfx1036"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_join_says_which_code_it_drops() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let warnings = |gpus: &[&str]| {
+        let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap());
+        let options = Join::new(tree.path("prefix"), gpus, ["lib/libvec.so"]);
+        let report = join(&options, &()).unwrap();
+        Vec::from_iter(report.notices.into_iter().map(|notice| notice.text))
+    };
+    assert_eq!(warnings(&["gfx942", "gfx1030"]), [""; 0]);
+    let dropped = warnings(&["gfx1030"]);
+    assert_eq!(
+        dropped,
+        ["loses its code for gfx942; to keep it, add `--arch gfx942`"]
+    );
+    assert_eq!(warnings(&["gfx1030"]), [""; 0]);
+}
+
+#[test]
+fn a_join_for_the_gpus_of_the_machine() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let join = ["join", "--prefix", "prefix", "--arch", "native"];
+    let hidden = [("HIP_VISIBLE_DEVICES", "0"), ("ROCR_VISIBLE_DEVICES", "1")];
+    let gpus = ["gfx942", "gfx1030", "gfx942"];
+    let Some((said, exit)) = prints_on(&tree, &gpus, &hidden, &join) else {
+        return;
+    };
+    assert_eq!(exit, 0, "{said}");
+    let found = on_machine(&tree, "prefix", &gpus);
+    assert_eq!(troubles(&found, &tree), [""; 0]);
+    let (said, exit) = prints_on(&tree, &[], &[], &join).unwrap();
+    assert_eq!(exit, 2, "{said}");
+    assert!(said.contains("--arch native: "), "{said}");
+}
+
+#[test]
+fn variables_that_hide_gpus() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    let library = library(&tree, &["gfx942"]);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    let gpus = ["gfx1030", "gfx942"];
+    let doctor = |variable| {
+        let (said, exit) = prints_on(&tree, &gpus, &[variable], &["doctor", "prefix"])?;
+        Some((said.lines().next().unwrap().to_owned(), exit))
+    };
+    let Some(found) = doctor(("HIP_VISIBLE_DEVICES", "1")) else {
+        return;
+    };
+    let machine = "this machine has gfx1030, gfx942";
+    let sees = |gpu, variable| format!("note  {machine}; programs see only {gpu}: {variable}");
+    assert_eq!(found, (sees("gfx942", "HIP_VISIBLE_DEVICES"), 0));
+    let found = doctor(("ROCR_VISIBLE_DEVICES", "0")).unwrap();
+    assert_eq!(found, (sees("gfx1030", "ROCR_VISIBLE_DEVICES"), 1));
+    let found = doctor(("ROCR_VISIBLE_DEVICES", "")).unwrap();
+    let hidden = format!("FAULT {machine}, but programs see no GPU: ROCR_VISIBLE_DEVICES");
+    assert_eq!(found, (hidden, 1));
+}
+
+#[test]
+fn with_rocm_5_one_gpu_without_code_disables_all() {
+    let tree = Tree::new();
+    let hip = "rocm/libamdhip64.so.5";
+    stub(&tree, hip, &[]);
+    let code = |target: &str| {
+        let payload = vec![1; 40 << 10];
+        (target.to_owned(), code_object(target, &payload).unwrap())
+    };
+    let library = FatLibrary::new().wrapper(Storage::Plain, ["gfx1030", "gfx942"].map(code));
+    let library = linked_with(library, &tree, hip);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let one = Join::new(
+        tree.path("prefix"),
+        ["gfx1030".parse().unwrap()],
+        ["lib/libvec.so"],
+    );
+    join(&one, &()).unwrap();
+    let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
+    let found = on(&["gfx942", "gfx1030"]).join("\n");
+    assert!(found.starts_with("Fault "), "{found}");
+    for part in [
+        "without code for gfx942: only for gfx1030; with this HIP runtime (ROCm 5), no GPU can use it then",
+        "run `kpack join --prefix /tree/prefix --arch gfx942 --arch gfx1030 lib/libvec.so`; or hide gfx942 \
+         with ROCR_VISIBLE_DEVICES=1",
+    ] {
+        assert!(found.contains(part), "{found}");
+    }
+    let found = on(&["gfx1030", "gfx1036"]).join("\n");
+    assert!(
+        found.contains(
+            "install a build with code for gfx1036; or hide gfx1036 with ROCR_VISIBLE_DEVICES=0"
+        ),
+        "{found}"
+    );
+    assert_eq!(on(&["gfx1030"]), [""; 0]);
+}
+
+#[test]
+fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
+    for (name, outcome, asks) in [
+        (
+            "libamdhip64.so.7.14.60850",
+            "Fault",
+            "this HIP runtime asks for code once",
+        ),
+        (
+            "libamdhip64.so.7",
+            "Note",
+            "HIP runtimes up to ROCm 7.14 ask for code once",
+        ),
+    ] {
+        let tree = Tree::new();
+        let hip = format!("rocm/{name}");
+        reading_runtime(&tree, &hip, LOADER);
+        let code = |target: &str| (target.to_owned(), code_object(target, &[1; 9000]).unwrap());
+        let library = FatLibrary::new().wrapper(Storage::Plain, ["gfx1030", "gfx942"].map(code));
+        let library = linked_with(library, &tree, &hip);
+        library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+        install(
+            &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+            &(),
+        )
+        .unwrap();
+        let on = |gpus: &[&str]| troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
+        let found = on(&["gfx942", "gfx1030"]).join("\n");
+        assert!(found.starts_with(outcome), "{found}");
+        for part in [
+            asks,
+            "/tree/prefix/lib/libvec.so gets code for gfx942 alone, and fails on gfx1030 (hipErrorNoBinaryForGpu)",
+            "run `kpack join --prefix /tree/prefix --arch gfx942 --arch gfx1030 lib/libvec.so`; or set \
+             LD_PRELOAD to libkpack_hip.so, the shim, and KPACK_HIP to force",
+        ] {
+            assert!(found.contains(part), "{found}");
+        }
+        assert_eq!(on(&["gfx942", "gfx942"]), [""; 0]);
+        stub(&tree, "kpack/libkpack_hip.so", &[]);
+        let shim = tree.path("kpack/libkpack_hip.so");
+        let variables = [
+            ("LD_PRELOAD", shim.to_str().unwrap()),
+            ("KPACK_HIP", "force"),
+        ];
+        let doctor = ["doctor", "prefix", "--quiet"];
+        if let Some(found) = prints_on(&tree, &["gfx942", "gfx1030"], &variables, &doctor) {
+            assert_eq!(found, (String::new(), 0));
+        }
+    }
+}
+
+#[test]
+fn a_shim_that_is_switched_off() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    stub(&tree, "kpack/libkpack_hip.so", &[]);
+    split(&tree);
+    let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
+    doctor.env("LD_PRELOAD", tree.path("kpack/libkpack_hip.so"));
+    let output = doctor.env("KPACK_HIP", "off").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in [
+        "KPACK_HIP=off stops the shim",
+        "what to do: unset KPACK_HIP",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn whose_loader_a_runtime_calls_and_under_which_name() {
+    let tree = Tree::new();
+    // As a tool for wheels renames them.
+    let loader = "wheel.libs/librocm_kpack-7e7d63d3.so.0.1.0";
+    let hip = "wheel.libs/libamdhip64-3c8cbb0f.so.7.14.60850";
+    reading_runtime(&tree, hip, loader);
+    let payload = code_object("gfx942", &[1; 9000]).unwrap();
+    let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx942", payload)]);
+    let library = linked_with(library, &tree, hip);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let reads = || {
+        let findings = findings(&tree, "prefix", "gfx942");
+        assert_eq!(troubles(&findings, &tree), [""; 0]);
+        let text = &findings[1].text;
+        text.replace(tree.root().to_str().unwrap(), "/tree")
+    };
+    let library = "loaded by /tree/prefix/lib/libvec.so";
+    let path = format!("/tree/{loader}; {library}");
+    assert_eq!(
+        reads(),
+        format!("this HIP runtime reads markers, with ROCm's loader, {path}")
+    );
+    kpack_loader(&tree, loader);
+    assert_eq!(
+        reads(),
+        format!("this HIP runtime reads markers, with kpack's loader, {path}")
+    );
+    // A name alone says nothing.
+    stub(&tree, hip, &[loader]);
+    let found = troubles(&findings(&tree, "prefix", "gfx942"), &tree);
+    assert!(found[0].contains("does not read markers"), "{found:?}");
+}
+
+/// The troubles with a library where ROCm's loader finds less than kpack's, and those with kpack's.
+fn with_both_loaders(tree: &Tree, path: &str, gpu: &str) -> [Vec<String>; 2] {
+    let rocm = troubles(&findings(tree, path, gpu), tree);
+    kpack_loader(tree, LOADER);
+    [rocm, troubles(&findings(tree, path, gpu), tree)]
+}
+
+#[test]
+fn rocms_loader_does_not_look_beside_links() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    split(&tree);
+    for name in ["lib/libvec.so", "lib/.kpack/vec_lib_gfx942.kpack"] {
+        let (link, file) = (
+            tree.path("linked").join(name),
+            tree.path("store").join(name),
+        );
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::rename(tree.path("prefix").join(name), &file).unwrap();
+        std::os::unix::fs::symlink(file, link).unwrap();
+    }
+    // Each archive is somewhere else in the store.
+    fs::rename(
+        tree.path("store/lib/libvec.so"),
+        tree.path("store/libvec.so"),
+    )
+    .unwrap();
+    fs::remove_file(tree.path("linked/lib/libvec.so")).unwrap();
+    let link = tree.path("linked/lib/libvec.so");
+    std::os::unix::fs::symlink(tree.path("store/libvec.so"), link).unwrap();
+    let [rocm, kpack] = with_both_loaders(&tree, "linked", "gfx942");
+    assert_eq!(
+        rocm,
+        [
+            "Fault /tree/linked/lib/libvec.so: split, but ROCm's loader, /tree/rocm/librocm_kpack.so.0, does \
+             not look beside symbolic links: it misses code for gfx942 that kpack's finds; install the \
+             files themselves instead of links (`uv pip install --link-mode copy`), or put kpack's loader \
+             (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0"
+        ]
+    );
+    assert_eq!(kpack, [""; 0]);
+}
+
+#[test]
+fn rocms_loader_stops_at_an_archive_without_the_kernel() {
+    let tree = Tree::new();
+    new_runtime(&tree);
+    let code = |target: &str| (target.to_owned(), code_object(target, &[1; 9000]).unwrap());
+    let library = FatLibrary::new()
+        .wrapper(Storage::Plain, ["gfx90a:xnack-", "gfx90a"].map(code))
+        .wrapper(Storage::Plain, ["gfx90a"].map(code));
+    let library = linked_with(library, &tree, HIP);
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    let [rocm, kpack] = with_both_loaders(&tree, "prefix", "gfx90a");
+    assert_eq!(rocm.len(), 1, "{rocm:?}");
+    for part in [
+        "stops at an archive that lacks a kernel: it misses code for gfx90a that kpack's finds",
+        "put kpack's loader (`librocm-kpack0`) in the place of /tree/rocm/librocm_kpack.so.0",
+    ] {
+        assert!(rocm[0].contains(part), "{rocm:?}");
+    }
+    assert_eq!(kpack, [""; 0]);
+}
+
+#[test]
+fn a_link_to_a_program_and_a_path_without_a_directory() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    split(&tree);
+    let program = FatLibrary::new()
+        .kind(Kind::Pie)
+        .flag("-Wl,-rpath,$ORIGIN/../prefix/lib");
+    let program = program
+        .flag("-Wl,--no-as-needed")
+        .flag(tree.path("prefix/lib/libvec.so"));
+    program.build(&tree.path("bin/app")).unwrap();
+    std::os::unix::fs::symlink("bin/app", tree.path("app")).unwrap();
+    let said = said(&tree, &["doctor", "app", "--arch", "gfx942", "--quiet"]);
+    assert!(
+        said.contains("finds no code for /tree/prefix/lib/libvec.so"),
+        "{said}"
+    );
+}

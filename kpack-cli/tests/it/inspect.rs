@@ -1,0 +1,146 @@
+//! Whatever a file contains, showing and verifying it gives an answer or an error, never a panic.
+
+use std::fs;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use kpack_artifact::verify;
+use kpack_cli::inspect::{self, Content};
+use kpack_split::install::{Options, install};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
+use kpack_tests::tree::Tree;
+use proptest::prelude::*;
+
+fn library() -> FatLibrary {
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx942", "add")],
+        )
+        .wrapper(Storage::Zlib(3), [code("gfx1100", "mul")])
+}
+
+/// A file of each kind: name and bytes.
+fn files() -> &'static Vec<(String, Vec<u8>)> {
+    static FILES: OnceLock<Vec<(String, Vec<u8>)>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let tree = Tree::new();
+        library().build(&tree.path("fat.so")).unwrap();
+        library()
+            .kind(Kind::NoPie)
+            .build(&tree.path("fat"))
+            .unwrap();
+        library().build(&tree.path("split.so")).unwrap();
+        library()
+            .kind(Kind::Object)
+            .build(&tree.path("device.o"))
+            .unwrap();
+        library()
+            .kind(Kind::StaticLibrary)
+            .build(&tree.path("libdevice.a"))
+            .unwrap();
+        fs::write(tree.path("code.hsaco"), code("gfx942", "add").1).unwrap();
+        let entries = [code("gfx1100", "add"), code("gfx942", "add")];
+        fs::write(
+            tree.path("bundle.co"),
+            bundle(Storage::Zstd(2), &entries).unwrap(),
+        )
+        .unwrap();
+        install(&Options::new(tree.root(), "vec", ["split.so"]), &()).unwrap();
+        let files = tree.snapshot().into_iter();
+        files
+            .map(|(name, (_, bytes))| (name.rsplit('/').next().unwrap().to_owned(), bytes))
+            .collect()
+    })
+}
+
+/// The JSON of `kpack show` is an interface: its keys and their order stay.
+#[test]
+fn json_of_each_kind() {
+    let tree = Tree::new();
+    for (name, bytes) in files() {
+        let name = match name.rsplit_once('.') {
+            Some((_, "kpack" | "kpm")) => format!("lib/.kpack/{name}"),
+            _ => name.clone(),
+        };
+        fs::create_dir_all(tree.path(&name).parent().unwrap()).unwrap();
+        fs::write(tree.path(&name), bytes).unwrap();
+    }
+    let mut text = String::new();
+    for name in tree.snapshot().keys() {
+        let shown = inspect::inspect(&tree.path(name)).unwrap();
+        text += &serde_json::to_string_pretty(&shown).unwrap();
+        text += "\n";
+    }
+    let root = fs::canonicalize(tree.root()).unwrap();
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(root.to_str().unwrap(), "PREFIX");
+    settings.add_filter(r#""checksum": "[0-9a-f]{64}""#, r#""checksum": "SHA-256""#);
+    settings.add_filter(r#""(size|address|bundle_offset|stored_size|original_size|device_bytes|uncompressed_size|section_size)": \d+"#, r#""$1": 0"#);
+    settings.bind(|| insta::assert_snapshot!(text));
+}
+
+#[test]
+fn each_kind_is_told() {
+    let tree = Tree::new();
+    for (name, bytes) in files() {
+        fs::write(tree.path(name), bytes).unwrap();
+        let content = inspect::inspect(&tree.path(name)).unwrap().content;
+        let told = match name.as_str() {
+            "fat" | "fat.so" => matches!(content, Content::FatBinary(_)),
+            "split.so" => matches!(content, Content::SplitBinary(_)),
+            "device.o" | "libdevice.a" => matches!(content, Content::Unlinked(_)),
+            "code.hsaco" => matches!(content, Content::CodeObject(_)),
+            "bundle.co" => matches!(content, Content::Bundle(_)),
+            name if name.ends_with(".kpm") => matches!(content, Content::Manifest(_)),
+            _ => matches!(content, Content::Archive(_)),
+        };
+        assert!(told, "{name}: {content:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn damaged_files(
+        file in any::<prop::sample::Index>(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 0..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let (name, bytes) = file.get(files());
+        let mut bytes = bytes.clone();
+        for (index, value, head) in flips {
+            // Often in the headers, where damage matters most.
+            let length = if head { bytes.len().min(400) } else { bytes.len() };
+            bytes[index.index(length)] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let tree = Tree::new();
+        let path = tree.path(name);
+        fs::write(&path, bytes).unwrap();
+        let _ = inspect::inspect(&path);
+        let _ = verify::verify(&[path], &verify::Options::default(), &mut |_, _, _| {});
+        let _ = verify::verify(&[tree.root().to_owned()], &verify::Options::default(), &mut |_, _, _| {});
+    }
+}
+
+/// Zeros compress well: a small file may need more memory than there is, although it is undamaged.
+#[test]
+fn without_memory_for_a_code_object_it_is_not_called_damaged() {
+    let tree = Tree::new();
+    let zeros = code_object("gfx1100", &vec![0; 60 << 20]).unwrap();
+    let large = FatLibrary::new().wrapper(Storage::Zstd(2), [("gfx1100", zeros)]);
+    large.build(&tree.path("lib/large.so")).unwrap();
+    let install = "ulimit -v 65536; exec \"$0\" install --prefix . --module large lib/large.so";
+    let output = Command::new("sh")
+        .args(["-c", install, env!("CARGO_BIN_EXE_kpack")])
+        .current_dir(tree.root())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("out of memory"), "{said}");
+}

@@ -1,0 +1,548 @@
+//! Given damaged or unsupported input, when it is installed, then an error names file and reason, and not a
+//! byte of the tree changes.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use crate::command::{command, words};
+use crate::verified::assert_holds_against;
+use kpack_artifact::verify::{self, Outcome, Subject};
+use kpack_split::Error;
+use kpack_split::install::{Only, Options, install};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
+use kpack_tests::process::kill_at_any_moment;
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+use proptest::prelude::*;
+
+fn library() -> FatLibrary {
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx942", "add")],
+        )
+        .wrapper(Storage::Zstd(2), [code("gfx1100", "mul")])
+}
+
+fn built(library: &FatLibrary) -> Vec<u8> {
+    let tree = Tree::new();
+    library.build(&tree.path("lib.so")).unwrap();
+    fs::read(tree.path("lib.so")).unwrap()
+}
+
+/// Installs `bytes` as a library; on error, checks that nothing changed.
+fn try_install(bytes: &[u8]) -> Result<Tree, String> {
+    let tree = Tree::new();
+    fs::create_dir(tree.path("lib")).unwrap();
+    fs::write(tree.path("lib/libvec.so"), bytes).unwrap();
+    let before = tree.snapshot_with_times();
+    match install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()) {
+        Ok(_) => Ok(tree),
+        Err(error) => {
+            assert_eq!(
+                tree.snapshot_with_times(),
+                before,
+                "{}",
+                error.in_one_line()
+            );
+            assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+            let text = error.in_one_line();
+            assert!(text.contains("lib/libvec.so: "), "{text}");
+            Err(text)
+        }
+    }
+}
+
+fn refused(bytes: &[u8]) -> String {
+    match try_install(bytes) {
+        Ok(_) => panic!("was not refused"),
+        Err(text) => text,
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+/// Offset of the header of section `name`.
+fn section_header(bytes: &[u8], name: &str) -> usize {
+    let table = word(bytes, 40) as usize;
+    let names_index = usize::from(u16::from_le_bytes([bytes[62], bytes[63]]));
+    let names = word(bytes, table + names_index * 64 + 24) as usize;
+    let count = usize::from(u16::from_le_bytes([bytes[60], bytes[61]]));
+    let named = |header: &usize| {
+        let at =
+            names + u32::from_le_bytes(bytes[*header..*header + 4].try_into().unwrap()) as usize;
+        bytes[at..].starts_with(&[name.as_bytes(), b"\0"].concat())
+    };
+    (0..count)
+        .map(|index| table + index * 64)
+        .find(named)
+        .unwrap()
+}
+
+#[test]
+fn a_file_that_is_truncated_anywhere() {
+    let bytes = built(&library());
+    let mut cuts: Vec<usize> = (0..bytes.len()).step_by(977).collect();
+    cuts.extend([1, 16, 63, 64, 65, bytes.len() - 1]);
+    for cut in cuts {
+        let text = refused(&bytes[..cut]);
+        assert!(!text.is_empty(), "{cut}");
+    }
+}
+
+/// What is truncated may be all that the prefix has.
+#[test]
+fn a_truncated_file_with_device_code_among_all_binaries() {
+    let tree = Tree::new();
+    let path = tree.path("lib/libvec.so");
+    library().build(&path).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let mut options = Options::new(tree.root(), "vec", [""; 0]);
+    options.all = true;
+    // Given a library that ends anywhere after the begin of its device code,
+    let end = bytes.len();
+    for cut in [end * 3 / 4, end - 1] {
+        fs::write(&path, &bytes[..cut]).unwrap();
+        let before = tree.snapshot_with_times();
+        // when all binaries are installed, then it is an error, and not passed over.
+        let error = install(&options, &()).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        let text = error.in_one_line();
+        assert!(text.contains("libvec.so: "), "{text}");
+        assert_eq!(tree.snapshot_with_times(), before);
+    }
+    // A text is no binary.
+    fs::write(&path, "no library").unwrap();
+    install(&options, &()).unwrap();
+}
+
+#[test]
+fn other_files_and_other_machines() {
+    assert!(refused(b"#!/bin/sh\necho\n").contains("not an executable or shared object"));
+    assert!(refused(b"").contains("not an executable or shared object"));
+    let bytes = built(&library());
+    let mut other = bytes.clone();
+    other[18] = 243; // EM_RISCV
+    let text = refused(&other);
+    assert!(
+        text.contains("x86-64 (e_machine 62) or AArch64 (183), found e_machine 243"),
+        "{text}"
+    );
+    let mut other = bytes.clone();
+    other[4] = 1; // ELFCLASS32
+    assert!(refused(&other).contains("64-bit little-endian"));
+    let mut other = bytes;
+    other[16] = 4; // ET_CORE
+    assert!(refused(&other).contains("e_type"));
+}
+
+#[test]
+fn no_section_headers() {
+    let mut bytes = built(&library());
+    bytes[40..48].fill(0);
+    bytes[60..64].fill(0);
+    let text = refused(&bytes);
+    assert!(
+        text.contains("no section headers, which kpack needs to find device code"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_relocation_into_the_device_code() {
+    let bytes = built(&library().flag("-Wl,-z,nopack-relative-relocs"));
+    let rela = section_header(&bytes, ".rela.dyn");
+    let (offset, size) = (
+        word(&bytes, rela + 24) as usize,
+        word(&bytes, rela + 32) as usize,
+    );
+    let fat = section_header(&bytes, ".hip_fatbin");
+    let wrappers = word(&bytes, section_header(&bytes, ".hipFatBinSegment") + 16);
+    // The first relative relocation that is not of a wrapper.
+    let entry = (offset..offset + size).step_by(24).find(|at| {
+        let address = word(&bytes, *at);
+        word(&bytes, at + 8) == 8 && !(wrappers..wrappers + 100).contains(&address)
+    });
+    let entry = entry.unwrap();
+    let inside = word(&bytes, fat + 16) + 0x30;
+    let mut into = bytes.clone();
+    into[entry + 16..entry + 24].copy_from_slice(&inside.to_le_bytes());
+    let text = refused(&into);
+    assert!(
+        text.contains(&format!("points to {inside:#x} inside `.hip_fatbin`")),
+        "{text}"
+    );
+    let mut applied = bytes;
+    applied[entry..entry + 8].copy_from_slice(&inside.to_le_bytes());
+    let text = refused(&applied);
+    assert!(
+        text.contains(&format!(
+            "applies to address {inside:#x} inside `.hip_fatbin`"
+        )),
+        "{text}"
+    );
+}
+
+#[test]
+fn device_code_that_no_wrapper_has() {
+    let mut bytes = built(&library());
+    let fat = section_header(&bytes, ".hip_fatbin");
+    let end = (word(&bytes, fat + 24) + word(&bytes, fat + 32)) as usize;
+    // The last bundle is compressed, and padding follows the first.
+    let first_size = bundle(
+        Storage::Plain,
+        &[code("gfx1100", "add"), code("gfx942", "add")],
+    )
+    .unwrap()
+    .len();
+    let at = word(&bytes, fat + 24) as usize + first_size + 3;
+    assert!(at < end && bytes[at] == 0);
+    bytes[at] = 1;
+    let text = refused(&bytes);
+    assert!(
+        text.contains(&format!("file offset {at:#x} in `.hip_fatbin`")),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_code_object_for_another_target_than_its_entry_says() {
+    let mislabelled = ("gfx942".to_owned(), code("gfx1100", "add").1);
+    let text = refused(&built(
+        &FatLibrary::new().wrapper(Storage::Plain, [mislabelled]),
+    ));
+    assert!(
+        text.contains("`lib/libvec.so#0` for gfx942")
+            && text.contains("its ELF header is for gfx1100"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sizes_that_lie() {
+    let bytes = built(&library());
+    let fat = word(&bytes, section_header(&bytes, ".hip_fatbin") + 24) as usize;
+    // The first entry behind the host's: offset, size, length of the ID.
+    let host_id = word(&bytes, fat + 48) as usize;
+    let entry = fat + 56 + host_id;
+    for (field, value) in [(0, u64::MAX), (8, u64::MAX), (8, 1 << 40), (16, 1 << 60)] {
+        let mut lying = bytes.clone();
+        lying[entry + field..entry + field + 8].copy_from_slice(&u64::to_le_bytes(value));
+        let text = refused(&lying);
+        assert!(text.contains("wrapper 0, bundle at file offset"), "{text}");
+    }
+    for section in [".hip_fatbin", ".hipFatBinSegment", ".dynsym", ".rela.dyn"] {
+        let header = section_header(&bytes, section);
+        for field in [16, 24, 32] {
+            let mut lying = bytes.clone();
+            lying[header + field..header + field + 8]
+                .copy_from_slice(&(u64::MAX - 7).to_le_bytes());
+            refused(&lying);
+        }
+    }
+}
+
+#[test]
+fn paths_that_leave_the_prefix() {
+    let tree = Tree::new();
+    library().build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    library().build(&tree.path("outside/libvec.so")).unwrap();
+    symlink(
+        tree.path("outside/libvec.so"),
+        tree.path("prefix/lib/link.so"),
+    )
+    .unwrap();
+    symlink(tree.path("outside"), tree.path("prefix/away")).unwrap();
+    let before = tree.snapshot_with_times();
+    for file in ["../outside/libvec.so", "lib/link.so", "away/libvec.so"] {
+        let error = install(&Options::new(tree.path("prefix"), "vec", [file]), &()).unwrap_err();
+        let text = error.to_string();
+        let says = [
+            "outside of the install prefix",
+            "expected a path within the install prefix",
+        ];
+        assert!(says.iter().any(|part| text.contains(part)), "{text}");
+    }
+    let mut options = Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    options.kpack_dir = "away/.kpack".into();
+    let error = install(&options, &()).unwrap_err();
+    assert!(
+        error.to_string().contains("outside of the install prefix"),
+        "{error}"
+    );
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn one_bad_binary_of_several() {
+    let tree = Tree::new();
+    library().build(&tree.path("lib/libgood.so")).unwrap();
+    fs::write(tree.path("lib/libbad.so"), &built(&library())[..5000]).unwrap();
+    let before = tree.snapshot_with_times();
+    let error = install(
+        &Options::new(tree.root(), "vec", ["lib/libgood.so", "lib/libbad.so"]),
+        &(),
+    )
+    .unwrap_err();
+    assert!(error.to_string().contains("libbad.so"), "{error}");
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn a_damaged_archive_that_would_be_merged() {
+    let tree = Tree::new();
+    library().build(&tree.path("lib/libone.so")).unwrap();
+    library().build(&tree.path("lib/libtwo.so")).unwrap();
+    install(&Options::new(tree.root(), "vec", ["lib/libone.so"]), &()).unwrap();
+    let archive = tree.path("lib/.kpack/vec_lib_gfx942.kpack");
+    let bytes = fs::read(&archive).unwrap();
+    fs::write(&archive, &bytes[..bytes.len() - 9]).unwrap();
+    let before = tree.snapshot_with_times();
+    let error = install(&Options::new(tree.root(), "vec", ["lib/libtwo.so"]), &()).unwrap_err();
+    for part in ["vec_lib_gfx942.kpack", "Restore it, or remove it"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn what_is_missing() {
+    let tree = Tree::new();
+    for (prefix, file) in [
+        (tree.root().to_owned(), "lib/none.so"),
+        (tree.path("none"), "lib/none.so"),
+    ] {
+        let error = install(&Options::new(prefix, "vec", [file]), &()).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error:?}");
+        assert!(
+            error.in_one_line().contains("No such file"),
+            "{}",
+            error.in_one_line()
+        );
+    }
+}
+
+/// Runs this program again, in a process with limits. It prints the error of the installation.
+fn limited(tree: &Tree, shell: &str) -> (bool, String) {
+    let unshare = ["--user", "--map-root-user", "--mount", "sh", "-ec", shell];
+    run_again(tree, Command::new("unshare").args(unshare))
+}
+
+fn run_again(tree: &Tree, command: &mut Command) -> (bool, String) {
+    let output = command
+        .env("TREE", tree.root())
+        .env("KPACK_TEST_INSTALL", "1")
+        .env("PROGRAM", std::env::current_exe().unwrap())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (
+        output.status.success(),
+        text + &String::from_utf8_lossy(&output.stderr),
+    )
+}
+
+/// `limited` runs this; by itself it does nothing.
+#[test]
+fn install_in_a_limited_process() {
+    if std::env::var_os("KPACK_TEST_INSTALL").is_none() {
+        return;
+    }
+    let prefix = std::env::var_os("TREE").unwrap();
+    match install(&Options::new(prefix, "vec", ["lib/libvec.so"]), &()) {
+        Err(Error::Io {
+            path,
+            action,
+            source,
+        }) => {
+            println!("refused to {action} {}: {source}", path.display());
+        }
+        other => println!("{other:?}"),
+    }
+}
+
+fn can_unshare() -> bool {
+    let works = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "true"])
+        .status()
+        .is_ok_and(|status| status.success());
+    if !works {
+        require::skip("`unshare --user --mount` does not work here");
+    }
+    works
+}
+
+const RUN: &str = "\"$PROGRAM\" --exact install_in_a_limited_process --nocapture";
+
+/// A file size limit is like a full disk for one process, and needs no privileges.
+#[test]
+fn files_that_cannot_grow() {
+    let tree = Tree::new();
+    library().build(&tree.path("lib/libvec.so")).unwrap();
+    let before = tree.snapshot_with_times();
+    // Blocks are of 512 bytes or of 1024; the host binary is larger than 8 of either.
+    let shell = format!("trap '' XFSZ; ulimit -f 8; {RUN}");
+    let (succeeded, text) = run_again(&tree, Command::new("sh").args(["-ec", &shell]));
+    assert!(succeeded, "{text}");
+    assert!(
+        text.contains("refused to") && text.contains("File too large"),
+        "{text}"
+    );
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn a_full_disk() {
+    if !can_unshare() {
+        return;
+    }
+    let tree = Tree::new();
+    library().build(&tree.path("lib/libvec.so")).unwrap();
+    let shell = format!(
+        "cp \"$TREE/lib/libvec.so\" \"$TREE/copy.so\"; mount -t tmpfs -o size=200k tmpfs \"$TREE/lib\"
+         cp \"$TREE/copy.so\" \"$TREE/lib/libvec.so\"
+         head -c 1000000 /dev/urandom > \"$TREE/lib/filler\" || true
+         cp \"$TREE/lib/libvec.so\" \"$TREE/before.so\"; {RUN}
+         cmp \"$TREE/lib/libvec.so\" \"$TREE/before.so\"; find \"$TREE/lib\" -type f | sort"
+    );
+    let (succeeded, text) = limited(&tree, &shell);
+    assert!(succeeded, "{text}");
+    assert!(
+        text.contains("refused to") && text.contains("No space left on device"),
+        "{text}"
+    );
+    let left: Vec<&str> = text.lines().filter(|line| line.starts_with('/')).collect();
+    assert_eq!(left.len(), 2, "{text}");
+}
+
+#[test]
+fn a_read_only_disk() {
+    if !can_unshare() {
+        return;
+    }
+    let tree = Tree::new();
+    library().build(&tree.path("lib/libvec.so")).unwrap();
+    let before = tree.snapshot_with_times();
+    let shell =
+        format!("mount --bind \"$TREE\" \"$TREE\"; mount -o remount,ro,bind \"$TREE\"; {RUN}");
+    let (succeeded, text) = limited(&tree, &shell);
+    assert!(succeeded, "{text}");
+    assert!(
+        text.contains("refused to") && text.contains("Read-only file system"),
+        "{text}"
+    );
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn packed_relocations_of_a_segment_past_the_end() {
+    let mut bytes = built(&library().flag("-Wl,-z,pack-relative-relocs"));
+    let (table, count) = (word(&bytes, 32) as usize, bytes[56] as usize);
+    let past_the_end = (bytes.len() as u64).next_multiple_of(1 << 16);
+    for at in (0..count).map(|index| table + index * 56) {
+        // Each PT_LOAD that is writable.
+        if word(&bytes, at) == 6 << 32 | 1 {
+            let offset = word(&bytes, at + 8) + past_the_end;
+            bytes[at + 8..at + 16].copy_from_slice(&offset.to_le_bytes());
+        }
+    }
+    let error = refused(&bytes);
+    assert!(error.contains("but the file has only"), "{error}");
+}
+
+/// Killed at any moment, the tree works: each binary is whole, and finds its device code.
+#[test]
+fn a_run_that_is_killed() {
+    let original = Tree::new();
+    library().build(&original.path("lib/libvec.so")).unwrap();
+    let fat = original.path("lib/libvec.so");
+    let whole = original.copy();
+    install(&Options::new(whole.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    let tree = RefCell::new(original.copy());
+    kill_at_any_moment(
+        |_| {
+            *tree.borrow_mut() = original.copy();
+            let arguments = words("install --prefix . --module vec lib/libvec.so");
+            command(&tree.borrow(), &arguments)
+        },
+        || tree.borrow().snapshot_with_times(),
+        |run| {
+            let tree = tree.borrow();
+            let library = tree.path("lib/libvec.so");
+            if fs::read(&library).unwrap() != fs::read(&fat).unwrap() {
+                assert_holds_against(&library, &fat);
+            }
+            // And the next run makes it whole.
+            install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+            assert_eq!(tree.snapshot(), whole.snapshot(), "run {run}");
+        },
+    );
+}
+
+#[test]
+fn a_binary_that_is_written_to_meanwhile_is_not_replaced() {
+    // The source of `--only device` is another file, and is never opened for writing.
+    let tree = Tree::new();
+    library().build(&tree.path("build/libvec.so")).unwrap();
+    fs::create_dir(tree.path("prefix")).unwrap();
+    let mut options = Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    options.only = Some(Only::Device);
+    options.sources = vec![tree.path("build/libvec.so")];
+    let lock = File::options()
+        .append(true)
+        .open(tree.path("build/libvec.so"))
+        .unwrap();
+    install(&options, &()).unwrap();
+    (&lock).write_all(b"").unwrap();
+    assert_eq!(
+        fs::read(tree.path("build/libvec.so")).unwrap(),
+        built(&library())
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// A damaged library is rejected, or the result has the code objects of the input.
+    #[test]
+    fn flipped_bytes(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8.., 0..4), 1..3),
+    ) {
+        static BYTES: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+        let bytes = BYTES.get_or_init(|| built(&library().kind(Kind::Shared)));
+        let mut damaged = bytes.clone();
+        // The comparison of host code trusts the section headers.
+        let headers_hold = flips.iter().all(|(_, _, place)| *place != 1 && *place != 3);
+        for (index, flip, place) in flips {
+            let table = word(bytes, 40) as usize;
+            // Where a flip matters most: headers, section headers, device code; or anywhere.
+            let range = match place {
+                0 => 0..1000,
+                1 => table..bytes.len(),
+                2 => word(bytes, section_header(bytes, ".hip_fatbin") + 24) as usize..table,
+                _ => 0..bytes.len(),
+            };
+            let at = range.start + index.index(range.len());
+            damaged[at] ^= flip;
+        }
+        if let Ok(tree) = try_install(&damaged) {
+            let original = Tree::new();
+            fs::write(original.path("fat.so"), &damaged).unwrap();
+            let options = verify::Options { against: Some(original.path("fat.so")), ..Default::default() };
+            let split = tree.path("lib/libvec.so");
+            if tree.path("lib/.kpack").exists() {
+                let report = verify::verify(&[split], &options, &mut |_, _, _| {}).unwrap();
+                let fault = report.checks.iter().find(|check| {
+                    check.outcome == Outcome::Fault
+                        && (headers_hold || check.subject != Subject::HostImage)
+                });
+                prop_assert!(fault.is_none(), "{fault:#?}");
+            }
+        }
+    }
+}

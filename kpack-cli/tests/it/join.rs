@@ -1,0 +1,648 @@
+//! Given split binaries, when they are joined, then they have the chosen targets' device code and their
+//! own host code, and can be split again; where that cannot be, nothing has changed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use kpack_artifact::split as artifact;
+use kpack_artifact::verify;
+use kpack_cli::inspect::{self, Content};
+use kpack_split::Error;
+use kpack_split::install::{Options as Install, Outcome, install};
+use kpack_split::join::{Options, join};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::process;
+use kpack_tests::require;
+use kpack_tests::tree::{Snapshot, Tree};
+use proptest::prelude::*;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::process::{Pid, Signal, kill_process};
+
+const FILE: &str = "lib/libvec.so";
+
+/// Three wrappers; the code objects of the second are the largest.
+fn library(seed: u8) -> FatLibrary {
+    let code = |target: &str, kilobytes: usize| {
+        let payload = vec![seed; kilobytes << 10];
+        (target.to_owned(), code_object(target, &payload).unwrap())
+    };
+    FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx1100", 20), code("gfx942", 20)])
+        .wrapper(Storage::Plain, [code("gfx1100", 50), code("gfx942", 50)])
+        .wrapper(
+            Storage::Zstd(2),
+            [code("gfx90a:xnack+", 30), code("gfx90a:xnack-", 30)],
+        )
+}
+
+/// A prefix with the split library, and the unsplit one as `fat`.
+fn split(library: &FatLibrary) -> Tree {
+    let tree = Tree::new();
+    library.build(&tree.path("fat")).unwrap();
+    install_fat(&tree);
+    tree
+}
+
+fn install_fat(tree: &Tree) {
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
+    split_again(tree);
+}
+
+fn split_again(tree: &Tree) {
+    install(&Install::new(tree.path("prefix"), "vec", [FILE]), &()).unwrap();
+}
+
+fn options(tree: &Tree, targets: &[&str]) -> Options {
+    let targets = targets.iter().map(|target| target.parse().unwrap());
+    Options::new(tree.path("prefix"), targets, [FILE])
+}
+
+/// Joins the library for `targets` and compares it with the unsplit one.
+fn joined(tree: &Tree, targets: &[&str]) {
+    let mut options = options(tree, targets);
+    options.against = Some(tree.path("fat"));
+    let report = join(&options, &()).unwrap();
+    let outcome = &report.files[0].outcome;
+    assert!(matches!(outcome, Outcome::Joined { .. }), "{outcome:?}");
+}
+
+/// The error of a join that leaves everything as it was.
+fn refused(tree: &Tree, options: &Options) -> String {
+    let before = tree.snapshot_with_times();
+    let error = join(options, &()).unwrap_err();
+    assert_eq!(tree.snapshot_with_times(), before, "{error}");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    error.to_string()
+}
+
+/// The targets of a fat or joined binary.
+fn targets_of(path: &Path) -> Vec<String> {
+    let Content::FatBinary(fat) = inspect::inspect(path).unwrap().content else {
+        panic!("{} is not fat", path.display());
+    };
+    fat.targets().into_keys().map(ToString::to_string).collect()
+}
+
+/// What is wrong with the files at and below a path.
+fn faults(path: &Path) -> Vec<String> {
+    let options = verify::Options::default();
+    let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    let faults = report.checks.into_iter();
+    let faults = faults.filter(|check| check.outcome == verify::Outcome::Fault);
+    faults.map(|check| check.text).collect()
+}
+
+/// Asserts that the joined binary holds and runs like the fat one, and splits it again into `split`.
+fn assert_works_and_is_split_again(tree: &Tree, kind: Kind, split: &Snapshot) {
+    assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+    if kind != Kind::Shared {
+        let run = |path: &Path| Command::new(path).output().unwrap();
+        let binary = tree.path("prefix").join(FILE);
+        assert_eq!(run(&binary), run(&tree.path("fat")));
+    }
+    split_again(tree);
+    assert_eq!(tree.snapshot(), *split, "{kind:?}");
+}
+
+#[test]
+fn what_is_joined_has_the_chosen_code_and_is_split_again_without_a_loss() {
+    for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+        let tree = split(&library(1).kind(kind));
+        let split = tree.snapshot();
+        joined(&tree, &["gfx1100"]);
+        let binary = tree.path("prefix").join(FILE);
+        assert_eq!(targets_of(&binary), ["gfx1100"]);
+        assert_works_and_is_split_again(&tree, kind, &split);
+    }
+}
+
+#[test]
+fn a_joined_binary_is_shown_as_one_and_needs_no_archives() {
+    let tree = split(&library(1));
+    joined(&tree, &["gfx942"]);
+    let shown = inspect::inspect(&tree.path("prefix").join(FILE)).unwrap();
+    let Content::FatBinary(fat) = shown.content else {
+        panic!("it has device code");
+    };
+    let kept = fat.joined.unwrap();
+    assert_eq!(kept.kernel_name.as_deref(), Some(FILE));
+    assert_eq!(kept.kpack_search_paths, [".kpack/vec_lib_@GFXARCH@.kpack"]);
+    fs::remove_dir_all(tree.path("prefix/lib/.kpack")).unwrap();
+    assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+}
+
+#[test]
+fn other_code_in_a_joined_binary_is_a_fault() {
+    let tree = split(&library(1));
+    joined(&tree, &["gfx1100"]);
+    let path = tree.path("prefix").join(FILE);
+    let mut bytes = fs::read(&path).unwrap();
+    let payload = bytes.windows(4096).position(|w| w == [1; 4096]).unwrap();
+    bytes[payload + 100] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let faults = faults(&path);
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert!(
+        faults[0].contains("its code for gfx1100 is not what it was built with"),
+        "{faults:?}"
+    );
+    let options = verify::Options {
+        against: Some(tree.path("fat")),
+        ..Default::default()
+    };
+    let report = verify::verify(&[path], &options, &mut |_, _, _| {}).unwrap();
+    assert_eq!(report.count(verify::Outcome::Fault), 2);
+}
+
+#[test]
+fn a_target_without_features_stands_for_its_variants() {
+    let tree = split(&library(1));
+    joined(&tree, &["gfx90a"]);
+    let binary = tree.path("prefix").join(FILE);
+    assert_eq!(targets_of(&binary), ["gfx90a:xnack-", "gfx90a:xnack+"]);
+    joined(&tree, &["gfx90a:xnack+"]);
+    assert_eq!(targets_of(&binary), ["gfx90a:xnack+"]);
+}
+
+#[test]
+fn it_can_be_joined_for_other_targets_and_stays_the_same_for_the_same() {
+    let tree = split(&library(1));
+    let split = tree.snapshot();
+    joined(&tree, &["gfx1100"]);
+    let first = tree.snapshot();
+    let before = tree.snapshot_with_times();
+    let report = join(&options(&tree, &["gfx1100"]), &()).unwrap();
+    let outcome = &report.files[0].outcome;
+    assert!(matches!(outcome, Outcome::LeftAlone { .. }), "{outcome:?}");
+    assert_eq!(tree.snapshot_with_times(), before);
+    joined(&tree, &["gfx90a:xnack-"]);
+    joined(&tree, &["gfx942"]);
+    joined(&tree, &["gfx1100"]);
+    assert_eq!(tree.snapshot(), first);
+    split_again(&tree);
+    assert_eq!(tree.snapshot(), split);
+}
+
+#[test]
+fn splitting_it_again_keeps_the_code_for_other_targets() {
+    let tree = split(&library(1));
+    let split = tree.snapshot();
+    joined(&tree, &["gfx90a:xnack-"]);
+    // Whoever packages it names all of its targets.
+    let mut options = Install::new(tree.path("prefix"), "vec", [FILE]);
+    let targets = ["gfx1100", "gfx942", "gfx90a:xnack-", "gfx90a:xnack+"];
+    options.architectures = targets.map(|target| target.parse().unwrap()).into();
+    let report = install(&options, &()).unwrap();
+    assert_eq!(report.notices, []);
+    assert_eq!(tree.snapshot(), split);
+}
+
+/// An artifact with archives for all targets, a joined binary and an unsplit one.
+#[test]
+fn an_artifact_is_split_again_without_a_loss() {
+    let tree = Tree::new();
+    let stage = tree.path("artifact/vec/stage");
+    library(1).build(&stage.join(FILE)).unwrap();
+    fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
+    install(&Install::new(&stage, "vec", [FILE]), &()).unwrap();
+    let options = Options::new(&stage, ["gfx942".parse().unwrap()], [FILE]);
+    join(&options, &()).unwrap();
+    library(2).build(&stage.join("lib/libtwo.so")).unwrap();
+
+    let output = tree.path("output");
+    fs::create_dir(&output).unwrap();
+    let artifact = artifact::Options::new(tree.path("artifact"), &output, "vec_lib");
+    artifact::split(&artifact, &()).unwrap();
+    for target in ["gfx1100", "gfx942", "gfx90a:xnack+"] {
+        let name = format!("vec_lib_{target}/vec/stage/lib/.kpack/vec_lib_{target}.kpack");
+        let Content::Archive(archive) = inspect::inspect(&output.join(&name)).unwrap().content
+        else {
+            panic!("{name} is no archive");
+        };
+        let kernels = archive.toc.kernels.keys().cloned();
+        let binaries: BTreeSet<String> = kernels
+            .map(|name| name.split('#').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(
+            binaries,
+            ["lib/libtwo.so".to_owned(), FILE.to_owned()].into(),
+            "{name}"
+        );
+    }
+    assert_eq!(faults(&output), [""; 0]);
+}
+
+#[test]
+fn all_split_binaries_of_a_prefix_or_those_of_a_module() {
+    let tree = split(&library(1));
+    library(2)
+        .build(&tree.path("prefix/lib/libother.so"))
+        .unwrap();
+    let other = Install::new(tree.path("prefix"), "other", ["lib/libother.so"]);
+    install(&other, &()).unwrap();
+    library(3)
+        .build(&tree.path("prefix/lib/libfat.so"))
+        .unwrap();
+    fs::write(tree.path("prefix/lib/readme"), "text").unwrap();
+    let all = |module: Option<&str>| {
+        let mut options = options(&tree, &["gfx1100"]);
+        options.files.clear();
+        options.module = module.map(str::to_owned);
+        let report = join(&options, &()).unwrap();
+        let files = report.files.into_iter();
+        Vec::from_iter(
+            files.map(|file| (file.path, matches!(file.outcome, Outcome::Joined { .. }))),
+        )
+    };
+    let of = |name: &str, joined: bool| (name.to_owned(), joined);
+    assert_eq!(all(Some("other")), [of("lib/libother.so", true)]);
+    assert_eq!(all(None), [of("lib/libother.so", false), of(FILE, true)]);
+
+    let mut options = options(&tree, &["gfx1100"]);
+    options.module = Some("none".to_owned());
+    assert!(refused(&tree, &options).contains("not to module `none`"));
+    options.files.clear();
+    assert!(refused(&tree, &options).contains("no split binary of module `none`"));
+}
+
+#[test]
+fn another_output_leaves_the_prefix_as_it_is() {
+    let tree = split(&library(1));
+    let before = tree.snapshot_with_times();
+    let elsewhere = Tree::new();
+    let mut options = options(&tree, &["gfx1100"]);
+    options.output = Some(elsewhere.path("joined.so"));
+    options.against = Some(tree.path("fat"));
+    join(&options, &()).unwrap();
+    assert_eq!(targets_of(&elsewhere.path("joined.so")), ["gfx1100"]);
+    assert_eq!(elsewhere.files(), ["joined.so"]);
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn what_there_is_no_code_for_is_refused_with_what_there_is() {
+    let tree = split(&library(1));
+    let text = refused(&tree, &options(&tree, &["gfx1030"]));
+    for part in [
+        "no device code for gfx1030",
+        "there is device code for gfx1100, gfx90a:xnack+, gfx90a:xnack-, gfx942",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    // Of two, one that is there is put back.
+    let report = join(&options(&tree, &["gfx1030", "gfx942"]), &()).unwrap();
+    assert!(
+        report.notices[0]
+            .text
+            .contains("no device code for gfx1030")
+    );
+    assert_eq!(targets_of(&tree.path("prefix").join(FILE)), ["gfx942"]);
+}
+
+#[test]
+fn an_archive_that_is_missing_damaged_or_of_another_build() {
+    let archive = "prefix/lib/.kpack/vec_lib_gfx1100.kpack";
+    let tree = split(&library(1));
+    let mut install_options = Install::new(tree.path("prefix"), "vec", [FILE]);
+    install_options.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
+    library(1).build(&tree.path("prefix").join(FILE)).unwrap();
+    install(&install_options, &()).unwrap();
+    let bytes = fs::read(tree.path(archive)).unwrap();
+    fs::remove_file(tree.path(archive)).unwrap();
+    let text = refused(&tree, &options(&tree, &["gfx1100"]));
+    assert!(
+        text.contains("the archive for gfx1100 is missing"),
+        "{text}"
+    );
+    assert!(text.contains("run `apt install vec-gfx1100`"), "{text}");
+    fs::remove_file(tree.path("prefix/lib/.kpack/vec_lib.kpm")).unwrap();
+    let text = refused(&tree, &options(&tree, &["gfx1100"]));
+    assert!(
+        text.contains("the archive for gfx1100 is missing"),
+        "{text}"
+    );
+
+    let mut damaged = bytes.clone();
+    damaged[100] ^= 1;
+    fs::write(tree.path(archive), &damaged).unwrap();
+    let text = refused(&tree, &options(&tree, &["gfx1100"]));
+    assert!(text.contains("vec_lib_gfx1100.kpack"), "{text}");
+
+    let other = split(&library(2));
+    fs::copy(other.path(archive), tree.path(archive)).unwrap();
+    let text = refused(&tree, &options(&tree, &["gfx1100", "gfx942"]));
+    assert!(
+        text.contains("made for another build of lib/libvec.so"),
+        "{text}"
+    );
+    // The others are as they were.
+    joined(&tree, &["gfx942"]);
+}
+
+#[test]
+fn wrappers_that_ask_for_each_others_code() {
+    let tree = split(&library(1));
+    let path = tree.path("prefix").join(FILE);
+    let mut bytes = fs::read(&path).unwrap();
+    let wrapper = bytes.windows(4).position(|w| w == b"HIPK").unwrap();
+    bytes[wrapper + 16] = 1;
+    fs::write(&path, &bytes).unwrap();
+    let text = refused(&tree, &options(&tree, &["gfx1100"]));
+    assert!(text.contains("wrapper 0 has code object index 1"), "{text}");
+}
+
+#[test]
+fn a_marker_that_leads_to_no_path() {
+    let tree = split(&library(1));
+    let path = tree.path("prefix").join(FILE);
+    let mut bytes = fs::read(&path).unwrap();
+    let place = bytes.windows(6).position(|w| w == b".kpack").unwrap();
+    bytes[place] = 0;
+    fs::write(&path, &bytes).unwrap();
+    let text = refused(&tree, &options(&tree, &["gfx1100"]));
+    assert!(text.contains("a search path has a NUL byte"), "{text}");
+}
+
+/// The addresses that the split freed hold code for few targets, and none of what was compressed.
+#[test]
+fn code_that_does_not_fit_where_it_was_goes_after_everything_else() {
+    let compressed = |seed: u8| {
+        let targets = ["gfx1100", "gfx942"];
+        let code = targets.map(|target| {
+            let payload = vec![seed; 300 << 10];
+            (target, code_object(target, &payload).unwrap())
+        });
+        FatLibrary::new().wrapper(Storage::Zstd(2), code)
+    };
+    let one = |payload| {
+        let code = code_object("gfx1100", &vec![3; payload]).unwrap();
+        FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)])
+    };
+    let all = ["gfx1100", "gfx942", "gfx90a:xnack+"];
+    for (library, targets) in [
+        (compressed(1), &all[..1]),
+        (library(1), &all),
+        (one(100 << 10), &all[..1]),
+    ] {
+        for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+            let tree = split(&library.clone().kind(kind));
+            let split = tree.snapshot();
+            joined(&tree, targets);
+            let binary = tree.path("prefix").join(FILE);
+            assert_eq!(BTreeSet::from_iter(targets_of(&binary)), {
+                BTreeSet::from_iter(targets.iter().map(ToString::to_string))
+            });
+            assert_works_and_is_split_again(&tree, kind, &split);
+        }
+    }
+}
+
+/// Where it was, then after everything else, and back.
+#[test]
+fn it_can_be_joined_for_more_targets_and_for_fewer() {
+    let tree = split(&library(1));
+    let split = tree.snapshot();
+    joined(&tree, &["gfx1100"]);
+    let of_one = tree.snapshot();
+    joined(&tree, &["gfx1100", "gfx942", "gfx90a"]);
+    let of_all = tree.snapshot();
+    joined(&tree, &["gfx1100"]);
+    assert_eq!(tree.snapshot(), of_one);
+    joined(&tree, &["gfx1100", "gfx942", "gfx90a"]);
+    assert_eq!(tree.snapshot(), of_all);
+    split_again(&tree);
+    assert_eq!(tree.snapshot(), split);
+}
+
+/// Whatever is in no section, such as a signature, comes right after the device code here: nothing else is
+/// between it and the end of the last segment.
+#[test]
+fn what_is_in_no_section_stays() {
+    let appended = [0xa5; 20_000];
+    let tree = Tree::new();
+    library(1).build(&tree.path("fat")).unwrap();
+    let mut strip = Command::new("objcopy");
+    process::run(
+        strip
+            .args(["--strip-all", "-R", ".comment"])
+            .arg(tree.path("fat")),
+    );
+    let mut fat = fs::read(tree.path("fat")).unwrap();
+    fat.extend(appended);
+    fs::write(tree.path("fat"), fat).unwrap();
+    install_fat(&tree);
+    let split = tree.snapshot();
+    let is_there = || {
+        let bytes = fs::read(tree.path("prefix").join(FILE)).unwrap();
+        bytes.windows(appended.len()).any(|all| all == appended)
+    };
+    assert!(is_there());
+    for targets in [&["gfx1100"][..], &["gfx1100", "gfx942", "gfx90a"]] {
+        joined(&tree, targets);
+        assert!(is_there(), "joined for {targets:?}");
+        split_again(&tree);
+        assert!(is_there(), "split again, after {targets:?}");
+        assert_eq!(tree.snapshot(), split);
+    }
+}
+
+#[test]
+fn a_result_that_differs_from_the_original_is_refused() {
+    let tree = split(&library(1));
+    library(2).build(&tree.path("other")).unwrap();
+    let mut options = options(&tree, &["gfx1100"]);
+    options.against = Some(tree.path("other"));
+    let text = refused(&tree, &options);
+    assert!(
+        text.contains("the code object is not the original's"),
+        "{text}"
+    );
+}
+
+/// `kpack join` of the library, as a command of a shell.
+fn command(tree: &Tree, before: &str) -> Command {
+    let kpack = env!("CARGO_BIN_EXE_kpack");
+    let prefix = tree.path("prefix");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!(
+        "{before}exec {kpack} join --prefix {} --arch gfx1100 {FILE}",
+        prefix.display()
+    ));
+    command
+}
+
+#[test]
+fn a_full_disk_leaves_the_split_binary() {
+    let tree = split(&library(1));
+    let before = tree.snapshot_with_times();
+    let output = command(&tree, "ulimit -f 60; ").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("libvec.so: File too large"), "{said}");
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
+fn a_signal_leaves_the_split_binary() {
+    let tree = split(&library(1));
+    let before = tree.snapshot();
+    for signal in [Signal::TERM, Signal::KILL] {
+        // It waits here when everything is written.
+        let library = File::open(tree.path("prefix").join(FILE)).unwrap();
+        library.lock().unwrap();
+        let mut run = command(&tree, "").stderr(Stdio::null()).spawn().unwrap();
+        let is_hidden = |file: &String| file.starts_with("prefix/lib/.libvec.so.");
+        while !tree.files().iter().any(is_hidden) {
+            assert_eq!(run.try_wait().unwrap(), None);
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&run), signal).unwrap();
+        let status = run.wait().unwrap();
+        assert_eq!(status.signal(), Some(signal.as_raw()));
+        let mut after = tree.snapshot();
+        after.retain(|file, _| !is_hidden(file));
+        assert_eq!(after, before);
+    }
+    // The next run removes what was left behind.
+    joined(&tree, &["gfx1100"]);
+    assert_eq!(tree.files().len(), before.len());
+}
+
+/// File capabilities: `cap_net_raw=ep` ("capabilities(7)", `struct vfs_cap_data`).
+const CAPABILITY: [u8; 20] = [
+    1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+#[test]
+fn file_capabilities_stay() {
+    if !require::root() {
+        return;
+    }
+    let tree = split(&library(1));
+    let path = tree.path("prefix").join(FILE);
+    let name = "security.capability";
+    setxattr(&path, name, &CAPABILITY, XattrFlags::empty()).unwrap();
+    let report = join(&options(&tree, &["gfx1100"]), &()).unwrap();
+    assert_eq!(report.notices, []);
+    let mut kept = Vec::with_capacity(256);
+    getxattr(&path, name, rustix::buffer::spare_capacity(&mut kept)).unwrap();
+    assert_eq!(kept, CAPABILITY);
+}
+
+#[test]
+fn joins_of_one_binary_at_once_read_again() {
+    let targets = ["gfx1100", "gfx942", "gfx90a:xnack+"];
+    let tree = split(&library(1));
+    let join = |target: &str| {
+        let kpack = env!("CARGO_BIN_EXE_kpack");
+        let mut command = Command::new(kpack);
+        let prefix = tree.path("prefix");
+        command.arg("join").arg("--prefix").arg(prefix);
+        command.args(["--quiet", "--arch", target, FILE]);
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for _ in 0..20 {
+        // Each waits here when everything is written.
+        let library = File::open(tree.path("prefix").join(FILE)).unwrap();
+        library.lock().unwrap();
+        let runs = targets.map(join);
+        let is_hidden = |file: &&String| file.starts_with("prefix/lib/.libvec.so.");
+        while tree.files().iter().filter(is_hidden).count() < targets.len() {
+            std::thread::yield_now();
+        }
+        library.unlock().unwrap();
+        for run in runs {
+            let output = run.wait_with_output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{said}");
+        }
+        assert_eq!(targets_of(&tree.path("prefix").join(FILE)).len(), 1);
+        assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+        install_fat(&tree);
+    }
+}
+
+#[test]
+fn every_later_run_removes_the_hidden_file_of_a_killed_join() {
+    let tree = split(&library(1));
+    joined(&tree, &["gfx1100"]);
+    let left = tree.path("prefix/lib/.libvec.so.0123456789abcdef.tmp");
+    let is_removed = |run: &dyn Fn()| {
+        fs::write(&left, b"half").unwrap();
+        let in_use = File::open(&left).unwrap();
+        in_use.lock().unwrap();
+        run();
+        assert!(left.exists(), "another run is writing it");
+        drop(in_use);
+        run();
+        assert!(!left.exists());
+    };
+    let mut all = options(&tree, &["gfx1100"]);
+    all.files.clear();
+    for options in [options(&tree, &["gfx1100"]), all] {
+        is_removed(&|| {
+            let report = join(&options, &()).unwrap();
+            let outcome = &report.files[0].outcome;
+            assert!(matches!(outcome, Outcome::LeftAlone { .. }), "{outcome:?}");
+        });
+    }
+    split_again(&tree);
+    is_removed(&|| split_again(&tree));
+    let mut all = Install::new(tree.path("prefix"), "vec", [""; 0]);
+    all.all = true;
+    is_removed(&|| _ = install(&all, &()).unwrap());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// A damaged split binary is refused, or what comes out has all code objects of its build.
+    #[test]
+    fn flipped_bytes(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 1u8.., 0..4), 1..3),
+        // Code for all targets goes after everything else.
+        targets in prop::sample::select(vec![&["gfx1100"][..], &["gfx1100", "gfx942", "gfx90a:xnack+"]]),
+    ) {
+        static SPLIT: std::sync::OnceLock<Tree> = std::sync::OnceLock::new();
+        let tree = SPLIT.get_or_init(|| split(&library(1))).copy();
+        let path = tree.path("prefix").join(FILE);
+        let mut bytes = fs::read(&path).unwrap();
+        let headers = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+        let marker = bytes.windows(18).position(|w| w == b"kpack_search_paths").unwrap();
+        for (index, flip, place) in flips {
+            let range = match place {
+                0 => 0..1000,
+                1 => headers..bytes.len(),
+                2 => marker - 2..marker + 150,
+                _ => 0..bytes.len(),
+            };
+            let at = range.start + index.index(range.len());
+            bytes[at] ^= flip;
+        }
+        fs::write(&path, &bytes).unwrap();
+        let before = tree.snapshot();
+        match join(&options(&tree, targets), &()) {
+            // It may look like a file without device code.
+            Ok(report) if matches!(report.files[0].outcome, Outcome::LeftAlone { .. }) => {
+                prop_assert_eq!(tree.snapshot(), before);
+            }
+            Ok(_) => {
+                let joined = targets_of(&path);
+                prop_assert_eq!(BTreeSet::from_iter(joined), {
+                    BTreeSet::from_iter(targets.iter().map(ToString::to_string))
+                });
+                let faults = faults(&path);
+                let other_code = faults.iter().find(|text| text.contains("is not what it was built with"));
+                prop_assert!(other_code.is_none(), "{faults:?}");
+            }
+            Err(error) => {
+                prop_assert!(!matches!(error, Error::Io { .. }), "{}", error.in_one_line());
+                prop_assert_eq!(tree.snapshot(), before);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Given code objects that are large, or declare to be large, when they are split and verified, then the
+//! memory for that does not depend on their size, and a code object that no reader accepts is rejected.
+
+use std::fs;
+use std::process::Command;
+
+use crate::verified::assert_holds_against;
+use kpack_artifact::verify::{self, verify};
+use kpack_format::archive::{Encoder, Scheme};
+use kpack_format::digest::sha256;
+use kpack_split::install::{Options, install};
+use kpack_tests::fixture::{FatLibrary, Storage, code_object};
+use kpack_tests::tree::Tree;
+
+/// More bytes than a run may use as memory.
+const SIZE: usize = 320 << 20;
+
+/// A prefix with `lib/libvec.so`, whose wrappers all have one large code object for two targets that
+/// compresses to almost nothing, and a small one.
+fn prefix() -> Tree {
+    let tree = Tree::new();
+    let large = code_object("gfx1100", &vec![0; SIZE]).unwrap();
+    let small = code_object("gfx942", b"small").unwrap();
+    let library = FatLibrary::new()
+        .wrapper(
+            Storage::Zstd(3),
+            [("gfx1100", large), ("gfx942", small.clone())],
+        )
+        .wrapper(Storage::Plain, [("gfx942", small)]);
+    library.build(&tree.path("lib/libvec.so")).unwrap();
+    tree
+}
+
+/// Runs the command with 256 MiB of address space.
+fn limited(tree: &Tree, arguments: &str) {
+    let (status, said) = limited_to(256, tree, arguments);
+    assert_eq!(status, Some(0), "{arguments}: {said}");
+}
+
+/// The command's status and messages with so many MiB of address space.
+fn limited_to(limit: usize, tree: &Tree, arguments: &str) -> (Option<i32>, String) {
+    let limit = limit << 10;
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            &format!("ulimit -v {limit}; exec \"$KPACK\" {arguments}"),
+        ])
+        .env("KPACK", env!("CARGO_BIN_EXE_kpack"))
+        // Each thread's share of malloc would reserve 64 MiB of addresses.
+        .env("MALLOC_ARENA_MAX", "1")
+        .current_dir(tree.root())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    (output.status.code(), said)
+}
+
+#[test]
+fn memory_does_not_grow_with_a_code_object() {
+    let tree = prefix();
+    let fat = tree.path("fat.so");
+    fs::copy(tree.path("lib/libvec.so"), &fat).unwrap();
+    let install = "install --jobs 2 --prefix . --module vec lib/libvec.so";
+    limited(&tree, install);
+    limited(&tree, "verify lib");
+    limited(&tree, "verify lib/libvec.so");
+    assert_holds_against(&tree.path("lib/libvec.so"), &fat);
+
+    // The same code object again, merged into the archive that has it: the same bytes.
+    let before = tree.snapshot();
+    fs::copy(&fat, tree.path("lib/libvec.so")).unwrap();
+    limited(&tree, install);
+    assert_eq!(tree.snapshot(), before);
+}
+
+/// The message must be about memory, and not call a file damaged.
+#[test]
+fn too_little_memory_is_not_damage() {
+    let tree = Tree::new();
+    let code = code_object("gfx1100", &vec![0; 60 << 20]).unwrap();
+    let library = FatLibrary::new().wrapper(Storage::Zstd(3), [("gfx1100", code)]);
+    library.build(&tree.path("lib/libvec.so")).unwrap();
+    fs::copy(tree.path("lib/libvec.so"), tree.path("fat.so")).unwrap();
+    let install = "install --jobs 1 --prefix . --module vec lib/libvec.so";
+    let assert_short = |limit, arguments| {
+        let (status, said) = limited_to(limit, &tree, arguments);
+        assert_eq!(status, Some(4), "{arguments} in {limit} MiB: {said}");
+        let said = said.to_lowercase();
+        let reasons = [
+            "out of memory",
+            "memory allocation failed",
+            "allocate memory",
+            "not enough memory",
+        ];
+        assert!(reasons.iter().any(|reason| said.contains(reason)), "{said}");
+        assert!(!said.contains("fault"), "{said}");
+    };
+    for limit in [60, 90, 110] {
+        assert_short(limit, install);
+    }
+    assert_eq!(tree.files(), ["fat.so", "lib/libvec.so"]);
+
+    limited(&tree, install);
+    let against = "verify lib/libvec.so --against fat.so";
+    for arguments in ["verify lib", "verify lib/libvec.so", against] {
+        assert_short(60, arguments);
+    }
+}
+
+#[test]
+fn damage_in_a_large_code_object_is_found() {
+    let tree = prefix();
+    limited(&tree, "install --prefix . --module vec lib/libvec.so");
+    let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
+    let mut bytes = fs::read(&archive).unwrap();
+    // The middle of the file is within its only frame.
+    let middle = bytes.len() / 3;
+    bytes[middle] ^= 1;
+    fs::write(&archive, bytes).unwrap();
+    let report = verify(&[archive], &verify::Options::default(), &mut |_, _, _| {}).unwrap();
+    assert!(!report.holds(), "{report:#?}");
+}
+
+/// The declared size is enough to refuse it; nothing is decompressed.
+#[test]
+fn a_code_object_that_no_reader_accepts_is_refused_by_its_declared_size() {
+    let tree = Tree::new();
+    let mut bundle = b"__CLANG_OFFLOAD_BUNDLE__".to_vec();
+    let id = b"hipv4-amdgcn-amd-amdhsa--gfx1100";
+    for word in [1, 4096, (2_u64 << 30) + 1, id.len() as u64] {
+        bundle.extend(word.to_le_bytes());
+    }
+    bundle.extend(id);
+    let mut encoder = Encoder::new(Scheme::ZstdPerKernel, 3).unwrap();
+    let inside = encoder.encode(&bundle, sha256(&bundle)).unwrap().bytes;
+    let mut compressed = b"CCOB\x03\x00\x01\x00".to_vec();
+    for word in [32 + inside.len() as u64, 4096 + (2_u64 << 30) + 1, 0] {
+        compressed.extend(word.to_le_bytes());
+    }
+    compressed.extend(inside);
+
+    let library = FatLibrary::new().wrapper(
+        Storage::Plain,
+        [("gfx1100", code_object("gfx1100", &[7; 5000]).unwrap())],
+    );
+    let path = tree.path("lib/libvec.so");
+    library.build(&path).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let [old] = &library.bundles().unwrap()[..] else {
+        panic!("one wrapper has one bundle");
+    };
+    let at = bytes
+        .windows(24)
+        .position(|part| part == &old[..24])
+        .unwrap();
+    bytes[at..at + old.len()].fill(0);
+    bytes[at..at + compressed.len()].copy_from_slice(&compressed);
+    fs::write(&path, bytes).unwrap();
+
+    let error = install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap_err();
+    let text = error.in_one_line();
+    let expected = "the code object for gfx1100 has 2147483649 bytes; expected at most 2147483648";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(tree.files(), ["lib/libvec.so"]);
+}

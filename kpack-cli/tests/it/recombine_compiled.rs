@@ -1,0 +1,381 @@
+//! Given one source that clang compiles with its defaults for other targets on each machine, when the split
+//! artifacts are recombined, then differences that the targets alone cause are not errors.
+//!
+//! The device code is split from the linked library, or from the object before the link.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::markers::markers;
+use crate::planned::{CONFIGURATION, assert_said, options, planned, said};
+use crate::shards::{PREFIX, write};
+use crate::verified::assert_holds;
+use kpack_artifact::recombine::Severity;
+use kpack_artifact::split::{Options, split};
+use kpack_build::object_file::{self, launch};
+use kpack_format::archive::Archive;
+use kpack_split::install;
+use kpack_tests::process;
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+
+/// Compiles `source` for `targets` and splits the result, as the machine that uploads `shards/<name>` does.
+/// clang derives IDs from the path of the source, too, so all machines use the same path.
+fn compiled(tree: &Tree, name: &str, source: &str, targets: &[&str]) {
+    linked(tree, name, source, targets, "lld-19");
+}
+
+/// As [`compiled`], with another linker.
+fn linked(tree: &Tree, name: &str, source: &str, targets: &[&str], linker: &str) {
+    let artifact = tree.path(&format!("in/{name}/blas_lib"));
+    let library = artifact.join(PREFIX).join("lib/librocblas.so.5");
+    write(&tree.path("vec.hip"), source.as_bytes());
+    fs::create_dir_all(library.parent().unwrap()).unwrap();
+    let mut clang = Command::new("clang++-19");
+    clang.current_dir(tree.root());
+    clang.args(["-x", "hip", "-nogpuinc", "-nogpulib", "-I"]);
+    clang.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip"));
+    clang.args(targets.iter().map(|t| format!("--offload-arch={t}")));
+    clang.args(["-O1", "-fPIC", "-shared", "-nostdlib"]);
+    clang.arg(format!("-fuse-ld={linker}"));
+    clang.args(["vec.hip", "-o"]).arg(&library);
+    let output = clang.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    write(
+        &artifact.join("artifact_manifest.txt"),
+        format!("{PREFIX}\n").as_bytes(),
+    );
+    let output = tree.path(&format!("shards/{name}"));
+    split(&Options::new(artifact, output, "blas_lib"), &()).unwrap();
+}
+
+fn has_compiler() -> bool {
+    require::tool("clang++-19") && require::tool("ld.lld-19") && require::tool("nm")
+}
+
+/// A kernel; `words` sets the amount of device code.
+fn source(words: usize) -> String {
+    format!(
+        "#include <hip/hip_runtime.h>\n\
+         __global__ void add(float *a) {{\n\
+         a[0] += 1;\n\
+         #ifdef __HIP_DEVICE_COMPILE__\n\
+         asm volatile(\".fill {words}, 4, 0xBF800000\");\n\
+         #endif\n\
+         }}\n\
+         void run(float *a) {{ add<<<1, 1>>>(a); }}\n"
+    )
+}
+
+fn unit_ids(tree: &Tree, shard: &str) -> Vec<String> {
+    let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
+    let output = Command::new("nm")
+        .arg("-D")
+        .arg(tree.path(&library))
+        .output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    let words = text.split_whitespace().map(str::to_owned);
+    words.filter(|w| w.starts_with("__hip_cuid_")).collect()
+}
+
+#[test]
+fn ids_of_compilation_units_depend_on_the_targets() {
+    if !has_compiler() {
+        return;
+    }
+    // In the first, both libraries have another layout; in the second, addresses are the same.
+    for (words, targets, text) in [
+        (
+            20_000,
+            ["gfx1100", "gfx942"],
+            "differs in its layout, and in IDs",
+        ),
+        (0, ["gfx1100", "gfx1101"], "differs in IDs"),
+    ] {
+        let tree = Tree::new();
+        compiled(&tree, "linux-a", &source(words), &targets[..1]);
+        compiled(&tree, "linux-c", &source(words), &targets[1..]);
+        let [ours, theirs] = ["linux-a", "linux-c"].map(|shard| unit_ids(&tree, shard));
+        assert_eq!((ours.len(), theirs.len()), (1, 1));
+        assert_ne!(ours, theirs);
+        let plan = planned(&tree, CONFIGURATION);
+        let parts = [
+            "librocblas.so.5",
+            text,
+            "of compilation units (`__hip_cuid_…`)",
+            "--offload-arch",
+        ];
+        assert_said(&plan, Severity::Note, &parts);
+        assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
+        plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
+    }
+}
+
+#[test]
+fn any_other_difference_is_an_error() {
+    if !has_compiler() {
+        return;
+    }
+    let tree = Tree::new();
+    compiled(&tree, "linux-a", &source(20_000), &["gfx1100", "gfx1101"]);
+    let other = source(20_000).replace("run(", "ran(");
+    compiled(&tree, "linux-c", &other, &["gfx942"]);
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = [
+        "librocblas.so.5",
+        "IDs of compilation units",
+        "text `_Z3runPf` against `_Z3ranPf`",
+    ];
+    assert_said(&plan, Severity::Error, &parts);
+
+    // A name in host and device code must be the same in both: here device code looks for a variable by
+    // the other build's name.
+    let with = |name: &str| source(20_000) + &format!("char variable asm(\"{name}\") = 0;\n");
+    for (ours, theirs) in [
+        (
+            "table.static.754354c08156697c",
+            "table.static.274dcab0d7db0ad2",
+        ),
+        ("__hip_cuid_not_a_hash", "__hip_cuid_nor_a_hash"),
+    ] {
+        compiled(&tree, "linux-a", &with(ours), &["gfx1100", "gfx1101"]);
+        compiled(&tree, "linux-c", &with(theirs), &["gfx942"]);
+        let plan = planned(&tree, CONFIGURATION);
+        let text = format!("text `{ours}` against `{theirs}`");
+        assert_said(&plan, Severity::Error, &["librocblas.so.5", &text]);
+    }
+}
+
+/// Device code of two pages or less stays in place, and so do the sections that would make room for a
+/// program header.
+#[test]
+fn sections_in_another_order_are_a_difference_in_layout() {
+    if !has_compiler() {
+        return;
+    }
+    let tree = Tree::new();
+    linked(&tree, "linux-a", &source(0), &["gfx1100", "gfx1101"], "bfd");
+    linked(&tree, "linux-c", &source(0), &["gfx942"], "bfd");
+    let order = |shard: &str| -> Vec<String> {
+        use object::{Object, ObjectSection};
+        let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
+        let bytes = fs::read(tree.path(&library)).unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        let name = |section: object::Section<'_, '_>| section.name().unwrap().to_owned();
+        file.sections().map(name).collect()
+    };
+    assert_ne!(order("linux-a"), order("linux-c"));
+    let plan = planned(&tree, CONFIGURATION);
+    assert_said(&plan, Severity::Note, &["differs in its layout"]);
+    assert_eq!(plan.errors(), 0, "{:#?}", said(&plan));
+}
+
+/// A compiler that runs in `directory`.
+fn compiler(directory: &Path, words: &[&str]) -> Vec<OsString> {
+    let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip");
+    let mut command: Vec<OsString> = vec!["env".into(), "-C".into(), directory.into()];
+    command.extend(["clang++-19", "-I", headers].map(OsString::from));
+    command.extend(words.iter().map(OsString::from));
+    command
+}
+
+/// The tool that splits an object before the link.
+#[derive(Clone, Copy, PartialEq)]
+enum Splitter {
+    /// `kpack launch`, in the build directory; the library must then be installed.
+    Launcher,
+    /// `kpack object`, into the directory of the library.
+    Object,
+}
+
+/// Builds a library from an object that was split before the link, as one machine does, and links it as
+/// `in/<shard>/blas_lib/…/lib/librocblas.so.5`.
+fn linked_of_split(tree: &Tree, shard: &str, flags: &[&str], splitter: Splitter) {
+    let build = tree.path(&format!("build/{shard}"));
+    let artifact = tree.path(&format!("in/{shard}/blas_lib"));
+    let lib = artifact.join(PREFIX).join("lib");
+    write(&build.join("vec.hip"), source(100).as_bytes());
+    write(
+        &artifact.join("artifact_manifest.txt"),
+        format!("{PREFIX}\n").as_bytes(),
+    );
+    fs::create_dir_all(&lib).unwrap();
+    let object = build.join("vec.o");
+    let hip = ["-x", "hip", "-nogpuinc", "-nogpulib", "-O1", "-fPIC"];
+    let output = ["-c", "vec.hip", "-o", object.to_str().unwrap()];
+    let compile = compiler(&build, &[&hip, flags, &output].concat());
+    let (output, objects) = match splitter {
+        Splitter::Launcher => (&build, vec![]),
+        Splitter::Object => (&lib, vec![&object]),
+    };
+    let options = object_file::Options::new("rocblas", output, objects);
+    if splitter == Splitter::Launcher {
+        assert!(launch(&options, &compile).unwrap().success());
+    } else {
+        run(&compile);
+        object_file::split(&options, &()).unwrap();
+    }
+    let link = "-shared -nostdlib -fuse-ld=lld-19 -Wl,--build-id vec.o -o";
+    let mut link: Vec<&str> = link.split(' ').collect();
+    let library = lib.join("librocblas.so.5");
+    link.push(library.to_str().unwrap());
+    run(&compiler(output, &link));
+    let _ = fs::remove_file(lib.join("vec.o"));
+}
+
+fn run(command: &[OsString]) {
+    process::run(Command::new(&command[0]).args(&command[1..]));
+}
+
+fn split_shard(tree: &Tree, shard: &str) {
+    let (input, output) = (format!("in/{shard}/blas_lib"), format!("shards/{shard}"));
+    split(
+        &Options::new(tree.path(&input), tree.path(&output), "blas_lib"),
+        &(),
+    )
+    .unwrap();
+}
+
+/// The three shards of the configuration.
+const SHARDS: [(&str, &[&str]); 3] = [
+    (
+        "linux-a",
+        &["--offload-arch=gfx1100", "--offload-arch=gfx1101"],
+    ),
+    ("linux-b", &["--offload-arch=gfx90a:xnack+"]),
+    ("linux-c", &["--offload-arch=gfx942"]),
+];
+
+#[test]
+fn libraries_of_split_objects_fit_each_other() {
+    if !has_compiler() {
+        return;
+    }
+    for (more, text) in [
+        (None, "differs in IDs of compilation units"),
+        (Some("-fuse-cuid=none"), "differs in its build ID only"),
+    ] {
+        let tree = Tree::new();
+        for (shard, flags) in SHARDS {
+            let flags: Vec<&str> = flags.iter().copied().chain(more).collect();
+            linked_of_split(&tree, shard, &flags, Splitter::Launcher);
+            let prefix = tree.path(&format!("in/{shard}/blas_lib/{PREFIX}"));
+            let files = ["lib/librocblas.so.5"];
+            install::install(&install::Options::new(prefix, "rocblas", files), &()).unwrap();
+            split_shard(&tree, shard);
+        }
+        let plan = planned(&tree, CONFIGURATION);
+        for shard in ["linux-b", "linux-c"] {
+            assert_said(&plan, Severity::Note, &[shard, "librocblas.so.5", text]);
+        }
+        assert_eq!(said(&plan).len(), 2, "{:#?}", said(&plan));
+        plan.apply(&options(&tree, CONFIGURATION), &()).unwrap();
+        assert_holds(&tree.path("out"));
+        // The host file of the primary shard expects the device code of all.
+        let generic = tree.path(&format!(
+            "out/blas_lib_generic/{PREFIX}/lib/librocblas.so.5"
+        ));
+        let found = markers(&generic);
+        assert!(!found.is_empty());
+        for marker in found {
+            let targets = ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"];
+            assert_eq!(Vec::from_iter(marker.code_ids.keys()), targets);
+            for (target, id) in &marker.code_ids {
+                let group = match target.starts_with("gfx11") {
+                    true => "gfx110X",
+                    false => "instinct",
+                };
+                let kpacks = format!("out/blas_lib_{group}/{PREFIX}/lib/.kpack");
+                let archive = tree.path(&format!("{kpacks}/rocblas_lib_{target}.kpack"));
+                let archive = Archive::open(fs::File::open(archive).unwrap()).unwrap();
+                let name = marker.kernel_name.as_deref().unwrap();
+                assert_eq!(archive.toc().code_id(name, target), Some(*id));
+            }
+        }
+    }
+}
+
+/// Their kernels are named after the objects, whose device code differs between machines.
+#[test]
+fn libraries_of_split_objects_that_were_not_installed_are_refused() {
+    if !has_compiler() {
+        return;
+    }
+    let tree = Tree::new();
+    for (shard, flags) in SHARDS {
+        linked_of_split(&tree, shard, flags, Splitter::Object);
+        split_shard(&tree, shard);
+    }
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["linux-a", "librocblas.so.5", "kpack install"];
+    assert_said(&plan, Severity::Error, &parts);
+}
+
+#[test]
+fn code_that_is_not_the_same_is_an_error_wherever_it_is() {
+    if !has_compiler() {
+        return;
+    }
+    let tree = Tree::new();
+    let with = |amount: u32| {
+        source(20_000) + &format!("extern \"C\" int host(int a) {{ return a * {amount}; }}\n")
+    };
+    // Functions of the same size, in libraries of another layout.
+    compiled(&tree, "linux-a", &with(1001), &["gfx1100", "gfx1101"]);
+    compiled(&tree, "linux-c", &with(1003), &["gfx942"]);
+    let plan = planned(&tree, CONFIGURATION);
+    let parts = ["linux-c", "librocblas.so.5", ".text"];
+    assert_said(&plan, Severity::Error, &parts);
+}
+
+/// Numbers that differ by the distance that code has moved are not addresses if nothing relocates them.
+#[test]
+fn numbers_that_look_like_moved_addresses_are_an_error() {
+    if !has_compiler() {
+        return;
+    }
+    for declaration in [
+        "int host() { return NUMBER; }",
+        "extern const unsigned host[4] = { 1, NUMBER, 3, 4 };",
+        "extern const unsigned long host[4] = { 1, NUMBER, 3, 4 };",
+        "unsigned long host[4] = { 1, NUMBER, 3, 4 };",
+    ] {
+        let tree = Tree::new();
+        let with = |number: u64| {
+            let declaration = declaration.replace("NUMBER", &number.to_string());
+            source(20_000) + &format!("extern \"C\" {{ {declaration} }}\n")
+        };
+        let build = |numbers: [u64; 2]| {
+            compiled(&tree, "linux-a", &with(numbers[0]), &["gfx1100", "gfx1101"]);
+            compiled(&tree, "linux-c", &with(numbers[1]), &["gfx942"]);
+        };
+        // The same number in both.
+        build([1_000_000; 2]);
+        assert_eq!(planned(&tree, CONFIGURATION).errors(), 0, "{declaration}");
+
+        let text = ["linux-a", "linux-c"].map(|shard| text_address(&tree, shard));
+        assert_ne!(text[0], text[1]);
+        build(text.map(|address| address + 16));
+        assert_eq!(
+            ["linux-a", "linux-c"].map(|shard| text_address(&tree, shard)),
+            text
+        );
+        let plan = planned(&tree, CONFIGURATION);
+        assert_said(
+            &plan,
+            Severity::Error,
+            &["linux-c", "librocblas.so.5", "differs: "],
+        );
+    }
+}
+
+/// The address of the code in a shard's library.
+fn text_address(tree: &Tree, shard: &str) -> u64 {
+    use object::{Object, ObjectSection};
+    let library = format!("shards/{shard}/blas_lib_generic/{PREFIX}/lib/librocblas.so.5");
+    let bytes = fs::read(tree.path(&library)).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    file.section_by_name(".text").unwrap().address()
+}

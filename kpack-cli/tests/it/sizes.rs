@@ -1,0 +1,223 @@
+//! Given trees before and after a split, when their sizes are reported, then every byte of every
+//! file is in a row, and the rows before and after are about the same things.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::shards::{PREFIX, shard, three_shards};
+use kpack_artifact::sizes::{Depth, Row, Sizes, measure};
+use kpack_cli::report::page;
+use kpack_tests::tree::Tree;
+
+fn tree() -> Tree {
+    let tree = Tree::new();
+    shard(&tree, "linux-a", &["gfx1100", "gfx942"]);
+    tree
+}
+
+fn sizes(tree: &Tree, after: &str, before: &[&str]) -> Sizes {
+    let before: Vec<PathBuf> = before.iter().map(|path| tree.path(path)).collect();
+    measure(&[tree.path(after)], &before).unwrap()
+}
+
+/// The size of all files below a directory.
+fn bytes(tree: &Tree, directory: &str) -> u64 {
+    let start = format!("{directory}/");
+    let files = tree
+        .files()
+        .into_iter()
+        .filter(|file| file.starts_with(&start));
+    let sizes = files.map(|file| tree.path(&file).symlink_metadata().unwrap());
+    sizes
+        .filter(|metadata| metadata.is_file())
+        .map(|metadata| metadata.len())
+        .sum()
+}
+
+fn row<'a>(sizes: &'a Sizes, target: Option<&str>, what: &str) -> &'a Row {
+    let mut rows = sizes.rows.iter();
+    let found = rows.find(|row| row.target.as_deref() == target && row.what == what);
+    found.unwrap_or_else(|| panic!("{what} for {target:?} is not in {sizes:#?}"))
+}
+
+#[test]
+fn every_byte_is_in_a_row() {
+    let tree = tree();
+    let sizes = sizes(&tree, "shards/linux-a", &["in/linux-a"]);
+    assert!(sizes.before_was_measured);
+    assert_eq!(
+        sizes.total(),
+        (bytes(&tree, "in/linux-a"), bytes(&tree, "shards/linux-a"))
+    );
+    let host = row(&sizes, None, "lib/librocblas.so.5");
+    let device = row(&sizes, Some("gfx942"), "lib/librocblas.so.5");
+    assert_eq!(host.module, "rocblas");
+    assert!(device.before > 0 && device.after > 0 && device.after < device.before);
+    let database = row(&sizes, Some("gfx942"), "rocblas database");
+    assert_eq!(database.before, database.after);
+    assert!(host.after < host.before);
+}
+
+#[test]
+fn what_is_unpacked_where_nothing_was_measured_before() {
+    let tree = tree();
+    let after = sizes(&tree, "shards/linux-a", &[]);
+    assert!(!after.before_was_measured);
+    let kernels = row(&after, Some("gfx1100"), "lib/librocblas.so.5");
+    let archive =
+        format!("shards/linux-a/blas_lib_gfx1100/{PREFIX}/lib/.kpack/rocblas_lib_gfx1100.kpack");
+    let index = row(&after, Some("gfx1100"), "archive index");
+    assert_eq!(
+        kernels.after + index.after,
+        tree.path(&archive).metadata().unwrap().len()
+    );
+    assert!(kernels.before > kernels.after);
+    assert_eq!(index.before, 0);
+}
+
+#[test]
+fn an_install_prefix_has_its_modules_from_its_archives() {
+    let tree = tree();
+    let unsplit = format!("in/linux-a/blas_lib/{PREFIX}");
+    let binary = "lib/librocblas.so.5";
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    fs::copy(
+        tree.path(&format!("{unsplit}/{binary}")),
+        tree.path("prefix").join(binary),
+    )
+    .unwrap();
+    let options = kpack_split::install::Options::new(tree.path("prefix"), "rocblas", [binary]);
+    kpack_split::install::install(&options, &()).unwrap();
+    let sizes = sizes(&tree, "prefix", &[&unsplit]);
+    assert_eq!(
+        sizes.total(),
+        (bytes(&tree, &unsplit), bytes(&tree, "prefix"))
+    );
+    for target in [None, Some("gfx942")] {
+        let row = row(&sizes, target, binary);
+        assert_eq!(row.module, "rocblas");
+        assert!(row.before > row.after && row.after > 0, "{row:?}");
+    }
+}
+
+#[test]
+fn sums_by_module_and_target() {
+    let tree = three_shards();
+    let sizes = sizes(&tree, "shards", &["in"]);
+    let total = sizes.total();
+    for depth in [Depth::Module, Depth::Target, Depth::Binary] {
+        let rows = sizes.by(depth);
+        let sum = rows
+            .iter()
+            .fold((0, 0), |sum, row| (sum.0 + row.before, sum.1 + row.after));
+        assert_eq!(sum, total);
+    }
+    let modules: Vec<String> = sizes
+        .by(Depth::Module)
+        .into_iter()
+        .map(|row| row.module)
+        .collect();
+    assert_eq!(modules, ["artifacts", "rocblas"]);
+    let targets: Vec<String> = sizes
+        .by(Depth::Target)
+        .into_iter()
+        .map(|row| format!("{} {}", row.module, row.target.unwrap_or_default()))
+        .collect();
+    assert_eq!(
+        targets,
+        [
+            "artifacts ",
+            "rocblas ",
+            "rocblas gfx1100",
+            "rocblas gfx1101",
+            "rocblas gfx90a:xnack+",
+            "rocblas gfx942",
+        ]
+    );
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let tree = tree();
+    let sizes = sizes(&tree, "shards", &["in"]);
+    let page = page(&sizes, "Sizes of <7.2 & \"later\">");
+    assert!(page.contains("<h1>Sizes of &lt;7.2 &amp; &quot;later&quot;&gt;</h1>"));
+    for outside in [
+        "http:", "https:", "src=", "href=", "url(", "@import", "<script",
+    ] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert_eq!(page.matches("<svg").count(), 2);
+    // The largest boxes show the names of files.
+    assert!(page.contains(">librocblas.so.5</text>"), "{page}");
+    // The page contains no path of this machine.
+    assert!(!page.contains(tree.root().to_str().unwrap()));
+    assert!(page.contains("<title>rocblas, gfx942, lib/librocblas.so.5: "));
+    for (open, close) in [("<rect", "</rect>"), ("<text", "</text>"), ("<tr", "</tr>")] {
+        assert_eq!(
+            page.matches(open).count(),
+            page.matches(close).count(),
+            "{open}"
+        );
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf"));
+    // A table of targets, one of modules, and each module's binaries folded.
+    assert_eq!(page.matches("<table").count(), 5);
+    assert_eq!(page.matches("<details>").count(), 2);
+    assert_eq!(page.matches("<td>total").count(), 2);
+    let targets = sizes.by_target();
+    let names: Vec<Option<&str>> = targets.iter().map(|row| row.target.as_deref()).collect();
+    assert_eq!(names, [None, Some("gfx1100"), Some("gfx942")]);
+    let sum = |side: fn(&Row) -> u64| targets.iter().map(side).sum::<u64>();
+    assert_eq!((sum(|row| row.before), sum(|row| row.after)), sizes.total());
+}
+
+#[test]
+fn a_fifo_has_no_bytes() {
+    let tree = tree();
+    let expected = sizes(&tree, "in/linux-a", &[]).total();
+    let artifacts = fs::read_dir(tree.path("in/linux-a")).unwrap();
+    let artifact = artifacts.flatten().next().unwrap().path();
+    let fifo = artifact.join(PREFIX).join("lib/fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    assert_eq!(sizes(&tree, "in/linux-a", &[]).total(), expected);
+}
+
+/// Each shard has its own copy of the host files; an installation has one.
+#[test]
+fn what_a_machine_downloads() {
+    let tree = three_shards();
+    let sizes = sizes(&tree, "shards", &["in"]);
+    let targets: Vec<&str> = sizes.machines.iter().map(|m| m.target.as_str()).collect();
+    assert_eq!(targets, ["gfx1100", "gfx1101", "gfx90a:xnack+", "gfx942"]);
+    let one = bytes(&tree, "shards/linux-a/blas_lib_generic");
+    let own = bytes(&tree, "shards/linux-c/blas_lib_gfx942");
+    let machine = sizes.machines.last().unwrap();
+    let lists = 1000;
+    assert!(
+        machine.after.abs_diff(one + own) < lists,
+        "{machine:?}: {one} {own}"
+    );
+    assert!(machine.after < machine.before && machine.before < sizes.total().0);
+}
+
+#[test]
+fn a_page_has_the_date_of_the_newest_input_or_the_one_that_is_given() {
+    let tree = tree();
+    let page = |epoch: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kpack"));
+        command
+            .args(["report", "shards", "--html", "page.html"])
+            .current_dir(tree.root())
+            .env_remove("SOURCE_DATE_EPOCH")
+            .envs(epoch.map(|epoch| ("SOURCE_DATE_EPOCH", epoch)));
+        assert!(command.output().unwrap().status.success());
+        fs::read_to_string(tree.path("page.html")).unwrap()
+    };
+    let newest = page(None);
+    assert!(newest.contains("<p>20"), "{newest}");
+    assert_eq!(newest, page(None));
+    assert!(page(Some("1714521600")).contains("<p>2024-05-01</p>"));
+}

@@ -1,0 +1,109 @@
+//! Given existing files in the output directory, when a release is staged, then it replaces only a staged
+//! release, and a failure changes nothing.
+
+use std::fs;
+
+use crate::cargo_build::{built, messages, nothing_hidden, stage};
+use kpack_cli::stage::Options;
+use kpack_tests::tree::Tree;
+use serde_json::json;
+
+#[test]
+fn only_what_was_staged_is_replaced() {
+    let tree = Tree::new();
+    let text = built(&tree);
+    let in_the_way = |directory: &str| {
+        let before = tree.snapshot();
+        let options = Options::new(tree.path(directory));
+        let error = stage(&options, text.as_bytes()).unwrap_err();
+        assert_eq!(tree.snapshot(), before);
+        nothing_hidden(&tree);
+        let root = tree.root().to_str().unwrap();
+        error.in_one_line().replace(root, "[root]")
+    };
+    // A prefix with the same directories as a release.
+    fs::create_dir_all(tree.path("prefix/bin")).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    fs::write(tree.path("prefix/bin/precious"), "mine").unwrap();
+    let mut said = vec![in_the_way("prefix")];
+    // A release, with a file of the user's.
+    stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+    fs::write(tree.path("dist/bin/start"), "mine").unwrap();
+    said.push(in_the_way("dist"));
+    fs::remove_file(tree.path("dist/bin/start")).unwrap();
+    fs::create_dir_all(tree.path("dist/share/doc")).unwrap();
+    said.push(in_the_way("dist"));
+    fs::remove_dir_all(tree.path("dist/share")).unwrap();
+    fs::write(tree.path("file"), "mine").unwrap();
+    said.push(in_the_way("file"));
+    insta::assert_snapshot!(said.join("\n\n"));
+
+    // A release alone is replaced, with the leftovers of a killed run beside it.
+    fs::create_dir(tree.path(".dist.kpack-stage-old")).unwrap();
+    fs::copy(
+        tree.path("dist/.kpack-stage"),
+        tree.path(".dist.kpack-stage-old/.kpack-stage"),
+    )
+    .unwrap();
+    fs::remove_file(tree.path("dist/bin/app")).unwrap();
+    stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+    assert!(tree.path("dist/bin/app").is_file());
+    nothing_hidden(&tree);
+    // A run that was killed between its two renames left the release under the other name.
+    fs::rename(tree.path("dist"), tree.path(".dist.kpack-stage-old")).unwrap();
+    let failed = json!({"reason": "build-finished", "success": true}).to_string();
+    stage(&Options::new(tree.path("dist")), failed.as_bytes()).unwrap_err();
+    stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+    nothing_hidden(&tree);
+}
+
+#[test]
+fn leftovers_of_a_run_that_was_killed_at_any_moment_go() {
+    let tree = Tree::new();
+    let text = built(&tree);
+    for name in [".dist.kpack-stage", ".dist.kpack-stage-old"] {
+        // Without a stamp, with a half-written one, and with nothing but the stamp.
+        for stamp in [None, Some(""), Some("# Made")] {
+            stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+            fs::create_dir(tree.path(name)).unwrap();
+            if let Some(stamp) = stamp {
+                fs::write(tree.path(name).join(".kpack-stage"), stamp).unwrap();
+            }
+            stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+            nothing_hidden(&tree);
+        }
+    }
+    // Other files stay.
+    fs::create_dir(tree.path(".dist.kpack-stage")).unwrap();
+    fs::write(tree.path(".dist.kpack-stage/mine"), "mine").unwrap();
+    stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap_err();
+    assert!(tree.path(".dist.kpack-stage/mine").exists());
+}
+
+#[test]
+fn symbolic_links_and_empty_directories_stay() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let tree = Tree::new();
+    let text = built(&tree);
+    fs::create_dir(tree.path("real")).unwrap();
+    fs::set_permissions(tree.path("real"), fs::Permissions::from_mode(0o700)).unwrap();
+    symlink("real", tree.path("dist")).unwrap();
+    for _ in 0..2 {
+        stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+        assert!(tree.path("dist").is_symlink());
+        assert!(tree.path("real/bin/app").is_file());
+        nothing_hidden(&tree);
+    }
+    symlink("nowhere", tree.path("broken")).unwrap();
+    stage(&Options::new(tree.path("broken")), text.as_bytes()).unwrap_err();
+    assert!(tree.path("broken").is_symlink() && !tree.path("nowhere").exists());
+    // A failed run creates no parent directories either.
+    let deep = Options::new(tree.path("a/b/dist"));
+    let failed = messages(&[]);
+    stage(&deep, failed.as_bytes()).unwrap_err();
+    fs::write(tree.path("target/release/app"), "#!/bin/sh\n").unwrap();
+    let place = tree.path("target/release");
+    fs::write(tree.path("target/release/app"), place.to_str().unwrap()).unwrap();
+    stage(&deep, text.as_bytes()).unwrap_err();
+    assert!(!tree.path("a").exists());
+}

@@ -1,0 +1,71 @@
+//! What `kpack verify` finds.
+
+#![allow(dead_code, reason = "each test file uses what it needs")]
+
+use std::path::Path;
+
+use kpack_artifact::verify::{Check, Options, Outcome, Report, verify};
+use kpack_tests::tree::Tree;
+
+/// Verifies a path of a tree.
+pub(crate) fn check(tree: &Tree, path: &str) -> Report {
+    check_with(tree, path, None, &[])
+}
+
+/// Verifies a path of a tree, compared with another, and for these targets.
+pub(crate) fn check_with(
+    tree: &Tree,
+    path: &str,
+    against: Option<&str>,
+    targets: &[&str],
+) -> Report {
+    let options = Options {
+        against: against.map(|path| tree.path(path)),
+        targets: targets.iter().map(|id| id.parse().unwrap()).collect(),
+        ..Options::default()
+    };
+    report(&tree.path(path), &options)
+}
+
+fn report(path: &Path, options: &Options) -> Report {
+    verify(&[path.to_owned()], options, &mut |_, _, _| {}).unwrap()
+}
+
+/// The checks of one outcome, each as `path: text`.
+pub(crate) fn checks(report: &Report, outcome: Outcome) -> Vec<String> {
+    let checks = report.checks.iter();
+    let checks = checks.filter(|check| check.outcome == outcome);
+    let line = |check: &Check| format!("{}: {}", check.path.display(), check.text);
+    checks.map(line).collect()
+}
+
+/// The faults in a report.
+pub(crate) fn faults(report: &Report) -> Vec<String> {
+    checks(report, Outcome::Fault)
+}
+
+/// Some fault has all of `parts`.
+pub(crate) fn assert_found(report: &Report, parts: &[&str]) {
+    let faults = faults(report);
+    let found = faults
+        .iter()
+        .any(|fault| parts.iter().all(|part| fault.contains(part)));
+    assert!(found, "{parts:?} is not in {faults:#?}");
+    assert!(!report.holds());
+}
+
+/// A file or tree has no fault.
+pub(crate) fn assert_holds(path: &Path) {
+    let report = report(path, &Options::default());
+    assert!(report.holds(), "{report:#?}");
+}
+
+/// A binary has no fault, and the device code of the original.
+pub(crate) fn assert_holds_against(binary: &Path, original: &Path) {
+    let options = Options {
+        against: Some(original.to_owned()),
+        ..Options::default()
+    };
+    let report = report(binary, &options);
+    assert!(report.holds(), "{report:#?}");
+}

@@ -1,0 +1,502 @@
+//! Given an installed tree, when something in it is damaged or missing, then verification finds it and says
+//! where; and a complete tree has no fault.
+
+use crate::verified;
+use std::fs::{self, File};
+use std::io::Cursor;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::verified::{assert_found, check, check_with, faults};
+use kpack_artifact::verify::{self, Outcome, Report, verify};
+use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
+use kpack_format::digest::sha256;
+use kpack_format::manifest::Manifest;
+use kpack_split::install::{Options, install};
+use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code};
+use kpack_tests::process;
+use kpack_tests::require::tool;
+use kpack_tests::tree::Tree;
+
+const BINARY: &str = "lib/libvec.so";
+const ARCHIVE: &str = "lib/.kpack/vec_lib_gfx1100.kpack";
+const MANIFEST: &str = "lib/.kpack/vec_lib.kpm";
+
+fn library() -> FatLibrary {
+    add_and_mul(["gfx1100", "gfx942"], ["gfx1100", "gfx942"])
+}
+
+/// A prefix where the library was installed, with the original as `fat.so`.
+fn installed() -> Tree {
+    let tree = Tree::new();
+    library().build(&tree.path(BINARY)).unwrap();
+    fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
+    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    tree
+}
+
+fn against(tree: &Tree) -> Report {
+    check_with(tree, BINARY, Some("fat.so"), &[])
+}
+
+fn change(tree: &Tree, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(tree.path(file)).unwrap();
+    change(&mut bytes);
+    fs::write(tree.path(file), bytes).unwrap();
+}
+
+fn position(bytes: &[u8], part: &[u8]) -> usize {
+    bytes
+        .windows(part.len())
+        .position(|window| window == part)
+        .unwrap()
+}
+
+#[test]
+fn a_complete_tree_has_no_fault() {
+    let tree = installed();
+    let report = check(&tree, "lib");
+    assert_eq!(faults(&report), [""; 0]);
+    assert_eq!(faults(&against(&tree)), [""; 0]);
+    for path in [BINARY, ARCHIVE, MANIFEST] {
+        assert_eq!(faults(&check(&tree, path)), [""; 0]);
+    }
+}
+
+/// A tree has thousands of archives, and the usual limit is 1,024 open files.
+#[test]
+fn more_archives_than_files_may_be_open() {
+    let tree = Tree::new();
+    let original = tree.path("libvec.so");
+    library().build(&original).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    for index in 0..70 {
+        let file = format!("lib/libvec-{index}.so");
+        fs::copy(&original, tree.path("prefix").join(&file)).unwrap();
+        let options = Options::new(tree.path("prefix"), format!("vec{index}"), [file]);
+        install(&options, &()).unwrap();
+    }
+    let limited = ["-c", "ulimit -n 64; exec \"$0\" verify \"$1\""];
+    let kpack = env!("CARGO_BIN_EXE_kpack");
+    let prefix = tree.path("prefix");
+    let mut verify = Command::new("sh");
+    process::run(verify.args(limited).arg(kpack).arg(prefix));
+}
+
+#[test]
+fn an_unsplit_binary_in_a_prefix_is_not_a_fault() {
+    let tree = installed();
+    let report = check(&tree, ".");
+    assert_eq!(faults(&report), [""; 0]);
+}
+
+#[test]
+fn stripped_and_patched_binaries_hold() {
+    for (name, arguments) in [
+        ("strip", &[][..]),
+        ("llvm-strip-19", &[]),
+        ("eu-strip", &[]),
+        (
+            "patchelf",
+            &["--set-rpath", "/a/directory/with/quite/a/long/name"],
+        ),
+    ] {
+        if !tool(name) {
+            continue;
+        }
+        let tree = installed();
+        let mut command = Command::new(name);
+        let changed = command.args(arguments).arg(tree.path(BINARY)).status();
+        assert!(changed.unwrap().success());
+        let report = check(&tree, BINARY);
+        assert_eq!(faults(&report), [""; 0], "{name}");
+        if name != "patchelf" {
+            assert_eq!(faults(&against(&tree)), [""; 0], "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_section_that_is_not_where_it_is_loaded() {
+    let tree = installed();
+    let bytes = fs::read(tree.path(BINARY)).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (table, count) = (word(0x28), bytes[0x3c]);
+    // Change the file offset of constant data (PROGBITS, read-only).
+    let mut headers = (0..usize::from(count)).map(|index| table + 64 * index);
+    let constant = |at: &usize| bytes[at + 4] == 1 && bytes[at + 8] == 2 && word(at + 32) > 0;
+    let header = headers.rfind(constant).unwrap();
+    change(&tree, BINARY, |bytes| bytes[header + 24] ^= 0x10);
+    let report = check(&tree, BINARY);
+    assert_found(&report, &["libvec.so", "is not where a PT_LOAD maps it"]);
+}
+
+#[test]
+fn a_damaged_code_object() {
+    let tree = installed();
+    // In the first frame, after header, number of frames, size and zstd's own header.
+    change(&tree, ARCHIVE, |bytes| bytes[90] ^= 1);
+    let report = check(&tree, "lib");
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "lib/libvec.so#0"]);
+    assert_found(&report, &["vec_lib.kpm", "the listed SHA-256"]);
+    assert_found(
+        &against(&tree),
+        &["libvec.so: `lib/libvec.so#0` for gfx1100"],
+    );
+}
+
+#[test]
+fn an_archive_that_is_truncated_or_not_an_archive() {
+    let tree = installed();
+    change(&tree, ARCHIVE, |bytes| bytes.truncate(bytes.len() - 5));
+    let report = check(&tree, "lib");
+    assert_found(
+        &report,
+        &["vec_lib_gfx1100.kpack", "the TOC cannot be read"],
+    );
+    assert_found(&report, &["vec_lib.kpm", "bytes"]);
+    fs::write(tree.path(ARCHIVE), b"KPAK").unwrap();
+    let report = check(&tree, "lib");
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "4 bytes"]);
+}
+
+#[test]
+fn an_archive_that_is_missing() {
+    let tree = installed();
+    fs::remove_file(tree.path(ARCHIVE)).unwrap();
+    let report = check(&tree, "lib");
+    assert_found(
+        &report,
+        &["vec_lib.kpm", "vec_lib_gfx1100.kpack", "is missing"],
+    );
+    assert_found(&report, &["libvec.so", "gfx1100", "is missing"]);
+    // A user who installs the package for one GPU lacks those for the others.
+    let report = check_with(&tree, "lib", None, &["gfx942"]);
+    assert_eq!(faults(&report), [""; 0]);
+    assert!(!check_with(&tree, "lib", None, &["gfx1100"]).holds());
+}
+
+/// The package for one GPU lacks the code of a wrapper that was compiled for another GPU only.
+#[test]
+fn a_wrapper_for_targets_that_are_not_installed() {
+    let tree = Tree::new();
+    let library = FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx942", "add")],
+        )
+        .wrapper(Storage::Plain, [code("gfx942", "mul")]);
+    library.build(&tree.path(BINARY)).unwrap();
+    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx942.kpack")).unwrap();
+    let mut manifest = Manifest::read(&fs::read(tree.path(MANIFEST)).unwrap()).unwrap();
+    manifest.kpack_files.remove("gfx942");
+    let fragment = tree.path("lib/.kpack/vec_lib.gfx1100.kpm");
+    fs::write(fragment, manifest.to_bytes()).unwrap();
+    let report = check(&tree, "lib");
+    assert_eq!(faults(&report), [""; 0]);
+    let notes = verified::checks(&report, Outcome::Note);
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.ends_with("no archive has a code object at index 1")),
+        "{notes:#?}"
+    );
+}
+
+#[test]
+fn an_archive_that_the_manifest_does_not_list() {
+    let tree = installed();
+    let writer = ArchiveWriter::new(
+        Cursor::new(Vec::new()),
+        "vec_lib",
+        &"gfx1201".parse().unwrap(),
+        Scheme::None,
+    );
+    writer
+        .finish(File::create(tree.path("lib/.kpack/vec_lib_gfx1201.kpack")).unwrap())
+        .unwrap();
+    let report = check(&tree, "lib");
+    assert_found(
+        &report,
+        &["vec_lib.kpm", "does not list `vec_lib_gfx1201.kpack`"],
+    );
+}
+
+#[test]
+fn a_manifest_that_lies_or_is_damaged() {
+    let tree = installed();
+    let rewrite = |change: fn(&mut Manifest)| {
+        let mut manifest = Manifest::read(&fs::read(tree.path(MANIFEST)).unwrap()).unwrap();
+        let whole = manifest.to_bytes();
+        change(&mut manifest);
+        fs::write(tree.path(MANIFEST), manifest.to_bytes()).unwrap();
+        let report = check(&tree, MANIFEST);
+        fs::write(tree.path(MANIFEST), whole).unwrap();
+        report
+    };
+    let report = rewrite(|manifest| manifest.kpack_files.get_mut("gfx1100").unwrap().size += 1);
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "bytes"]);
+    let report = rewrite(|manifest| {
+        manifest
+            .kpack_files
+            .get_mut("gfx1100")
+            .unwrap()
+            .kernel_count = 9
+    });
+    assert_found(
+        &report,
+        &["vec_lib_gfx1100.kpack", "has 2 kernels; expected 9"],
+    );
+    let report = rewrite(|manifest| {
+        manifest.kpack_files.get_mut("gfx1100").unwrap().checksum = Some([0; 32])
+    });
+    assert_found(&report, &["vec_lib_gfx1100.kpack", "SHA-256"]);
+    let report = rewrite(|manifest| manifest.prefix = "lib64".to_owned());
+    assert_found(&report, &["lib64"]);
+    change(&tree, MANIFEST, |bytes| bytes.truncate(20));
+    assert_found(
+        &check(&tree, "lib"),
+        &["vec_lib.kpm", "not a kpack manifest"],
+    );
+}
+
+#[test]
+fn a_marker_that_leads_elsewhere() {
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let at = position(bytes, b".kpack/vec_lib_@GFXARCH@");
+        bytes[at..at + 6].copy_from_slice(b".kpakk");
+    });
+    let report = check(&tree, BINARY);
+    assert_found(&report, &["libvec.so", "no archive"]);
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let at = position(bytes, b"kernel_name");
+        bytes[at] = b'K';
+    });
+    assert_found(&check(&tree, BINARY), &["libvec.so", "not a kpack marker"]);
+}
+
+#[test]
+fn a_wrapper_that_was_changed() {
+    let magic = [&0x4b50_4948_u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
+    let first = |bytes: &[u8]| position(bytes, &magic);
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let at = first(bytes);
+        bytes[at + 16] = 1;
+    });
+    let report = check(&tree, BINARY);
+    assert_found(&report, &["libvec.so", "index"]);
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let at = first(bytes);
+        bytes[at..at + 4].copy_from_slice(&0x4849_5046_u32.to_le_bytes());
+    });
+    let options = verify::Options::default();
+    let result = verify(&[tree.path(BINARY)], &options, &mut |_, _, _| {});
+    let text = match result {
+        Ok(report) => faults(&report).join("\n"),
+        Err(error) => error.in_one_line(),
+    };
+    assert!(
+        text.contains("unsplit (magic HIPF), but `.hip_fatbin` has no loaded bytes"),
+        "{text}"
+    );
+}
+
+#[test]
+fn wrappers_that_changed_places() {
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        let magic = [&0x4b50_4948_u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
+        let first = position(bytes, &magic);
+        bytes[first + 16] = 1;
+        bytes[first + 24 + 16] = 0;
+    });
+    let report = check(&tree, BINARY);
+    assert_found(&report, &["libvec.so", "index 1; by its position it is 0"]);
+    assert_found(&report, &["libvec.so", "index 0; by its position it is 1"]);
+}
+
+/// The header of section `name`, for a change: type at 4, size at 32.
+fn change_section(tree: &Tree, name: &[u8], edit: impl FnOnce(&mut [u8])) {
+    change(tree, BINARY, |bytes| {
+        let word = |bytes: &[u8], at: usize| {
+            u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize
+        };
+        let half =
+            |bytes: &[u8], at: usize| usize::from(bytes[at]) | usize::from(bytes[at + 1]) << 8;
+        let (table, count, names) = (word(bytes, 40), half(bytes, 60), half(bytes, 62));
+        let strings = word(bytes, table + names * 64 + 24);
+        let header = (0..count)
+            .map(|index| table + index * 64)
+            .find(|header| {
+                let at = strings + (word(bytes, *header) & 0xffff_ffff);
+                bytes[at..].starts_with(name) && bytes[at + name.len()] == 0
+            })
+            .unwrap();
+        edit(&mut bytes[header..header + 64]);
+    });
+}
+
+#[test]
+fn device_code_that_is_still_there() {
+    let tree = installed();
+    change_section(&tree, b".hip_fatbin", |header| header[4] = 1);
+    let report = check(&tree, BINARY);
+    assert_found(&report, &["libvec.so", "expected none (NOBITS)"]);
+    // NOBITS in the header only, over bytes that are loaded from the file.
+    let tree = installed();
+    let mut marker = [0; 32];
+    change_section(&tree, b".rocm_kpack_ref", |header| {
+        marker.copy_from_slice(&header[16..48]);
+    });
+    change_section(&tree, b".hip_fatbin", |header| {
+        header[16..48].copy_from_slice(&marker);
+    });
+    let report = check(&tree, BINARY);
+    assert_found(&report, &["libvec.so", "the file still has bytes"]);
+}
+
+#[test]
+fn a_code_object_that_no_kernel_names() {
+    let tree = installed();
+    let mut writer = ArchiveWriter::new(
+        Cursor::new(Vec::new()),
+        "vec_lib",
+        &"gfx1100".parse().unwrap(),
+        Scheme::None,
+    );
+    let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
+    for name in ["add", "mul"] {
+        let (_, bytes) = code("gfx1100", name);
+        let encoded = encoder.encode(&bytes, sha256(&bytes)).unwrap();
+        writer
+            .add(&format!("lib/libvec.so#{name}"), &encoded)
+            .unwrap();
+    }
+    writer
+        .finish(File::create(tree.path(ARCHIVE)).unwrap())
+        .unwrap();
+    // Both kernels become one, so that a code object is left over.
+    change(&tree, ARCHIVE, |bytes| {
+        let at = bytes
+            .windows(7)
+            .rposition(|window| window == b"ordinal")
+            .unwrap();
+        assert_eq!(bytes[at + 7], 1);
+        bytes[at + 7] = 0;
+    });
+    let report = check(&tree, ARCHIVE);
+    assert_found(
+        &report,
+        &["1 of 2 stored code objects belong to no kernel: ordinal 1"],
+    );
+}
+
+#[test]
+fn host_code_that_was_changed() {
+    let tree = installed();
+    change(&tree, BINARY, |bytes| {
+        // The wrappers' own strings are in .rodata; the program's format string is, too.
+        let at = position(bytes, b"host %d\n");
+        bytes[at] = b'H';
+    });
+    assert_eq!(faults(&check(&tree, "lib")), [""; 0]);
+    assert_found(&against(&tree), &["libvec.so", ".rodata"]);
+}
+
+#[test]
+fn an_original_that_is_another() {
+    let tree = installed();
+    FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            [code("gfx1100", "add"), code("gfx942", "add")],
+        )
+        .wrapper(
+            Storage::Zstd(2),
+            [code("gfx1100", "MUL"), code("gfx942", "mul")],
+        )
+        .build(&tree.path("fat.so"))
+        .unwrap();
+    assert_found(
+        &against(&tree),
+        &["libvec.so: index 1 for gfx1100: differs from the original's"],
+    );
+    library()
+        .wrapper(Storage::Plain, [code("gfx1100", "more")])
+        .build(&tree.path("fat.so"))
+        .unwrap();
+    assert_found(&against(&tree), &["libvec.so", "wrapper"]);
+}
+
+#[test]
+fn a_target_that_was_left_out_is_a_fault_unless_the_others_are_named() {
+    let tree = Tree::new();
+    library().build(&tree.path(BINARY)).unwrap();
+    fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
+    let mut options = Options::new(tree.root(), "vec", [BINARY]);
+    options.architectures = vec!["gfx942".parse().unwrap()];
+    install(&options, &()).unwrap();
+    assert_found(
+        &against(&tree),
+        &["index 0 for gfx1100", "the archives have none"],
+    );
+    let report = check_with(&tree, BINARY, Some("fat.so"), &["gfx942"]);
+    assert_eq!(faults(&report), [""; 0]);
+}
+
+#[test]
+fn a_code_object_for_another_target_in_an_archive() {
+    let tree = installed();
+    let mut writer = ArchiveWriter::new(
+        Cursor::new(Vec::new()),
+        "vec_lib",
+        &"gfx1100".parse().unwrap(),
+        Scheme::None,
+    );
+    let (_, wrong) = code("gfx942", "add");
+    let encoded = Encoder::new(Scheme::None, 3)
+        .unwrap()
+        .encode(&wrong, sha256(&wrong))
+        .unwrap();
+    writer.add("lib/libvec.so#0", &encoded).unwrap();
+    writer
+        .finish(File::create(tree.path(ARCHIVE)).unwrap())
+        .unwrap();
+    let report = check(&tree, ARCHIVE);
+    assert_found(&report, &["lib/libvec.so#0", "is for gfx942"]);
+}
+
+#[test]
+fn what_cannot_be_verified_is_an_error() {
+    let tree = installed();
+    fs::write(tree.path("text"), "text").unwrap();
+    for (paths, against, message) in [
+        (vec!["none"], None, "cannot read"),
+        (vec!["text"], None, "not recognised"),
+        (
+            vec!["lib"],
+            Some("fat.so"),
+            "cannot compare a file with a directory",
+        ),
+        (
+            vec![BINARY, "fat.so"],
+            Some("fat.so"),
+            "with one PATH, not with several",
+        ),
+    ] {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| tree.path(path)).collect();
+        let options = verify::Options {
+            against: against.map(|path| tree.path(path)),
+            ..Default::default()
+        };
+        let error = verify(&paths, &options, &mut |_, _, _| {})
+            .unwrap_err()
+            .in_one_line();
+        assert!(error.contains(message), "{error}");
+    }
+}

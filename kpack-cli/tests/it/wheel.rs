@@ -1,0 +1,591 @@
+//! Given Python wheels with device code, when they are split, then installers find a host wheel and device
+//! wheels that fit together, and a wheel with something wrong in it leaves nothing behind.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{kpack, said};
+use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code};
+use kpack_tests::process::run;
+use kpack_tests::tree::Tree;
+use kpack_wheel::{Options, Report, split};
+use zip::ZipArchive;
+
+const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+
+/// A shared object with code for gfx942 and two kinds of gfx90a.
+fn library() -> FatLibrary {
+    let library = add_and_mul(["gfx942", "gfx90a:xnack+"], ["gfx942", "gfx90a:xnack-"]);
+    library.wrapper(
+        Storage::Plain,
+        [
+            code("gfx942", "more"),
+            code("gfx90a:xnack+", "more"),
+            code("gfx90a:xnack-", "more"),
+        ],
+    )
+}
+
+fn binary(library: &FatLibrary) -> Vec<u8> {
+    let tree = Tree::new();
+    library.build(&tree.path("lib.so")).unwrap();
+    fs::read(tree.path("lib.so")).unwrap()
+}
+
+/// A wheel of a package with a fat binary, and something of everything else.
+fn wheel(file: &str) -> Wheel {
+    let licence = format!(
+        "{}.dist-info/licenses/LICENSE",
+        &file[..file.match_indices('-').nth(1).unwrap().0]
+    );
+    Wheel::new(file)
+        .field("License-File", "LICENSE")
+        .field("Requires-Python", ">=3.9")
+        .member("vec/__init__.py", "answer = 42\n")
+        .member_with_mode("vec/_vec.so", 0o755, binary(&library()))
+        .member_with_mode("vec/private.txt", 0o600, "mine")
+        .member(&licence, "Do as you like.\n")
+}
+
+/// Splits the wheels in the tree into `out`.
+fn run_split<W: Into<PathBuf>>(tree: &Tree, wheels: impl IntoIterator<Item = W>) -> Report {
+    let options = Options::new(wheels, tree.path("out"));
+    split(&options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
+}
+
+/// The members of a wheel, their modes and bytes.
+fn members(wheel: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+    let mut zip = ZipArchive::new(File::open(wheel).unwrap()).unwrap();
+    let mut members = BTreeMap::new();
+    for index in 0..zip.len() {
+        let mut member = zip.by_index(index).unwrap();
+        let mut bytes = Vec::new();
+        member.read_to_end(&mut bytes).unwrap();
+        let name = member.name().unwrap().into_owned();
+        members.insert(name, (member.unix_mode().unwrap() & 0o777, bytes));
+    }
+    members
+}
+
+fn text(wheel: &Path, member: &str) -> String {
+    String::from_utf8(members(wheel)[member].1.clone()).unwrap()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .map(|entries| entries.flatten().collect())
+        .unwrap_or_else(|_| Vec::new())
+        .into_iter()
+        .map(|entry: fs::DirEntry| entry.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Unpacks a wheel as installers do.
+fn install(wheel: &Path, site: &Path) {
+    for (name, (_, bytes)) in members(wheel) {
+        let path = site.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        assert!(!path.exists(), "two wheels have {}", path.display());
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_host_wheel_and_a_device_wheel_for_each_processor() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    run_split(&tree, [&fat]);
+
+    let out = tree.path("out");
+    let device =
+        |target: &str| format!("vec_device_{target}-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
+    assert_eq!(
+        names(&out),
+        [FAT.to_owned(), device("gfx90a"), device("gfx942")]
+    );
+    let host = members(&out.join(FAT));
+    let names: Vec<(&str, u32)> = host
+        .iter()
+        .map(|(n, (mode, _))| (n.as_str(), *mode))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("vec-1.0.dist-info/METADATA", 0o644),
+            ("vec-1.0.dist-info/RECORD", 0o644),
+            ("vec-1.0.dist-info/WHEEL", 0o644),
+            ("vec-1.0.dist-info/licenses/LICENSE", 0o644),
+            ("vec/.kpack/vec_lib.kpm", 0o644),
+            ("vec/__init__.py", 0o644),
+            ("vec/_vec.so", 0o755),
+            ("vec/private.txt", 0o600),
+        ]
+    );
+    assert_eq!(
+        text(&out.join(FAT), "vec-1.0.dist-info/METADATA"),
+        "\
+Metadata-Version: 2.1
+Name: vec
+Version: 1.0
+License-File: LICENSE
+Requires-Python: >=3.9
+Provides-Extra: device-all
+Requires-Dist: vec-device-gfx90a==1.0 ; extra == 'device-all'
+Requires-Dist: vec-device-gfx942==1.0 ; extra == 'device-all'
+Provides-Extra: device-gfx90a
+Requires-Dist: vec-device-gfx90a==1.0 ; extra == 'device-gfx90a'
+Provides-Extra: device-gfx90a-xnack-off
+Requires-Dist: vec-device-gfx90a==1.0 ; extra == 'device-gfx90a-xnack-off'
+Provides-Extra: device-gfx90a-xnack-on
+Requires-Dist: vec-device-gfx90a==1.0 ; extra == 'device-gfx90a-xnack-on'
+Provides-Extra: device-gfx942
+Requires-Dist: vec-device-gfx942==1.0 ; extra == 'device-gfx942'
+
+Vectors for everybody.
+"
+    );
+    let device = out.join(device("gfx90a"));
+    let names = Vec::from_iter(members(&device).into_keys());
+    assert_eq!(
+        names,
+        [
+            "vec/.kpack/vec_lib.gfx90a.kpm",
+            "vec/.kpack/vec_lib_gfx90a:xnack+.kpack",
+            "vec/.kpack/vec_lib_gfx90a:xnack-.kpack",
+            "vec_device_gfx90a-1.0.dist-info/METADATA",
+            "vec_device_gfx90a-1.0.dist-info/RECORD",
+            "vec_device_gfx90a-1.0.dist-info/WHEEL",
+            "vec_device_gfx90a-1.0.dist-info/licenses/LICENSE",
+        ]
+    );
+    assert_eq!(
+        text(&device, "vec_device_gfx90a-1.0.dist-info/METADATA"),
+        "\
+Metadata-Version: 2.1
+License-File: LICENSE
+Requires-Python: >=3.9
+Name: vec-device-gfx90a
+Version: 1.0
+Summary: GPU code of vec for gfx90a
+Requires-Dist: vec==1.0
+
+Vectors for everybody.
+"
+    );
+    let record = text(&device, "vec_device_gfx90a-1.0.dist-info/RECORD");
+    assert_eq!(record.lines().count(), 7, "{record}");
+    assert!(
+        record
+            .lines()
+            .filter(|row| row.contains(",sha256="))
+            .count()
+            == 6,
+        "{record}"
+    );
+}
+
+/// The path of a wheel in the tree, for the command.
+fn shown(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs `kpack wheel verify` on these wheels.
+fn verified(tree: &Tree, wheels: &[&Path], more: &[&str]) -> String {
+    let mut arguments = vec!["wheel", "verify", "-q"];
+    arguments.extend(wheels.iter().map(|wheel| shown(wheel)));
+    said(tree, &[&arguments, more].concat())
+}
+
+#[test]
+fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
+    let tree = Tree::new();
+    let fat = wheel(FAT)
+        .member("vec-1.0.data/scripts/vec", "#!python\n")
+        .write(&tree.path("dist"))
+        .unwrap();
+    let report = run_split(&tree, [&fat]);
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let against = ["--against", shown(&fat)];
+    let said = verified(&tree, &written, &against);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+
+    // Without a device wheel, or without the host wheel.
+    let said = verified(&tree, &written[1..], &[]);
+    let missing = "its extras ask for vec-device-gfx90a==1.0, which is not among these wheels";
+    assert!(
+        said.contains(missing) && said.ends_with("exit code 1\n"),
+        "{said}"
+    );
+    let said = verified(&tree, &written[..1], &[]);
+    assert!(said.contains("there is no host wheel"), "{said}");
+
+    // A device wheel of another build, with valid archives, and a host with another script.
+    let other = add_and_mul(["gfx942", "gfx90a:xnack+"], ["gfx1100", "gfx90a:xnack-"]);
+    let other = Wheel::new(FAT)
+        .member("vec/_vec.so", binary(&other))
+        .member("vec-1.0.data/scripts/vec", "#!python3\n");
+    let other = other.write(&tree.path("other")).unwrap();
+    let options = Options::new([&other], tree.path("other/out"));
+    split(&options, &()).unwrap();
+    let device = "vec_device_gfx942-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+    let device = tree.path("other/out").join(device);
+    let said = verified(&tree, &[written[0], &device, written[2]], &against);
+    assert!(said.contains("made for another build"), "{said}");
+    let host = tree.path("other/out").join(FAT);
+    let said = verified(&tree, &[written[0], written[1], &host], &against);
+    let script = "member `vec-1.0.data/scripts/vec` differs from that of the fat wheel";
+    assert!(said.contains(script), "{said}");
+}
+
+#[test]
+fn what_a_set_of_wheels_is() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let report = run_split(&tree, [&fat]);
+    let mut arguments = vec!["wheel", "show"];
+    arguments.extend(report.wheels.iter().map(|wheel| shown(&wheel.path)));
+    let shown = said(&tree, &arguments);
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"(?m)^\$ .*$", "$$ kpack wheel show …");
+    settings.add_filter(r"[0-9.]+ KiB", "[size]");
+    settings.add_filter(r" +size\n", " size\n");
+    settings.add_filter(r" +\[size\]", " [size]");
+    settings.bind(|| insta::assert_snapshot!(shown));
+}
+
+#[test]
+fn files_of_kernel_databases_move_to_device_wheels_at_their_paths() {
+    let tree = Tree::new();
+    let code_object = |target| code(target, "kernel").1;
+    let library = "vec/lib/rocblas/library";
+    let fat = Wheel::new(FAT)
+        .member(
+            &format!("{library}/Kernels.so-000-gfx942.hsaco"),
+            code_object("gfx942"),
+        )
+        .member(
+            &format!("{library}/Kernels.so-000-gfx1100.hsaco"),
+            code_object("gfx1100"),
+        )
+        .member(&format!("{library}/TensileManifest.txt"), "names")
+        .member("vec.libs/libvec-1a2b3c4d.so", binary(&self::library()))
+        .member("vec/_vec.so", binary(&self::library()));
+    let fat = fat.write(&tree.path("dist")).unwrap();
+    let report = run_split(&tree, [&fat]);
+    let device = &report
+        .wheels
+        .iter()
+        .find(|w| w.extra.as_deref() == Some("device-gfx942"));
+    let names = Vec::from_iter(members(&device.unwrap().path).into_keys());
+    assert_eq!(
+        names[..5],
+        [
+            "vec.libs/.kpack/vec_lib.gfx942.kpm",
+            "vec.libs/.kpack/vec_lib_gfx942.kpack",
+            "vec/.kpack/vec_lib.gfx942.kpm",
+            "vec/.kpack/vec_lib_gfx942.kpack",
+            "vec/lib/rocblas/library/Kernels.so-000-gfx942.hsaco",
+        ]
+    );
+    let host = &report.wheels.last().unwrap().path;
+    assert!(members(host).contains_key(&format!("{library}/TensileManifest.txt")));
+    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+    let said = verified(&tree, &written, &["--against", shown(&fat)]);
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+}
+
+#[test]
+fn groups_and_names_of_device_wheels() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let mut options = Options::new([&fat], tree.path("out"));
+    options.device_name = "amd-{dist}-{target}".to_owned();
+    options.groups = vec!["gfx9=gfx90a,gfx942".parse().unwrap()];
+    split(&options, &()).unwrap();
+
+    let mut wrong = options.clone();
+    wrong.groups[0].name = "All".to_owned();
+    let error = split(&wrong, &()).unwrap_err().to_string();
+    assert!(
+        error.contains("the extra device-all asks for all"),
+        "{error}"
+    );
+    wrong = options;
+    wrong.device_name = "../{target}".to_owned();
+    let error = split(&wrong, &()).unwrap_err().to_string();
+    assert!(error.starts_with("device name `../{target}`"), "{error}");
+
+    let device = "amd_vec_gfx9-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+    assert_eq!(names(&tree.path("out")), [device, FAT]);
+    let metadata = text(&tree.path("out").join(FAT), "vec-1.0.dist-info/METADATA");
+    for extra in [
+        "device-gfx9",
+        "device-gfx90a",
+        "device-gfx942",
+        "device-all",
+    ] {
+        let line = format!("Requires-Dist: amd-vec-gfx9==1.0 ; extra == '{extra}'\n");
+        assert!(metadata.contains(&line), "{metadata}");
+    }
+}
+
+#[test]
+fn odd_wheels_that_installers_accept() {
+    // Directories, no description, CRLF, binaries in a wheel for any platform and in its data.
+    for (host, prefix) in [
+        (wheel(FAT).directory("vec").without_description(), ""),
+        (wheel(FAT).in_wheel("Purelib: false", "Purelib: true"), ""),
+        (
+            wheel(FAT).in_metadata("\n", "\r\n").without_description(),
+            "",
+        ),
+        (
+            Wheel::new(FAT)
+                .in_wheel("Purelib: false", "Purelib: true")
+                .member("vec/__init__.py", "")
+                .member("vec-1.0.data/platlib/vec/_vec.so", binary(&library())),
+            "vec-1.0.data/platlib/",
+        ),
+    ] {
+        let tree = Tree::new();
+        let fat = host.write(&tree.path("dist")).unwrap();
+        let report = run_split(&tree, [&fat]);
+        let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
+        let said = verified(&tree, &written, &["--against", shown(&fat)]);
+        assert!(said.ends_with("exit code 0\n"), "{said}");
+        let host = members(written.last().unwrap());
+        let manifest = format!("{prefix}vec/.kpack/vec_lib.kpm");
+        assert!(host.contains_key(&manifest), "{:?}", host.keys());
+    }
+}
+
+#[test]
+fn warnings() {
+    let tree = Tree::new();
+    let fat = wheel("vec-1.0-cp311-cp311-linux_x86_64.whl")
+        .in_wheel("Tag: cp311-cp311", "Tag: cp39-cp39")
+        .member("vec-1.0.data/scripts/vec", binary(&library()))
+        .member("vec-1.0.dist-info/RECORD.jws", "{}")
+        .member("vec/kernels-gfx942.co", code("gfx942", "kernel").1)
+        .member("vec/noise.bin", noise(1 << 20))
+        .write(&tree.path("dist"))
+        .unwrap();
+    let report = run_split(&tree, [&fat]);
+    let texts: Vec<&str> = report.notices.iter().map(|notice| &*notice.text).collect();
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter(r"\d+ bytes, \d+ before", "[sizes]");
+    settings.add_filter(r"have \d+ %", "have [percent] %");
+    settings.bind(|| insta::assert_snapshot!(texts.join("\n")));
+}
+
+/// Bytes that cannot be compressed.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[test]
+fn a_host_wheel_with_any_device_wheel_verifies() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let report = run_split(&tree, [&fat]);
+    let (host, devices) = report.wheels.split_last().unwrap();
+    for device in devices {
+        let site = tree.path(device.extra.as_ref().unwrap());
+        install(&host.path, &site);
+        install(&device.path, &site);
+        let said = said(&tree, &["verify", site.to_str().unwrap()]);
+        assert!(said.ends_with("0 faults\nexit code 0\n"), "{said}");
+    }
+}
+
+#[test]
+fn the_same_input_gives_the_same_bytes() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    run_split(&tree, [&fat]);
+    let first = tree.snapshot();
+    run_split(&tree, [&fat]);
+    assert_eq!(tree.snapshot(), first);
+    let one = kpack(
+        &tree,
+        &[
+            "wheel",
+            "split",
+            "-j1",
+            "-q",
+            fat.to_str().unwrap(),
+            "--output-dir",
+            "out",
+        ],
+    );
+    assert!(one.status.success());
+    assert_eq!(tree.snapshot(), first);
+}
+
+#[test]
+fn wheels_of_several_pythons_share_device_wheels() {
+    let tree = Tree::new();
+    let wheels: Vec<PathBuf> = ["cp310", "cp311"]
+        .iter()
+        .map(|python| {
+            let file = format!("vec-1.0-{python}-{python}-manylinux_2_28_x86_64.whl");
+            let wheel = wheel(&file).member("vec/python.txt", *python);
+            wheel.write(&tree.path("dist")).unwrap()
+        })
+        .collect();
+    run_split(&tree, &wheels);
+    assert_eq!(
+        names(&tree.path("out")),
+        [
+            "vec-1.0-cp310-cp310-manylinux_2_28_x86_64.whl",
+            FAT,
+            "vec_device_gfx90a-1.0-py3-none-manylinux_2_28_x86_64.whl",
+            "vec_device_gfx942-1.0-py3-none-manylinux_2_28_x86_64.whl",
+        ]
+    );
+}
+
+#[test]
+fn fat_wheels_are_not_overwritten() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("out")).unwrap();
+    let other = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let before = tree.snapshot();
+    let error = split(&Options::new([&other], tree.path("out")), &()).unwrap_err();
+    assert!(
+        error.to_string().contains("it is not a host wheel"),
+        "{error}"
+    );
+    let error = split(&Options::new([&fat], tree.path("out")), &()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("choose another output directory"),
+        "{error}"
+    );
+    assert_eq!(tree.snapshot(), before);
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error_without_other_words() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let kpack = env!("CARGO_BIN_EXE_kpack");
+    for blocks in [1, 4, 16, 64] {
+        let script = format!("ulimit -f {blocks}; exec \"$0\" wheel split \"$1\" --output-dir out");
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &script, kpack])
+            .arg(&fat)
+            .current_dir(tree.root());
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(4), "{blocks}: {said}");
+        assert!(
+            said.starts_with("kpack: error: cannot write"),
+            "{blocks}: {said}"
+        );
+        assert_eq!(names(&tree.path("out")), [""; 0]);
+    }
+}
+
+#[test]
+fn python_reads_the_wheels() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    let report = run_split(&tree, [&fat]);
+    for wheel in &report.wheels {
+        let test = run(Command::new("python3")
+            .args(["-m", "zipfile", "-t"])
+            .arg(&wheel.path));
+        assert!(test.contains("Done testing"), "{test}");
+    }
+}
+
+/// Splits one wheel that is rejected, and returns the message.
+fn refused(bytes: &[u8], file: &str) -> String {
+    let tree = Tree::new();
+    let fat = tree.path(file);
+    File::create(&fat).unwrap().write_all(bytes).unwrap();
+    let options = Options::new([&fat], tree.path("out"));
+    let error = split(&options, &()).unwrap_err().in_one_line();
+    assert_eq!(names(&tree.path("out")), [""; 0], "{error}");
+    error.replace(&format!("{}/", tree.root().display()), "")
+}
+
+#[test]
+fn wheels_with_something_wrong_are_rejected() {
+    let bytes = |wheel: Wheel| wheel.bytes().unwrap();
+    let replaced = |wheel: Wheel, from: &str, to: &str| {
+        let mut bytes = wheel.bytes().unwrap();
+        while let Some(at) = bytes
+            .windows(from.len())
+            .position(|part| part == from.as_bytes())
+        {
+            bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        }
+        bytes
+    };
+    let mut said = Vec::new();
+    for bytes in [
+        replaced(
+            wheel(FAT).member("vec/__double.py", ""),
+            "vec/__double.py",
+            "vec/__init__.py",
+        ),
+        bytes(wheel(FAT).member("vec/../../etc/passwd", "")),
+        bytes(wheel(FAT).member("/etc/passwd", "")),
+        bytes(wheel(FAT).symlink("vec/link.so", "_vec.so")),
+        bytes(wheel(FAT).member("vec", "a file")),
+        bytes(
+            wheel(FAT).row("vec/__init__.py,sha256=mC2eL54uT30ZPT-5TokWSpZ9jjDt-5peDKH2-qDYVt4,4"),
+        ),
+        bytes(wheel(FAT).row("vec/__init__.py,,4")),
+        bytes(wheel(FAT).member("other-1.0.dist-info/METADATA", "")),
+        bytes(wheel(FAT).in_wheel("Wheel-Version: 1.0", "Wheel-Version: 2.0")),
+        bytes(wheel(FAT).in_metadata("Name: vec", "Name: other")),
+        bytes(Wheel::new(FAT).member("vec/__init__.py", "")),
+        wheel(FAT).bytes().unwrap()[..1000].to_vec(),
+        Vec::new(),
+    ] {
+        said.push(refused(&bytes, FAT));
+    }
+    said.push(refused(
+        &bytes(wheel(FAT)),
+        "vec-1.0-cp311-cp311-win_amd64.whl",
+    ));
+    said.push(refused(&bytes(wheel(FAT)), "vec.whl"));
+    let split_before = {
+        let tree = Tree::new();
+        let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+        fs::read(&run_split(&tree, [&fat]).wheels.last().unwrap().path).unwrap()
+    };
+    said.push(refused(&split_before, FAT));
+    let mut encrypted = bytes(wheel(FAT));
+    let headers = |bytes: &[u8], magic: &[u8]| {
+        let found = bytes
+            .windows(4)
+            .enumerate()
+            .filter(|(_, part)| part == &magic);
+        Vec::from_iter(found.map(|(at, _)| at))
+    };
+    for (magic, flags) in [(b"PK\x03\x04", 6), (b"PK\x01\x02", 8)] {
+        for at in headers(&encrypted, magic) {
+            encrypted[at + flags] |= 1;
+        }
+    }
+    said.push(refused(&encrypted, FAT));
+    insta::assert_snapshot!(said.join("\n"));
+}

@@ -1,0 +1,323 @@
+//! Given wheels that somebody damaged, or made to harm whoever reads them, when they are split or described,
+//! then that ends with an error or a result, and an error leaves nothing behind.
+
+use std::fs;
+use std::io::{Cursor, Write};
+
+use kpack_split::Error;
+use kpack_tests::fixture::{Wheel, add_and_mul};
+use kpack_tests::tree::Tree;
+use kpack_wheel::{Options, VerifyOptions, describe, split, verify};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+
+/// The number of damaged copies, and of threads that read them.
+const COPIES: u64 = 10_000;
+const THREADS: u64 = 4;
+
+fn binary() -> Vec<u8> {
+    let tree = Tree::new();
+    let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
+    library.build(&tree.path("lib.so")).unwrap();
+    fs::read(tree.path("lib.so")).unwrap()
+}
+
+fn wheel() -> Wheel {
+    Wheel::new(FAT)
+        .member("vec/__init__.py", "answer = 42\n")
+        .member("vec/_vec.so", binary())
+}
+
+/// Damages some bytes of a file, most often near its end.
+fn damage(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    for _ in 0..=random.usize(..3) {
+        let near = [bytes.len(), bytes.len().min(1200)][random.usize(..2)];
+        let at = bytes.len() - near + random.usize(..=near);
+        let end = bytes.len().min(at + 1 + random.usize(..16));
+        match random.usize(..5) {
+            0 => bytes.truncate(at),
+            1 => bytes[at..end].fill([0, 0xff, 0x7f][random.usize(..3)]),
+            2 => drop(bytes.drain(at..end)),
+            3 => {
+                let copy = bytes[at..end].to_vec();
+                let to = random.usize(..=bytes.len());
+                bytes.splice(to..to, copy);
+            }
+            _ if at < end => bytes[at] ^= 1 << random.usize(..8),
+            _ => {}
+        }
+    }
+}
+
+/// Replaces a part of a text by something odd.
+fn mangle(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    let at = random.usize(..=bytes.len());
+    let end = bytes.len().min(at + random.usize(..12));
+    let odd: &[&[u8]] = &[
+        b"\n",
+        b"\n\n",
+        b"\r",
+        b": ",
+        b"\"",
+        b",",
+        b"\0",
+        b"\xff",
+        b"\x1b[31m",
+        b"../",
+        b"\\",
+        b"(",
+        b"\nRequires-Dist: ",
+        b"\nProvides-Extra: device-all",
+        b"\nName: ",
+        b" ; extra == 'a'",
+        b"1!0",
+    ];
+    let odd = random.choice(odd).unwrap();
+    bytes.splice(at..end, odd.iter().copied());
+}
+
+/// The members of a wheel.
+fn members(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mut zip = ZipArchive::new(Cursor::new(bytes)).unwrap();
+    let all = 0..zip.len();
+    let read = all.map(|index| {
+        let mut member = zip.by_index(index).unwrap();
+        let mut bytes = Vec::new();
+        std::io::copy(&mut member, &mut bytes).unwrap();
+        (member.name().unwrap().into_owned(), bytes)
+    });
+    read.collect()
+}
+
+/// A ZIP archive of these members.
+fn zipped(members: &[(String, Vec<u8>)], method: CompressionMethod) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    let options = SimpleFileOptions::default().compression_method(method);
+    for (name, bytes) in members {
+        zip.start_file(name, options).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+/// Reads a wheel in each way. Whether it was split.
+fn read(tree: &Tree, bytes: &[u8]) -> bool {
+    let (fat, out) = (tree.path(FAT), tree.path("out"));
+    fs::write(&fat, bytes).unwrap();
+    let _ = describe(std::slice::from_ref(&fat));
+    let _ = verify(std::slice::from_ref(&fat), &VerifyOptions::default());
+    let is_split = split(&Options::new([&fat], &out), &()).is_ok();
+    assert_eq!(out.exists(), is_split);
+    if is_split {
+        fs::remove_dir_all(&out).unwrap();
+    }
+    is_split
+}
+
+#[test]
+fn no_damage_makes_kpack_panic_or_leave_something() {
+    let bytes = wheel().bytes().unwrap();
+    let members = members(&bytes);
+    let stored = zipped(&members, CompressionMethod::Stored);
+    assert!(read(&Tree::new(), &stored));
+    let damaged = |seed: u64| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        match seed % 4 {
+            0 => {
+                let mut members = members.clone();
+                // Few are split, which ends with a wait for the disk.
+                if !seed.is_multiple_of(32) {
+                    members.retain(|(name, _)| name != "vec/_vec.so");
+                }
+                let texts = members.len() - 3..members.len();
+                let text = texts.start + random.usize(..texts.len());
+                mangle(&mut members[text].1, &mut random);
+                zipped(&members, CompressionMethod::Stored)
+            }
+            kind => {
+                let mut copy = [&bytes, &stored][kind as usize % 2].clone();
+                damage(&mut copy, &mut random);
+                copy
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let damaged = &damaged;
+            scope.spawn(move || {
+                let tree = Tree::new();
+                for seed in (thread..COPIES).step_by(THREADS as usize) {
+                    read(&tree, &damaged(seed));
+                }
+            });
+        }
+    });
+}
+
+/// Checks that splitting and verifying a wheel fail, saying `expected`.
+fn rejected(bytes: &[u8], expected: &str) {
+    let tree = Tree::new();
+    let fat = tree.path(FAT);
+    fs::write(&fat, bytes).unwrap();
+    let error = split(&Options::new([&fat], tree.path("out")), &()).unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
+    assert!(error.to_string().contains(expected), "{error}");
+    assert!(!tree.path("out").exists());
+    let report = verify(&[fat], &VerifyOptions::default()).unwrap();
+    let mut texts = report.checks.iter().map(|check| &check.text);
+    assert!(
+        texts.any(|text| text.contains(expected)),
+        "{:?}",
+        report.checks
+    );
+}
+
+/// The wheel with this METADATA after its first fields.
+fn with_metadata(more: &str) -> Vec<u8> {
+    let version = "Version: 1.0\n";
+    let wheel = wheel().in_metadata(version, &format!("{version}{more}"));
+    wheel.bytes().unwrap()
+}
+
+#[test]
+fn requirements_that_no_parser_reads_are_rejected() {
+    let nested = |count| format!("Requires-Dist: a ; {}\n", "(".repeat(count));
+    rejected(
+        &with_metadata(&nested(200_000)),
+        "more than 100 parentheses",
+    );
+    rejected(&with_metadata(&nested(100)), "`Requires-Dist: a ; ((((");
+    rejected(&with_metadata("Requires-Dist: !\n"), "`Requires-Dist: !`");
+}
+
+#[test]
+fn more_extras_than_there_are_gpus_are_a_fault() {
+    let tree = Tree::new();
+    let fields = (0..100_000)
+        .map(|n| format!("Provides-Extra: device-{n}\nRequires-Dist: a ; extra == 'device-{n}'\n"));
+    let fat = tree.path(FAT);
+    fs::write(&fat, with_metadata(&String::from_iter(fields))).unwrap();
+    let report = verify(&[fat], &VerifyOptions::default()).unwrap();
+    let text = &report.checks[0].text;
+    assert!(text.contains("more than 1000 extras"), "{text}");
+}
+
+#[test]
+fn a_field_with_many_lines_is_read_once() {
+    let tree = Tree::new();
+    let lines = " a\n".repeat(1_000_000);
+    assert!(read(&tree, &with_metadata(&format!("Summary: s\n{lines}"))));
+}
+
+#[test]
+fn names_that_are_not_unicode_are_rejected() {
+    let mut bytes = wheel().member("vec/caf_.py", "").bytes().unwrap();
+    let name = b"vec/caf_.py";
+    for at in 0..bytes.len() - name.len() {
+        if bytes[at..].starts_with(name) {
+            bytes[at + 7] = 0x82;
+        }
+    }
+    rejected(&bytes, "its name is not UTF-8");
+}
+
+#[test]
+fn names_that_the_zip_directory_does_not_mark_as_utf_8_are_rejected() {
+    let name = "vec/café.py";
+    let mut bytes = wheel().member(name, "").bytes().unwrap();
+    // The mark is a bit of the flags in the member's header, and of those in the directory.
+    for (magic, flags, header) in [(b"PK\x03\x04", 6, 30), (b"PK\x01\x02", 8, 46)] {
+        for at in 0..bytes.len() - header {
+            if bytes[at..].starts_with(magic) && bytes[at + header..].starts_with(name.as_bytes()) {
+                bytes[at + flags + 1] &= !8;
+            }
+        }
+    }
+    rejected(&bytes, "its name is not marked as UTF-8");
+}
+
+#[test]
+fn members_that_cannot_be_installed_together_are_rejected() {
+    for (one, other, expected) in [
+        (
+            "vec/a",
+            "vec-1.0.data/platlib/vec/a/b",
+            "a file and a directory",
+        ),
+        ("vec/a", "vec-1.0.data/purelib/vec/a", "at the same path"),
+        (
+            "vec-1.0.data/data/a/b",
+            "vec-1.0.data/data/a",
+            "a file and a directory",
+        ),
+    ] {
+        let wheel = wheel().member(one, "1").member(other, "2");
+        rejected(&wheel.bytes().unwrap(), expected);
+    }
+}
+
+#[test]
+fn an_offset_that_no_file_has_is_damage() {
+    let mut bytes = wheel().bytes().unwrap();
+    let find = |bytes: &[u8], magic: &[u8]| bytes.windows(4).rposition(|part| part == magic);
+    // The last member is said to be at 2⁶³ + 5, in a field of ZIP64.
+    let entry = find(&bytes, b"PK\x01\x02").unwrap();
+    let mut field = vec![1, 0, 8, 0];
+    field.extend((u64::MAX / 2 + 6).to_le_bytes());
+    let name = usize::from(bytes[entry + 28]);
+    bytes[entry + 30] += field.len() as u8;
+    bytes[entry + 42..entry + 46].fill(0xff);
+    bytes.splice(entry + 46 + name..entry + 46 + name, field);
+    let end = find(&bytes, b"PK\x05\x06").unwrap();
+    let size = u32::from_le_bytes(bytes[end + 12..end + 16].try_into().unwrap());
+    bytes[end + 12..end + 16].copy_from_slice(&(size + 12).to_le_bytes());
+    rejected(&bytes, "not a ZIP archive that kpack can read");
+}
+
+#[test]
+fn a_wheel_that_would_fill_the_disk_is_rejected() {
+    let mut bytes = wheel()
+        .member("vec/zeros", vec![0; 100_000])
+        .bytes()
+        .unwrap();
+    // Both the member and the directory say that it is 4 GB.
+    let size = 100_000_u32.to_le_bytes();
+    for at in 0..bytes.len() - 4 {
+        if bytes[at..].starts_with(&size) {
+            bytes[at..at + 4].copy_from_slice(&0xffff_fff0_u32.to_le_bytes());
+        }
+    }
+    rejected(&bytes, "expected at most 1032 times");
+}
+
+#[test]
+fn device_wheels_of_one_name_are_a_usage_error() {
+    let tree = Tree::new();
+    let fat = wheel().write(&tree.path("dist")).unwrap();
+    let other = tree.path("dist").join(FAT.replace("vec", "Vec"));
+    let bytes = members(&fs::read(&fat).unwrap());
+    fs::write(&other, zipped(&bytes, CompressionMethod::Stored)).unwrap();
+    let error = split(&Options::new([fat, other], tree.path("out")), &()).unwrap_err();
+    assert!(matches!(error, Error::Usage(_)), "{error}");
+    assert!(
+        error.to_string().contains("two wheels would be named"),
+        "{error}"
+    );
+    assert!(!tree.path("out").exists());
+}
+
+#[test]
+fn sets_of_several_versions_and_builds_verify_together() {
+    let tree = Tree::new();
+    let wheels = ["1.0", "2.0", "2.0-1"].map(|version| {
+        let fat = Wheel::new(&FAT.replace("1.0", version)).member("vec/_vec.so", binary());
+        fat.write(&tree.path("dist")).unwrap()
+    });
+    let report = split(&Options::new(wheels, tree.path("out")), &()).unwrap();
+    let written: Vec<_> = report.wheels.into_iter().map(|wheel| wheel.path).collect();
+    let report = verify(&written, &VerifyOptions::default()).unwrap();
+    let faults = report.count(kpack_artifact::verify::Outcome::Fault);
+    assert_eq!(faults, 0, "{:?}", report.checks);
+}

@@ -1,9 +1,0 @@
-//! The helper command `kpack`.
-
-#![forbid(unsafe_code)]
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    kpack_split::cli::main()
-}

@@ -1,0 +1,283 @@
+//! Finds the code object for a split binary's wrapper and target through its marker.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kpack_format::CodeId;
+use kpack_format::archive::ArchiveError;
+use kpack_format::marker::Marker;
+use kpack_format::names::KernelName;
+use rocm_kpack::lookup::{Answer, Listing, Rule, Rules};
+
+use super::archives::damage;
+use crate::Error;
+use crate::input::{Kpacks, Lookup, OpenArchive, or_refused, read_manifest};
+use crate::parallel::lock;
+
+/// The opened archives of a split binary.
+pub struct Resolver {
+    rules: Rules,
+    marker: Marker,
+    kernel_name: String,
+    /// By target, in the order of the search paths.
+    archives: Vec<Opened>,
+    /// Archives that could not be opened, and why.
+    pub damaged: Vec<(PathBuf, String)>,
+    /// All archives that the marker refers to, existing or not.
+    pub kpacks: Kpacks,
+}
+
+struct Opened {
+    target: String,
+    path: PathBuf,
+    archive: OpenArchive,
+    /// Of the binary's code for the target.
+    code_id: Option<CodeId>,
+}
+
+impl Listing for Opened {
+    fn has_target(&self, target: &str) -> bool {
+        self.target == target
+    }
+
+    fn has_kernel(&self, kernel: &str, target: &str) -> bool {
+        lock(&self.archive).toc().entry(kernel, target).is_ok()
+    }
+
+    fn code_id(&self, _binary: &str, _target: &str) -> Option<CodeId> {
+        self.code_id
+    }
+}
+
+/// Why there is no archive for a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obstacle<'a> {
+    /// An archive is damaged, for this reason.
+    Damaged(&'a Path, &'a str),
+    /// An archive is of another build.
+    OtherBuild(&'a Path),
+    /// There is none. Where it should be, if a manifest lists it.
+    Missing(Option<&'a Path>),
+}
+
+/// The location of a code object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CodePlace {
+    archive: usize,
+    /// Its ordinal in the archive.
+    pub ordinal: u32,
+    /// Its size, decompressed, in bytes.
+    pub size: u64,
+}
+
+impl Resolver {
+    /// Opens the archives that `marker`, of the binary that is loaded as `binary`, refers to. `kernel_name`
+    /// is the marker's.
+    pub fn open(
+        lookup: &Lookup,
+        binary: &Path,
+        marker: &Marker,
+        kernel_name: &str,
+    ) -> Result<Self, Error> {
+        let kpacks = lookup.find(binary, marker)?;
+        let mut archives = Vec::new();
+        let mut damaged = Vec::new();
+        for kpack in kpacks.files.iter().filter(|kpack| kpack.size.is_some()) {
+            let (target, path) = (kpack.target.clone(), kpack.path.clone());
+            let archive = match or_refused(lookup.archives.open(&path))? {
+                Ok(archive) => archive,
+                Err((_, reason)) => {
+                    damaged.push((path, reason));
+                    continue;
+                }
+            };
+            let code_id = lock(&archive).toc().code_id(kernel_name, &target);
+            archives.push(Opened {
+                target,
+                path,
+                archive,
+                code_id,
+            });
+        }
+        Ok(Self {
+            rules: lookup.rules,
+            marker: marker.clone(),
+            kernel_name: kernel_name.to_owned(),
+            archives,
+            damaged,
+            kpacks,
+        })
+    }
+
+    /// Archives with device code of another build of the binary, and their targets.
+    pub fn other_builds(&self) -> impl Iterator<Item = (&str, &Path)> {
+        let others = self.archives.iter().filter(|opened| {
+            self.rules.compares_code_ids && !self.marker.accepts(&opened.target, opened.code_id)
+        });
+        others.map(|opened| (&*opened.target, &*opened.path))
+    }
+
+    /// Locates the code object of wrapper `index` for `target`, as the loader does.
+    pub fn find(&self, index: u32, target: &str) -> Option<CodePlace> {
+        self.find_first(index, &[target.to_owned()])
+    }
+
+    /// Locates the code object of wrapper `index` for the first of `targets`, as the loader does.
+    pub fn find_first(&self, index: u32, targets: &[String]) -> Option<CodePlace> {
+        let archives = self.archives.iter().enumerate();
+        let kernels = [self.kernel(index)];
+        let rules = &self.rules;
+        rules.first(targets, archives, |archive, target| {
+            self.ask(archive, &kernels, target)
+        })
+    }
+
+    /// What the loader gets from an archive.
+    fn ask(
+        &self,
+        (archive, opened): (usize, &Opened),
+        kernels: &[String],
+        target: &str,
+    ) -> Answer<CodePlace> {
+        let answer = self.rules.ask(opened, &self.marker, kernels, target);
+        let entry = |kernel: &str| {
+            let open = lock(&opened.archive);
+            open.toc().entry(kernel, target).map(|found| CodePlace {
+                archive,
+                ordinal: found.ordinal,
+                size: found.original_size,
+            })
+        };
+        match answer.map(entry) {
+            Answer::Found(Ok(place)) => Answer::Found(place),
+            Answer::Found(Err(_)) | Answer::NoKernel => Answer::NoKernel,
+            Answer::OtherBuild => Answer::OtherBuild,
+            Answer::NoTarget => Answer::NoTarget,
+        }
+    }
+
+    /// The locations of the code object of wrapper `index` for `target`: one in each archive that has it.
+    pub fn places(&self, index: u32, target: &str) -> Vec<CodePlace> {
+        let kernels = [self.kernel(index)];
+        let archives = self.archives.iter().enumerate();
+        let places = archives.filter_map(|archive| match self.ask(archive, &kernels, target) {
+            Answer::Found(place) => Some(place),
+            _ => None,
+        });
+        places.collect()
+    }
+
+    /// What led to the archive of `place`.
+    pub fn rule(&self, place: CodePlace) -> Option<Rule> {
+        let mut files = self.kpacks.files.iter();
+        let file = files.find(|kpack| kpack.path == self.path(place));
+        file.map(|kpack| kpack.rule)
+    }
+
+    /// The archive that it is in.
+    pub fn path(&self, place: CodePlace) -> &Path {
+        &self.archives[place.archive].path
+    }
+
+    /// Reads the code object of wrapper `index` for `target` at `place`.
+    pub fn read(
+        &mut self,
+        place: CodePlace,
+        index: u32,
+        target: &str,
+    ) -> Result<Vec<u8>, ArchiveError> {
+        let kernel = self.kernel(index);
+        lock(&self.archives[place.archive].archive).read(&kernel, target)
+    }
+
+    /// The IDs of this binary's device code for `target`, one for each archive that has one.
+    pub fn code_ids(&self, target: &str) -> Vec<CodeId> {
+        let archives = self.archives.iter().filter(|a| a.target == target);
+        archives
+            .filter_map(|a| lock(&a.archive).toc().code_id(&self.kernel_name, target))
+            .collect()
+    }
+
+    /// The paths of the open archives.
+    pub fn archives(&self) -> impl Iterator<Item = &Path> {
+        self.archives.iter().map(|opened| opened.path.as_path())
+    }
+
+    /// Checks the code object of wrapper `index` for `target` at `place`; returns the reason if it
+    /// is damaged.
+    pub fn damage(
+        &mut self,
+        place: CodePlace,
+        index: u32,
+        target: &str,
+    ) -> Result<Option<String>, Error> {
+        let kernel = self.kernel(index);
+        let Opened { path, archive, .. } = &mut self.archives[place.archive];
+        damage(path, &mut lock(archive), &kernel, target)
+    }
+
+    /// Why there is no archive of this build for `target`; `None` if there is one.
+    pub fn obstacle(&self, target: &str) -> Option<Obstacle<'_>> {
+        let files = self.kpacks.files.iter();
+        let files = files.filter(|kpack| kpack.target == target);
+        let files: Vec<&Path> = files.map(|kpack| kpack.path.as_path()).collect();
+        let mut damaged = self.damaged.iter();
+        if let Some((path, reason)) = damaged.find(|(path, _)| files.contains(&path.as_path())) {
+            return Some(Obstacle::Damaged(path, reason));
+        }
+        if let Some((_, path)) = self.other_builds().find(|(of, _)| *of == target) {
+            return Some(Obstacle::OtherBuild(path));
+        }
+        let is_open = self.archives.iter().any(|opened| opened.target == target);
+        (!is_open).then(|| Obstacle::Missing(files.first().copied()))
+    }
+
+    /// The distinct targets of the open archives, sorted.
+    pub fn targets(&self) -> Vec<String> {
+        let mut targets: Vec<String> = Vec::new();
+        for opened in &self.archives {
+            if targets.last() != Some(&opened.target) {
+                targets.push(opened.target.clone());
+            }
+        }
+        targets
+    }
+
+    /// The index and target of every entry of this binary.
+    pub fn entries(&self) -> BTreeSet<(u32, String)> {
+        let mut found = BTreeSet::new();
+        for opened in &self.archives {
+            for (name, targets) in &lock(&opened.archive).toc().kernels {
+                if let KernelName {
+                    binary,
+                    index: Some(index),
+                } = KernelName::parse(name)
+                    && binary == self.kernel_name
+                {
+                    found.extend(targets.keys().map(|target| (index, target.clone())));
+                }
+            }
+        }
+        found
+    }
+
+    /// The command that installs the archive for a target, if a manifest tells.
+    pub fn install_command(&self, target: &str) -> Result<Option<String>, Error> {
+        for path in &self.kpacks.manifests {
+            match read_manifest(path) {
+                Ok(manifest) if manifest.kpack_files.contains_key(target) => {
+                    if let Some(command) = manifest.install_command(target) {
+                        return Ok(Some(command));
+                    }
+                }
+                Ok(_) | Err(Error::Refused { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn kernel(&self, index: u32) -> String {
+        KernelName::new(&self.kernel_name, index).to_string()
+    }
+}

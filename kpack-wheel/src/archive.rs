@@ -1,0 +1,396 @@
+//! A wheel as a ZIP archive: where its members are installed, and whether they are what RECORD says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use zip::ZipArchive;
+use zip::result::ZipError;
+
+use super::members::{
+    Member, SharedFile, check_room, check_size, duplicate, member_error, members, unpacked,
+    zip_error,
+};
+use super::metadata::Fields;
+use super::name::{WheelName, same_project, same_version};
+use super::record::{self, Digest, Row};
+use kpack_core::Error;
+use kpack_core::parallel;
+use kpack_split::input;
+
+/// The signatures of RECORD. No installer reads them, and a changed RECORD contradicts them.
+const SIGNATURES: [&str; 2] = ["RECORD.jws", "RECORD.p7s"];
+
+/// The metadata that must fit into memory.
+const MAX_METADATA: u64 = 16 << 20;
+
+/// A wheel.
+pub(super) struct Wheel {
+    pub(super) path: PathBuf,
+    pub(super) name: WheelName,
+    /// Its size in bytes.
+    pub(super) size: u64,
+    /// Its members, in their order; directories are left out.
+    pub(super) members: Vec<Member>,
+    /// The directory of its metadata.
+    pub(super) dist_info: String,
+    pub(super) metadata: Fields,
+    pub(super) wheel: Fields,
+    record: BTreeMap<String, Row>,
+    zip: ZipArchive<SharedFile>,
+}
+
+/// The place in a Python environment where a member is installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In `site-packages`, at this path.
+    Site(SitePackages, PathBuf),
+    /// Elsewhere: a script, a header, or data.
+    Elsewhere,
+}
+
+/// The two kinds of `site-packages`, which some systems keep apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SitePackages {
+    Purelib,
+    Platlib,
+}
+
+impl SitePackages {
+    /// Whether it is the one for files that are the same on all platforms.
+    pub(super) fn is_pure(self) -> bool {
+        self == Self::Purelib
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Purelib => "purelib",
+            Self::Platlib => "platlib",
+        }
+    }
+}
+
+impl Wheel {
+    /// Opens a wheel, and checks the names of its members and its metadata.
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let name = WheelName::of(path)?;
+        let file = input::open(path)?;
+        let size = file.metadata().map_err(|e| Error::io(path, "read", e))?;
+        let window = SharedFile::new(file, size.len());
+        let failed = |error| zip_error(path, None, error);
+        let mut zip = ZipArchive::new(window.clone()).map_err(failed)?;
+        if zip.has_duplicate_names() {
+            return Err(duplicate(path, window)?);
+        }
+        zip.validate_header_consistency().map_err(failed)?;
+        let members = members(path, &zip)?;
+        check_size(path, &members, size.len())?;
+        let dist_info = dist_info(path, &name, &members)?;
+        let mut wheel = Self {
+            path: path.to_owned(),
+            name,
+            size: size.len(),
+            members,
+            dist_info,
+            metadata: Fields::default(),
+            wheel: Fields::default(),
+            record: BTreeMap::new(),
+            zip,
+        };
+        wheel.metadata = wheel.fields("METADATA")?;
+        wheel.wheel = wheel.fields("WHEEL")?;
+        let record = wheel.bytes(&wheel.in_dist_info("RECORD"))?;
+        wheel.record = record::parse(&record).map_err(|text| wheel.refused("RECORD", text))?;
+        wheel.check_metadata()?;
+        wheel.check_places()?;
+        Ok(wheel)
+    }
+
+    /// The path of a file of its metadata.
+    pub(super) fn in_dist_info(&self, file: &str) -> String {
+        format!("{}/{file}", self.dist_info)
+    }
+
+    /// A field that must be there.
+    pub(super) fn required(&self, name: &'static str) -> Result<&str, Error> {
+        let missing = || self.refused("METADATA", format!("has no field `{name}`"));
+        self.metadata.get(name).ok_or_else(missing)
+    }
+
+    /// An error in a file of its metadata.
+    pub(super) fn refused(&self, file: &str, text: impl Into<String>) -> Error {
+        member_error(&self.path, &self.in_dist_info(file), &text.into())
+    }
+
+    fn fields(&self, file: &str) -> Result<Fields, Error> {
+        let bytes = self.bytes(&self.in_dist_info(file))?;
+        Fields::parse(bytes).map_err(|text| self.refused(file, text))
+    }
+
+    /// Checks that name, version and format are what the file name says, and what kpack knows.
+    fn check_metadata(&self) -> Result<(), Error> {
+        let (name, version) = (self.required("Name")?, self.required("Version")?);
+        if !same_project(name, &self.name.distribution)
+            || !same_version(version, &self.name.version)
+        {
+            let text = format!(
+                "it is that of {name} {version} (expected {} {}, as the file name says)",
+                self.name.distribution, self.name.version
+            );
+            return Err(self.refused("METADATA", text));
+        }
+        let format = self.wheel.get("Wheel-Version").unwrap_or("none");
+        if format.split('.').next() != Some("1") {
+            let text = format!("unknown Wheel-Version (expected 1.0, found {format})");
+            return Err(self.refused("WHEEL", text));
+        }
+        Ok(())
+    }
+
+    /// Checks that all members can be installed together.
+    fn check_places(&self) -> Result<(), Error> {
+        let mut known = BTreeMap::new();
+        for member in &self.members {
+            let path = match self.place(member) {
+                Place::Site(_, path) => path,
+                Place::Elsewhere => Path::new("..").join(&member.name),
+            };
+            if known.insert(path, &member.name).is_some() {
+                let text = "another member is installed at the same path; build the wheel again";
+                return Err(member_error(&self.path, &member.name, text));
+            }
+        }
+        let mut above = known.keys().flat_map(|path| path.ancestors().skip(1));
+        match above.find_map(|directory| known.get(directory)) {
+            None => Ok(()),
+            Some(name) => {
+                let text = "it is a file and a directory";
+                Err(member_error(&self.path, name, text))
+            }
+        }
+    }
+
+    /// Where a member is installed.
+    pub(super) fn place(&self, member: &Member) -> Place {
+        let Some((first, rest)) = member.name.split_once('/') else {
+            return Place::Site(self.root(), member.name.clone().into());
+        };
+        if !self.name.has_directory(first, "data") {
+            return Place::Site(self.root(), member.name.clone().into());
+        }
+        for scheme in [SitePackages::Purelib, SitePackages::Platlib] {
+            let rest = rest.strip_prefix(scheme.name());
+            if let Some(rest) = rest.and_then(|rest| rest.strip_prefix('/')) {
+                return Place::Site(scheme, rest.into());
+            }
+        }
+        Place::Elsewhere
+    }
+
+    /// The member's name for a path in `site-packages`.
+    pub(super) fn member_at(&self, scheme: SitePackages, path: &str) -> String {
+        match scheme == self.root() {
+            true => path.to_owned(),
+            false => format!("{}/{}/{path}", self.name.directory("data"), scheme.name()),
+        }
+    }
+
+    /// Where its root is installed.
+    pub(super) fn root(&self) -> SitePackages {
+        let is_pure = self.wheel.get("Root-Is-Purelib");
+        match is_pure.is_some_and(|pure| pure.eq_ignore_ascii_case("true")) {
+            true => SitePackages::Purelib,
+            false => SitePackages::Platlib,
+        }
+    }
+
+    /// The path of a member in the directory of its metadata, if it is there.
+    fn metadata_path<'m>(&self, member: &'m Member) -> Option<&'m str> {
+        member.name.strip_prefix(&self.dist_info)?.strip_prefix('/')
+    }
+
+    /// Whether a member is a part of its metadata.
+    pub(super) fn is_metadata(&self, member: &Member) -> bool {
+        self.metadata_path(member).is_some()
+    }
+
+    /// Whether a member is a part of its metadata that kpack writes anew, or leaves out.
+    pub(super) fn is_record(&self, member: &Member) -> bool {
+        let file = self.metadata_path(member);
+        file.is_some_and(|file| file == "RECORD" || SIGNATURES.contains(&file))
+    }
+
+    /// The licences in its metadata.
+    pub(super) fn licences(&self) -> Vec<&Member> {
+        let files = self.members.iter();
+        let files = files.filter_map(|member| Some((self.metadata_path(member)?, member)));
+        // Metadata 2.4 has them in a directory; some builders write them to both places.
+        let (new, old): (Vec<_>, Vec<_>) =
+            files.partition(|(file, _)| file.starts_with("licenses/"));
+        let listed = |file: &str| self.metadata.all("License-File").any(|name| name == file);
+        let licences = match new.is_empty() {
+            true => old.into_iter().filter(|(file, _)| listed(file)).collect(),
+            false => new,
+        };
+        licences.into_iter().map(|(_, member)| member).collect()
+    }
+
+    /// The signature of its RECORD, if it has one.
+    pub(super) fn signature(&self) -> Option<&Member> {
+        let mut members = self.members.iter();
+        members.find(|member| self.is_record(member) && !member.name.ends_with("RECORD"))
+    }
+
+    /// Whether RECORD says everything that it has to: a digest for each member, and no other row.
+    pub(super) fn record_faults(&self) -> Vec<String> {
+        let own = self.in_dist_info("RECORD");
+        let mut faults = Vec::new();
+        for member in self.members.iter().filter(|member| !self.is_record(member)) {
+            match self.record.get(&member.name) {
+                None => faults.push(format!("RECORD does not list `{}`", member.name)),
+                Some(row) if !row.has_hash() => {
+                    faults.push(format!("RECORD has no hash of `{}`", member.name));
+                }
+                Some(_) => {}
+            }
+        }
+        let names: BTreeSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
+        let rows = self.record.keys().filter(|path| **path != own);
+        let absent = rows.filter(|path| !names.contains(path.as_str()));
+        faults.extend(absent.map(|path| format!("RECORD lists `{path}`, which does not exist")));
+        faults
+    }
+
+    /// As [`read_all`](Self::read_all); also unpacks each member to the path in `directory` that `to` says.
+    pub(super) fn unpack(
+        &self,
+        directory: &Path,
+        to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
+    ) -> Result<Vec<Digest>, Error> {
+        check_room(&self.path, directory, unpacked(&self.members))?;
+        self.read_members(&|member| Some(directory.join(to(member)?)))
+    }
+
+    /// Checks all members against RECORD. Returns their digests.
+    pub(super) fn read_all(&self) -> Result<Vec<Digest>, Error> {
+        self.read_members(&|_| None)
+    }
+
+    fn read_members(
+        &self,
+        to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
+    ) -> Result<Vec<Digest>, Error> {
+        parallel::try_map(&self.members, |member| {
+            let digest = match to(member) {
+                None => self.digest(member)?,
+                Some(path) => self.read(member, &mut create(&path)?, &path)?,
+            };
+            self.check(member, &digest)?;
+            Ok(digest)
+        })
+    }
+
+    /// The digest of a member.
+    pub(super) fn digest(&self, member: &Member) -> Result<Digest, Error> {
+        self.read(member, &mut io::sink(), &self.path)
+    }
+
+    /// Checks a member against RECORD.
+    fn check(&self, member: &Member, digest: &Digest) -> Result<(), Error> {
+        if self.is_record(member) {
+            return Ok(());
+        }
+        let row = self.record.get(&member.name);
+        match row.and_then(|row| row.contradiction(digest)) {
+            None => Ok(()),
+            Some(what) => {
+                let text = format!("RECORD has another {what}; build or download the wheel again");
+                Err(member_error(&self.path, &member.name, &text))
+            }
+        }
+    }
+
+    /// Copies a member to a file at `path`. The library compares its CRC.
+    fn read(&self, member: &Member, to: &mut dyn Write, path: &Path) -> Result<Digest, Error> {
+        let failed = |error| zip_error(&self.path, Some(&member.name), error);
+        let mut zip = self.zip.clone();
+        let reader = zip.by_index(member.index).map_err(failed)?;
+        let expected = reader.size();
+        // Damage must not fill the disk.
+        let reader = reader.take(expected.saturating_add(1));
+        let cannot_write = |error| Error::io(path, "write", error);
+        let digest = record::copy(reader, to, &|error| failed(error.into()), &cannot_write)?;
+        if digest.size == expected {
+            return Ok(digest);
+        }
+        let text =
+            format!("it has another size (expected {expected} bytes, as the ZIP directory says)");
+        Err(member_error(&self.path, &member.name, &text))
+    }
+
+    /// The bytes of a file of its metadata.
+    pub(super) fn bytes(&self, name: &str) -> Result<Vec<u8>, Error> {
+        let member = self.members.iter().find(|member| member.name == name);
+        let missing = || {
+            Error::refused(
+                &self.path,
+                format!("it has no `{name}`; build the wheel again"),
+            )
+        };
+        let member = member.ok_or_else(missing)?;
+        let entry = self.zip.by_index_data(member.index);
+        let entry = entry.map_err(|error| zip_error(&self.path, Some(name), error))?;
+        if entry.size() > MAX_METADATA {
+            return Err(member_error(&self.path, name, "it is larger than 16 MiB"));
+        }
+        let mut bytes = Vec::new();
+        self.read(member, &mut bytes, &self.path)?;
+        Ok(bytes)
+    }
+
+    /// Hands a member, still compressed, to `copy`.
+    pub(super) fn raw<T>(
+        &self,
+        member: &Member,
+        copy: impl FnOnce(zip::read::ZipFile<'_, SharedFile>) -> Result<T, ZipError>,
+    ) -> Result<T, Error> {
+        let mut zip = self.zip.clone();
+        let raw = zip.by_index_raw(member.index);
+        let copied = raw.and_then(copy);
+        copied.map_err(|error| zip_error(&self.path, Some(&member.name), error))
+    }
+}
+
+/// The directory of the metadata.
+fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String, Error> {
+    let tops = members
+        .iter()
+        .filter_map(|member| member.name.split_once('/'));
+    let tops = tops
+        .map(|(top, _)| top)
+        .filter(|top| top.ends_with(".dist-info"));
+    let found: BTreeSet<&str> = tops.collect();
+    let found = Vec::from_iter(found);
+    match found.as_slice() {
+        [only] if name.has_directory(only, "dist-info") => Ok((*only).to_owned()),
+        _ => Err(Error::refused(
+            path,
+            format!(
+                "expected one directory {}, found {}; build the wheel again",
+                name.directory("dist-info"),
+                match found.is_empty() {
+                    true => "none".to_owned(),
+                    false => found.join(", "),
+                }
+            ),
+        )),
+    }
+}
+
+/// Creates a file and its directory.
+fn create(path: &Path) -> Result<File, Error> {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    kpack_core::publish::make_directories(directory)?;
+    File::create_new(path).map_err(|e| Error::io(path, "create", e))
+}

@@ -1,0 +1,252 @@
+//! Device wheels: one for each processor or group, and the extras of the host wheel that ask for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use kpack_format::digest::sha256;
+use kpack_format::names::in_package_name;
+use kpack_format::{Sha256, TargetId};
+use pep508_rs::{ExtraName, PackageName};
+
+use super::archive::Wheel;
+use super::metadata::Fields;
+use super::options::Options;
+use super::plan::SplitWheel;
+use super::set;
+use super::writer::{Content, Item};
+use kpack_core::Error;
+use kpack_split::input;
+
+/// The extra that asks for all device wheels.
+pub(super) const ALL: &str = "device-all";
+
+/// The device wheels of a host.
+pub(super) struct Devices<'a> {
+    wheel: &'a Wheel,
+    options: &'a Options,
+    /// By label.
+    devices: BTreeMap<String, DeviceWheel<'a>>,
+}
+
+/// A device wheel.
+pub(super) struct DeviceWheel<'a> {
+    /// The processor, or the group's name.
+    pub(super) label: String,
+    /// The name of its project.
+    pub(super) project: String,
+    pub(super) targets: BTreeSet<TargetId>,
+    /// By path in `site-packages`.
+    files: BTreeMap<String, Item<'a>>,
+}
+
+impl<'a> DeviceWheel<'a> {
+    /// The extras of the host that ask for it alone: its label, its processors, and its targets with
+    /// features as hints name them.
+    pub(super) fn extras(&self) -> BTreeSet<String> {
+        let processors = self
+            .targets
+            .iter()
+            .map(|target| target.processor().to_owned());
+        let targets = self.targets.iter();
+        let targets = targets.map(|target| in_package_name(&target.to_string()));
+        let labels = processors.chain(targets).chain([self.label.clone()]);
+        labels
+            .map(|label| normalized(&format!("device-{label}")))
+            .collect()
+    }
+
+    /// Sets the file at a path in `site-packages`.
+    pub(super) fn set(&mut self, path: String, mode: u32, content: Content<'a>) {
+        let name = path.clone();
+        self.files.insert(
+            path,
+            Item {
+                name,
+                mode,
+                content,
+            },
+        );
+    }
+}
+
+/// The normal form of an extra's name.
+pub(super) fn normalized(extra: &str) -> String {
+    ExtraName::from_str(extra).map_or_else(|_| extra.to_owned(), |name| name.to_string())
+}
+
+impl<'a> Devices<'a> {
+    pub(super) fn new(wheel: &'a Wheel, options: &'a Options) -> Self {
+        let devices = BTreeMap::new();
+        Self {
+            wheel,
+            options,
+            devices,
+        }
+    }
+
+    /// Adds a file of `target` at a path in `site-packages`, where it takes the place of another.
+    pub(super) fn add(
+        &mut self,
+        target: &TargetId,
+        path: &str,
+        mode: u32,
+        content: Content<'a>,
+    ) -> Result<(), Error> {
+        let processor = target.processor();
+        let mut groups = self.options.groups.iter();
+        let group = groups.find(|group| group.processors.iter().any(|own| own == processor));
+        let label = group.map_or(processor, |group| &group.name);
+        let project = self.wheel.required("Name")?;
+        let device = self.devices.entry(label.to_owned());
+        let device = device.or_insert_with(|| DeviceWheel {
+            label: label.to_owned(),
+            project: self
+                .options
+                .device_name
+                .replace("{dist}", project)
+                .replace("{target}", label),
+            targets: BTreeSet::new(),
+            files: BTreeMap::new(),
+        });
+        device.targets.insert(target.clone());
+        device.set(path.to_owned(), mode, content);
+        Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &DeviceWheel<'a>> {
+        self.devices.values()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut DeviceWheel<'a>> {
+        self.devices.values_mut()
+    }
+
+    /// What a device wheel has at a path in `site-packages`.
+    pub(super) fn content(&self, path: &str) -> Option<&Content<'a>> {
+        let mut devices = self.devices.values();
+        devices.find_map(|device| Some(&device.files.get(path)?.content))
+    }
+
+    /// The metadata of the host wheel: with an extra for each device wheel, and one for all.
+    pub(super) fn host_metadata(&self) -> Result<Fields, Error> {
+        let (wheel, version) = (self.wheel, self.wheel.required("Version")?);
+        let mut extras: BTreeMap<String, Vec<&DeviceWheel<'_>>> = BTreeMap::new();
+        for device in self.devices.values() {
+            for extra in device.extras() {
+                extras.entry(extra).or_default().push(device);
+            }
+        }
+        if let Some((extra, _)) = extras.iter().find(|(_, devices)| devices.len() > 1) {
+            return Err(Error::usage(format!(
+                "two device wheels have the extra `{extra}`; name the groups otherwise"
+            )));
+        }
+        extras.insert(ALL.to_owned(), self.devices.values().collect());
+        let known = wheel.metadata.all("Provides-Extra").map(normalized);
+        if let Some(extra) = known.into_iter().find(|extra| extras.contains_key(extra)) {
+            let text =
+                format!("it has the extra `{extra}` already; split the wheel as it was before");
+            return Err(wheel.refused("METADATA", text));
+        }
+        let mut fields = Vec::new();
+        for (extra, devices) in &extras {
+            fields.push(("Provides-Extra", extra.clone()));
+            for device in devices {
+                let pin = format!("{}=={version} ; extra == '{extra}'", device.project);
+                fields.push(("Requires-Dist", pin));
+            }
+        }
+        let with = wheel.metadata.with(&fields).and_then(checked);
+        with.map_err(|text| wheel.refused("METADATA", text))
+    }
+}
+
+impl<'a> SplitWheel<'a> {
+    /// The members of a device wheel, but for its RECORD.
+    pub(super) fn device(
+        &self,
+        device: &DeviceWheel<'a>,
+        any_python: bool,
+    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
+        let host = self.wheel;
+        let name = host.name.of_device(&device.project, any_python);
+        let dist_info = name.directory("dist-info");
+        let bytes = |name, mode, bytes| Item {
+            name,
+            mode,
+            content: Content::Bytes(bytes),
+        };
+        let mut items = Vec::from_iter(device.files.values().cloned());
+        for licence in host.licences() {
+            let within = licence
+                .name
+                .strip_prefix(&host.dist_info)
+                .unwrap_or_default();
+            let name = format!("{dist_info}{within}");
+            items.push(bytes(name, licence.mode, host.bytes(&licence.name)?));
+        }
+        let (project, version) = (host.required("Name")?, host.required("Version")?);
+        let summary = format!("GPU code of {project} for {}", device.label);
+        let description = format!("{summary}. An extra of {project} installs it.");
+        let own = [
+            ("Name", device.project.clone()),
+            ("Version", version.to_owned()),
+            ("Summary", summary),
+            ("Requires-Dist", format!("{project}=={version}")),
+        ];
+        let metadata = host.metadata.of_device(&own, &description);
+        let metadata = metadata.and_then(checked);
+        let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
+        let metadata = metadata.bytes().to_vec();
+        items.push(bytes(format!("{dist_info}/METADATA"), 0o644, metadata));
+
+        let mut wheel = format!(
+            "Wheel-Version: 1.0\nGenerator: kpack {}\nRoot-Is-Purelib: {}\n",
+            env!("CARGO_PKG_VERSION"),
+            self.scheme.is_pure()
+        );
+        for tag in name.tags() {
+            wheel += &format!("Tag: {tag}\n");
+        }
+        if let Some(build) = &name.build {
+            wheel += &format!("Build: {build}\n");
+        }
+        items.push(bytes(
+            format!("{dist_info}/WHEEL"),
+            0o644,
+            wheel.into_bytes(),
+        ));
+        Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
+    }
+
+    /// The bytes of all device wheels' files, which tells whether two hosts can share the wheels.
+    pub(super) fn device_digests(&self) -> Result<BTreeMap<(&str, &str), Sha256>, Error> {
+        let mut digests = BTreeMap::new();
+        for device in self.devices.iter() {
+            for (path, file) in &device.files {
+                let digest = match &file.content {
+                    Content::Archive(from) | Content::File(from) => input::digest(from)?,
+                    Content::Bytes(bytes) => sha256(bytes),
+                    Content::Copied(_, _, digest) => digest.sha256,
+                };
+                digests.insert((device.project.as_str(), path.as_str()), digest);
+            }
+        }
+        Ok(digests)
+    }
+}
+
+/// Checks that metadata has valid names and requirements.
+fn checked(fields: Fields) -> Result<Fields, String> {
+    for name in fields.all("Name") {
+        PackageName::from_str(name).map_err(|error| error.to_string())?;
+    }
+    for requirement in fields.all("Requires-Dist") {
+        set::requirement(requirement)?;
+    }
+    Ok(fields)
+}

@@ -1,0 +1,28 @@
+//! Python wheels: a host wheel without device code, and a small device wheel for each GPU processor.
+//!
+//! A wheel is unpacked into a hidden directory, where [`install`](kpack_split::install::install) splits its
+//! binaries and [`classify`](kpack_artifact::classify::classify) finds the files of kernel databases.
+//! [`split()`] then writes the host wheel, whose extras (`device-gfx942`, `device-all`) ask for the device
+//! wheels. Each wheel pins the version of the others. [`verify()`] checks such a set, and [`describe`] says which
+//! extra is for which GPU.
+
+#![forbid(unsafe_code)]
+
+mod archive;
+mod device;
+mod members;
+mod metadata;
+mod name;
+mod options;
+mod plan;
+mod record;
+mod set;
+mod show;
+mod split;
+mod verify;
+mod writer;
+
+pub use options::{DeviceGroup, Options};
+pub use show::{Description, Device, describe};
+pub use split::{Report, Written, split};
+pub use verify::{VerifyOptions, verify};

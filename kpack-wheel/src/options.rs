@@ -1,0 +1,79 @@
+//! What to split, and how.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use kpack_core::Error;
+use kpack_core::Storage;
+
+/// What to split, and how: the arguments of `kpack wheel split`.
+#[derive(Debug, Clone)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+pub struct Options {
+    /// Directory to write the wheels to
+    #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
+    pub output_dir: PathBuf,
+    /// Name of a device wheel: {dist} stands for the host's name, {target} for the processor or group
+    #[cfg_attr(feature = "clap", arg(long, value_name = "PATTERN", default_value = DEVICE_NAME))]
+    pub device_name: String,
+    /// Processors that share a device wheel, such as gfx11=gfx1100,gfx1101. Can be repeated
+    #[cfg_attr(feature = "clap", arg(long = "group", value_name = "NAME=PROCESSORS"))]
+    pub groups: Vec<DeviceGroup>,
+    /// How code objects are stored.
+    #[cfg_attr(feature = "clap", arg(skip))]
+    pub storage: Storage,
+    /// Wheels with device code
+    // Those of one version for several Pythons share device wheels where these are equal.
+    #[cfg_attr(feature = "clap", arg(value_name = "WHEEL", required = true))]
+    pub wheels: Vec<PathBuf>,
+}
+
+impl Options {
+    /// Options with defaults for everything else: a device wheel for each processor, called
+    /// `{dist}-device-{target}`, Zstandard at level 3, one thread per processor.
+    pub fn new(
+        wheels: impl IntoIterator<Item = impl Into<PathBuf>>,
+        output_dir: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            wheels: wheels.into_iter().map(Into::into).collect(),
+            output_dir: output_dir.into(),
+            device_name: DEVICE_NAME.to_owned(),
+            groups: Vec::new(),
+            storage: Storage::default(),
+        }
+    }
+}
+
+/// The default name of a device wheel's project.
+pub(crate) const DEVICE_NAME: &str = "{dist}-device-{target}";
+
+/// Processors that share a device wheel: `gfx11=gfx1100,gfx1101`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceGroup {
+    /// What stands for the target in the wheel's name.
+    pub name: String,
+    /// The processors.
+    pub processors: Vec<String>,
+}
+
+impl FromStr for DeviceGroup {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let is_name = |name: &str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            !name.is_empty() && name.chars().all(plain)
+        };
+        let expected = || Error::usage(format!("`{text}`: expected NAME=PROCESSOR,PROCESSOR…"));
+        let (name, processors) = text.split_once('=').ok_or_else(expected)?;
+        let processors: Vec<String> = processors.split(',').map(str::to_owned).collect();
+        if !is_name(name) || !processors.iter().all(|processor| is_name(processor)) {
+            return Err(expected());
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            processors,
+        })
+    }
+}

@@ -1,0 +1,350 @@
+//! What becomes of one wheel: it is unpacked and its binaries are split like those of an install prefix,
+//! and each file then belongs to the host wheel or to a device wheel.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::manifest::Manifest;
+use kpack_format::names::Group;
+use kpack_format::target_id::ParseTargetIdError;
+
+use super::archive::{Place, SitePackages, Wheel};
+use super::device::Devices;
+use super::members::member_error;
+use super::name::escaped;
+use super::options::Options;
+use super::record::Digest;
+use super::split::Notices;
+use super::writer::{Content, Item};
+use kpack_artifact::classify::{Class, Classification, Topic, classify};
+use kpack_artifact::databases::Selection;
+use kpack_core::Error;
+use kpack_core::publish::make_directories;
+use kpack_core::report::{Progress, Severity};
+use kpack_split::input;
+use kpack_split::install::{self, install};
+
+/// The component of the archives.
+const COMPONENT: &str = "lib";
+
+/// One wheel, read and split.
+pub(super) struct SplitWheel<'a> {
+    pub(super) wheel: &'a Wheel,
+    /// The digests of its members.
+    digests: Vec<Digest>,
+    /// The kind of `site-packages` that its device code is in.
+    pub(super) scheme: SitePackages,
+    /// Where it was unpacked.
+    tree: PathBuf,
+    /// The binaries that are host binaries now, by their paths in `site-packages`.
+    split: BTreeSet<String>,
+    /// The manifests of the archives.
+    manifests: BTreeSet<String>,
+    /// The files of each device wheel.
+    pub(super) devices: Devices<'a>,
+}
+
+impl<'a> SplitWheel<'a> {
+    /// Unpacks `wheel` into the directory `scratch`, which does not exist yet, and splits what is there.
+    pub(super) fn new(
+        wheel: &'a Wheel,
+        scratch: &Path,
+        options: &'a Options,
+        progress: &dyn Progress,
+        notices: &mut Notices,
+    ) -> Result<Self, Error> {
+        let members = in_site(wheel);
+        make_directories(scratch)?;
+        // Messages and reports have the path without symbolic links.
+        let scratch = scratch.canonicalize();
+        let scratch = scratch.map_err(|e| Error::io(&options.output_dir, "open", e))?;
+        let (tree, elsewhere) = (scratch.join("site"), scratch.join("elsewhere"));
+        let digests = wheel.unpack(&scratch, &|member| match wheel.place(member) {
+            Place::Elsewhere => Some(elsewhere.join(&member.name)),
+            Place::Site(_, path) => Some(tree.join(path)),
+        })?;
+        let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
+        warn_of_fat_elsewhere(wheel, &elsewhere, notices).map_err(failed)?;
+        let found = classify(&tree, &Selection::Auto).map_err(failed)?;
+        report_observations(wheel, &found, notices)?;
+
+        let mut plan = Self {
+            wheel,
+            digests,
+            scheme: wheel.root(),
+            tree: tree.clone(),
+            split: BTreeSet::new(),
+            manifests: BTreeSet::new(),
+            devices: Devices::new(wheel, options),
+        };
+        plan.sort(&found, &members, notices)?;
+        plan.install(options, progress, notices).map_err(failed)?;
+        if plan.devices.is_empty() {
+            let text = match found
+                .entries
+                .iter()
+                .any(|entry| entry.class == Class::Split)
+            {
+                true => "it is split already",
+                false => "it has no device code in site-packages, so there is nothing to split",
+            };
+            return Err(Error::refused(&wheel.path, text));
+        }
+        plan.fragments()?;
+        Ok(plan)
+    }
+
+    /// Finds the fat binaries, and the files of kernel databases, which move.
+    fn sort(
+        &mut self,
+        found: &Classification,
+        members: &BTreeMap<PathBuf, (SitePackages, usize)>,
+        notices: &mut Notices,
+    ) -> Result<(), Error> {
+        let mut schemes = BTreeSet::new();
+        for entry in &found.entries {
+            let (Some((scheme, index)), Some(path)) =
+                (members.get(&entry.path), entry.path.to_str())
+            else {
+                continue;
+            };
+            match &entry.class {
+                Class::Fat => {
+                    self.split.insert(path.to_owned());
+                }
+                Class::Target { target, .. } => {
+                    let (member, digest) = (&self.wheel.members[*index], self.digests[*index]);
+                    let content = Content::Copied(self.wheel, member, digest);
+                    self.devices.add(target, path, member.mode, content)?;
+                }
+                Class::Unknown { reason, .. } => {
+                    let text = format!(
+                        "member `{path}`: looks architecture-specific: {reason}; it stays in the host wheel"
+                    );
+                    notices.warn(&self.wheel.path, text);
+                    continue;
+                }
+                Class::Host | Class::Split => continue,
+            }
+            schemes.insert(*scheme);
+        }
+        match Vec::from_iter(schemes).as_slice() {
+            [] => Ok(()),
+            [only] => {
+                self.scheme = *only;
+                Ok(())
+            }
+            _ => Err(Error::refused(
+                &self.wheel.path,
+                "it has device code in both purelib and platlib, which need not be one directory; build it with Root-Is-Purelib: false and without .data/purelib",
+            )),
+        }
+    }
+
+    /// Splits the fat binaries, with archives in each top-level directory that has some.
+    fn install(
+        &mut self,
+        options: &Options,
+        progress: &dyn Progress,
+        notices: &mut Notices,
+    ) -> Result<(), Error> {
+        let mut tops: BTreeMap<&str, Vec<&String>> = BTreeMap::new();
+        for path in &self.split {
+            let top = path.split_once('/').map_or("", |(top, _)| top);
+            tops.entry(top).or_default().push(path);
+        }
+        let (project, version) = (
+            self.wheel.required("Name")?,
+            self.wheel.required("Version")?,
+        );
+        let module = escaped(project);
+        for (top, files) in tops {
+            let mut one = install::Options::new(&self.tree, &module, files);
+            COMPONENT.clone_into(&mut one.component);
+            one.kpack_dir = Path::new(top).join(".kpack");
+            one.install_hint = Some(format!(
+                "pip install '{project}[device-@GFXARCH@]=={version}'"
+            ));
+            one.storage = options.storage;
+            let report = install(&one, progress)?;
+            let manifest = one
+                .kpack_dir
+                .join(Group::new(&module, COMPONENT).manifest());
+            self.manifests
+                .insert(manifest.to_string_lossy().into_owned());
+            for archive in report.archives {
+                let target = archive.target.parse();
+                let target = target.map_err(|error: ParseTargetIdError| {
+                    Error::refused(&archive.path, error.to_string())
+                })?;
+                let path = archive
+                    .path
+                    .strip_prefix(&self.tree)
+                    .unwrap_or(&archive.path);
+                let path = path.to_string_lossy().into_owned();
+                let content = Content::Archive(archive.path);
+                self.devices.add(&target, &path, 0o644, content)?;
+            }
+            for notice in report.notices {
+                let within = notice.path.strip_prefix(&self.tree).unwrap_or(&notice.path);
+                let text = format!("member `{}`: {}", within.display(), notice.text);
+                notices.add(notice.severity, &self.wheel.path, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives each device wheel a fragment of each manifest that lists its archives.
+    fn fragments(&mut self) -> Result<(), Error> {
+        for path in &self.manifests {
+            let manifest = input::read_manifest(&self.tree.join(path))?;
+            let group = Group::from(manifest.component_name.as_str());
+            for device in self.devices.iter_mut() {
+                let is_own = |target: &String| {
+                    let target = target.parse().ok();
+                    target.is_some_and(|target: TargetId| device.targets.contains(&target))
+                };
+                let mut files = manifest.kpack_files.clone();
+                files.retain(|target, _| is_own(target));
+                if files.is_empty() {
+                    continue;
+                }
+                // What the hint says is true for the host wheel's version only.
+                let fragment = Manifest {
+                    kpack_files: files,
+                    install_hint: None,
+                    ..manifest.clone()
+                };
+                let path = Path::new(path).with_file_name(group.fragment(&device.label));
+                let path = path.to_string_lossy().into_owned();
+                device.set(path, 0o644, Content::Bytes(fragment.to_bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The members of the host wheel, but for its RECORD: its metadata is last.
+    pub(super) fn host(&self) -> Result<Vec<Item<'_>>, Error> {
+        let metadata = self.devices.host_metadata()?;
+        let metadata_name = self.wheel.in_dist_info("METADATA");
+        let (mut items, mut last) = (Vec::new(), Vec::new());
+        for (member, digest) in self.wheel.members.iter().zip(&self.digests) {
+            let path = match self.wheel.place(member) {
+                Place::Site(_, path) => path.to_string_lossy().into_owned(),
+                Place::Elsewhere => String::new(),
+            };
+            let content = if member.name == metadata_name {
+                Content::Bytes(metadata.bytes().to_vec())
+            } else if self.split.contains(&path) {
+                Content::File(self.tree.join(&path))
+            } else {
+                Content::Copied(self.wheel, member, *digest)
+            };
+            let is_left_out = self.devices.content(&path).is_some()
+                || self.wheel.is_record(member)
+                || self.manifests.contains(&path);
+            if is_left_out {
+                continue;
+            }
+            let item = Item {
+                name: member.name.clone(),
+                mode: member.mode,
+                content,
+            };
+            match self.wheel.is_metadata(member) {
+                true => last.push(item),
+                false => items.push(item),
+            }
+        }
+        items.extend(self.manifests.iter().map(|path| Item {
+            name: self.wheel.member_at(self.scheme, path),
+            mode: 0o644,
+            content: Content::File(self.tree.join(path)),
+        }));
+        items.extend(last);
+        Ok(items)
+    }
+
+    /// Removes what was unpacked, except the files of device wheels.
+    pub(super) fn clean(&self) -> Result<(), Error> {
+        for member in &self.wheel.members {
+            if let Place::Site(_, path) = self.wheel.place(member)
+                && !matches!(
+                    self.devices.content(&path.to_string_lossy()),
+                    Some(Content::Archive(_))
+                )
+            {
+                let path = self.tree.join(path);
+                fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The members that are installed in `site-packages`, by their paths there.
+fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
+    let members = wheel.members.iter().enumerate();
+    let members = members.filter_map(|(index, member)| match wheel.place(member) {
+        Place::Site(scheme, path) => Some((path, (scheme, index))),
+        Place::Elsewhere => None,
+    });
+    members.collect()
+}
+
+/// An error about an unpacked file as one about the member.
+fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
+    match &error {
+        Error::Refused { path, reason } => {
+            let member = trees.iter().find_map(|tree| path.strip_prefix(tree).ok());
+            match member {
+                Some(member) => member_error(&wheel.path, &member.to_string_lossy(), reason),
+                None => error,
+            }
+        }
+        _ => error,
+    }
+}
+
+/// Scripts and data are not installed beside the archives.
+fn warn_of_fat_elsewhere(
+    wheel: &Wheel,
+    elsewhere: &Path,
+    notices: &mut Notices,
+) -> Result<(), Error> {
+    if !elsewhere.exists() {
+        return Ok(());
+    }
+    for entry in classify(elsewhere, &Selection::None)?.entries {
+        if entry.class == Class::Fat {
+            let text = format!(
+                "member `{}`: its device code stays in the host wheel, since it is not installed in site-packages",
+                entry.path.display()
+            );
+            notices.warn(&wheel.path, text);
+        }
+    }
+    fs::remove_dir_all(elsewhere).map_err(|e| Error::io(elsewhere, "remove", e))
+}
+
+/// Reports what is odd about files of kernel databases.
+fn report_observations(
+    wheel: &Wheel,
+    found: &Classification,
+    notices: &mut Notices,
+) -> Result<(), Error> {
+    for observation in &found.observations {
+        let path = observation.path.to_string_lossy();
+        let text = format!("member `{path}`: {}", observation.text);
+        match observation.topic {
+            Topic::Contradiction => {
+                return Err(member_error(&wheel.path, &path, &observation.text));
+            }
+            Topic::Unpaired | Topic::Damaged | Topic::Unreadable => notices.warn(&wheel.path, text),
+            Topic::ForAll | Topic::Other => notices.add(Severity::Note, &wheel.path, text),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Wheels that belong together: which device wheels the extras of a host wheel ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use pep440_rs::{Operator, Version};
+use pep508_rs::{ExtraName, PackageName, Requirement, VerbatimUrl, VersionOrUrl};
+
+use super::archive::Wheel;
+use super::device::ALL;
+use kpack_core::Error;
+
+/// A requirement of a wheel.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Pin {
+    pub(super) project: PackageName,
+    /// The only version that it accepts, if it is one.
+    pub(super) version: Option<Version>,
+}
+
+impl Pin {
+    /// Whether `wheel` is what is required, in any version.
+    pub(super) fn is_for(&self, wheel: &Wheel) -> bool {
+        PackageName::from_str(&wheel.name.distribution).is_ok_and(|name| name == self.project)
+    }
+
+    /// Whether it accepts the version of `wheel` alone.
+    pub(super) fn accepts(&self, wheel: &Wheel) -> bool {
+        let version = Version::from_str(&wheel.name.version).ok();
+        self.is_for(wheel) && version.is_some() && version == self.version
+    }
+}
+
+impl std::fmt::Display for Pin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.version {
+            Some(version) => write!(f, "{}=={version}", self.project),
+            None => write!(f, "{}", self.project),
+        }
+    }
+}
+
+impl Wheel {
+    /// What each of its extras for device wheels asks for, and what it requires without an extra.
+    pub(super) fn pins(&self) -> Result<Pins, Error> {
+        let mut pins = Pins::default();
+        for text in self.metadata.all("Provides-Extra") {
+            let extra = ExtraName::from_str(text);
+            let extra = extra.map_err(|error| self.refused("METADATA", error.to_string()))?;
+            if extra.to_string().starts_with("device-") {
+                pins.extras.entry(extra).or_default();
+            }
+        }
+        if pins.extras.len() > MAX_EXTRAS {
+            let text = format!("it has more than {MAX_EXTRAS} extras for device wheels");
+            return Err(self.refused("METADATA", text));
+        }
+        for text in self.metadata.all("Requires-Dist") {
+            let requirement = requirement(text);
+            let requirement = requirement.map_err(|error| self.refused("METADATA", error))?;
+            let pin = Pin {
+                version: exact(&requirement),
+                project: requirement.name,
+            };
+            if requirement.marker.evaluate_extras(&[]) {
+                pins.always.insert(pin);
+                continue;
+            }
+            for (extra, asked) in &mut pins.extras {
+                if requirement
+                    .marker
+                    .evaluate_extras(std::slice::from_ref(extra))
+                {
+                    asked.insert(pin.clone());
+                }
+            }
+        }
+        Ok(pins)
+    }
+}
+
+/// The requirements of a wheel that matter to its set.
+#[derive(Debug, Default)]
+pub(super) struct Pins {
+    pub(super) always: BTreeSet<Pin>,
+    /// By extra, those for device wheels.
+    pub(super) extras: BTreeMap<ExtraName, BTreeSet<Pin>>,
+}
+
+impl Pins {
+    /// Whether they are those of a host wheel.
+    pub(super) fn are_of_host(&self) -> bool {
+        self.extras.keys().any(|extra| extra.to_string() == ALL)
+    }
+
+    /// The projects of all device wheels, with the extras that ask for each alone.
+    pub(super) fn devices(&self) -> BTreeMap<&Pin, Vec<String>> {
+        let mut devices: BTreeMap<&Pin, Vec<String>> = BTreeMap::new();
+        for (extra, pins) in &self.extras {
+            for pin in pins {
+                let extras = devices.entry(pin).or_default();
+                if extra.to_string() != ALL {
+                    extras.push(extra.to_string());
+                }
+            }
+        }
+        devices
+    }
+}
+
+/// The most extras for device wheels: each is compared with each requirement.
+const MAX_EXTRAS: usize = 1000;
+
+/// The most parentheses in a requirement. The library parses them recursively.
+const MAX_PARENTHESES: usize = 100;
+
+/// Parses the value of `Requires-Dist`.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn requirement(text: &str) -> Result<Requirement<VerbatimUrl>, String> {
+    if text.matches('(').count() > MAX_PARENTHESES {
+        let start: String = text.chars().take(40).collect();
+        return Err(format!(
+            "`Requires-Dist: {start}…` has more than {MAX_PARENTHESES} parentheses"
+        ));
+    }
+    Requirement::from_str(text).map_err(|error| {
+        let error = error.to_string();
+        let first = error.lines().next().unwrap_or_default();
+        format!("`Requires-Dist: {text}`: {first}")
+    })
+}
+
+/// The only version that a requirement accepts.
+fn exact(requirement: &Requirement<VerbatimUrl>) -> Option<Version> {
+    let Some(VersionOrUrl::VersionSpecifier(specifiers)) = &requirement.version_or_url else {
+        return None;
+    };
+    let mut exact = specifiers.iter();
+    let exact = exact.find(|specifier| *specifier.operator() == Operator::Equal);
+    exact.map(|specifier| specifier.version().clone())
+}
+
+/// The device wheel for `pin` that is installed with `host`, of those in `wheels`.
+pub(super) fn device_of<'w>(pin: &Pin, host: &Wheel, wheels: &'w [Wheel]) -> Option<&'w Wheel> {
+    let has_same_tags = |wheel: &&Wheel| {
+        let (own, other) = (&wheel.name, &host.name);
+        let any = own.python == "py3" && own.abi == "none";
+        own.platform == other.platform
+            && (any || (&own.python, &own.abi) == (&other.python, &other.abi))
+    };
+    let wheels = wheels.iter().filter(|wheel| pin.is_for(wheel));
+    let wheels = wheels.filter(has_same_tags);
+    // Those of other versions and builds may be among them.
+    wheels.min_by_key(|wheel| (!pin.accepts(wheel), wheel.name.build != host.name.build))
+}

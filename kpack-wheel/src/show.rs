@@ -1,0 +1,90 @@
+//! Describes wheels: which extra of a host wheel is for which GPU.
+
+use std::path::{Path, PathBuf};
+
+use kpack_format::manifest::Manifest;
+use kpack_format::names::is_manifest;
+use serde::Serialize;
+
+use super::archive::Wheel;
+use super::set::device_of;
+use kpack_core::Error;
+
+/// A wheel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Description {
+    /// The file.
+    #[serde(serialize_with = "kpack_split::lossy::path")]
+    pub path: PathBuf,
+    /// The project.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The tags of its file name.
+    pub tags: Vec<String>,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The targets that it has archives for (device wheels), or that its device wheels have archives for
+    /// (host wheels).
+    pub targets: Vec<String>,
+    /// The device wheels that its extras ask for; none but for a host wheel.
+    pub devices: Vec<Device>,
+}
+
+/// A device wheel that a host asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Device {
+    /// The project.
+    pub name: String,
+    /// The extras that ask for it alone.
+    pub extras: Vec<String>,
+    /// Its file, if it was named.
+    #[serde(serialize_with = "kpack_split::lossy::optional")]
+    pub path: Option<PathBuf>,
+    /// Its size in bytes, if it was named.
+    pub size: Option<u64>,
+}
+
+/// Describes wheels, with the device wheels of hosts among them.
+///
+/// # Errors
+/// [`Error::Refused`] for a wheel that is damaged; [`Error::Io`].
+pub fn describe(paths: &[PathBuf]) -> Result<Vec<Description>, Error> {
+    let wheels = paths.iter().map(|path| Wheel::open(path));
+    let wheels: Vec<Wheel> = wheels.collect::<Result<_, _>>()?;
+    wheels.iter().map(|wheel| one(wheel, &wheels)).collect()
+}
+
+fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
+    let mut targets = Vec::new();
+    for member in &wheel.members {
+        if is_manifest(Path::new(&member.name)) {
+            let manifest = Manifest::read(&wheel.bytes(&member.name)?);
+            let manifest = manifest.map_err(|error| {
+                super::members::member_error(&wheel.path, &member.name, &error.to_string())
+            })?;
+            targets.extend(manifest.kpack_files.into_keys());
+        }
+    }
+    targets.sort();
+    targets.dedup();
+    let pins = wheel.pins()?;
+    let devices = pins.devices().into_iter().map(|(pin, extras)| {
+        let device = device_of(pin, wheel, all);
+        Device {
+            name: pin.project.to_string(),
+            extras,
+            path: device.map(|device| device.path.clone()),
+            size: device.map(|device| device.size),
+        }
+    });
+    Ok(Description {
+        path: wheel.path.clone(),
+        name: wheel.required("Name")?.to_owned(),
+        version: wheel.required("Version")?.to_owned(),
+        tags: wheel.name.tags(),
+        size: wheel.size,
+        targets,
+        devices: devices.collect(),
+    })
+}

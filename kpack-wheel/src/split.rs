@@ -1,0 +1,283 @@
+//! Splits wheels: a host wheel each, and device wheels.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use pep508_rs::PackageName;
+
+use super::archive::Wheel;
+use super::device::{ALL, normalized};
+use super::options::{DEVICE_NAME, Options};
+use super::plan::SplitWheel;
+use super::writer::{self, Item};
+use kpack_artifact::stage::Stage;
+use kpack_core::Error;
+use kpack_core::parallel;
+use kpack_core::report::{Notice, Progress, Severity};
+
+/// The size up to which PyPI accepts files by default.
+const PYPI_LIMIT: u64 = 100_000_000;
+
+/// The results of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The fat wheels.
+    pub inputs: Vec<(PathBuf, u64)>,
+    /// The device wheels, then the host wheels.
+    pub wheels: Vec<Written>,
+    /// Notes, and problems that did not stop the run.
+    pub notices: Vec<Notice>,
+}
+
+/// A wheel that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The targets of its device code; none for a host wheel.
+    pub targets: Vec<String>,
+    /// The extra of the host that asks for it.
+    pub extra: Option<String>,
+}
+
+/// Notices that are being collected.
+#[derive(Default)]
+pub(super) struct Notices(Vec<Notice>);
+
+impl Notices {
+    pub(super) fn add(&mut self, severity: Severity, path: &Path, text: impl Into<String>) {
+        self.0.push(Notice::new(severity, path, text));
+    }
+
+    pub(super) fn warn(&mut self, path: &Path, text: impl Into<String>) {
+        self.add(Severity::Warning, path, text);
+    }
+}
+
+/// Splits wheels.
+///
+/// # Errors
+/// [`Error::Usage`] for options that make no sense; [`Error::Refused`] for wheels that are damaged,
+/// unsupported, or have no device code; [`Error::Io`]. No wheel has appeared under its final name then.
+pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+    parallel::with_jobs(options.storage.jobs, || split_all(options, progress))
+}
+
+fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+    check_options(options)?;
+    let time = writer::time()?;
+    let wheels = options.wheels.iter().map(|path| Wheel::open(path));
+    let wheels: Vec<Wheel> = wheels.collect::<Result<_, _>>()?;
+    let Some(first) = wheels.first() else {
+        return Err(Error::usage("no wheel is named"));
+    };
+    let mut notices = Notices::default();
+    let stage = Stage::lock(&options.output_dir, &first.name.distribution)?;
+    let write = |name: &str, items: &[Item<'_>], record: &str| -> Result<Written, Error> {
+        Ok(Written {
+            path: stage.output(name),
+            size: writer::write(&stage.artifact(name), items, record, time)?,
+            targets: Vec::new(),
+            extra: None,
+        })
+    };
+    let mut plans = Vec::new();
+    let mut hosts = Vec::new();
+    for (index, wheel) in wheels.iter().enumerate() {
+        check_input(wheel, &stage, &mut notices)?;
+        let scratch = stage.path().join(format!("{index}"));
+        let plan = SplitWheel::new(wheel, &scratch, options, progress, &mut notices)?;
+        let record = wheel.in_dist_info("RECORD");
+        hosts.push(write(&wheel.name.to_string(), &plan.host()?, &record)?);
+        plan.clean()?;
+        plans.push(plan);
+    }
+    let mut written = Vec::new();
+    for (plan, any_python) in with_devices(&plans)? {
+        for device in plan.devices.iter() {
+            let (name, record, items) = plan.device(device, any_python)?;
+            let mut others = written.iter().chain(&hosts);
+            if others.any(|other: &Written| other.path == stage.output(&name)) {
+                return Err(Error::usage(format!(
+                    "two wheels would be named {name}; split them one after the other, into directories of their own"
+                )));
+            }
+            written.push(Written {
+                targets: device.targets.iter().map(ToString::to_string).collect(),
+                extra: Some(format!("device-{}", device.label)),
+                ..write(&name, &items, &record)?
+            });
+        }
+    }
+    let inputs: Vec<(PathBuf, u64)> = wheels.iter().map(|w| (w.path.clone(), w.size)).collect();
+    warn_of_sizes(&inputs, &hosts, &written, &mut notices);
+    written.extend(hosts);
+    let names = written.iter().map(|wheel| wheel.path.file_name());
+    let mut names: Vec<&str> = names.filter_map(|name| name?.to_str()).collect();
+    let last = names.pop();
+    stage.publish(&names, last)?;
+    Ok(Report {
+        inputs,
+        wheels: written,
+        notices: notices.0,
+    })
+}
+
+/// The plans whose device wheels are written, and whether these are for any Python. The wheels of one
+/// version share device wheels if these have the same files.
+fn with_devices<'p, 'w>(
+    plans: &'p [SplitWheel<'w>],
+) -> Result<Vec<(&'p SplitWheel<'w>, bool)>, Error> {
+    let mut versions: BTreeMap<_, Vec<&SplitWheel<'_>>> = BTreeMap::new();
+    for plan in plans {
+        let name = &plan.wheel.name;
+        let version = (
+            &name.distribution,
+            &name.version,
+            &name.build,
+            &name.platform,
+        );
+        versions.entry(version).or_default().push(plan);
+    }
+    let mut with = Vec::new();
+    for plans in versions.into_values() {
+        let (first, more) = match plans.as_slice() {
+            [] => continue,
+            [first, more @ ..] => (*first, more),
+        };
+        let digests = first.device_digests()?;
+        let mut is_same = !more.is_empty();
+        for plan in more {
+            is_same &= plan.scheme == first.scheme && plan.device_digests()? == digests;
+        }
+        match is_same {
+            true => with.push((first, true)),
+            false => with.extend(plans.iter().map(|plan| (*plan, false))),
+        }
+    }
+    Ok(with)
+}
+
+fn check_options(options: &Options) -> Result<(), Error> {
+    if !options.device_name.contains("{target}") {
+        return Err(Error::usage(format!(
+            "device name `{}`: expected {{target}} in it, such as {DEVICE_NAME}",
+            options.device_name
+        )));
+    }
+    let name = options.device_name.replace("{dist}", "dist");
+    if let Err(error) = PackageName::from_str(&name.replace("{target}", "target")) {
+        let text = format!("device name `{}`: {error}", options.device_name);
+        return Err(Error::usage(text));
+    }
+    let mut groups = options.groups.iter();
+    if let Some(group) = groups.find(|g| normalized(&format!("device-{}", g.name)) == ALL) {
+        let text = format!(
+            "group `{}`: the extra {ALL} asks for all device wheels; name the group otherwise",
+            group.name
+        );
+        return Err(Error::usage(text));
+    }
+    let mut known = BTreeSet::new();
+    for processor in options.groups.iter().flat_map(|group| &group.processors) {
+        if !known.insert(processor) {
+            return Err(Error::usage(format!("{processor} is in two groups")));
+        }
+    }
+    let mut names = BTreeSet::new();
+    for wheel in &options.wheels {
+        if !names.insert(wheel.file_name()) {
+            let text = "another wheel has the same name; split them one after the other";
+            return Err(Error::refused(wheel, text));
+        }
+    }
+    Ok(())
+}
+
+/// Checks what can be told before the wheel is unpacked.
+fn check_input(wheel: &Wheel, stage: &Stage, notices: &mut Notices) -> Result<(), Error> {
+    let path = &wheel.path;
+    let output = stage.output(&wheel.name.to_string());
+    let real = |path: &Path| fs::canonicalize(path).ok();
+    if real(path).is_some() && real(path) == real(&output) {
+        let text = "the host wheel has the same name and would replace it; choose another output directory";
+        return Err(Error::refused(path, text));
+    }
+    let is_host = |path: &Path| {
+        let pins = Wheel::open(path).and_then(|wheel| wheel.pins());
+        pins.is_ok_and(|pins| pins.are_of_host())
+    };
+    if output.exists() && !is_host(&output) {
+        let text =
+            "it is not a host wheel and would be replaced by one; choose another output directory";
+        return Err(Error::refused(&output, text));
+    }
+    let platform = &wheel.name.platform;
+    if platform.starts_with("win") {
+        let text = "kpack cannot split Windows binaries yet";
+        return Err(Error::refused(path, text));
+    }
+    if platform.split('.').any(|tag| tag.starts_with("linux_")) {
+        notices.warn(
+            path,
+            format!(
+                "PyPI rejects the platform tag {platform}; run `auditwheel repair` before the split"
+            ),
+        );
+    }
+    let tags: BTreeSet<String> = wheel.name.tags().into_iter().collect();
+    let listed: BTreeSet<String> = wheel.wheel.all("Tag").map(str::to_owned).collect();
+    if tags != listed {
+        let text = format!(
+            "WHEEL lists the tags {} (expected {}, as the file name says); installers go by the file name",
+            Vec::from_iter(listed).join(", "),
+            Vec::from_iter(tags).join(", ")
+        );
+        notices.warn(path, text);
+    }
+    if let Some(signature) = wheel.signature() {
+        let text = format!(
+            "member `{}`: left out, because RECORD changes",
+            signature.name
+        );
+        notices.warn(path, text);
+    }
+    Ok(())
+}
+
+/// Warns where splitting saves little, and of files too large for PyPI.
+fn warn_of_sizes(
+    inputs: &[(PathBuf, u64)],
+    hosts: &[Written],
+    devices: &[Written],
+    notices: &mut Notices,
+) {
+    let most = devices.iter().map(|device| device.size).max().unwrap_or(0);
+    for ((path, before), host) in inputs.iter().zip(hosts) {
+        let download = host.size + most;
+        if download.saturating_mul(10) > before.saturating_mul(9) {
+            let percent = download.saturating_mul(100) / (*before).max(1);
+            let text = format!(
+                "splitting saves less than 10 %: host wheel and largest device wheel have {percent} % of its size"
+            );
+            notices.warn(path, text);
+        }
+    }
+    let before: u64 = inputs.iter().map(|(_, size)| size).sum();
+    let after: u64 = hosts.iter().chain(devices).map(|wheel| wheel.size).sum();
+    if let (true, Some((path, _))) = (after > before, inputs.first()) {
+        let text =
+            format!("all wheels together are larger than before ({after} bytes, {before} before)");
+        notices.warn(path, text);
+    }
+    for wheel in hosts.iter().chain(devices) {
+        if wheel.size > PYPI_LIMIT {
+            let text = "larger than 100 MB, the most that PyPI accepts unless it grants more";
+            notices.warn(&wheel.path, text);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Verifies host wheels with their device wheels.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::archive::{Place, Wheel};
+use super::device::ALL;
+use super::members::Member;
+use super::record::Digest;
+use super::set::{Pins, device_of};
+use kpack_artifact::verify::{self, Report, Subject};
+use kpack_core::Error;
+use kpack_core::parallel;
+
+/// What to compare with, and how.
+#[derive(Debug, Clone, Default)]
+pub struct VerifyOptions {
+    /// The fat wheel that the host wheel of the same name was split from.
+    pub against: Option<PathBuf>,
+    /// Number of threads; `None` for the number of processors.
+    pub jobs: Option<NonZeroUsize>,
+}
+
+/// Verifies host wheels with their device wheels: each is undamaged and says so in its RECORD, extras and
+/// pins lead to the others and nowhere else, no two have a file at one path, and the binaries of a host find
+/// their device code in what is installed.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Usage`] if there is nothing to compare with.
+pub fn verify(wheels: &[PathBuf], options: &VerifyOptions) -> Result<Report, Error> {
+    let jobs = options.jobs.unwrap_or_else(parallel::processors);
+    parallel::with_jobs(jobs, || verify_all(wheels, options))
+}
+
+fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let mut wheels = Vec::new();
+    for path in paths {
+        if let Some(wheel) = sound(path, &mut report)? {
+            wheels.push(wheel);
+        }
+    }
+    let against = match &options.against {
+        Some(path) => Some(Wheel::open(path)?),
+        None => None,
+    };
+    let mut asked = BTreeSet::new();
+    let mut hosts = 0;
+    for host in &wheels {
+        let pins = host.pins()?;
+        if !pins.are_of_host() {
+            continue;
+        }
+        hosts += 1;
+        let devices = devices(host, &pins, &wheels, &mut report)?;
+        asked.extend(devices.iter().map(|device| &device.path));
+        let fat = against.as_ref().filter(|fat| fat.name == host.name);
+        overlay(host, &devices, fat, options, &mut report)?;
+        if let Some(fat) = fat {
+            same_members(host, fat, &mut report)?;
+        }
+    }
+    for wheel in wheels.iter().filter(|wheel| !asked.contains(&wheel.path)) {
+        if !wheel.pins()?.are_of_host() {
+            let text = "no extra of a host wheel among these asks for it";
+            report.fault(Subject::Wheel, &wheel.path, text);
+        }
+    }
+    if hosts == 0 {
+        for path in paths.iter().take(1) {
+            let text = "there is no host wheel with the extra device-all; name it, too";
+            report.fault(Subject::Wheel, path, text);
+        }
+    }
+    if let Some(fat) = &against
+        && !wheels.iter().any(|wheel| wheel.name == fat.name)
+    {
+        let text = "no host wheel has this name, so there is nothing to compare with";
+        report.fault(Subject::Wheel, &fat.path, text);
+    }
+    Ok(report)
+}
+
+/// Opens a wheel and reads all of it; `None` if it is damaged.
+fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
+    let read = Wheel::open(path).and_then(|wheel| {
+        wheel.pins()?;
+        let digests = wheel.read_all()?;
+        Ok((wheel, digests.len()))
+    });
+    match read {
+        Ok((wheel, count)) => {
+            let faults = wheel.record_faults();
+            if faults.is_empty() {
+                let text = format!("{count} members as listed in RECORD");
+                report.ok(Subject::Wheel, path, text);
+            }
+            for fault in faults {
+                report.fault(Subject::Wheel, path, fault);
+            }
+            Ok(Some(wheel))
+        }
+        Err(Error::Refused { reason, .. }) => {
+            report.fault(Subject::Wheel, path, reason);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The device wheels that the extras of `host` ask for, and whether all pins fit.
+fn devices<'w>(
+    host: &Wheel,
+    pins: &Pins,
+    wheels: &'w [Wheel],
+    report: &mut Report,
+) -> Result<Vec<&'w Wheel>, Error> {
+    let mut devices = Vec::new();
+    for (pin, extras) in pins.devices() {
+        let Some(device) = device_of(pin, host, wheels) else {
+            let text = format!("its extras ask for {pin}, which is not among these wheels");
+            report.fault(Subject::Wheel, &host.path, text);
+            continue;
+        };
+        if !pin.accepts(device) {
+            let text = format!(
+                "its extras ask for {pin} (expected exactly version {})",
+                device.name.version
+            );
+            report.fault(Subject::Wheel, &host.path, text);
+        }
+        if extras.is_empty() {
+            let text = format!("only device-all asks for {pin}");
+            report.fault(Subject::Wheel, &host.path, text);
+        }
+        if !device.pins()?.always.iter().any(|pin| pin.accepts(host)) {
+            let text = format!(
+                "it does not require {}=={}",
+                host.name.distribution, host.name.version
+            );
+            report.fault(Subject::Wheel, &device.path, text);
+        }
+        devices.push(device);
+    }
+    let all = pins
+        .extras
+        .iter()
+        .filter(|(_, pins)| pins.len() < devices.len());
+    for (extra, _) in all.filter(|(extra, _)| extra.to_string() == ALL) {
+        let text = format!("its extra {extra} does not ask for all device wheels");
+        report.fault(Subject::Wheel, &host.path, text);
+    }
+    Ok(devices)
+}
+
+/// Verifies what is in `site-packages` when a host wheel and its device wheels are installed.
+fn overlay(
+    host: &Wheel,
+    devices: &[&Wheel],
+    fat: Option<&Wheel>,
+    options: &VerifyOptions,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let scratch = TempDir::new();
+    let scratch = scratch.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
+    let scratch = scratch.path();
+    let scratch = &scratch
+        .canonicalize()
+        .map_err(|e| Error::io(scratch, "open", e))?;
+    let (tree, original) = (scratch.join("site"), scratch.join("fat"));
+    let wheels = Vec::from_iter([host].into_iter().chain(devices.iter().copied()));
+    if !fit_together(&wheels, report) {
+        return Ok(());
+    }
+    for wheel in wheels {
+        wheel.unpack(scratch, &|member| Some(tree.join(in_site(wheel, member)?)))?;
+    }
+    if let Some(fat) = fat {
+        fat.unpack(scratch, &|member| {
+            Some(original.join(in_site(fat, member)?))
+        })?;
+    }
+    for directory in [&tree, &original] {
+        fs::create_dir_all(directory).map_err(|e| Error::io(directory, "create", e))?;
+    }
+    let options = verify::Options {
+        against: fat.map(|_| original.clone()),
+        targets: Vec::new(),
+        jobs: options.jobs,
+    };
+    let found = verify::verify(std::slice::from_ref(&tree), &options, &mut |_, _, _| {})?;
+    for mut check in found.checks {
+        // Files in the host wheel, or the fat one, instead of temporary ones.
+        for (directory, wheel) in [(&tree, Some(host)), (&original, fat)] {
+            let Some(wheel) = wheel else { continue };
+            check.path = match check.path.strip_prefix(directory) {
+                Ok(within) if within != Path::new("") => wheel.path.join(within),
+                Ok(_) => wheel.path.clone(),
+                Err(_) => check.path,
+            };
+            let (from, to) = (directory.to_string_lossy(), wheel.path.to_string_lossy());
+            check.text = check.text.replace(&*from, &to);
+        }
+        report.checks.push(check);
+    }
+    Ok(())
+}
+
+/// Whether wheels can be installed together: no two have a file at one path, or one at a directory of
+/// another.
+fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
+    let mut known: BTreeMap<PathBuf, &Path> = BTreeMap::new();
+    let mut is_sound = true;
+    for wheel in wheels {
+        for path in wheel
+            .members
+            .iter()
+            .filter_map(|member| in_site(wheel, member))
+        {
+            if let Some(other) = known.insert(path.clone(), &wheel.path) {
+                let text = format!("{} has `{}`, too", other.display(), path.display());
+                report.fault(Subject::Wheel, &wheel.path, text);
+                is_sound = false;
+            }
+        }
+    }
+    for (path, wheel) in &known {
+        for (file, other) in path
+            .ancestors()
+            .skip(1)
+            .filter_map(|p| known.get_key_value(p))
+        {
+            let text = format!("`{}` is a file in {}", file.display(), other.display());
+            report.fault(Subject::Wheel, wheel, text);
+            is_sound = false;
+        }
+    }
+    is_sound
+}
+
+/// Where a member is in `site-packages`, unless it is metadata.
+fn in_site(wheel: &Wheel, member: &Member) -> Option<PathBuf> {
+    match wheel.place(member) {
+        Place::Site(_, path) if !wheel.is_metadata(member) => Some(path),
+        _ => None,
+    }
+}
+
+/// Compares the members that are not installed in `site-packages`, and the metadata but METADATA and
+/// RECORD.
+fn same_members(host: &Wheel, fat: &Wheel, report: &mut Report) -> Result<(), Error> {
+    let others = |wheel: &Wheel| -> Result<BTreeMap<String, Digest>, Error> {
+        let is_other = |member: &&Member| {
+            let is_changed = wheel.is_record(member) || member.name.ends_with("/METADATA");
+            in_site(wheel, member).is_none() && !is_changed
+        };
+        let members = wheel.members.iter().filter(is_other);
+        let digests = members.map(|member| Ok((member.name.clone(), wheel.digest(member)?)));
+        digests.collect()
+    };
+    let (own, expected) = (others(host)?, others(fat)?);
+    let names: BTreeSet<&String> = own.keys().chain(expected.keys()).collect();
+    for name in names {
+        let text = match (own.get(name), expected.get(name)) {
+            (Some(own), Some(expected)) if own == expected => continue,
+            (Some(_), Some(_)) => format!("member `{name}` differs from that of the fat wheel"),
+            (None, _) => format!("member `{name}` of the fat wheel is missing"),
+            (_, None) => format!("member `{name}` is not in the fat wheel"),
+        };
+        report.fault(Subject::Wheel, &host.path, text);
+    }
+    Ok(())
+}
