@@ -377,7 +377,7 @@ fn can_unshare() -> bool {
     works
 }
 
-const RUN: &str = "\"$PROGRAM\" --exact install_in_a_limited_process --nocapture";
+const RUN: &str = "\"$PROGRAM\" --exact install_refused::install_in_a_limited_process --nocapture";
 
 /// A file size limit is like a full disk for one process, and needs no privileges.
 #[test]
