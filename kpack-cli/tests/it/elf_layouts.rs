@@ -127,15 +127,13 @@ fn wrappers_between_red_zones() -> Result<()> {
 /// Some projects' linker scripts put device code after the data, to keep code within 2 GiB.
 #[test]
 fn device_code_in_the_writable_segment() -> Result<()> {
-    let mut bench = Bench::new()?;
+    let bench = Bench::new()?;
     for place in [
         "INSERT BEFORE .bss",
         "INSERT AFTER .data",
         "INSERT AFTER .bss",
         "INSERT BEFORE .data",
     ] {
-        // What follows the device code in its segment gets a segment of its own.
-        bench.is_with_bss = !place.ends_with("BEFORE .data");
         let script = bench.path("place.ld");
         fs::write(
             &script,

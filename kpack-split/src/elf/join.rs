@@ -1,27 +1,41 @@
 //! Puts device code back into a split binary, or takes it out again: the reverse of `layout`.
 //!
-//! The bundles go into a [`Place`] of the [`Hole`], and the segment before them grows over them. No
-//! program header is added and no address changes. Later file offsets grow by a multiple of the page
-//! size. `.hip_fatbin` holds the bundles again; the marker stays, so that the result can be split again
-//! and says where the rest of its code is.
+//! First choice are the addresses that splitting freed. They come after the marker, in the segment that
+//! held the device code or right after it. Tools that run on a split binary may move sections and trim
+//! the segment, so the addresses are not recomputed from the split: they are the largest range after the
+//! marker that nothing occupies. Code that does not fit there goes after everything else: the last
+//! segment grows over its zeroed memory (`.bss`) and the code.
+//!
+//! The segment before the bundles grows over them. No program header is added and no address changes.
+//! Later file offsets grow by a multiple of the page size. `.hip_fatbin` holds the bundles again, and a
+//! record of what the headers were ([`former`](super::former)); the marker stays, so that the result can
+//! be split again and says where the rest of its code is.
 
 use std::fs::File;
 use std::ops::Range;
 
+use kpack_format::marker;
 use object::LittleEndian as LE;
 use object::elf;
 
 use super::dynamic::Dynamic;
 use super::edits::{self, Edits, Relocated};
+use super::former::{self, Former};
 use super::headers::{Section, Segment};
-use super::hole::{BUNDLE_ALIGN, Hole, Place};
-use super::image::Image;
+use super::image::{Image, LIMIT};
+use super::layout::{check_overlaps, page_size};
 use super::plan::{Gap, Gaps, Parts, Plan, PlannedWrapper};
 use super::records::FAT_SECTION;
 use super::refuse;
 use super::section_table::SectionTable;
 use super::wrappers::{FatBinary, KeptMarker};
 use super::{ElfError, ReadAt, check};
+
+/// What clang aligns bundles and code objects to, and the runtime maps, in bytes.
+pub(crate) const BUNDLE_ALIGN: u64 = 4096;
+
+/// At most so much zeroed memory becomes zeroes in a file, in bytes.
+const MOST_ZEROES: u64 = 1 << 30;
 
 /// How to make a joined binary from a split one.
 #[derive(Debug, Clone)]
@@ -47,21 +61,26 @@ impl JoinPlan {
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
         image.validate()?;
         check::loaded(image)?;
-        let Some(hole) = Hole::find(image, &code.marker)? else {
+        let Some(split) = Split::of(image, &code.marker)? else {
             refuse!(
                 "it has no addresses for device code, because its objects were split before the link; link unsplit objects instead"
             );
         };
-        let (place, bundles, end) = choose(&hole.places, code.sizes)?;
-        let geometry = JoinGeometry::with_code(image, hole, place, end);
+        let places = split.places(&code.marker)?;
+        let (place, bundles, end) = split.choose(&places, code.sizes)?;
+        let result = Rearranged::with_code(&split, place, end);
         let pairs = code.wrappers.iter().zip(&bundles);
         let wrappers = pairs
             .map(|(address, bundle)| PlannedWrapper::fat(*address, *bundle))
             .collect();
-        let offset_of = |address: &u64| geometry.offset_of(*address);
+        let mut plan = result.plan(wrappers, code.marker.clone(), Edits::default())?;
+        let record = split.former(place).to_bytes();
+        let end = result.offset_of(place, result.code.end);
+        plan.write_at(end - record.len() as u64, record);
+        let bundles = bundles.iter();
         Ok(Self {
-            bundles: bundles.iter().map(offset_of).collect(),
-            plan: geometry.plan(wrappers, code.marker.clone(), Edits::default())?,
+            bundles: bundles.map(|at| result.offset_of(place, *at)).collect(),
+            plan,
         })
     }
 
@@ -102,101 +121,348 @@ pub(crate) fn take_out<S: ReadAt>(
         );
     }
     let addresses = kept.address..kept.address + size;
-    let Some(hole) = Hole::find(image, &addresses)? else {
+    let Some(split) = Split::of(image, &addresses)? else {
         refuse!("it has no section `{FAT_SECTION}`");
     };
-    let geometry = JoinGeometry::without_code(image, hole);
     let mut edits = Edits::default();
+    // The rest of a longer marker.
+    let available = kept.available.min(marker::MAX_SIZE as u64);
+    let old = image.bytes(kept.offset, available, "the marker")?;
+    let old = marker::Marker::read(&old).map_or(0, |(_, old)| old as u64);
+    edits.zero(kept.offset + size, old.saturating_sub(size));
     edits.write(kept.offset, marker.to_vec());
-    let padding_end = geometry.marker_end.min(fat.addresses.start);
-    edits.zero(kept.offset + size, padding_end - addresses.end);
     let wrappers = fat.wrappers.iter();
     let wrappers =
         wrappers.map(|w| PlannedWrapper::split(w.address, Some(addresses.start), w.co_index));
-    geometry.plan(wrappers.collect(), addresses.clone(), edits)
+    Rearranged::without_code(&split).plan(wrappers.collect(), addresses.clone(), edits)
 }
 
-/// The first place that bundles fit into: its index, the address of each bundle, and where the last one
-/// ends.
-fn choose(places: &[Place], sizes: &[u64]) -> Result<(usize, Vec<u64>, u64), ElfError> {
-    for (index, place) in places.iter().enumerate() {
-        let mut end = place.free.start;
-        let bundles = sizes.iter().map(|size| {
-            let start = end.checked_next_multiple_of(BUNDLE_ALIGN);
-            let start = start.unwrap_or(u64::MAX);
-            end = start.saturating_add(*size);
-            start
-        });
-        let bundles = bundles.collect();
-        if end <= place.free.end {
-            return Ok((index, bundles, end));
+/// A split binary, or a joined one as if its device code were cut out. Offsets are those of the file as
+/// it is.
+struct Split<'a, S> {
+    image: Image<&'a S>,
+    /// Index of `.hip_fatbin`.
+    fat: usize,
+    /// Index of the `.rocm_kpack_ref` with the marker.
+    marker: usize,
+    /// Index of `.hip_fatbin` in the split binary.
+    index: usize,
+    /// The addresses of `.hip_fatbin` as it is.
+    found: Range<u64>,
+    /// The file offsets of device code that was put back.
+    old: Range<u64>,
+    /// The file offsets to cut out: most of `old`, and padding around it.
+    cut: Range<u64>,
+}
+
+/// A place for device code, after the content of a segment or within it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    /// Index of the PT_LOAD.
+    load: usize,
+    /// The free addresses. The start is aligned.
+    free: Range<u64>,
+}
+
+impl<'a, S: ReadAt> Split<'a, S> {
+    /// Reads the headers of `image`. `marker` is the marker's addresses with the room that it needs.
+    /// `None` if the file never had device code: its objects were split before the link.
+    fn of(image: &'a Image<S>, marker: &Range<u64>) -> Result<Option<Self>, ElfError> {
+        let Some((fat, code)) = image.section(FAT_SECTION)? else {
+            return Ok(None);
+        };
+        let Some(own) = image.sections.iter().position(|s| is_of_marker(s, marker)) else {
+            refuse!(
+                "its marker, at address {:#x}, is not in a section `{}`",
+                marker.start,
+                marker::SECTION_NAME
+            );
+        };
+        let mut split = Self {
+            image: image.over(image.source()),
+            fat,
+            marker: own,
+            index: fat,
+            found: code.addr..code.addr_end(),
+            old: 0..0,
+            cut: 0..0,
+        };
+        if code.has_bytes() && code.size > 0 {
+            let Some((load, _)) = image.load_of(&split.found) else {
+                refuse!("`{FAT_SECTION}` is in no PT_LOAD");
+            };
+            split.old = code.offset..code.file_end();
+            check_overlaps(image, &split.old, load)?;
+            let former = match Former::read(image, code)? {
+                Some(former) if former.fits(image, load, fat, own) => former,
+                _ => Former::guess(image, load, fat, own, marker)?,
+            };
+            split.take_out(load, &former);
+        }
+        Ok(Some(split))
+    }
+
+    /// Gives the headers their former values.
+    fn take_out(&mut self, load: usize, former: &Former) {
+        let kept = former.kept;
+        self.cut = former.cut(&self.image, load);
+        self.index = former.index.min(self.image.sections.len() - 1);
+        let segment = self.image.segments[load];
+        let cut = self.cut.clone();
+        // What comes after the cut has its offset still.
+        let offset = |relative: u64| match segment.offset.wrapping_add(relative) {
+            offset if offset >= cut.start => offset.saturating_add(cut.end - cut.start),
+            offset => offset,
+        };
+        let zeroed = former::zeroed(&self.image, load, kept..self.found.start, self.fat);
+        for (nth, index) in zeroed.into_iter().enumerate() {
+            let relative = former.zeroed.get(nth).copied();
+            self.image.sections[index].offset = offset(relative.unwrap_or(kept - segment.vaddr));
+        }
+        let segment = &mut self.image.segments[load];
+        if !self.cut.is_empty() {
+            segment.filesz = kept - segment.vaddr;
+        }
+        segment.memsz = segment.filesz.max(former.memory - segment.vaddr);
+        self.image.sections[self.marker].size = former.marker_size;
+        let code = &mut self.image.sections[self.fat];
+        code.empty(former.addresses.clone());
+        code.kind = former.kind;
+        code.align = former.align;
+        code.offset = offset(former.offset);
+    }
+
+    /// What to remember if device code goes to `place`.
+    fn former(&self, place: &Place) -> Former {
+        let segment = &self.image.segments[place.load];
+        let code = &self.image.sections[self.fat];
+        let sections = &self.image.sections;
+        let kept = segment.file_backed_end();
+        let zeroed = former::zeroed(&self.image, place.load, kept..place.free.start, self.fat);
+        let cut = Gaps::new([Gap::cut(self.cut.clone())]);
+        let start = cut.output_offset(segment.offset);
+        let relative = |offset: u64| cut.output_offset(offset).wrapping_sub(start);
+        Former {
+            kept,
+            memory: segment.vaddr + segment.memsz,
+            kind: code.kind,
+            addresses: code.addr..code.addr_end(),
+            align: code.align,
+            offset: relative(code.offset),
+            index: self.index,
+            marker_size: sections[self.marker].size,
+            zeroed: zeroed
+                .into_iter()
+                .map(|index| relative(sections[index].offset))
+                .collect(),
         }
     }
-    let needed = sizes.iter().fold(0, |sum: u64, size| {
-        let size = size.checked_next_multiple_of(BUNDLE_ALIGN);
-        sum.saturating_add(size.unwrap_or(u64::MAX))
-    });
-    let free = &places[0].free;
-    refuse!(
-        "the device code needs {needed} bytes, and the addresses that the split freed have {}; join fewer targets, or install the unsplit binary",
-        free.end.saturating_sub(free.start)
-    );
+
+    /// The places for device code: the addresses that splitting freed, then those after everything else,
+    /// where that is possible.
+    fn places(&self, marker: &Range<u64>) -> Result<Vec<Place>, ElfError> {
+        let image = &self.image;
+        let Some((load, segment)) = image.load_of(&(marker.start..marker.start + 1)) else {
+            refuse!("its marker is not in the file");
+        };
+        let limit = limit(image, load, segment);
+        let occupied = occupied(image, self.fat, self.marker, marker);
+        let freed = Place::new(load, largest_gap(&occupied, marker.end, limit));
+        let is_cleared = freed.free.start < self.found.end && self.found.start < freed.free.end;
+        if !is_cleared || self.old.is_empty() {
+            check_padding(image, &freed.free, segment)?;
+        }
+        Ok([Some(freed), self.last()].into_iter().flatten().collect())
+    }
+
+    /// The place after everything else in memory. There is none if growing the last segment would tear
+    /// something else in the file. Where several sections have markers, nothing would tell which one
+    /// belongs to the code.
+    fn last(&self) -> Option<Place> {
+        let image = &self.image;
+        let load = image.segments.iter().rposition(Segment::is_load)?;
+        let segment = &image.segments[load];
+        let (at, memory) = (segment.file_end(), segment.vaddr + segment.memsz);
+        let mut others = image
+            .sections
+            .iter()
+            .enumerate()
+            .filter(|s| s.0 != self.fat);
+        let is_torn = others.any(|(_, s)| s.has_bytes() && s.offset < at && at < s.file_end());
+        let is_marker = |s: &&Section| s.name == marker::SECTION_NAME;
+        let markers = image.sections.iter().filter(is_marker).count();
+        let can_grow = segment.filesz > 0 && segment.memsz - segment.filesz <= MOST_ZEROES;
+        (markers == 1 && can_grow && !is_torn).then(|| Place::new(load, memory..LIMIT))
+    }
+
+    /// The first place that bundles and the record fit into, the address of each bundle, and where the
+    /// record ends.
+    fn choose<'p>(
+        &self,
+        places: &'p [Place],
+        sizes: &[u64],
+    ) -> Result<(&'p Place, Vec<u64>, u64), ElfError> {
+        for place in places {
+            let mut end = place.free.start;
+            let bundles = sizes.iter().map(|size| {
+                let start = end.checked_next_multiple_of(BUNDLE_ALIGN);
+                let start = start.unwrap_or(u64::MAX);
+                end = start.saturating_add(*size);
+                start
+            });
+            let bundles = bundles.collect();
+            let end = end.saturating_add(self.former(place).size());
+            if end <= place.free.end {
+                return Ok((place, bundles, end));
+            }
+        }
+        let needed = sizes.iter().fold(0, |sum: u64, size| {
+            let size = size.checked_next_multiple_of(BUNDLE_ALIGN);
+            sum.saturating_add(size.unwrap_or(u64::MAX))
+        });
+        let free = &places[0].free;
+        refuse!(
+            "the device code needs {needed} bytes, and the addresses that the split freed have {}; join fewer targets, or install the unsplit binary",
+            free.end.saturating_sub(free.start)
+        );
+    }
 }
 
-/// Positions in the result: addresses, unless marked as offsets.
-struct JoinGeometry<'a, S> {
-    image: &'a Image<S>,
-    hole: Hole,
-    /// The index of the place that the device code goes to.
-    place: Option<usize>,
+impl Place {
+    fn new(load: usize, gap: Range<u64>) -> Self {
+        Self {
+            load,
+            free: gap.start.next_multiple_of(BUNDLE_ALIGN)..gap.end,
+        }
+    }
+}
+
+/// Refuses to overwrite anything but zeroes. Padding before the free addresses is in the file.
+fn check_padding<S: ReadAt>(
+    image: &Image<S>,
+    free: &Range<u64>,
+    segment: &Segment,
+) -> Result<(), ElfError> {
+    let end = free.end.min(segment.file_backed_end());
+    if free.start >= end {
+        return Ok(());
+    }
+    let bytes = image.memory(free.start..end, "the place of the device code")?;
+    if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
+        refuse!(
+            "address {:#x}, where its device code was, is not zero",
+            free.start + at as u64
+        );
+    }
+    Ok(())
+}
+
+/// Whether it is the section that the marker begins in.
+fn is_of_marker(section: &Section, marker: &Range<u64>) -> bool {
+    section.name == marker::SECTION_NAME
+        && section.is_alloc()
+        && section.has_bytes()
+        && (section.addr..section.addr_end()).contains(&marker.start)
+}
+
+/// Where the addresses end that belonged to the segment before the split: at the next one, which
+/// maps whole pages, or where its own memory ends.
+fn limit<S>(image: &Image<S>, load: usize, segment: &Segment) -> u64 {
+    let own_end = segment.vaddr + segment.memsz;
+    if segment.memsz > segment.filesz {
+        return own_end;
+    }
+    let mut later = image.segments[load + 1..].iter().filter(|s| s.is_load());
+    later.next().map_or(own_end, |next| {
+        let page = page_size(image);
+        (next.vaddr - next.vaddr % page).max(own_end)
+    })
+}
+
+/// Whether a program header names content of its own.
+fn is_content(segment: &Segment) -> bool {
+    let is_range = matches!(segment.kind, elf::PT_LOAD | elf::PT_GNU_RELRO | elf::PT_TLS);
+    segment.filesz > 0 && !is_range
+}
+
+/// The address ranges that are in use, in order, without device code.
+pub(super) fn occupied<S>(
+    image: &Image<S>,
+    fat: usize,
+    own: usize,
+    marker: &Range<u64>,
+) -> Vec<Range<u64>> {
+    let sections = image.sections.iter().enumerate();
+    let sections = sections.filter(|(index, s)| *index != fat && s.occupies_memory());
+    let sections = sections.map(|(index, s)| match index == own {
+        // The rest of its section is padding.
+        true => s.addr..marker.end.min(s.addr_end()),
+        false => s.addr..s.addr_end(),
+    });
+    let segments = image.segments.iter().filter(|s| is_content(s));
+    let segments = segments.map(|s| s.vaddr..s.file_backed_end());
+    let mut ranges: Vec<Range<u64>> = sections.chain(segments).collect();
+    ranges.sort_by_key(|range| (range.start, range.end));
+    ranges
+}
+
+/// The largest range between `start` and `limit` that no range of `occupied` touches.
+fn largest_gap(occupied: &[Range<u64>], start: u64, limit: u64) -> Range<u64> {
+    let mut largest = start..start;
+    let mut at = start;
+    let after = occupied.iter().filter(|range| range.end > start);
+    for range in after.cloned().chain(std::iter::once(limit..u64::MAX)) {
+        let free = at..range.start.min(limit);
+        if free.end > free.start && free.end - free.start > largest.end - largest.start {
+            largest = free;
+        }
+        at = at.max(range.end);
+    }
+    largest
+}
+
+/// The result: a split binary with device code in a place, or without. Positions are addresses, unless
+/// marked as offsets.
+struct Rearranged<'a, S> {
+    split: &'a Split<'a, S>,
+    /// The place that the device code goes to.
+    place: Option<&'a Place>,
     /// `.hip_fatbin`.
     code: Range<u64>,
-    /// End of the marker's section.
-    marker_end: u64,
     gaps: Gaps,
 }
 
-impl<'a, S: ReadAt> JoinGeometry<'a, S> {
+impl<'a, S: ReadAt> Rearranged<'a, S> {
     /// With device code in a place, up to address `end`.
-    fn with_code(image: &'a Image<S>, hole: Hole, index: usize, end: u64) -> Self {
-        let place = &hole.places[index];
+    fn with_code(split: &'a Split<'a, S>, place: &'a Place, end: u64) -> Self {
+        let image = &split.image;
+        let segment = &image.segments[place.load];
+        let kept = segment.file_backed_end();
         // Every mapped byte stays in a section.
-        let in_file = place.is_in_file(&image.segments[place.load]);
-        let end = match in_file && place.cut.is_empty() {
+        let end = match place.free.end <= kept {
             true => place.free.end,
             false => end.next_multiple_of(BUNDLE_ALIGN).min(place.free.end),
         };
-        let code = place.free.start..end;
-        let marker_end = match index {
-            0 => image.sections[hole.marker].addr_end().min(code.start),
-            _ => marker_end(image, &hole),
+        let at = segment.file_end();
+        let new = Gap {
+            cut: at..at,
+            room: end.saturating_sub(kept).next_multiple_of(page_size(image)),
         };
-        let gap = |(at, place): (usize, &Place)| place.gap(image, (at == index).then_some(end));
         Self {
-            gaps: Gaps::new(hole.places.iter().enumerate().map(gap)),
-            image,
-            hole,
-            place: Some(index),
-            code,
-            marker_end,
+            gaps: Gaps::new([Gap::cut(split.cut.clone()), new]),
+            split,
+            place: Some(place),
+            code: place.free.start..end,
         }
     }
 
-    fn without_code(image: &'a Image<S>, hole: Hole) -> Self {
-        let marker_end = marker_end(image, &hole);
-        let freed = &hole.places[0];
-        let is_zeroed = hole.used == Some(0) && freed.cut.is_empty();
-        let code = match freed.memory > freed.kept && !is_zeroed {
-            true => freed.kept..freed.free.end.max(freed.kept),
-            false => marker_end..marker_end,
-        };
+    fn without_code(split: &'a Split<'a, S>) -> Self {
+        let code = &split.image.sections[split.fat];
         Self {
-            gaps: Gaps::new(hole.places.iter().map(|place| place.gap(image, None))),
-            image,
-            hole,
+            gaps: Gaps::new([Gap::cut(split.cut.clone())]),
+            split,
             place: None,
-            code,
-            marker_end,
+            code: code.addr..code.addr_end(),
         }
     }
 
@@ -206,23 +472,27 @@ impl<'a, S: ReadAt> JoinGeometry<'a, S> {
         marker: Range<u64>,
         mut edits: Edits,
     ) -> Result<Plan, ElfError> {
-        let image = self.image;
+        let Split { image, .. } = self.split;
         let dynamic = Dynamic::read(image)?;
         let table = self.section_table()?;
         self.clear(&mut edits);
         edits::redirect(image, &dynamic, &wrappers, &mut edits, &mut |other, _| {
             self.check_relocation(&other)
         })?;
+        let found = &self.split.found;
         edits::renumber(image, &table, &mut edits, &|symbol, index| {
-            if edits::is_symbol_of(image, self.hole.fat, symbol, index) {
+            let is_there = (found.start..=found.end).contains(&symbol.st_value.get(LE));
+            if index == self.split.fat && is_there {
                 symbol.st_value.set(LE, self.code.start);
             }
             table.renumber(index)
         })?;
-        let of_marker = &image.segments[self.hole.places[0].load];
+        let Some(marker_offset) = image.offset_of(&(marker.start..marker.start + 1)) else {
+            refuse!("its marker is not in the file");
+        };
         let parts = Parts {
             wrappers,
-            marker_offset: of_marker.offset + (marker.start - of_marker.vaddr),
+            marker_offset,
             marker,
             gaps: self.gaps.clone(),
             segments: self.segments()?,
@@ -232,23 +502,18 @@ impl<'a, S: ReadAt> JoinGeometry<'a, S> {
         Plan::assemble(image, parts)
     }
 
-    /// Output offset of an address in the segment of `.hip_fatbin`.
-    fn offset_of(&self, address: u64) -> u64 {
-        let place = &self.hole.places[self.place.unwrap_or(0)];
-        let segment = &self.image.segments[place.load];
+    /// Output offset of an address in the segment of a place.
+    fn offset_of(&self, place: &Place, address: u64) -> u64 {
+        let segment = &self.split.image.segments[place.load];
         self.gaps.output_offset(segment.offset) + (address - segment.vaddr)
     }
 
     /// Zeroes device code of an earlier join that stays in the file.
     fn clear(&self, edits: &mut Edits) {
-        let Some(used) = self.hole.used else {
-            return;
-        };
-        let old = &self.image.sections[self.hole.fat];
-        let cut = &self.hole.places[used].cut;
+        let Split { old, cut, .. } = self.split;
         let stays = match cut.is_empty() {
-            true => [old.offset..old.file_end(), 0..0],
-            false => [old.offset..cut.start, cut.end..old.file_end()],
+            true => [old.clone(), 0..0],
+            false => [old.start..cut.start, cut.end..old.end],
         };
         for range in stays {
             edits.zero(range.start, range.end.saturating_sub(range.start));
@@ -256,8 +521,7 @@ impl<'a, S: ReadAt> JoinGeometry<'a, S> {
     }
 
     fn check_relocation(&self, other: &Relocated) -> Result<(), ElfError> {
-        let old = &self.image.sections[self.hole.fat];
-        let old = old.addr..old.addr_end();
+        let old = &self.split.found;
         let is_inside = |address: &u64| self.code.contains(address) || old.contains(address);
         let named = [Some(other.relocation.address), other.target];
         match named.into_iter().flatten().find(is_inside) {
@@ -269,61 +533,60 @@ impl<'a, S: ReadAt> JoinGeometry<'a, S> {
         }
     }
 
-    /// The sections, `.hip_fatbin` in its place by address.
+    /// The sections: `.hip_fatbin` in its place by address, or in its former one.
     fn section_table(&self) -> Result<SectionTable, ElfError> {
-        let sections = &self.image.sections;
-        let fat = self.hole.fat;
-        let mut order: Vec<usize> = (0..sections.len()).filter(|i| *i != fat).collect();
+        let Split { image, fat, .. } = self.split;
+        let sections = &image.sections;
+        let mut order: Vec<usize> = (0..sections.len()).filter(|i| i != fat).collect();
         let before =
             |index: &usize| sections[*index].is_alloc() && sections[*index].addr < self.code.start;
-        let place = order.iter().rposition(before).map_or(0, |last| last + 1);
-        order.insert(place, fat);
+        let place = match self.place {
+            Some(_) => order.iter().rposition(before).map_or(0, |last| last + 1),
+            None => self.split.index,
+        };
+        order.insert(place, *fat);
         let rows = order.into_iter().map(|index| (index, self.section(index)));
-        SectionTable::reordered(self.image, rows.collect())
+        SectionTable::reordered(image, rows.collect())
     }
 
     /// The new header of a section, with the old section numbers.
     fn section(&self, index: usize) -> Section {
-        let mut section = self.image.sections[index].clone();
-        if index == self.hole.fat {
+        let Split { image, .. } = self.split;
+        let mut section = image.sections[index].clone();
+        let Some(place) = self.place else {
+            section.offset = self.gaps.output_offset(section.offset);
+            return section;
+        };
+        if index == self.split.fat {
             section.empty(self.code.clone());
-            section.offset = self.offset_of(self.code.start);
-            if self.place.is_some() {
-                section.kind = elf::SHT_PROGBITS;
-                section.align = BUNDLE_ALIGN;
-            }
+            section.kind = elf::SHT_PROGBITS;
+            section.align = BUNDLE_ALIGN;
+            section.offset = self.offset_of(place, self.code.start);
             return section;
         }
-        if index == self.hole.marker {
-            section.size = self.marker_end - section.addr;
+        if index == self.split.marker && section.addr < self.code.start {
+            section.size = section.size.min(self.code.start - section.addr);
         }
-        let place = self.place.map(|place| &self.hole.places[place]);
-        let is_covered = place.is_some_and(|place| {
-            let start = self.image.segments[place.load].vaddr;
-            section.offset >= place.cut.start && (start..self.code.start).contains(&section.addr)
-        });
+        let kept = image.segments[place.load].file_backed_end();
         // Checkers look there for a section of zeroes that its segment now reads from the file.
-        section.offset = match is_covered && section.is_alloc() {
-            true => self.offset_of(section.addr),
+        let is_zeroed = former::zeroed(image, place.load, kept..self.code.start, self.split.fat);
+        section.offset = match is_zeroed.contains(&index) {
+            true => self.offset_of(place, section.addr),
             false => self.gaps.output_offset(section.offset),
         };
         section
     }
 
     fn segments(&self) -> Result<Vec<Segment>, ElfError> {
-        let mut segments = self.image.segments.clone();
+        let mut segments = self.split.image.segments.clone();
         for (index, segment) in segments.iter_mut().enumerate() {
-            let mut places = self.hole.places.iter().enumerate();
-            let own = places.find(|(_, place)| place.load == index);
             let is_within =
                 |gap: &&Gap| segment.offset < gap.cut.start && gap.cut.start < segment.file_end();
-            if let Some((at, place)) = own {
-                let loaded = match self.place == Some(at) {
-                    true => self.code.end.max(place.kept),
-                    false => place.kept,
-                };
+            if self.place.is_some_and(|place| place.load == index) {
+                let loaded = self.code.end.max(segment.file_backed_end());
+                let memory = loaded.max(segment.vaddr + segment.memsz);
                 segment.filesz = loaded - segment.vaddr;
-                segment.memsz = loaded.max(place.memory) - segment.vaddr;
+                segment.memsz = memory - segment.vaddr;
             } else if let Some(gap) = self.gaps.iter().find(is_within) {
                 refuse!(
                     "program header {index} ({:?}) covers file offset {:#x}, where device code goes",
@@ -337,18 +600,16 @@ impl<'a, S: ReadAt> JoinGeometry<'a, S> {
     }
 }
 
-/// End of the marker's section where no device code comes after it in the same place. What moved may be
-/// there; if not, padding is.
-fn marker_end<S>(image: &Image<S>, hole: &Hole) -> u64 {
-    let own_end = image.sections[hole.marker].addr_end();
-    let code = &image.sections[hole.fat];
-    let is_between =
-        |s: &Section| s.is_alloc() && s.size > 0 && (own_end..code.addr).contains(&s.addr);
-    if hole.used != Some(0) || image.sections.iter().any(is_between) {
-        return own_end;
-    }
-    match &hole.places[0] {
-        place if place.cut.is_empty() => code.addr_end(),
-        place => place.kept,
+#[cfg(test)]
+mod tests {
+    use super::largest_gap;
+
+    #[test]
+    fn the_largest_gap_is_after_the_start_and_before_the_limit() {
+        let occupied = [0..0x100, 0x120..0x200, 0x180..0x300, 0x1000..0x1100];
+        assert_eq!(largest_gap(&occupied, 0x100, 0x1200), 0x300..0x1000);
+        assert_eq!(largest_gap(&occupied, 0x100, 0x310), 0x100..0x120);
+        assert_eq!(largest_gap(&occupied, 0x100, 0x2000), 0x1100..0x2000);
+        assert_eq!(largest_gap(&occupied, 0x130, 0x250), 0x130..0x130);
     }
 }

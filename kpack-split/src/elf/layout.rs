@@ -66,7 +66,7 @@ impl Geometry {
 
     /// What the host binary's file leaves out.
     pub(crate) fn gaps(&self) -> Gaps {
-        Gaps::new(self.cut.iter().cloned().map(|cut| Gap { cut, room: 0 }))
+        Gaps::new(self.cut.iter().cloned().map(Gap::cut))
     }
 
     /// Output offset of an input offset.

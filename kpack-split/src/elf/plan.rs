@@ -15,7 +15,7 @@ use super::headers::{Section, Segment};
 use super::image::Image;
 use super::records::{MAGIC_FAT, MAGIC_SPLIT};
 use super::refuse;
-use super::section_table::{self, SectionTable};
+use super::section_table::SectionTable;
 use super::{ElfError, ReadAt, check};
 use crate::publish::copy_range;
 
@@ -39,7 +39,7 @@ pub struct Plan {
     pub(crate) sections: Vec<Section>,
     /// Changed bytes by output offset.
     edits: Vec<(u64, Vec<u8>)>,
-    /// Offset of the tail in the output: section names and section headers.
+    /// Offset of the tail in the output: section names and section headers, unless they stay in place.
     tail_offset: u64,
     tail: Vec<u8>,
 }
@@ -87,6 +87,13 @@ pub(crate) struct Gap {
     pub(crate) room: u64,
 }
 
+impl Gap {
+    /// Only cuts out.
+    pub(crate) fn cut(cut: Range<u64>) -> Self {
+        Self { cut, room: 0 }
+    }
+}
+
 /// All gaps of a file, in order of their offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gaps(Vec<Gap>);
@@ -96,6 +103,14 @@ impl Gaps {
         let gaps = gaps.into_iter();
         let mut gaps: Vec<Gap> = gaps.filter(|g| !g.cut.is_empty() || g.room > 0).collect();
         gaps.sort_by_key(|gap| gap.cut.start);
+        gaps.dedup_by(|next, gap| {
+            let is_same = next.cut.start == gap.cut.start;
+            if is_same {
+                gap.cut.end = gap.cut.end.max(next.cut.end);
+                gap.room += next.room;
+            }
+            is_same
+        });
         Self(gaps)
     }
 
@@ -144,19 +159,12 @@ impl Plan {
                 "its program headers are at offset {headers:#x}, after the device code (expected at the start of the file, where linkers put them); let kpack treat it before the tool that moved them"
             );
         }
-        let kept_end = section_table::kept_end(image, &gaps);
-        if kept_end == image.size {
-            // The old tables stay in the middle of the file; overwrite the stale copy.
-            let table = image.table();
-            edits.zero(table.start, table.end - table.start);
-        }
-        let names_offset = gaps.output_offset(kept_end);
-        let (sections, tail, headers_at) = table.finish(names_offset);
+        let written = table.write(image, &gaps, &mut edits);
 
         let mut header = image.header;
         header.e_phnum.set(LE, segments.len() as u16);
-        header.e_shoff.set(LE, names_offset + headers_at);
-        header.e_shnum.set(LE, sections.len() as u16);
+        header.e_shoff.set(LE, written.headers);
+        header.e_shnum.set(LE, written.sections.len() as u16);
         header
             .e_shstrndx
             .set(LE, elf::SymbolSection(table.names_index() as u16));
@@ -172,12 +180,12 @@ impl Plan {
             marker_offset: gaps.output_offset(parts.marker_offset),
             marker: parts.marker,
             input_size: image.size,
-            kept_end,
+            kept_end: written.kept_end,
             segments,
-            sections,
+            sections: written.sections,
             edits: edits.into_output(&gaps),
-            tail_offset: names_offset,
-            tail,
+            tail_offset: gaps.output_offset(written.kept_end),
+            tail: written.tail,
             gaps,
         })
     }
@@ -199,6 +207,11 @@ impl Plan {
             let offset = self.gaps.output_offset(offset);
             self.edits.push((offset, bytes));
         }
+    }
+
+    /// Writes bytes at an offset in the output.
+    pub(crate) fn write_at(&mut self, offset: u64, bytes: Vec<u8>) {
+        self.edits.push((offset, bytes));
     }
 
     /// Size of the result in bytes.
@@ -227,7 +240,8 @@ impl Plan {
             output.write_all_at(bytes, *offset)?;
         }
         output.write_all_at(&self.tail, self.tail_offset)?;
-        Ok(())
+        // Room at the end of the file may not be written to.
+        Ok(output.set_len(self.output_size())?)
     }
 }
 

@@ -4,6 +4,7 @@ use object::elf;
 
 use kpack_format::marker;
 
+use super::edits::Edits;
 use super::headers::Section;
 use super::image::Image;
 use super::layout::Geometry;
@@ -24,6 +25,19 @@ pub(crate) struct SectionTable {
     marker_index: usize,
     /// New index by old index.
     renumbered: Vec<usize>,
+    /// Whether it has the same sections as before, so that it fits the place of the old one.
+    fits: bool,
+}
+
+/// The new table in the file.
+pub(crate) struct WrittenTable {
+    pub(crate) sections: Vec<Section>,
+    /// Output offset of the section headers.
+    pub(crate) headers: u64,
+    /// End of the input's kept bytes.
+    pub(crate) kept_end: u64,
+    /// What follows them.
+    pub(crate) tail: Vec<u8>,
 }
 
 impl SectionTable {
@@ -72,7 +86,13 @@ impl SectionTable {
             }
         }
         let marker_index = rows.iter().position(|(old, _)| old.is_none());
-        Ok(Self::of(image, names, rows, marker_index.unwrap_or(0)))
+        let fits = false;
+        Ok(Self::of(
+            image,
+            names,
+            rows,
+            (marker_index.unwrap_or(0), fits),
+        ))
     }
 
     /// The same sections in another order, with new headers.
@@ -81,7 +101,7 @@ impl SectionTable {
         rows: Vec<(usize, Section)>,
     ) -> Result<Self, ElfError> {
         let rows = rows.into_iter().map(|(old, section)| (Some(old), section));
-        Ok(Self::of(image, names(image)?, rows.collect(), 0))
+        Ok(Self::of(image, names(image)?, rows.collect(), (0, true)))
     }
 
     /// The table with these sections, each with its old index and its new header. The headers have the old
@@ -90,7 +110,7 @@ impl SectionTable {
         image: &Image<S>,
         names: Vec<u8>,
         rows: Vec<(Option<usize>, Section)>,
-        marker_index: usize,
+        (marker_index, fits): (usize, bool),
     ) -> Self {
         let mut renumbered = vec![0; image.sections.len()];
         for (new, (old, _)) in rows.iter().enumerate() {
@@ -104,6 +124,7 @@ impl SectionTable {
             names_index: renumbered[image.names_index],
             marker_index,
             renumbered,
+            fits,
         };
         for (_, mut section) in rows {
             section.link = this.renumber(section.link as usize) as u32;
@@ -130,31 +151,56 @@ impl SectionTable {
         self.names_index
     }
 
-    /// Returns the sections, the tail of the file from `offset` (names, then headers), and the
-    /// offset of the headers in the tail.
-    pub(crate) fn finish(&self, offset: u64) -> (Vec<Section>, Vec<u8>, u64) {
+    /// Writes the table: over the old one if it fits, or with the names to the end of the file.
+    pub(crate) fn write<S>(
+        &self,
+        image: &Image<S>,
+        gaps: &Gaps,
+        edits: &mut Edits,
+    ) -> WrittenTable {
         let mut sections = self.sections.clone();
-        sections[self.names_index].offset = offset;
-        sections[self.names_index].size = self.names.len() as u64;
+        let mut headers = Vec::new();
+        let old = image.table();
+        if self.fits {
+            sections.iter().for_each(|s| s.write(&mut headers));
+            edits.write(old.start, headers);
+            return WrittenTable {
+                sections,
+                headers: gaps.output_offset(old.start),
+                kept_end: image.size,
+                tail: Vec::new(),
+            };
+        }
+        let kept_end = kept_end(image, gaps);
+        if old.start < kept_end {
+            // The old table stays in the middle of the file; overwrite the stale copy.
+            edits.zero(old.start, old.end - old.start);
+        }
+        let offset = gaps.output_offset(kept_end);
+        let names = &mut sections[self.names_index];
+        (names.offset, names.size) = (offset, self.names.len() as u64);
+        sections.iter().for_each(|s| s.write(&mut headers));
         let mut tail = self.names.clone();
-        let headers_at = (offset + tail.len() as u64).next_multiple_of(8) - offset;
-        tail.resize(headers_at as usize, 0);
-        sections.iter().for_each(|section| section.write(&mut tail));
-        (sections, tail, headers_at)
+        let headers_at = (offset + tail.len() as u64).next_multiple_of(8);
+        tail.resize((headers_at - offset) as usize, 0);
+        tail.extend_from_slice(&headers);
+        WrittenTable {
+            sections,
+            headers: headers_at,
+            kept_end,
+            tail,
+        }
     }
 }
 
 /// End of the input's kept bytes. Section names and headers are rewritten; if they come last in the
 /// file, as linkers place them, the old ones are dropped.
-pub(crate) fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
+fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
     let table = image.table();
     let names = &image.sections[image.names_index];
-    let sections = image
-        .sections
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| *index != image.names_index);
-    let content = sections
+    let others = image.sections.iter().enumerate();
+    let others = others.filter(|(index, s)| *index != image.names_index && s.has_bytes());
+    let content = others
         .map(|(_, s)| s.file_end())
         .chain(image.segments.iter().map(|s| s.file_end()))
         .chain(gaps.iter().map(|gap| gap.cut.end))

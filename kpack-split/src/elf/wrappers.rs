@@ -9,6 +9,7 @@ use object::LittleEndian as LE;
 use object::elf;
 
 use super::dynamic::{Dynamic, Relocation, Relocations, dynamic_symbols};
+use super::former;
 use super::headers::Section;
 use super::image::Image;
 use super::records::{
@@ -92,6 +93,8 @@ pub struct KeptMarker {
     pub offset: u64,
     /// Bytes from the marker to the end of its section.
     pub available: u64,
+    /// Bytes of the record of the join, at the end of the device code.
+    pub(crate) record: u64,
 }
 
 impl FatBinary {
@@ -100,9 +103,10 @@ impl FatBinary {
         self.addresses.end - self.addresses.start
     }
 
-    /// The range of `.hip_fatbin` in the file.
+    /// The range of the device code in the file: `.hip_fatbin` without the record of a join.
     pub(crate) fn section(&self) -> Range<u64> {
-        self.offset..self.offset + self.size()
+        let record = self.joined.as_ref().map_or(0, |joined| joined.record);
+        self.offset..self.offset + self.size() - record
     }
 }
 
@@ -155,7 +159,7 @@ impl<S: ReadAt> Image<S> {
             (false, _) => {
                 let mut binary = self.follow_bundles(fat, &bundles)?;
                 if markers.is_empty() {
-                    binary.joined = self.kept_marker(&binary);
+                    binary.joined = self.kept_marker(&binary, fat)?;
                 }
                 binary.split_before = self.follow_markers(&markers)?;
                 Ok(DeviceCode::Fat(binary))
@@ -295,19 +299,26 @@ impl<S: ReadAt> Image<S> {
 
     /// The marker before device code that was put back. The objects of other fat binaries have none, or
     /// wrappers that point to it.
-    fn kept_marker(&self, fat: &FatBinary) -> Option<Box<KeptMarker>> {
+    fn kept_marker(
+        &self,
+        fat: &FatBinary,
+        code: Option<&Section>,
+    ) -> Result<Option<Box<KeptMarker>>, ElfError> {
         let before = |s: &&Section| {
             s.name == marker::SECTION_NAME
                 && s.is_alloc()
                 && s.has_bytes()
                 && s.addr_end() <= fat.addresses.start
         };
-        let section = self.sections.iter().rfind(before)?;
-        Some(Box::new(KeptMarker {
+        let (Some(section), Some(code)) = (self.sections.iter().rfind(before), code) else {
+            return Ok(None);
+        };
+        Ok(Some(Box::new(KeptMarker {
             address: section.addr,
             offset: section.offset,
             available: section.size,
-        }))
+            record: former::record_size(self, code)?,
+        })))
     }
 
     fn follow_markers(&self, found: &[RawWrapper]) -> Result<Vec<SplitWrapper>, ElfError> {

@@ -108,8 +108,6 @@ pub(crate) struct Bench {
     machine: Host,
     directory: tempfile::TempDir,
     loader: PathBuf,
-    /// Whether the device code is in the same segment as `.bss`.
-    pub(crate) is_with_bss: bool,
 }
 
 impl Bench {
@@ -138,7 +136,6 @@ impl Bench {
             machine,
             directory,
             loader,
-            is_with_bss: false,
         })
     }
 
