@@ -15,7 +15,8 @@ use kpack_core::Error;
 use kpack_format::names::is_object;
 use kpack_split::elf::{DeviceCode, Dynamic, Image};
 use kpack_split::input::{
-    self, FileKind, Kpacks, Linked, Marked, Prefix, elf_error, or_refused, placed, prefix_of,
+    self, FileKind, Kpacks, Linked, Lookup, Marked, Prefix, elf_error, or_refused, placed,
+    prefix_of,
 };
 use kpack_split::input::{Obstacle, Resolver};
 use kpack_split::join;
@@ -423,7 +424,7 @@ fn split(linked: &Linked, machine: &Machine, loader: Option<&Loader>) -> Result<
         let Some(name) = &group.marker.kernel_name else {
             return Ok((Form::EarlyMarker, Vec::new(), None, String::new()));
         };
-        let open = |lookup| Resolver::open(lookup, &loaded_as, &group.marker, name);
+        let open = |lookup: &Lookup| Resolver::open(lookup, &loaded_as, &group.marker, name);
         let resolver = open(&machine.lookup)?;
         let rocm = match loader {
             Some(Loader::Rocm(loader)) => Some((loader, open(&machine.rocm_lookup)?)),
@@ -431,6 +432,13 @@ fn split(linked: &Linked, machine: &Machine, loader: Option<&Loader>) -> Result<
         };
         for (gpu, known) in &mut code {
             let mut found = Code::of(group, &resolver, gpu)?;
+            // Only this variable replaces what the marker leads to.
+            if found != Code::Here
+                && !machine.environment.path.is_empty()
+                && Code::of(group, &open(&Lookup::default())?, gpu)? == Code::Here
+            {
+                found = Code::replaced(gpu);
+            }
             if let (Code::Here, Some((loader, rocm))) = (&found, &rocm)
                 && let Some(rule) = missed(group, gpu, &resolver, rocm)
             {
@@ -465,6 +473,16 @@ fn missed(group: &Marked, gpu: &TargetId, kpack: &Resolver, rocm: &Resolver) -> 
 }
 
 impl Code {
+    /// `ROCM_KPACK_PATH` keeps the loader from the code for `gpu`.
+    fn replaced(gpu: &TargetId) -> Self {
+        Self::Fault(
+            format!("ROCM_KPACK_PATH leads to no code for {gpu}"),
+            format!(
+                "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for {gpu}"
+            ),
+        )
+    }
+
     /// ROCm's `loader` does not find the code for `gpu` that `rule` leads kpack's to.
     fn missed(gpu: &TargetId, rule: Rule, loader: &Path) -> Self {
         let (why, alternative) = match rule {

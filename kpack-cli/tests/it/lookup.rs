@@ -329,6 +329,21 @@ fn a_variable_makes_no_broken_prefix_pass() {
 }
 
 #[test]
+fn a_damaged_archive_that_a_variable_lists_is_named() {
+    let tree = moved_away();
+    let damaged = tree.path("mine/vec_lib_gfx942.kpack");
+    fs::write(&damaged, "KPAK").unwrap();
+    let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
+    let output = doctor.env("ROCM_KPACK_PATH", &damaged).output().unwrap();
+    let text = text_of(&output).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("mine/vec_lib_gfx942.kpack is damaged"),
+        "{text}"
+    );
+}
+
+#[test]
 fn variables_may_list_files_in_any_order() {
     let tree = moved_away();
     let files = ["gfx942", "gfx1030"].map(|target| {
@@ -369,6 +384,10 @@ fn the_doctor_obeys_variables_and_names_the_one_that_decided() {
     let output = with_variable(&tree, "ROCM_KPACK_PATH", &doctor);
     let text = text_of(&output).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
+    let fault = "split, but ROCM_KPACK_PATH leads to no code for gfx942";
+    let advice =
+        "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for gfx942";
+    assert!(text.contains(fault) && text.contains(advice), "{text}");
     let output = with_variable(&tree, "ROCM_KPACK_PATH_PREFIX", &doctor);
     let text = text_of(&output).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");

@@ -38,6 +38,8 @@ pub struct Kpacks {
     pub files: Vec<Kpack>,
     /// The manifests next to them that list archives of this binary's module.
     pub manifests: Vec<PathBuf>,
+    /// Archives that cannot be opened, and whose path names no target.
+    pub(crate) unreadable: Vec<PathBuf>,
 }
 
 /// An archive that a split binary's marker refers to.
@@ -142,6 +144,7 @@ impl Lookup {
         Ok(Kpacks {
             files: found.files.into_values().flatten().collect(),
             manifests: found.manifests,
+            unreadable: found.unreadable,
         })
     }
 
@@ -188,7 +191,11 @@ impl Lookup {
                     let mut named = target.iter();
                     named.any(|target| promise.listed.contains(target))
                 };
-                for own in self.archives.targets(&path, target.as_ref())? {
+                let targets = self.archives.targets(&path, target.as_ref())?;
+                if targets.is_empty() && target.is_none() && is_new {
+                    found.unreadable.push(path.clone());
+                }
+                for own in targets {
                     here.insert(own.clone());
                     if !is_new {
                         continue;
@@ -229,6 +236,7 @@ impl Lookup {
 struct Found {
     files: BTreeMap<TargetId, Vec<Kpack>>,
     manifests: Vec<PathBuf>,
+    unreadable: Vec<PathBuf>,
     /// Resolved paths of the archives: two locations may lead to one.
     real: BTreeSet<PathBuf>,
 }

@@ -99,6 +99,11 @@ impl Resolver {
                 code_id,
             });
         }
+        for path in &kpacks.unreadable {
+            if let Err((path, reason)) = or_refused(lookup.archives.open(path))? {
+                damaged.push((path, reason));
+            }
+        }
         Ok(Self {
             rules: lookup.rules,
             marker: marker.clone(),
@@ -222,7 +227,9 @@ impl Resolver {
         let files = files.filter(|kpack| kpack.target == target);
         let files: Vec<&Path> = files.map(|kpack| kpack.path.as_path()).collect();
         let mut damaged = self.damaged.iter();
-        if let Some((path, reason)) = damaged.find(|(path, _)| files.contains(&path.as_path())) {
+        if let Some((path, reason)) = damaged.find(|(path, _)| {
+            files.contains(&path.as_path()) || self.kpacks.unreadable.contains(path)
+        }) {
             return Some(Obstacle::Damaged(path, reason));
         }
         if let Some((_, path)) = self.other_builds().find(|(of, _)| *of == target) {
