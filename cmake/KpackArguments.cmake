@@ -169,25 +169,31 @@ function(_kpack_check_arguments command)
   endif()
   _kpack_check_destination(${command} KPACK_DESTINATION "${kpack_KPACK_DESTINATION}")
 
-  set(canonical "")
-  foreach(target IN LISTS kpack_ARCHITECTURES)
-    # Check only the form of GPU names: new GPUs then need no new kpack, yet typos are noticed.
-    if(NOT target MATCHES "^(gfx[0-9][0-9a-f][0-9a-f]+(-strict)?|gfx[0-9]+(-[0-9]+)*-generic|amdgcnspirv)(:(xnack|sramecc)[+-])*$")
-      _kpack_fail(${command} "ARCHITECTURES has \"${target}\", which is not a target ID "
-        "such as gfx1100, gfx9-4-generic or gfx90a:xnack+.")
-    endif()
-    # Features are in alphabetical order, in bundles and in file names.
-    string(REPLACE ":" ";" features "${target}")
-    list(POP_FRONT features processor)
-    list(SORT features)
-    set(target "${processor}")
-    foreach(feature IN LISTS features)
-      string(APPEND target ":${feature}")
-    endforeach()
-    list(APPEND canonical "${target}")
-  endforeach()
-  list(REMOVE_DUPLICATES canonical)
+  _kpack_read_targets(${command} canonical ${kpack_ARCHITECTURES})
   set(kpack_ARCHITECTURES "${canonical}" PARENT_SCOPE)
+endfunction()
+
+# Sets <output> to the target IDs in their usual form, without repetitions. The helper reads them, so
+# that CMake and the command accept the same names.
+function(_kpack_read_targets command output)
+  set(${output} "" PARENT_SCOPE)
+  if(ARGN STREQUAL "")
+    return()
+  endif()
+  get_property(helper GLOBAL PROPERTY KPACK_HELPER)
+  execute_process(COMMAND "${helper}" targets -- ${ARGN}
+    RESULT_VARIABLE result OUTPUT_VARIABLE targets ERROR_VARIABLE said
+    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
+  if(NOT result EQUAL 0)
+    string(REGEX REPLACE "^error: " "" said "${said}")
+    _kpack_fail(${command} "ARCHITECTURES: ${said}")
+  endif()
+  if(NOT said STREQUAL "")
+    string(REGEX REPLACE "(^|\n)warning: " "\\1" said "${said}")
+    message(WARNING "${command}(): ARCHITECTURES: ${said}")
+  endif()
+  string(REPLACE "\n" ";" targets "${targets}")
+  set(${output} "${targets}" PARENT_SCOPE)
 endfunction()
 
 # Checks a name that becomes part of file names.

@@ -69,27 +69,6 @@ impl TargetId {
         target.is_ok_and(|target: Self| target.may_run_on(self))
     }
 
-    /// Whether this is a generic target (`gfx10-3-generic`) of the family that `processor` (`gfx1030`)
-    /// is in. A newer processor of that family may be unable to run its code objects.
-    pub fn is_generic_for(&self, processor: &TargetId) -> bool {
-        let Some(generic) = self.processor.strip_suffix("-generic") else {
-            return false;
-        };
-        // Minor version and stepping are one digit each.
-        let name = &processor.processor;
-        let Some((major, minor)) = name
-            .len()
-            .checked_sub(2)
-            .and_then(|at| name.split_at_checked(at))
-        else {
-            return false;
-        };
-        match generic.split_once('-') {
-            Some((of, minors)) => of == major && minor.starts_with(minors),
-            None => generic == major,
-        }
-    }
-
     /// Whether a user who names this target means what is for `found`. A processor stands for itself and its
     /// variants; a variant for itself and what runs there as well: what is for the plain processor, and for
     /// a family that includes it. A family stands for itself alone.

@@ -1,10 +1,12 @@
 //! Explains why a code object was not found, and what to do.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use kpack_format::Delivery;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::of_another_build;
 use kpack_format::names::{GFXARCH, Pattern, SearchPath};
@@ -189,13 +191,28 @@ impl Report {
                 true => "the GPU".to_owned(),
                 false => self.isas(" or "),
             };
+            let why: String = self.not_generic().map(|why| format!(" ({why})")).collect();
             return format!(
-                "use a build with code for {isas}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
+                "use a build with code for {isas}, or list its archives in ROCM_KPACK_PATH, with {GFXARCH} for the target ID{why}"
             );
         }
         format!(
             "install the module's archives where the search paths lead, or list them in ROCM_KPACK_PATH, with {GFXARCH} for the target ID"
         )
+    }
+
+    /// Why the generic code that is there for the GPU's generation is not for it.
+    fn not_generic(&self) -> impl Iterator<Item = String> {
+        let there = self.places().iter().flat_map(|place| &place.targets);
+        let there: BTreeSet<TargetId> = there.filter_map(|id| id.parse().ok()).collect();
+        let is_asked_for = |id: &TargetId| self.isas.iter().any(|isa| id.may_run_on(isa));
+        let why = |gpu: &TargetId| {
+            let others = there.iter().filter(|id| !is_asked_for(id));
+            let reasons = others.filter_map(|id| gpu.why_not_generic(id, Delivery::Bundle));
+            reasons.collect::<Vec<_>>()
+        };
+        let gpus = self.isas.iter().filter(|isa| !isa.is_generic());
+        gpus.flat_map(why).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// How to install the archive at `path`, if a manifest beside it tells.

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use kpack_format::Delivery;
 use kpack_format::names::KernelName;
 
 use crate::archive::Memory;
@@ -90,7 +91,7 @@ pub(crate) fn code_objects(cache: &Cache, request: &Request<'_>) -> Result<Vec<C
     for gpu in gpus {
         let may_run = |target: &&TargetId| {
             let mut gpus = gpu.iter();
-            gpus.all(|gpu| target.may_run_on(gpu) || target.is_generic_for(gpu))
+            gpus.all(|gpu| target.may_be_taken_for(gpu, Delivery::Bundle))
         };
         // Without an archive, it is the GPU's own target that is missing.
         let targets = present.iter().filter(may_run).chain(gpu);

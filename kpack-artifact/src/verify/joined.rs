@@ -1,6 +1,7 @@
 //! A joined binary: whether its device code is that of its build, and that of the unsplit original.
 
 use kpack_format::code_id;
+use kpack_format::{Delivery, TargetId};
 
 use super::{Context, Report, Subject, means};
 use kpack_core::Error;
@@ -38,7 +39,13 @@ pub(super) fn verify(
         }
     }
     for target in &context.options.targets {
-        if !digests.keys().any(|found| means(target, found)) {
+        let is_for = |found: &String| {
+            means(target, found)
+                || found
+                    .parse()
+                    .is_ok_and(|id: TargetId| id.is_generic_for(target, Delivery::Bundle))
+        };
+        if !digests.keys().any(is_for) {
             let text = format!("joined, but not for {target}");
             report.fault(Subject::CodeObjects, path, text);
         }

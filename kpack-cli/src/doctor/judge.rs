@@ -1,8 +1,9 @@
 //! Judges what was found. Reads nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use kpack_format::TargetId;
+use kpack_format::{Delivery, Generic, TargetId};
 
 use super::facts::{Binary, Code, Form, HipRuntime, Join, Loader, Process, Runtime};
 use super::{Finding, Machine};
@@ -122,18 +123,22 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
             let text = format!("{form}, but {text}");
             Some(Finding::new(Outcome::Fault, path, text).advise(advice))
         }
-        Code::Nowhere(known) => match known.iter().find(|target| is_generic(target, gpu)) {
-            Some(generic) => {
+        Code::Nowhere(known) => match generic(&binary.form, known, gpu) {
+            Ok(Some(Generic { target, since })) => {
                 let text = format!(
-                    "{form}, without code for {gpu}; new HIP runtimes may run its code for {generic}"
+                    "{form}, without code for {gpu}; HIP runtimes take its code for {} since {since}",
+                    target.processor()
                 );
                 Some(Finding::new(Outcome::Note, path, text))
             }
-            None => {
+            found => {
                 let mut text = match known.is_empty() {
                     true => format!("{form}, without any device code"),
                     false => format!("{form}, without code for {gpu}: only for {}", list(known)),
                 };
+                if let Err(why) = found {
+                    text.push_str(&format!(" ({why})"));
+                }
                 let mut advice = match (&binary.form, &binary.join) {
                     (Form::Joined, Some(Join::Gives(gpus))) if gpus.contains(gpu) => {
                         join(&[binary], machine)
@@ -158,10 +163,25 @@ fn of_binary(binary: &Binary, process: &Process, machine: &Machine, findings: &m
     }));
 }
 
-/// Whether `target` is a generic one for the family of `gpu`.
-fn is_generic(target: &str, gpu: &TargetId) -> bool {
-    let target: Option<TargetId> = target.parse().ok();
-    target.is_some_and(|target| target.is_generic_for(gpu))
+/// The generic target among the `known` ones whose code a HIP runtime takes for `gpu`; or why it takes none, if
+/// there is generic code for this generation.
+fn generic(
+    form: &Form,
+    known: &BTreeSet<String>,
+    gpu: &TargetId,
+) -> Result<Option<Generic>, String> {
+    let delivery = match form {
+        Form::Split => Delivery::Archive,
+        _ => Delivery::Bundle,
+    };
+    let known: Vec<TargetId> = known.iter().filter_map(|id| id.parse().ok()).collect();
+    if known.iter().any(|id| id.is_generic_for(gpu, delivery)) {
+        return Ok(gpu.generic(delivery));
+    }
+    let mut why = known
+        .iter()
+        .filter_map(|id| gpu.why_not_generic(id, delivery));
+    why.next().map_or(Ok(None), Err)
 }
 
 /// The positions of these GPUs among all, as variables list them.

@@ -375,7 +375,16 @@ fn a_gpu_that_nothing_was_built_for() {
     let found = troubles(&findings(&tree, "fat.so", "gfx1100"), &tree);
     assert!(found[0].starts_with("Note"), "{found:?}");
     assert!(
-        found[0].contains("may run its code for gfx11-generic"),
+        found[0].contains("HIP runtimes take its code for gfx11-generic since ROCm 6.4"),
+        "{found:?}"
+    );
+    let payload = code_object("gfx942", &[1; 9000]).unwrap();
+    let generic = FatLibrary::new().wrapper(Storage::Plain, [("gfx9-generic", payload)]);
+    generic.build(&tree.path("fat.so")).unwrap();
+    let found = troubles(&findings(&tree, "fat.so", "gfx942"), &tree);
+    assert!(
+        found[0]
+            .contains("only for gfx9-generic (HIP runtimes do not take gfx9-generic for gfx942)"),
         "{found:?}"
     );
 }

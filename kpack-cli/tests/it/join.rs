@@ -168,6 +168,74 @@ fn a_target_without_features_stands_for_its_variants() {
     assert_eq!(targets_of(&binary), ["gfx90a:xnack+"]);
 }
 
+/// For each kernel what a HIP runtime would take from the unsplit binary.
+#[test]
+fn generic_code_is_put_back_where_a_gpu_has_none_of_its_own() {
+    let code = |target: &str| (target.to_owned(), code_object(target, &[7; 9000]).unwrap());
+    let library = FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            ["gfx1100", "gfx1101", "gfx11-generic", "gfx9-generic"].map(code),
+        )
+        .wrapper(
+            Storage::Plain,
+            [
+                "gfx1101",
+                "gfx11-generic",
+                "gfx942:xnack+",
+                "gfx9-4-generic",
+            ]
+            .map(code),
+        );
+    let tree = split(&library);
+    let binary = tree.path("prefix").join(FILE);
+    for (gpu, expected) in [
+        // The second kernel has none for it,
+        ("gfx1100", &["gfx11-generic", "gfx1100"][..]),
+        ("gfx1102", &["gfx11-generic"]),
+        // each has here,
+        ("gfx1101", &["gfx1101"]),
+        // and one variant has none.
+        ("gfx942", &["gfx9-4-generic", "gfx942:xnack+"]),
+        ("gfx942:xnack+", &["gfx942:xnack+"]),
+        ("gfx942:xnack-", &["gfx9-4-generic"]),
+        ("gfx950", &["gfx9-4-generic"]),
+        ("gfx900", &["gfx9-generic"]),
+    ] {
+        let report = join(&options(&tree, &[gpu]), &()).unwrap();
+        let targets: BTreeSet<String> = targets_of(&binary).into_iter().collect();
+        let expected: BTreeSet<String> = expected.iter().map(ToString::to_string).collect();
+        assert_eq!(targets, expected, "{gpu}");
+        let told = report.notices.iter();
+        let told = told.filter(|notice| notice.text.contains("HIP runtimes take it since ROCm"));
+        let has_generic = expected.iter().any(|target| target.ends_with("-generic"));
+        assert_eq!(
+            told.count(),
+            usize::from(has_generic),
+            "{:?}",
+            report.notices
+        );
+        let verified = verify::Options {
+            targets: vec![gpu.parse().unwrap()],
+            against: Some(tree.path("fat")),
+            ..Default::default()
+        };
+        let verified =
+            verify::verify(std::slice::from_ref(&binary), &verified, &mut |_, _, _| {}).unwrap();
+        assert!(verified.holds(), "{gpu}: {verified:#?}");
+    }
+    for (gpu, why) in [
+        ("gfx908", "HIP runtimes do not take gfx9-generic for gfx908"),
+        (
+            "gfx906",
+            "HIP runtimes take gfx9-generic for gfx906 only from archives",
+        ),
+    ] {
+        let error = join(&options(&tree, &[gpu]), &()).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
 #[test]
 fn it_can_be_joined_for_other_targets_and_stays_the_same_for_the_same() {
     let tree = split(&library(1));

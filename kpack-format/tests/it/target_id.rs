@@ -126,23 +126,3 @@ fn a_gpu_whose_features_are_unknown_may_run_every_variant() {
         assert_eq!(id(target).may_run_on(&id(gpu)), may, "{target} {gpu}");
     }
 }
-
-#[test]
-fn a_generic_target_is_for_the_processors_of_its_family() {
-    for (target, processor, is) in [
-        ("gfx11-generic", "gfx1103", true),
-        ("gfx11-generic:xnack+", "gfx1151", true),
-        ("gfx10-3-generic", "gfx1030", true),
-        ("gfx10-3-generic", "gfx1010", false),
-        ("gfx9-4-generic", "gfx942", true),
-        ("gfx9-4-generic", "gfx90a", false),
-        ("gfx1-generic", "gfx1030", false),
-        ("gfx1030", "gfx1030", false),
-    ] {
-        assert_eq!(
-            id(target).is_generic_for(&id(processor)),
-            is,
-            "{target} {processor}"
-        );
-    }
-}

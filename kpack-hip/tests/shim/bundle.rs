@@ -65,6 +65,8 @@ fn it_has_every_variant_for_each_gpu() {
         "gfx1030",
         "gfx1100",
         "gfx11-generic",
+        "gfx9-generic",
+        "gfx9-4-generic",
         "gfx90a",
         "gfx90a:xnack+",
         "gfx90a:xnack-",
@@ -74,9 +76,16 @@ fn it_has_every_variant_for_each_gpu() {
         (&["gfx1030"][..], &["gfx1030"][..]),
         (&["gfx90a"], &["gfx90a", "gfx90a:xnack+", "gfx90a:xnack-"]),
         (&["gfx1102"], &["gfx11-generic"]),
-        (&["gfx1030", "gfx1030", "gfx942"], &["gfx1030", "gfx942"]),
+        // HIP runtimes take generic code from bundles for these only.
+        (&["gfx900"], &["gfx9-generic"]),
+        (&["gfx942"], &["gfx9-4-generic", "gfx942"]),
+        (&["gfx950"], &["gfx9-4-generic"]),
+        (
+            &["gfx1030", "gfx1030", "gfx942"],
+            &["gfx1030", "gfx9-4-generic", "gfx942"],
+        ),
         // One GPU has code, the other one has none.
-        (&["gfx906", "gfx942"], &["gfx942"]),
+        (&["gfx906", "gfx1030"], &["gfx1030"]),
         // No GPU: no code.
         (&[], &[]),
     ] {
@@ -86,7 +95,14 @@ fn it_has_every_variant_for_each_gpu() {
             "{gpus:?}"
         );
     }
-    assert_eq!(targets(&bundle(&tree, None).unwrap()).len(), 7);
+    assert_eq!(targets(&bundle(&tree, None).unwrap()).len(), 9);
+    for gpu in ["gfx906", "gfx908"] {
+        let error = bundle(&tree, Some(&[gpu])).unwrap_err().to_string();
+        let reason = format!("HIP runtimes do not take gfx9-generic for {gpu}");
+        let from_archives = "HIP runtimes take gfx9-generic for gfx906 only from archives";
+        let is_told = error.contains(&reason) || gpu == "gfx906" && error.contains(from_archives);
+        assert!(is_told, "{error}");
+    }
 }
 
 #[test]

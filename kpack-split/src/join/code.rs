@@ -5,12 +5,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 
-use kpack_format::TargetId;
 use kpack_format::code_id;
 use kpack_format::digest::{Sha256, sha256};
 use kpack_format::marker::of_another_build;
 use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::{Entry, Layout, code_object_id};
+use kpack_format::{Delivery, TargetId};
 
 use super::binary::Binary;
 use crate::Error;
@@ -41,17 +41,32 @@ impl Code {
         let promised = resolver.kpacks.targets().map(str::to_owned);
         let promised = promised.chain(binary.marker.code_ids.keys().cloned());
         let mut known: BTreeSet<String> = promised.collect();
-        let wanted: Vec<String> = known
-            .iter()
-            .filter(|target| chosen.iter().any(|arch| arch.may_run(target)))
-            .cloned()
-            .collect();
+        let ids: Vec<TargetId> = known.iter().filter_map(|id| id.parse().ok()).collect();
+        let of_gpu = |target: &&TargetId| chosen.iter().any(|gpu| target.may_run_on(gpu));
+        let (own, others): (Vec<&TargetId>, Vec<&TargetId>) = ids.iter().partition(of_gpu);
+        let generic = others.into_iter().filter(|target| {
+            let mut gpus = chosen.iter();
+            gpus.any(|gpu| target.is_generic_for(gpu, Delivery::Bundle))
+        });
         let mut targets = BTreeSet::new();
         let mut wrappers = vec![Vec::new(); binary.indices.len()];
         let entries = resolver.entries();
-        for target in wanted {
+        // The GPUs' own first: they tell which wrappers need generic code.
+        for id in own.into_iter().chain(generic) {
+            let target = id.to_string();
+            let is_own = of_gpu(&id);
+            let needs = |wrapper: &Vec<(String, u64)>| is_own || needs_generic(wrapper, id, chosen);
+            if !wrappers.iter().any(needs) {
+                continue;
+            }
             check_archive(binary, &resolver, &target)?;
             all_are_asked_for(binary, &entries, &target)?;
+            let has = |index: &u32| resolver.find(*index, &target).is_some();
+            let mut places = wrappers.iter().zip(&binary.indices);
+            if !is_own && !places.any(|(wrapper, index)| needs(wrapper) && has(index)) {
+                continue;
+            }
+            // All of a target's code or none: its ID in the marker is that of all.
             let mut found = false;
             for (wrapper, index) in wrappers.iter_mut().zip(&binary.indices) {
                 if let Some(place) = resolver.find(*index, &target) {
@@ -90,9 +105,43 @@ impl Code {
 
     /// Those of `chosen` that there is no code for, as a list.
     pub(super) fn lacking(&self, chosen: &[TargetId]) -> String {
-        let is_lacking = |arch: &&TargetId| !self.targets.iter().any(|target| arch.may_run(target));
-        let lacking = chosen.iter().filter(is_lacking).map(ToString::to_string);
-        Vec::from_iter(lacking).join(", ")
+        let lacking = chosen.iter().filter(|gpu| !self.has_code_for(gpu));
+        Vec::from_iter(lacking.map(ToString::to_string)).join(", ")
+    }
+
+    fn has_code_for(&self, gpu: &TargetId) -> bool {
+        self.ids()
+            .any(|id| id.may_be_taken_for(gpu, Delivery::Bundle))
+    }
+
+    fn ids(&self) -> impl Iterator<Item = TargetId> {
+        self.targets.iter().filter_map(|target| target.parse().ok())
+    }
+
+    /// What to know about generic code: which is put back, and which no HIP runtime would take.
+    pub(super) fn about_generic(&self, chosen: &[TargetId]) -> Vec<String> {
+        let mut notes = Vec::new();
+        for gpu in chosen {
+            let Some(generic) = gpu.generic(Delivery::Bundle) else {
+                continue;
+            };
+            if self.ids().any(|id| id.may_run_on(&generic.target)) {
+                notes.push(format!(
+                    "puts code for {} back, for what has none for {gpu}; HIP runtimes take it since {}",
+                    generic.target.processor(),
+                    generic.since
+                ));
+            }
+        }
+        let known: Vec<TargetId> = self.known.iter().filter_map(|id| id.parse().ok()).collect();
+        let lacks = |gpu: &&TargetId| !self.has_code_for(gpu);
+        for gpu in chosen.iter().filter(lacks) {
+            let why = known
+                .iter()
+                .filter_map(|id| gpu.why_not_generic(id, Delivery::Bundle));
+            notes.extend(why);
+        }
+        notes
     }
 
     /// Size of all code objects in bytes.
@@ -188,6 +237,14 @@ impl Code {
             false => Err(fault()),
         }
     }
+}
+
+/// Whether the HIP runtime would take code for the generic target `id` for a wrapper with this code.
+fn needs_generic(wrapper: &[(String, u64)], id: &TargetId, chosen: &[TargetId]) -> bool {
+    let own = wrapper.iter().filter_map(|(target, _)| target.parse().ok());
+    let there: Vec<TargetId> = own.chain([id.clone()]).collect();
+    let mut gpus = chosen.iter();
+    gpus.any(|gpu| gpu.taken(&there, Delivery::Bundle).contains(&id))
 }
 
 /// The archives of a binary.

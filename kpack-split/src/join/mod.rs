@@ -264,16 +264,22 @@ fn choose(
             );
             report.warn(&binary.located.path, text);
         }
+        for text in code.about_generic(&options.architectures) {
+            report.note(&binary.located.path, text);
+        }
         chosen.push((binary, code));
     }
     let has_code = |(_, code): &(Binary, Code)| !code.targets().is_empty();
     let (planned, without): (Vec<_>, Vec<_>) = chosen.into_iter().partition(has_code);
     if let (true, Some((first, code))) = (planned.is_empty(), without.first()) {
-        let text = format!(
+        let mut text = format!(
             "it has no device code for {}; there is device code for {}",
             code.lacking(&options.architectures),
             code.known()
         );
+        for why in code.about_generic(&options.architectures) {
+            text.push_str(&format!(" ({why})"));
+        }
         return Err(Error::refused(&first.located.path, text));
     }
     for (binary, _) in without {

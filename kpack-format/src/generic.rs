@@ -1,0 +1,262 @@
+//! Generic targets: for which processors HIP runtimes take their code, and from where.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::TargetId;
+
+/// Where a HIP runtime finds device code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Delivery {
+    /// In a bundle: of a fat or joined binary, or made by the shim.
+    Bundle,
+    /// In an archive, through a loader that it asks.
+    Archive,
+}
+
+/// A version of ROCm: major and minor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RocmVersion(pub u16, pub u16);
+
+impl fmt::Display for RocmVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ROCm {}.{}", self.0, self.1)
+    }
+}
+
+/// The generic target whose code HIP runtimes take for a GPU that has no code of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generic {
+    /// The target, with the GPU's features.
+    pub target: TargetId,
+    /// The first ROCm whose runtime takes it.
+    pub since: RocmVersion,
+}
+
+/// Which code HIP runtimes take for which processors, and since when: from bundles, and from archives.
+///
+/// This is the table in the HIP runtime (ROCm/rocm-systems, `projects/clr/hipamd/src/hip_fatbin.cpp`,
+/// `TargetGenericMap`; since ROCm 6.4). LLVM's "User Guide for AMDGPU Backend", "AMDGPU Generic Processors",
+/// has more processors (gfx11-7-generic, gfx12-5-generic, gfx13-generic), which no released runtime takes
+/// generic code for. For gfx906, the runtime asks for `gfx9-generic:sramecc+:xnack-`: no bundle has that,
+/// since gfx9-generic has no sramecc; loaders try fewer features as well.
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx909", "gfx90c"], BUNDLES, ARCHIVES),
+    ("gfx9-generic", &["gfx906"], None, ARCHIVES),
+    ("gfx9-4-generic", &["gfx942"], BUNDLES, ARCHIVES),
+    // The first ROCm for this GPU.
+    ("gfx9-4-generic", &["gfx950"], Some(RocmVersion(7, 0)), ARCHIVES),
+    ("gfx10-1-generic", &["gfx1010", "gfx1011", "gfx1012", "gfx1013"], BUNDLES, ARCHIVES),
+    ("gfx10-3-generic", &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"], BUNDLES, ARCHIVES),
+    ("gfx11-generic", &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"], BUNDLES, ARCHIVES),
+    ("gfx12-generic", &["gfx1200", "gfx1201"], BUNDLES, ARCHIVES),
+];
+
+/// The generic target, its processors, and since when runtimes take its code from bundles and from archives.
+type Row = (
+    &'static str,
+    &'static [&'static str],
+    Option<RocmVersion>,
+    Option<RocmVersion>,
+);
+
+/// The first runtime that takes generic code.
+const BUNDLES: Option<RocmVersion> = Some(RocmVersion(6, 4));
+/// The first runtime that can be built to read markers.
+const ARCHIVES: Option<RocmVersion> = Some(RocmVersion(7, 12));
+
+impl TargetId {
+    /// Whether it is a generic target, such as `gfx11-generic`.
+    pub fn is_generic(&self) -> bool {
+        self.processor().ends_with("-generic")
+    }
+
+    /// The generic target whose code HIP runtimes take for this GPU; `None` if they take none.
+    pub fn generic(&self, delivery: Delivery) -> Option<Generic> {
+        let (name, _, bundles, archives) = TABLE
+            .iter()
+            .find(|(_, processors, ..)| processors.contains(&self.processor()))?;
+        let since = match delivery {
+            Delivery::Bundle => bundles,
+            Delivery::Archive => archives,
+        };
+        let features: Vec<(&str, bool)> = self.features().collect();
+        Some(Generic {
+            target: Self::new(name, &features),
+            since: (*since)?,
+        })
+    }
+
+    /// Whether this is a generic target whose code HIP runtimes take for `gpu`.
+    pub fn is_generic_for(&self, gpu: &TargetId, delivery: Delivery) -> bool {
+        let generic = gpu.generic(delivery);
+        generic.is_some_and(|generic| self.may_run_on(&generic.target))
+    }
+
+    /// Whether a HIP runtime may take code for this target on a GPU of which only `gpu` is known.
+    pub fn may_be_taken_for(&self, gpu: &TargetId, delivery: Delivery) -> bool {
+        self.may_run_on(gpu) || self.is_generic_for(gpu, delivery)
+    }
+
+    /// Those of the targets `there` are, whose code a HIP runtime may take for this GPU: its own, and generic
+    /// ones unless every variant of it that this may be has code of its own.
+    pub fn taken<'t>(&self, there: &'t [TargetId], delivery: Delivery) -> Vec<&'t TargetId> {
+        let own: Vec<&TargetId> = there.iter().filter(|t| t.may_run_on(self)).collect();
+        let variants = self.variants(&own);
+        let has_own = |variant: &TargetId| own.iter().any(|own| own.runs_on(variant));
+        let lacks_some = !variants.iter().all(has_own);
+        let generic = |target: &&TargetId| lacks_some && target.is_generic_for(self, delivery);
+        let generic = there.iter().filter(generic);
+        own.iter().copied().chain(generic).collect()
+    }
+
+    /// This GPU with each combination of the features of `targets` that it leaves open.
+    fn variants(&self, targets: &[&TargetId]) -> Vec<TargetId> {
+        let names = targets.iter().flat_map(|target| target.features());
+        let open: BTreeSet<&str> = names
+            .map(|(name, _)| name)
+            .filter(|name| self.features().all(|(own, _)| own != *name))
+            .collect();
+        let mut variants = vec![self.clone()];
+        // Real GPUs have two features.
+        for name in open.into_iter().take(6) {
+            let with = |variant: &TargetId, on| {
+                let features = variant.features().chain([(name, on)]);
+                Self::new(variant.processor(), &Vec::from_iter(features))
+            };
+            variants = variants
+                .iter()
+                .flat_map(|variant| [with(variant, true), with(variant, false)])
+                .collect();
+        }
+        variants
+    }
+
+    /// Why HIP runtimes take no code for the generic target `generic` on this GPU; `None` if they do, or if it
+    /// is for another generation.
+    pub fn why_not_generic(&self, generic: &TargetId, delivery: Delivery) -> Option<String> {
+        let generation = |target: &TargetId| {
+            let number = target.processor().strip_prefix("gfx")?;
+            match number.strip_suffix("-generic") {
+                Some(number) => Some(number.split('-').next().unwrap_or(number).to_owned()),
+                // Minor version and stepping are one digit each.
+                None => Some(number.get(..number.len().checked_sub(2)?)?.to_owned()),
+            }
+        };
+        let is_other = !generic.is_generic() || generation(generic) != generation(self);
+        if is_other || generic.is_generic_for(self, delivery) {
+            return None;
+        }
+        let (own, generic) = (self.processor(), generic.processor());
+        let known = self.generic(Delivery::Archive);
+        Some(
+            match known.filter(|known| known.target.processor() == generic) {
+                Some(Generic { since, .. }) => format!(
+                    "HIP runtimes take {generic} for {own} only from archives, since {since}"
+                ),
+                None => format!("HIP runtimes do not take {generic} for {own}"),
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code_object::processors;
+
+    fn id(text: &str) -> TargetId {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn runtimes_take_generic_code_for_the_processors_in_their_table() {
+        for (generic, gpu, bundle, archive) in [
+            ("gfx9-generic", "gfx900:xnack-", true, true),
+            ("gfx9-generic", "gfx906:sramecc+:xnack-", false, true),
+            ("gfx9-generic", "gfx908", false, false),
+            ("gfx9-generic", "gfx90a", false, false),
+            ("gfx9-generic", "gfx942", false, false),
+            ("gfx9-4-generic", "gfx942", true, true),
+            ("gfx9-4-generic", "gfx950", true, true),
+            (
+                "gfx9-4-generic:xnack+",
+                "gfx950:sramecc+:xnack+",
+                true,
+                true,
+            ),
+            (
+                "gfx9-4-generic:xnack+",
+                "gfx950:sramecc+:xnack-",
+                false,
+                false,
+            ),
+            ("gfx9-4-generic:xnack+", "gfx950", true, true),
+            ("gfx10-1-generic", "gfx1013", true, true),
+            ("gfx10-3-generic", "gfx1030", true, true),
+            ("gfx10-3-generic", "gfx1010", false, false),
+            ("gfx11-generic", "gfx1103", true, true),
+            ("gfx11-generic", "gfx1170", false, false),
+            ("gfx12-generic", "gfx1201", true, true),
+            ("gfx12-generic", "gfx1250", false, false),
+            ("gfx1030", "gfx1030", false, false),
+        ] {
+            let (target, gpu) = (id(generic), id(gpu));
+            let is = |delivery| target.is_generic_for(&gpu, delivery);
+            assert_eq!(is(Delivery::Bundle), bundle, "{generic} {gpu}");
+            assert_eq!(is(Delivery::Archive), archive, "{generic} {gpu}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_known_processors_each_once() {
+        let mut seen = BTreeSet::new();
+        for (generic, gpus, ..) in TABLE {
+            for name in gpus.iter().chain([generic]) {
+                assert!(processors().any(|known| known == *name), "{name}");
+            }
+            for gpu in *gpus {
+                assert!(seen.insert(gpu), "{gpu}");
+            }
+        }
+    }
+
+    #[test]
+    fn generic_code_is_taken_where_a_variant_has_no_code_of_its_own() {
+        let taken = |gpu: &str, there: &[&str]| {
+            let there: Vec<TargetId> = there.iter().map(|target| id(target)).collect();
+            let taken = id(gpu).taken(&there, Delivery::Bundle).into_iter();
+            taken.map(TargetId::to_string).collect::<Vec<_>>()
+        };
+        let [generic, plain] = ["gfx9-4-generic", "gfx942"];
+        let [on, off] = ["gfx942:xnack+", "gfx942:xnack-"];
+        assert_eq!(taken("gfx942", &[generic, plain]), [plain]);
+        assert_eq!(taken("gfx942", &[generic, on, off]), [on, off]);
+        assert_eq!(taken("gfx942", &[generic, on]), [on, generic]);
+        assert_eq!(taken("gfx942:xnack+", &[generic, on, off]), [on]);
+        assert_eq!(taken("gfx942:xnack-", &[generic, on]), [generic]);
+        assert_eq!(
+            taken("gfx950", &["gfx9-generic", generic, plain]),
+            [generic]
+        );
+        assert_eq!(taken("gfx1100", &[generic, "gfx1101"]), [""; 0]);
+    }
+
+    #[test]
+    fn why_generic_code_is_not_taken() {
+        let why =
+            |gpu: &str, generic: &str| id(gpu).why_not_generic(&id(generic), Delivery::Bundle);
+        assert_eq!(
+            why("gfx942", "gfx9-generic").as_deref(),
+            Some("HIP runtimes do not take gfx9-generic for gfx942")
+        );
+        assert_eq!(
+            why("gfx906", "gfx9-generic").as_deref(),
+            Some("HIP runtimes take gfx9-generic for gfx906 only from archives, since ROCm 7.12")
+        );
+        assert_eq!(why("gfx1100", "gfx11-generic"), None);
+        assert_eq!(why("gfx1100", "gfx9-generic"), None);
+        assert_eq!(why("gfx1100", "gfx1101"), None);
+    }
+}
