@@ -22,11 +22,12 @@ pub(crate) fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
     })
 }
 
-/// The name of the artifact directory of a component for a target, or of the generic one.
+/// The name of the artifact directory of a component for a target, or of the generic one. Variants are in
+/// the artifact of their processor.
 pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
     match target {
         None => format!("{component}_{GENERIC}"),
-        Some(target) => format!("{component}_{target}"),
+        Some(target) => format!("{component}_{}", target.processor()),
     }
 }
 

@@ -140,8 +140,14 @@ impl Stage {
     ///
     /// What was there before goes first the same way: as long as there is a generic artifact, it is
     /// complete, and all others are. That holds over a power failure, too. On failure, what was there
-    /// before gets its names back.
-    pub fn publish(self, names: &[&str], generic: Option<&str>) -> Result<(), Error> {
+    /// before gets its names back. The artifacts `replaced`, whose contents are in those of other names now,
+    /// are removed.
+    pub fn publish(
+        self,
+        names: &[&str],
+        generic: Option<&str>,
+        replaced: &[&str],
+    ) -> Result<(), Error> {
         // After a power failure, no name may refer to content that was lost.
         self.lock.sync_file_system()?;
         let output = Directory::open(&self.output)?;
@@ -160,6 +166,9 @@ impl Stage {
                 // The generic artifact stays, so there must be one of this name at any moment.
                 None => renames.replace(&new, &path, &self.aside(name))?,
             }
+        }
+        for name in replaced {
+            renames.set_aside(&self.output(name), &self.aside(name))?;
         }
         output.sync()?;
         if let Some(generic) = generic {
@@ -256,14 +265,14 @@ mod tests {
         let stage = lock();
         write(&stage, GENERIC, "1");
         write(&stage, ONE, "1");
-        stage.publish(&[ONE], Some(GENERIC)).unwrap();
+        stage.publish(&[ONE], Some(GENERIC), &[]).unwrap();
         assert_eq!(version().unwrap(), "1");
 
         // The second target's artifact cannot be renamed: it is not there. Everything is as before.
         let stage = lock();
         write(&stage, GENERIC, "2");
         write(&stage, ONE, "2");
-        let published = stage.publish(&[ONE, OTHER], Some(GENERIC));
+        let published = stage.publish(&[ONE, OTHER], Some(GENERIC), &[]);
         assert!(matches!(published, Err(Error::Io { .. })));
         assert_eq!(version().unwrap(), "1");
         assert_eq!(names(output.path()), [GENERIC, ONE]);
@@ -272,7 +281,7 @@ mod tests {
         for name in [GENERIC, ONE, OTHER] {
             write(&stage, name, "2");
         }
-        stage.publish(&[ONE, OTHER], Some(GENERIC)).unwrap();
+        stage.publish(&[ONE, OTHER], Some(GENERIC), &[]).unwrap();
         assert_eq!(version().unwrap(), "2");
         assert_eq!(names(output.path()), [GENERIC, ONE, OTHER]);
     }
@@ -296,7 +305,7 @@ mod tests {
             write(&stage, ONE, "2");
             match names_to_publish {
                 [] => drop(stage),
-                names => drop(stage.publish(names, Some(GENERIC)).unwrap_err()),
+                names => drop(stage.publish(names, Some(GENERIC), &[]).unwrap_err()),
             }
             assert_eq!(
                 names(&hidden),
@@ -307,7 +316,7 @@ mod tests {
         let stage = Stage::lock(output.path(), "blas_lib").unwrap();
         write(&stage, GENERIC, "2");
         write(&stage, ONE, "2");
-        stage.publish(&[ONE], Some(GENERIC)).unwrap();
+        stage.publish(&[ONE], Some(GENERIC), &[]).unwrap();
         assert_eq!(names(output.path()), [GENERIC, ONE]);
     }
 }

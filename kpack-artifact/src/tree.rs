@@ -228,6 +228,15 @@ impl Item {
         }
     }
 
+    /// The target that it is for: its own, or that of the artifact that it is in.
+    pub(crate) fn target<'t>(&'t self, artifact: Option<&'t TargetId>) -> Option<&'t TargetId> {
+        match &self.class {
+            Class::Target { target, .. } => Some(target),
+            Class::Unknown { target, .. } => artifact.map(|own| target.as_ref().unwrap_or(own)),
+            Class::Host | Class::Fat | Class::Split => artifact,
+        }
+    }
+
     /// Whether it is an archive of kernels.
     pub(crate) fn is_kpack(&self) -> bool {
         matches!(&self.class, Class::Target { database, .. } if *database == KPACK)

@@ -37,8 +37,8 @@ impl Selection {
         self.0.iter().filter(is_missing).collect()
     }
 
-    /// The positions of the groups that `found` goes to: those that name it, or else those that
-    /// [match](Self::matches) it.
+    /// The positions of the groups that `found` goes to: those that [match](Self::matches) it, so that
+    /// each is complete. What is for a family goes to the groups that name the family, if any does.
     pub fn groups_of(groups: &[Self], found: &TargetId) -> Vec<usize> {
         let positions = |is_for: &dyn Fn(&Self) -> bool| -> Vec<usize> {
             let groups = groups.iter().enumerate();
@@ -46,7 +46,7 @@ impl Selection {
             groups.map(|(position, _)| position).collect()
         };
         let naming = positions(&|group| group.names(found));
-        if naming.is_empty() {
+        if naming.is_empty() || TargetId::family(found.processor()).is_none() {
             positions(&|group| group.matches(found))
         } else {
             naming
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_that_names_a_target_comes_before_those_that_match_it() {
+    fn groups_are_complete_and_one_that_names_a_family_has_its_files_alone() {
         let groups = [
             selection(&["gfx90a", "gfx908"]),
             selection(&["gfx90a:xnack+"]),
@@ -123,8 +123,8 @@ mod tests {
             selection(&["gfx942:xnack-"]),
         ];
         for (found, expected) in [
-            ("gfx90a", vec![0]),
-            ("gfx90a:xnack+", vec![1]),
+            ("gfx90a", vec![0, 1]),
+            ("gfx90a:xnack+", vec![0, 1]),
             ("gfx90a:xnack-", vec![0]),
             ("gfx942", vec![2, 3]),
             ("gfx1100", vec![]),

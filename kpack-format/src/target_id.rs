@@ -78,6 +78,12 @@ impl TargetId {
             && (self.features.is_empty() || features.all(|feature| self.features.contains(feature)))
     }
 
+    /// The target without features: what is for a processor and its variants is installed together.
+    #[must_use]
+    pub fn plain(&self) -> Self {
+        Self::new(&self.processor, &[])
+    }
+
     /// Every target whose code objects run on this agent, most specific first: for
     /// `gfx942:sramecc+:xnack-` itself, `gfx942:sramecc+`, `gfx942:xnack-`, `gfx942`.
     pub fn compatible(&self) -> Vec<TargetId> {

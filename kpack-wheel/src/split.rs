@@ -119,7 +119,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let names = written.iter().map(|wheel| wheel.path.file_name());
     let mut names: Vec<&str> = names.filter_map(|name| name?.to_str()).collect();
     let last = names.pop();
-    stage.publish(&names, last)?;
+    stage.publish(&names, last, &[])?;
     Ok(Report {
         inputs,
         wheels: written,

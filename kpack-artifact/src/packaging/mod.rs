@@ -56,6 +56,8 @@ pub struct Validation {
     pub verify_generic_artifacts_match: bool,
     /// A target of a group that no shard has.
     pub error_on_missing_architecture: bool,
+    /// A target of a shard that no group lists. Where this is off, it is left out.
+    pub error_on_unlisted_architecture: bool,
 }
 
 impl Default for Validation {
@@ -64,6 +66,7 @@ impl Default for Validation {
             error_on_duplicate_device_code: true,
             verify_generic_artifacts_match: true,
             error_on_missing_architecture: false,
+            error_on_unlisted_architecture: false,
         }
     }
 }

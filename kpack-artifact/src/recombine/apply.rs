@@ -77,5 +77,5 @@ fn write(
             .map(|artifact| artifact.name.as_str())
     };
     let groups: Vec<&str> = names(true).collect();
-    stage.publish(&groups, names(false).next())
+    stage.publish(&groups, names(false).next(), &[])
 }

@@ -1,17 +1,17 @@
 //! One component of all shards: its generic artifact, and those of its groups.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
 use kpack_format::code_object::processors;
+use kpack_format::{Selection, TargetId};
 
 use super::manifests;
-use super::shards::{ComponentArtifacts, Shards};
+use super::shards::{ComponentArtifacts, DeviceArtifact, Shards, parts};
 use super::{Artifact, Notice, Options, Severity};
 use crate::classify::Topic;
-use crate::databases::Selection;
+use crate::databases;
 use crate::mark;
 use crate::names;
 use crate::output::Output;
@@ -32,9 +32,15 @@ pub(super) struct Component<'a> {
     pub(super) shards: &'a Shards,
     pub(super) archives: &'a Archives,
     /// The databases that were split, the same in all shards.
-    databases: Selection,
+    databases: databases::Selection,
     pub(super) artifacts: Vec<Artifact>,
     pub(super) findings: Vec<Notice>,
+    /// The device code, by target: a tree for each shard that has some.
+    pub(super) device: BTreeMap<TargetId, Vec<Tree>>,
+    /// The targets of each shard, in order.
+    targets: Vec<(&'a str, BTreeSet<TargetId>)>,
+    /// The targets whose device code was compared between shards.
+    pub(super) compared: BTreeSet<TargetId>,
 }
 
 impl<'a> Component<'a> {
@@ -49,12 +55,16 @@ impl<'a> Component<'a> {
             options,
             shards,
             archives,
-            databases: Selection::Auto,
+            databases: databases::Selection::Auto,
             artifacts: Vec::new(),
             findings: Vec::new(),
+            device: BTreeMap::new(),
+            targets: Vec::new(),
+            compared: BTreeSet::new(),
         };
         component.choose_databases()?;
         let groups = options.configuration.groups_of(name);
+        component.read_device_code()?;
         component.compare_targets(groups);
         let generics = component.generics()?;
         let mut trees = Vec::new();
@@ -64,9 +74,10 @@ impl<'a> Component<'a> {
                 trees.push(tree);
             }
         }
+        let selections = component.selections();
         let wanted = |target: &str| {
-            let mut named = groups.iter().flat_map(|group| &group.architectures);
-            named.any(|named| named.to_string() == target)
+            let target: Result<TargetId, _> = target.parse();
+            target.is_ok_and(|target| !Selection::groups_of(&selections, &target).is_empty())
         };
         // Without a generic artifact, which is an error already, nothing can be said of them.
         if let Some(first) = generics.first() {
@@ -85,7 +96,7 @@ impl<'a> Component<'a> {
     /// Which databases were split: what one shard has in the artifacts of targets must not be in
     /// another's generic one.
     fn choose_databases(&mut self) -> Result<(), Error> {
-        let mut first: Option<(&str, Selection)> = None;
+        let mut first: Option<(&str, databases::Selection)> = None;
         for (shard, artifacts) in self.shards() {
             for path in artifacts.paths() {
                 let own = mark::databases(path)?;
@@ -103,8 +114,113 @@ impl<'a> Component<'a> {
                 }
             }
         }
-        self.databases = first.map_or(Selection::Auto, |(_, databases)| databases);
+        self.databases = first.map_or(databases::Selection::Auto, |(_, databases)| databases);
         Ok(())
+    }
+
+    /// The targets of each group.
+    fn selections(&self) -> Vec<Selection> {
+        let groups = self.options.configuration.groups_of(self.name).iter();
+        groups
+            .map(|group| group.architectures.iter().collect())
+            .collect()
+    }
+
+    /// Whether a group takes what is for `target`.
+    pub(super) fn takes(&self, group: &TargetGroup, target: &TargetId) -> bool {
+        let groups = self.options.configuration.groups_of(self.name);
+        let taking = Selection::groups_of(&self.selections(), target);
+        taking
+            .into_iter()
+            .any(|position| groups[position].name == group.name)
+    }
+
+    /// Reads what each shard has for each target. Reports what is damaged or does not belong there, and what
+    /// no group takes, which is not read if it can be helped.
+    fn read_device_code(&mut self) -> Result<(), Error> {
+        let selections = self.selections();
+        let is_taken = |target: &TargetId| !Selection::groups_of(&selections, target).is_empty();
+        let named = || selections.iter().flat_map(Selection::iter);
+        for (shard, artifacts) in self.shards() {
+            let mut own: BTreeMap<TargetId, Tree> = BTreeMap::new();
+            let mut targets = BTreeSet::new();
+            for artifact in &artifacts.device {
+                let path = artifact.path();
+                let found = match artifact {
+                    // It has no variant that a group takes, either.
+                    DeviceArtifact::Target(target, _)
+                        if !is_taken(target)
+                            && !named().any(|named| named.processor() == target.processor()) =>
+                    {
+                        targets.insert(target.clone());
+                        self.say_unlisted(target, path);
+                        continue;
+                    }
+                    DeviceArtifact::Target(target, _) => {
+                        let tree = Tree::read(shard, path)?;
+                        self.report_damage(&tree);
+                        self.nothing_misplaced(&tree, &Role::Target(target.clone()), "");
+                        parts(&tree, Some(target))
+                    }
+                    DeviceArtifact::Group(tree) => {
+                        self.report_damage(tree);
+                        self.nothing_misplaced(tree, &Role::Group, "");
+                        parts(tree, None)
+                    }
+                };
+                for (target, tree) in found {
+                    targets.insert(target.clone());
+                    if !is_taken(&target) {
+                        self.say_unlisted(&target, path);
+                        continue;
+                    }
+                    // Earlier versions of kpack wrote an artifact for each variant.
+                    if let (Some(known), DeviceArtifact::Target(..)) =
+                        (own.get_mut(&target), artifact)
+                    {
+                        let mut files =
+                            tree.entries.iter().filter(|(_, item)| !item.is_directory());
+                        if let Some((_, file)) =
+                            files.find(|(path, _)| known.entries.contains_key(*path))
+                        {
+                            let known = known.root.display();
+                            let text = format!("it is in {known} as well; remove one of them");
+                            self.say(Severity::Error, &file.from, text);
+                        }
+                        known.add_missing(tree);
+                        continue;
+                    }
+                    own.insert(target, tree);
+                }
+            }
+            for (target, tree) in own {
+                self.device.entry(target).or_default().push(tree);
+            }
+            self.targets.push((shard, targets));
+        }
+        Ok(())
+    }
+
+    fn say_unlisted(&mut self, target: &TargetId, path: &Path) {
+        let validation = &self.options.configuration.validation;
+        let (severity, text) = match validation.error_on_unlisted_architecture {
+            true => (
+                Severity::Error,
+                format!("no group lists {target}; add it to one"),
+            ),
+            false => (
+                Severity::Warning,
+                format!("skipped: no group lists {target}"),
+            ),
+        };
+        self.say(severity, path, text);
+    }
+
+    /// The shards that have device code for a target that `is_one` accepts.
+    pub(super) fn shards_with(&self, is_one: impl Fn(&TargetId) -> bool) -> BTreeSet<&'a str> {
+        let with = self.targets.iter();
+        let with = with.filter(|(_, targets)| targets.iter().any(&is_one));
+        with.map(|(shard, _)| *shard).collect()
     }
 
     pub(super) fn say(
@@ -170,34 +286,28 @@ impl<'a> Component<'a> {
         }
     }
 
-    /// Reports the targets that no shard has, and those that no group lists.
+    /// Reports the targets that no shard has.
     fn compare_targets(&mut self, groups: &[TargetGroup]) {
-        let there: BTreeSet<&TargetId> = self
-            .shards()
-            .flat_map(|(_, artifacts)| artifacts.targets.keys())
-            .collect();
+        let there: BTreeSet<TargetId> = {
+            let targets = self.targets.iter();
+            targets.flat_map(|(_, targets)| targets).cloned().collect()
+        };
         // A component without device code lacks nothing.
         if there.is_empty() && !self.has_manifests() {
             return;
         }
         for group in groups {
-            let missing = missing_targets(group, &there);
+            let taken = there.iter().filter(|target| self.takes(group, target));
+            let missing = missing_targets(group, &taken.collect());
             if !missing.is_empty() {
                 self.report_missing(group, &missing);
-            }
-        }
-        let claimed: BTreeSet<&TargetId> = groups.iter().flat_map(|g| &g.architectures).collect();
-        for (target, input) in self.shards().flat_map(|(_, artifacts)| &artifacts.targets) {
-            if !claimed.contains(target) {
-                let text = format!("skipped: no group lists {target}");
-                self.say(Severity::Warning, input.path(), text);
             }
         }
     }
 
     fn report_missing(&mut self, group: &TargetGroup, missing: &[&TargetId]) {
-        let by_shard = self.shards().map(|(shard, artifacts)| {
-            let targets = list(artifacts.targets.keys());
+        let by_shard = self.targets.iter().map(|(shard, targets)| {
+            let targets = list(targets);
             match targets.is_empty() {
                 true => format!("{shard} has none"),
                 false => format!("{shard} has {targets}"),
@@ -274,14 +384,12 @@ fn is_known(target: &TargetId) -> bool {
     !target.processor().starts_with("gfx") || known.any(|known| target.covers(&known))
 }
 
-/// The targets of a group that nothing `there` is for.
-///
-/// Databases are often of a processor, whatever its features, or of a family (gfx11xx). A configuration
-/// lists these besides the targets of binaries; what no group lists covers nothing.
-fn missing_targets<'g>(group: &'g TargetGroup, there: &BTreeSet<&TargetId>) -> Vec<&'g TargetId> {
+/// The targets of a group that nothing `taken` is for. What is for a processor is for its variants, and what is
+/// for a family for its processors, and the reverse where the group lists the family.
+fn missing_targets<'g>(group: &'g TargetGroup, taken: &BTreeSet<&TargetId>) -> Vec<&'g TargetId> {
     let has = |target: &&TargetId| {
-        let mut taken = there.iter().filter(|own| group.architectures.contains(own));
         let is_plain = target.features().count() == 0;
+        let mut taken = taken.iter();
         taken.any(|own| own.may_run_on(target) || is_plain && target.may_run_on(own))
     };
     let targets = group.architectures.iter();

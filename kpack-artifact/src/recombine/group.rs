@@ -9,10 +9,9 @@ use kpack_format::TargetId;
 
 use super::compare::{DifferenceKind, TreeDifference, differences};
 use super::component::Component;
-use super::shards::ForTarget;
 use super::{Artifact, Notice, Severity};
 use crate::packaging::TargetGroup;
-use crate::tree::{Role, Tree};
+use crate::tree::Tree;
 use kpack_core::Error;
 
 impl Component<'_> {
@@ -21,8 +20,12 @@ impl Component<'_> {
     pub(super) fn group(&mut self, group: &TargetGroup) -> Result<Option<(Artifact, Tree)>, Error> {
         let mut artifact = self.artifact(Some(group), Path::new(""));
         let mut all = Tree::empty("", Path::new(""));
-        for target in &group.architectures {
-            let Some(tree) = self.target(target)? else {
+        let targets = self
+            .device
+            .keys()
+            .filter(|target| self.takes(group, target));
+        for target in targets.cloned().collect::<Vec<_>>() {
+            let Some(tree) = self.target(&target)? else {
                 continue;
             };
             if artifact.targets.is_empty() {
@@ -55,21 +58,25 @@ impl Component<'_> {
     /// The device code for a target. If several shards have it, the first one's is taken, and entries that
     /// only others have.
     fn target(&mut self, target: &TargetId) -> Result<Option<Tree>, Error> {
-        let with: Vec<(&str, &ForTarget)> = self
-            .shards()
-            .filter_map(|(shard, artifacts)| Some((shard, artifacts.targets.get(target)?)))
-            .collect();
-        let Some(((first, input), others)) = with.split_first() else {
+        let mut trees = self
+            .device
+            .get(target)
+            .cloned()
+            .unwrap_or_default()
+            .into_iter();
+        let Some(mut taken) = trees.next() else {
             return Ok(None);
         };
-        let mut taken = self.input(target, first, input)?;
-        for (shard, input) in others {
-            let other = self.input(target, shard, input)?;
+        // Several groups may take it.
+        let is_new = self.compared.insert(target.clone());
+        for other in trees {
             let mut differences = differences(&taken, &other, self.archives, |_, _| true)?;
             if self.strict() && parts_of_one(&taken, &other, &differences) {
                 differences.clear();
             }
-            self.say_duplicates(target, &taken, &other, &differences);
+            if is_new {
+                self.say_duplicates(target, &taken, &other, &differences);
+            }
             // With errors, nothing is written, but manifests are compared with all that is there.
             taken.add_missing(other);
         }
@@ -80,17 +87,6 @@ impl Component<'_> {
     pub(super) fn strict(&self) -> bool {
         let validation = &self.options.configuration.validation;
         validation.error_on_duplicate_device_code
-    }
-
-    /// What `shard` has for a target. Reports what is damaged or does not belong there.
-    fn input(&mut self, target: &TargetId, shard: &str, input: &ForTarget) -> Result<Tree, Error> {
-        let tree = match input {
-            ForTarget::Directory(path) => Tree::read(shard, path)?,
-            ForTarget::Part(tree) => Tree::clone(tree),
-        };
-        self.report_damage(&tree);
-        self.nothing_misplaced(&tree, &Role::Target(target.clone()), "");
-        Ok(tree)
     }
 
     fn say_duplicates(

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use crate::classify::Class;
-use crate::tree::{Role, Siblings, Tree, is_of_group};
+use crate::classify::{Class, Node};
+use crate::tree::{Item, Role, Siblings, Tree, is_of_group};
 use kpack_core::Error;
 use kpack_split::leftover::{directories, leftovers};
 
@@ -23,44 +23,48 @@ pub(super) struct Shard {
 #[derive(Debug, Default)]
 pub(super) struct ComponentArtifacts {
     pub(super) generic: Option<PathBuf>,
-    pub(super) targets: BTreeMap<TargetId, ForTarget>,
+    pub(super) device: Vec<DeviceArtifact>,
+}
+
+/// An artifact with device code.
+#[derive(Debug)]
+pub(super) enum DeviceArtifact {
+    /// That of a target.
+    Target(TargetId, PathBuf),
+    /// That of a group of targets.
+    Group(Box<Tree>),
 }
 
 impl ComponentArtifacts {
-    /// Adds what there is for a target. Two groups may have it, but not two artifacts.
-    fn add(&mut self, target: TargetId, input: ForTarget) -> Result<(), Error> {
-        if let (Some(ForTarget::Directory(known)), ForTarget::Directory(path)) =
-            (self.targets.get(&target), &input)
-        {
-            let known = known.display();
-            let reason = format!("it is for {target}, as {known} is; remove one of them");
-            return Err(Error::refused(path, reason));
+    /// Adds an artifact. A target has one at most.
+    fn add(&mut self, artifact: DeviceArtifact) -> Result<(), Error> {
+        if let DeviceArtifact::Target(target, path) = &artifact {
+            let same = self
+                .device
+                .iter()
+                .find(|known| matches!(known, DeviceArtifact::Target(known, _) if known == target));
+            if let Some(known) = same {
+                let known = known.path().display();
+                let reason = format!("it is for {target}, as {known} is; remove one of them");
+                return Err(Error::refused(path, reason));
+            }
         }
-        self.targets.insert(target, input);
+        self.device.push(artifact);
         Ok(())
     }
 
-    /// The artifact directories, that of a group for each of its targets.
+    /// The artifact directories.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
-        let targets = self.targets.values().map(ForTarget::path);
-        self.generic.as_deref().into_iter().chain(targets)
+        let device = self.device.iter().map(DeviceArtifact::path);
+        self.generic.as_deref().into_iter().chain(device)
     }
 }
 
-/// What a shard has for one target.
-#[derive(Debug)]
-pub(super) enum ForTarget {
-    /// An artifact directory.
-    Directory(PathBuf),
-    /// What a group's artifact has for it.
-    Part(Box<Tree>),
-}
-
-impl ForTarget {
+impl DeviceArtifact {
     pub(super) fn path(&self) -> &Path {
         match self {
-            Self::Directory(path) => path,
-            Self::Part(tree) => &tree.root,
+            Self::Target(_, path) => path,
+            Self::Group(tree) => &tree.root,
         }
     }
 }
@@ -91,25 +95,29 @@ impl Shards {
                 if file_name.as_encoded_bytes().starts_with(b".") {
                     continue;
                 }
-                let targets = match &role {
-                    Role::Generic => Some(BTreeMap::new()),
+                let own = match &role {
+                    Role::Generic => None,
                     Role::Target(target) => {
-                        let directory = ForTarget::Directory(path.clone());
-                        Some(BTreeMap::from([(target.clone(), directory)]))
+                        Some(DeviceArtifact::Target(target.clone(), path.clone()))
                     }
-                    Role::Group => parts(Tree::read(name, &path)?),
-                    Role::Unsplit => None,
+                    Role::Group => match Tree::read(name, &path)? {
+                        tree if is_of_targets(&tree) => Some(DeviceArtifact::Group(Box::new(tree))),
+                        _ => {
+                            others.push((path, true));
+                            continue;
+                        }
+                    },
+                    Role::Unsplit => {
+                        others.push((path, true));
+                        continue;
+                    }
                 };
-                let Some(targets) = targets else {
-                    others.push((path, true));
-                    continue;
-                };
-                let own = artifacts.entry(component).or_default();
-                for (target, input) in targets {
-                    own.add(target, input)?;
+                let component = artifacts.entry(component).or_default();
+                if let Some(own) = own {
+                    component.add(own)?;
                 }
                 if role == Role::Generic {
-                    own.generic = Some(path);
+                    component.generic = Some(path);
                 }
             }
             if artifacts.is_empty() {
@@ -177,40 +185,52 @@ impl Shards {
     }
 }
 
-/// What the artifact of a group has for each target; `None` for an artifact that is only named like a
-/// group's, such as an unsplit one (`blas_lib_gfx110X`).
-fn parts(tree: Tree) -> Option<BTreeMap<TargetId, ForTarget>> {
+/// The target that an entry of an artifact with device code is for.
+fn target_of(item: &Item) -> Option<&TargetId> {
+    match &item.class {
+        Class::Target { target, .. } => Some(target),
+        Class::Unknown { target, .. } => target.as_ref(),
+        Class::Host | Class::Fat | Class::Split => None,
+    }
+}
+
+/// Whether an artifact that is named like a group's is one. An unsplit one may be (`blas_lib_gfx110X`).
+fn is_of_targets(tree: &Tree) -> bool {
+    let mut files = tree.entries.values();
+    let is_of_one = |item: &Item| target_of(item).is_some();
+    let may_be = |item: &Item| is_of_one(item) || item.is_directory() || item.is_manifest();
+    tree.entries.values().any(is_of_one) && (files.all(may_be) || is_of_group(&tree.root))
+}
+
+/// What an artifact has for each target; `own` is the target that the artifact is for, which entries of no
+/// target belong to.
+pub(super) fn parts(tree: &Tree, own: Option<&TargetId>) -> BTreeMap<TargetId, Tree> {
     let mut parts: BTreeMap<TargetId, Tree> = BTreeMap::new();
     let mut others = Vec::new();
+    let empty = || Tree::empty(&tree.shard, &tree.root);
     for (path, item) in &tree.entries {
-        let target = match &item.class {
-            Class::Target { target, .. } => target,
-            Class::Unknown {
-                target: Some(target),
-                ..
-            } => target,
-            _ if item.is_directory() || item.is_manifest() => continue,
-            _ => {
-                others.push(path);
-                continue;
+        let is_within = item.node == (Node::Directory { empty: false }) || item.is_manifest();
+        // Another target's files are misplaced, and stay where they are.
+        let is_own = |target: &&TargetId| own.is_none_or(|own| target.plain() == own.plain());
+        match target_of(item).filter(is_own) {
+            Some(target) => {
+                let part = parts.entry(target.clone()).or_insert_with(empty);
+                part.add_from(tree, path);
             }
-        };
-        let part = parts.entry(target.clone());
-        let part = part.or_insert_with(|| Tree::empty(&tree.shard, &tree.root));
-        part.add_from(&tree, path);
+            None if is_within => {}
+            None => others.push(path),
+        }
     }
-    if !others.is_empty() && !is_of_group(&tree.root) {
-        return None;
+    let own = own.or(parts.keys().next()).cloned();
+    if let Some(own) = own
+        && (parts.is_empty() || !others.is_empty())
+    {
+        let part = parts.entry(own).or_insert_with(empty);
+        for path in others {
+            part.add_from(tree, path);
+        }
     }
-    // Entries of no target are reported as misplaced, in whichever tree they are.
-    let first = parts.values_mut().next()?;
-    for path in others {
-        first.add_from(&tree, path);
-    }
-    (first.observations, first.rejected) = (tree.observations, tree.rejected);
-    let parts = parts.into_iter();
-    let parts = parts.map(|(target, tree)| (target, ForTarget::Part(Box::new(tree))));
-    Some(parts.collect())
+    parts
 }
 
 /// The directories among these that are not hidden, by name. Hidden ones are work in progress.

@@ -1,7 +1,7 @@
 //! Target-specific host files, such as the plugins of a library: only the shard that builds for the
 //! target has them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -59,9 +59,7 @@ impl Component<'_> {
         let target = only(in_file_name(path.file_name()?.to_str()?))?;
         let agrees = |own: &TargetId| either_agrees(&target, own);
         let groups = self.options.configuration.groups_of(self.name);
-        let with = self.shards();
-        let with = with.filter(|(_, artifacts)| artifacts.targets.keys().any(agrees));
-        let with: BTreeSet<&str> = with.map(|(shard, _)| shard).collect();
+        let with = self.shards_with(agrees);
         let mut taken = groups.iter().flat_map(|group| &group.architectures);
         let is_taken = taken.any(agrees);
         let is_only = with.len() == 1 && with.contains(&*item.shard);

@@ -46,14 +46,15 @@ pub(super) fn apply(
         budget,
         progress,
     };
-    work.check_output(report)?;
+    let replaced = work.check_output(report)?;
     let archives = work.write_files()?;
     work.finish(archives, report)?;
     let generic = plan.artifacts.get(&None).map(|_| work.name(None));
     let targets = plan.artifacts.keys().flatten();
     let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
     let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
-    stage.publish(&targets, generic.as_deref())
+    let replaced: Vec<&str> = replaced.iter().map(String::as_str).collect();
+    stage.publish(&targets, generic.as_deref(), &replaced)
 }
 
 struct Work<'a> {
@@ -83,8 +84,9 @@ impl Work<'_> {
     }
 
     /// Refuses to replace what kpack did not write, and names what an earlier run wrote for targets
-    /// that there is nothing for now.
-    fn check_output(&self, report: &mut Report) -> Result<(), Error> {
+    /// that there is nothing for now. Returns the names of artifacts of variants, which earlier versions
+    /// wrote: those of their processors replace them.
+    fn check_output(&self, report: &mut Report) -> Result<Vec<String>, Error> {
         let artifacts = &self.plan.artifacts;
         let generic = self.stage.output(&self.name(None));
         let is_empty = artifacts
@@ -102,17 +104,25 @@ impl Work<'_> {
         for target in artifacts.keys() {
             mark::check_replaceable(&self.stage.output(&self.name(target.as_ref())))?;
         }
+        let mut replaced = Vec::new();
         for path in directories(&self.options.output_dir)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if let Some((prefix, Some(target))) = names::parse(&name)
                 && prefix == self.options.artifact_prefix
-                && (name != self.name(Some(&target)) || !artifacts.contains_key(&Some(target)))
+                && (name != self.name(Some(&target))
+                    || !artifacts.contains_key(&Some(target.clone())))
             {
+                let is_variant = target.features().next().is_some();
+                if is_variant && artifacts.contains_key(&Some(target.plain())) {
+                    mark::check_replaceable(&path)?;
+                    replaced.push(name.into_owned());
+                    continue;
+                }
                 let text = "stale: an earlier run wrote it, and this one does not";
                 report.warn(&path, text);
             }
         }
-        Ok(())
+        Ok(replaced)
     }
 
     /// Copies what stays as it is, and splits the modules. Returns what was written with new device
@@ -273,15 +283,15 @@ impl Work<'_> {
         for (target, output) in &self.plan.artifacts {
             let name = self.name(target.as_ref());
             let (files, size) = self.stage.finish(&name, output)?;
-            let target = target.as_ref().map(TargetId::to_string);
+            let path = self.stage.output(&name);
             let archives = written.iter().flat_map(|module| &module.archives);
-            let archives = archives.filter(|archive| Some(&archive.target) == target.as_ref());
+            let archives = archives.filter(|archive| archive.path.starts_with(&path));
             let archives: Vec<u64> = archives.map(|archive| archive.size).collect();
             let manifests = written.iter().filter(|_| target.is_none());
             let manifests: Vec<u64> = manifests.map(|module| module.manifest).collect();
             let artifact = ArtifactReport {
-                path: self.stage.output(&name),
-                target,
+                path,
+                target: target.as_ref().map(TargetId::to_string),
                 files: output.files + files + (archives.len() + manifests.len()) as u64,
                 size: output.size + size + archives.iter().chain(&manifests).sum::<u64>(),
                 archives: output.archives + archives.len() as u64,

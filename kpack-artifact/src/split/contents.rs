@@ -138,8 +138,7 @@ fn found(
         }
     }
     for (owner, _, item) in trees.entries().filter(|(.., item)| !item.is_directory()) {
-        let target = owner.or(match &item.class {
-            Class::Target { target, .. } => Some(target),
+        let target = item.target(owner).or(match &item.class {
             Class::Unknown { target, .. } if options.unknown == Unknown::Move => target.as_ref(),
             _ => None,
         });

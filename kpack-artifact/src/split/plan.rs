@@ -29,7 +29,7 @@ const MOST_UNKNOWN: usize = 5;
 
 /// The split artifacts, before they are written.
 pub(super) struct Placement {
-    /// By target; `None` is the generic one.
+    /// By processor; `None` is the generic one.
     pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
     /// What is split.
     pub(super) modules: Vec<Module>,
@@ -205,8 +205,8 @@ impl<'a> Planner<'a> {
             }
             artifacts.insert(None, generic);
         }
-        let kept = targets.kept.iter();
-        artifacts.extend(kept.map(|target| (Some(target.clone()), output(Some(target)))));
+        let kept = targets.kept.iter().map(TargetId::plain);
+        artifacts.extend(kept.map(|target| (Some(target.clone()), output(Some(&target)))));
         Self {
             options,
             contents,
@@ -264,24 +264,26 @@ impl<'a> Planner<'a> {
         item: &'a Item,
     ) -> Result<Destination, Error> {
         let target = match (owner, &item.class) {
-            (Some(target), _) => Some(target),
-            (_, Class::Host | Class::Fat | Class::Split) => None,
-            (_, Class::Target { target, .. }) => Some(target),
-            (_, Class::Unknown { target, reason, .. }) => {
+            (None, Class::Unknown { target, reason, .. }) => {
                 let file = UnknownFile {
                     from: &item.from,
                     reason,
                 };
                 self.unknown(file, target.as_ref())?
             }
+            _ => item.target(owner),
         };
         Ok(match target {
             // An empty directory is no reason for an artifact.
             Some(target) if matches!(item.node, Node::Directory { .. }) => {
-                Destination::Kept(self.targets.keeps(target).then(|| target.clone()))
+                let plain = Some(target.plain());
+                Destination::Kept(plain.filter(|plain| {
+                    let mut kept = self.targets.kept.iter();
+                    kept.any(|kept| kept.plain() == *plain)
+                }))
             }
             Some(target) if !self.targets.keeps(target) => Destination::Dropped,
-            target => Destination::Kept(target.cloned()),
+            target => Destination::Kept(target.map(TargetId::plain)),
         })
     }
 
@@ -372,7 +374,8 @@ impl<'a> Planner<'a> {
     fn finish(mut self) -> BTreeMap<Option<TargetId>, Output> {
         self.report_unknown();
         let modules = self.contents.modules.iter();
-        let with_archives: HashSet<TargetId> = modules.flat_map(Module::found).collect();
+        let with_archives = modules.flat_map(Module::found);
+        let with_archives: HashSet<TargetId> = with_archives.map(|found| found.plain()).collect();
         let mut artifacts = self.artifacts;
         artifacts.retain(|target, output| {
             let has_archives = |target| with_archives.contains(target);

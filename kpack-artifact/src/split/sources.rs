@@ -83,7 +83,8 @@ impl Trees {
 
     /// The directory that the artifact of a target, or the generic one, is modelled on.
     pub(super) fn model(&self, target: Option<&TargetId>) -> &Path {
-        let own = self.all.iter().find(|(own, _)| own.as_ref() == target);
+        let is_own = |own: &Option<TargetId>| own.as_ref().map(TargetId::plain).as_ref() == target;
+        let own = self.all.iter().find(|(own, _)| is_own(own));
         let tree = own.or(self.all.first());
         tree.map_or(Path::new(""), |(_, tree)| &tree.root)
     }

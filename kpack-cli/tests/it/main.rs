@@ -9,6 +9,7 @@ mod artifact_split;
 mod artifact_strays;
 mod artifact_targets;
 mod artifact_unknown;
+mod artifact_variants;
 mod artifacts_cli;
 mod artifacts_document;
 mod blas;

@@ -154,7 +154,7 @@ fn other_files_in_two_prefixes_of_one_artifact() {
 fn a_file_in_two_prefixes_of_two_artifacts() {
     let tree = three_shards();
     let file = format!("{DATABASE}/TensileLibrary_Type_SS_gfx942.co");
-    let root = tree.path("shards/linux-b/blas_lib_gfx90a:xnack+");
+    let root = tree.path("shards/linux-b/blas_lib_gfx90a");
     fs::write(
         root.join("artifact_manifest.txt"),
         format!("{PREFIX}\n{OTHER}\n"),
@@ -220,7 +220,7 @@ fn output_among_the_shards_however_it_is_spelled() {
 #[test]
 fn prefixes_of_two_shards_that_overlap() {
     let tree = three_shards();
-    let list = "shards/linux-b/blas_lib_gfx90a:xnack+/artifact_manifest.txt";
+    let list = "shards/linux-b/blas_lib_gfx90a/artifact_manifest.txt";
     write(&tree.path(list), format!("{PREFIX}/lib\n").as_bytes());
     let plan = planned(&tree, CONFIGURATION);
     let text = format!("the prefixes `{PREFIX}` and `{PREFIX}/lib` for it, which overlap");

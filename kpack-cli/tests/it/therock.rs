@@ -162,7 +162,7 @@ const DATABASES: &[(&str, &str, &[File])] = &[
             ),
             (
                 "lib/hipsparselt/library/Kernels.so-000-gfx942-xnack+.hsaco",
-                "gfx942:xnack+",
+                "gfx942",
             ),
         ],
     ),
@@ -184,10 +184,7 @@ const DATABASES: &[(&str, &str, &[File])] = &[
         "composablekernel",
         &[
             ("lib/libdevice_conv_operations_gfx942.a", "gfx942"),
-            (
-                "lib/libdevice_conv_operations_gfx950_xnackp.a",
-                "gfx950:xnack+",
-            ),
+            ("lib/libdevice_conv_operations_gfx950_xnackp.a", "gfx950"),
             (
                 "lib/libdevice_conv_operations_gfx1250_strict.a",
                 "gfx1250-strict",

@@ -81,10 +81,7 @@ fn a_processor_means_its_targets_with_any_features() {
     assert_eq!(faults(&["gfx90a"]), [""; 0]);
     assert_eq!(faults(&["gfx90a:xnack+"]), [""; 0]);
     // A missing archive of one of them is missed,
-    let lost = at(
-        "gfx90a:xnack-",
-        "lib/.kpack/rocblas_lib_gfx90a:xnack-.kpack",
-    );
+    let lost = at("gfx90a", "lib/.kpack/rocblas_lib_gfx90a:xnack-.kpack");
     fs::remove_file(tree.path(&lost)).unwrap();
     let found = faults(&["gfx90a"]);
     let is_missing = |fault: &String| fault.contains("gfx90a:xnack-") && fault.contains("missing");
@@ -284,26 +281,6 @@ fn debug_files_and_instrumented_builds_are_not_faults() {
     split(&Options::new(artifact, output, "blas_lib"), &()).unwrap();
     let report = check_with(&tree, "shards/linux-a", Some("in/linux-a"), &[]);
     assert_eq!(faults(&report), [""; 0]);
-}
-
-#[test]
-fn a_group_that_is_called_after_its_processor() {
-    let tree = Tree::new();
-    shard(&tree, "linux-a", &["gfx90a:xnack+", "gfx942"]);
-    let (one, group) = ("blas_lib_gfx90a:xnack+", "blas_lib_gfx90a");
-    let path = |name: &str| tree.path(&format!("shards/linux-a/{name}"));
-    // A group of databases only.
-    fs::remove_dir_all(path(one).join(PREFIX).join("lib/.kpack")).unwrap();
-    fs::rename(path(one), path(group)).unwrap();
-    let report = check(&tree, &format!("shards/linux-a/{group}"));
-    assert_eq!(faults(&report), [""; 0]);
-    // If there is an artifact for that target alone, the file is in the wrong one.
-    write(&path(one).join("artifact_manifest.txt"), b"");
-    let report = check(&tree, &format!("shards/linux-a/{group}"));
-    assert_found(
-        &report,
-        &["is for gfx90a:xnack+, but in an artifact for gfx90a"],
-    );
 }
 
 #[test]

@@ -34,7 +34,7 @@ impl Member {
         let mut seen = Seen::default();
         for (.., item) in self.tree.in_prefixes() {
             seen.add(item);
-            match belongs(&self.role_for(item, members), item) {
+            match belongs(&self.role, item) {
                 Some(Misplaced::Wrong(text)) => report.fault(Subject::Artifact, &item.from, text),
                 Some(Misplaced::Unexplained(text)) => {
                     report.note(Subject::Artifact, &item.from, text)
@@ -76,21 +76,6 @@ impl Member {
                 Topic::Other => {}
             }
         }
-    }
-
-    /// The role that decides whether an entry belongs here. A group named after a processor that
-    /// has only databases also holds files for that processor's targets, unless those have
-    /// artifacts of their own.
-    fn role_for(&self, item: &Item, members: &[Self]) -> Role {
-        if let (Role::Target(own), Class::Target { target, .. }) = (&self.role, &item.class)
-            && own.runs_on(target)
-            && !members
-                .iter()
-                .any(|other| matches!(&other.role, Role::Target(own) if own == target))
-        {
-            return Role::Group;
-        }
-        self.role.clone()
     }
 }
 
