@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use kpack_format::TargetId;
@@ -13,19 +14,22 @@ use super::data_file::{is_package, not_data};
 use super::databases::{self, Database, ForAll, Merge, Place, Selection};
 use super::entry::{Class, Entry, KPACK, Node, Observation, Topic};
 use super::foreign::{Headers, device_section};
+use super::gaps::TENSILE;
 use super::kernel_cache::{self, Unreadable};
-use super::pairs;
 use super::target_name::{self, only};
 use kpack_core::Error;
 use kpack_core::shown;
 use kpack_split::elf::{DeviceCode, Image, NoDeviceCode};
 use kpack_split::input::{self, FileKind, unlinked};
 
+/// What the pointers begin with that Git LFS puts in the place of files.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
 /// What was found out about an entry.
 pub(super) struct Classified {
     pub(super) entry: Entry,
     pub(super) observations: Vec<Observation>,
-    /// Its content, if it is a library file of Tensile.
+    /// Its content, if it is a library file of Tensile, or the targets of a bundle for all targets.
     pub(super) library: Option<Library>,
 }
 
@@ -202,15 +206,21 @@ impl Classifier<'_> {
         let is_library = self.path.extension().is_some_and(|end| end == "dat");
         let content = FileContent::read(self.full, file, size, kind, is_library)?;
         if let FileContent::NoLibrary(Unreadable { reason, damaged }) = &content {
-            if *damaged && pairs::TENSILE.contains(&database.name) {
+            if *damaged && TENSILE.contains(&database.name) {
                 self.observe(Topic::Damaged, format!("it is damaged: {reason}"));
             }
             let text = format!("{reason}; only its name says where it belongs");
             self.observe(Topic::Other, text);
         }
-        if let FileContent::Library(library) = &content {
-            self.library = Some(library.clone());
-        }
+        self.must_be_code(file, size, &content)?;
+        self.library = match (&content, &place) {
+            (FileContent::Library(library), _) => Some(library.clone()),
+            (_, Place::ForAll(ForAll::Merge(Merge::Bundle))) => Some(Library {
+                targets: content.targets(),
+                ..Library::default()
+            }),
+            _ => None,
+        };
         let target = match place {
             Place::Target(said) => {
                 if let Some(own) = content.contradiction(&said) {
@@ -231,6 +241,32 @@ impl Classifier<'_> {
             },
         };
         Ok(of_database(database, target))
+    }
+
+    /// Observes what stands in for a file: the pointer of a file that was never fetched, and what is named
+    /// like a code object and is none.
+    fn must_be_code(&mut self, file: &File, size: u64, content: &FileContent) -> Result<(), Error> {
+        let mut head = vec![
+            0;
+            LFS_POINTER
+                .len()
+                .min(usize::try_from(size).unwrap_or(usize::MAX))
+        ];
+        let read = file.read_exact_at(&mut head, 0);
+        read.map_err(|e| Error::io(self.full, "read", e))?;
+        let extension = self.path.extension().unwrap_or_default();
+        let is_code = extension == "co" || extension == "hsaco";
+        let what = if head == LFS_POINTER {
+            "a pointer of Git LFS, which stands for the file; fetch it (`git lfs pull`)"
+        } else if !is_code || !matches!(content, FileContent::Silent) {
+            return Ok(());
+        } else if size == 0 {
+            "empty"
+        } else {
+            "not a code object or bundle, though it is named like one"
+        };
+        self.observe(Topic::Damaged, format!("it is damaged: it is {what}"));
+        Ok(())
     }
 
     /// rocFFT's kernel cache, which is for all targets.

@@ -11,7 +11,6 @@ use walkdir::{DirEntry, WalkDir};
 use super::classifier::Classified;
 pub(super) use super::classifier::classify_entry;
 use super::databases::{self, Selection};
-use super::pairs::{Libraries, unpaired};
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_split::leftover::is_leftover;
@@ -75,7 +74,6 @@ fn classify_found(
     found: &[DirEntry],
 ) -> Result<Classification, Error> {
     let mut classification = Classification::default();
-    let mut libraries = Libraries::new();
     let classified = parallel::try_map(found, |found| classify_entry(prefix, databases, found))?;
     for Classified {
         entry,
@@ -83,13 +81,12 @@ fn classify_found(
         library,
     } in classified
     {
-        libraries.extend(library.map(|library| (entry.path.clone(), library.code_objects)));
+        let library = library.map(|library| (entry.path.clone(), library));
+        classification.libraries.extend(library);
         classification.entries.push(entry);
         classification.observations.extend(observations);
     }
     mark_empty(&mut classification.entries);
-    let unpaired = unpaired(&classification.entries, &libraries);
-    classification.observations.extend(unpaired);
     Ok(classification)
 }
 

@@ -89,6 +89,15 @@ impl FileContent {
         })
     }
 
+    /// The targets that a code object or a bundle is for.
+    pub(super) fn targets(&self) -> BTreeSet<TargetId> {
+        match self {
+            Self::CodeObject(target) => target.iter().cloned().collect(),
+            Self::Bundle(targets) => targets.clone(),
+            _ => BTreeSet::new(),
+        }
+    }
+
     /// The file's target, if it has only one.
     pub(super) fn only_target(&self) -> Option<&TargetId> {
         let targets = match self {

@@ -1,10 +1,12 @@
 //! What an entry of a prefix is, and where it belongs.
 
+use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use kpack_format::TargetId;
+use kpack_format::tensile::Library;
 
 /// The content of a prefix.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +15,8 @@ pub struct Classification {
     pub entries: Vec<Entry>,
     /// Observations about some of them.
     pub observations: Vec<Observation>,
+    /// The library files of Tensile, by path.
+    pub libraries: BTreeMap<PathBuf, Library>,
 }
 
 /// A file, symbolic link or directory.
@@ -107,9 +111,7 @@ pub struct Observation {
 pub enum Topic {
     /// The name says one target and the content another. The text shows both.
     Contradiction,
-    /// A code object without its library file, or a library file without its code objects.
-    Unpaired,
-    /// A library file of Tensile or a kernel cache is damaged.
+    /// A code object, a library file of Tensile or a kernel cache is damaged.
     Damaged,
     /// A file outside of databases begins like device code and cannot be read as such. It counts as a
     /// host file.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use kpack_format::TargetId;
 use kpack_format::names::{Group, is_manifest};
+use kpack_format::tensile::Library;
 use walkdir::{DirEntry, WalkDir};
 
 use super::classify::{Class, Classification, KPACK, Node, Observation, Topic, classify};
@@ -178,6 +179,8 @@ pub(crate) struct Tree {
     pub(crate) unlisted: Vec<DirEntry>,
     /// Observations about the files in the prefixes, with full paths.
     pub(crate) observations: Vec<Observation>,
+    /// The library files of Tensile, by path in the artifact directory.
+    pub(crate) libraries: BTreeMap<PathBuf, Library>,
     /// Files that cannot be classified, and why. The prefix of such a file is left empty.
     pub(crate) rejected: Vec<(PathBuf, String)>,
 }
@@ -318,6 +321,9 @@ impl Tree {
                 self.entries.entry(above.to_owned()).or_insert(directory);
             }
         }
+        let libraries = content.libraries.into_iter();
+        self.libraries
+            .extend(libraries.map(|(path, library)| (Path::new(prefix).join(path), library)));
         for entry in content.entries {
             let path = Path::new(prefix).join(&entry.path);
             let item = item(directory.join(&entry.path), entry.node, entry.class);

@@ -13,6 +13,10 @@ use crate::message_pack::{Kind, MessagePackError, Reader};
 /// Maximum nesting depth; decision trees are nested.
 const MAX_DEPTH: usize = 512;
 
+/// The bytes of truth values.
+const TRUE: u8 = 0xc3;
+const FALSE: u8 = 0xc2;
+
 /// The content of a library file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Library {
@@ -21,6 +25,12 @@ pub struct Library {
     /// The code object files that it names, spelled as in the file: lazily loaded libraries omit
     /// the extension.
     pub code_objects: BTreeSet<String>,
+    /// The library files that it loads when they are needed, without their extension.
+    pub placeholders: BTreeSet<String>,
+    /// Whether it has solutions in assembly, whose kernels are in a `.co`.
+    pub has_assembly: bool,
+    /// Whether it has solutions in source, whose kernels are in a `.hsaco`.
+    pub has_source: bool,
 }
 
 /// Why bytes are not a library file.
@@ -60,21 +70,37 @@ impl Library {
         reader.expect_end("map")
     }
 
-    /// Walks a value, which names a code object if its key says so. Returns whether this is such a key.
-    fn scan(
+    /// Walks a value, which names a code object if its key says so. Returns it if it is a text.
+    fn scan<'a>(
         &mut self,
-        value: &mut Reader<'_>,
+        value: &mut Reader<'a>,
         names_code_object: bool,
         depth: usize,
-    ) -> Result<bool, MessagePackError> {
+    ) -> Result<Option<&'a str>, MessagePackError> {
         let Some(inner) = depth.checked_sub(1) else {
             return value.fail(format!("the depth limit of {MAX_DEPTH} is exceeded"));
         };
         match value.kind() {
             Kind::Map => {
+                let (mut kind, mut named) = (None, None);
                 for _ in 0..value.map_size(usize::MAX)? {
-                    let names_code_object = self.scan(value, false, inner)?;
-                    self.scan(value, names_code_object, inner)?;
+                    match self.scan(value, false, inner)? {
+                        Some("sourceKernel") => match value.skip()? {
+                            [TRUE] => self.has_source = true,
+                            [FALSE] => self.has_assembly = true,
+                            _ => {}
+                        },
+                        Some("type") => kind = self.scan(value, false, inner)?,
+                        Some("value") => named = self.scan(value, false, inner)?,
+                        key => {
+                            let key = key.unwrap_or_default();
+                            let is_code = matches!(key, "codeObjectFile" | "codeObjectFilename");
+                            self.scan(value, is_code, inner)?;
+                        }
+                    }
+                }
+                if kind == Some("Placeholder") {
+                    self.placeholders.extend(named.map(str::to_owned));
                 }
             }
             Kind::List => {
@@ -83,15 +109,18 @@ impl Library {
                 })?;
             }
             Kind::Text => match value.text() {
-                Ok(text) => return Ok(self.text(text, names_code_object)),
+                Ok(text) => {
+                    self.text(text, names_code_object);
+                    return Ok(Some(text));
+                }
                 Err(_) => _ = value.skip()?,
             },
             Kind::Other => _ = value.skip()?,
         }
-        Ok(false)
+        Ok(None)
     }
 
-    fn text(&mut self, text: &str, names_code_object: bool) -> bool {
+    fn text(&mut self, text: &str, names_code_object: bool) {
         if text.starts_with("gfx") && text[3..].starts_with(|c: char| c.is_ascii_digit()) {
             // Tensile's gfx000 stands for any processor.
             if let Ok(target) = text.parse()
@@ -105,7 +134,6 @@ impl Library {
         if (is_file || names_code_object) && !text.is_empty() {
             self.code_objects.insert(text.to_owned());
         }
-        matches!(text, "codeObjectFile" | "codeObjectFilename")
     }
 }
 
@@ -138,6 +166,25 @@ mod tests {
             code_objects,
             ["TensileLibrary_Type_SS_gfx942", "extop_gfx942.co"]
         );
+    }
+
+    /// A library that only says which others to load, and one that they are.
+    #[test]
+    fn placeholders_and_kinds_of_kernels_are_found() {
+        let placeholder = |name: &str| json!({"type": "Placeholder", "value": name});
+        let lazy = json!({"solutions": [], "library": {"type": "Hardware", "rows": [
+            {"predicate": {"type": "Processor", "value": "gfx90a"}, "library": placeholder("A_gfx90a")},
+            {"predicate": {"type": "TruePred"}, "library": placeholder("A_fallback")},
+        ]}});
+        let lazy = Library::read(&rmp_serde::to_vec(&lazy).unwrap()).unwrap();
+        assert!(lazy.placeholders.iter().eq(["A_fallback", "A_gfx90a"]));
+        assert!(lazy.targets.iter().map(ToString::to_string).eq(["gfx90a"]));
+        assert!(!lazy.has_assembly && !lazy.has_source);
+        for (source, expected) in [(false, (true, false)), (true, (false, true))] {
+            let one = json!({"solutions": [{"sizeMapping": {"sourceKernel": source}}]});
+            let one = Library::read(&rmp_serde::to_vec(&one).unwrap()).unwrap();
+            assert_eq!((one.has_assembly, one.has_source), expected);
+        }
     }
 
     #[test]

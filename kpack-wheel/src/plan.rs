@@ -68,7 +68,7 @@ impl<'a> SplitWheel<'a> {
         let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
         warn_of_fat_elsewhere(wheel, &elsewhere, notices).map_err(failed)?;
         let found = classify(&tree, &Selection::Auto).map_err(failed)?;
-        report_observations(wheel, &found, notices)?;
+        report_observations(wheel, &tree, &found, notices)?;
 
         let mut plan = Self {
             wheel,
@@ -332,6 +332,7 @@ fn warn_of_fat_elsewhere(
 /// Reports what is odd about files of kernel databases.
 fn report_observations(
     wheel: &Wheel,
+    tree: &Path,
     found: &Classification,
     notices: &mut Notices,
 ) -> Result<(), Error> {
@@ -342,9 +343,13 @@ fn report_observations(
             Topic::Contradiction => {
                 return Err(member_error(&wheel.path, &path, &observation.text));
             }
-            Topic::Unpaired | Topic::Damaged | Topic::Unreadable => notices.warn(&wheel.path, text),
+            Topic::Damaged | Topic::Unreadable => notices.warn(&wheel.path, text),
             Topic::ForAll | Topic::Other => notices.add(Severity::Note, &wheel.path, text),
         }
+    }
+    for (path, text) in found.lacking(tree) {
+        let path = path.strip_prefix(tree).unwrap_or(&path).display();
+        notices.warn(&wheel.path, format!("member `{path}`: {text}"));
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ use anyhow::{Context, Result};
 
 pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
-pub use tensile::library_file;
+pub use tensile::{lazy_library, library_file, library_of_kernels};
 pub use wheel::Wheel;
 
 use crate::process::try_run;

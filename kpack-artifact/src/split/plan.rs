@@ -15,11 +15,11 @@ use super::{Options, Unknown};
 use crate::classify::{Class, Node, Observation, Topic};
 use crate::code_ids;
 use crate::databases::{self, Place};
+use crate::gaps::{files_of, gaps_once_split};
 use crate::names;
 use crate::output::Output;
-use crate::pairs::named_beside;
 use crate::rules::conflicts;
-use crate::tree::Item;
+use crate::tree::{Item, Tree};
 use kpack_core::Error;
 use kpack_core::report::{FileReport, Outcome};
 use kpack_split::words::list;
@@ -59,6 +59,7 @@ pub(super) fn plan(
     let found = std::mem::take(&mut contents.found);
     let targets = Targets::choose(options, found, report)?;
     report_observations(&contents.trees, report);
+    report_gaps(&contents.trees, report)?;
     let mut planner = Planner::new(options, &contents, &targets, report);
     for (owner, path, item) in contents.trees.entries() {
         planner.add(owner, path, item)?;
@@ -85,17 +86,9 @@ pub(super) fn plan(
 
 /// Reports what is worth saying about the files.
 fn report_observations(trees: &Trees, report: &mut Report) {
-    for (owner, tree) in &trees.all {
+    for (_, tree) in &trees.all {
         for Observation { topic, path, text } in &tree.observations {
             match topic {
-                Topic::Unpaired => {
-                    // The library file may be one for all targets.
-                    let generic = trees.generic().filter(|_| owner.is_some());
-                    let within = path.strip_prefix(&tree.root).unwrap_or(path);
-                    if !generic.is_some_and(|generic| named_beside(&generic.join(within))) {
-                        report.warn(path, text);
-                    }
-                }
                 Topic::Damaged | Topic::Unreadable => report.warn(path, text),
                 Topic::ForAll => {
                     report.device_code = true;
@@ -107,6 +100,26 @@ fn report_observations(trees: &Trees, report: &mut Report) {
             }
         }
     }
+}
+
+/// Reports what kernel databases lack.
+fn report_gaps(trees: &Trees, report: &mut Report) -> Result<(), Error> {
+    let beside = trees
+        .generic_beside
+        .as_deref()
+        .map(|generic| Tree::read("", generic));
+    let beside = beside.transpose()?;
+    let all = trees.all.iter().map(|(_, tree)| tree).chain(&beside);
+    for gap in gaps_once_split(all.flat_map(files_of)) {
+        let is_read = trees
+            .all
+            .iter()
+            .any(|(_, tree)| gap.from.starts_with(&tree.root));
+        if is_read {
+            report.warn(&gap.from, gap.text());
+        }
+    }
+    Ok(())
 }
 
 /// Reports files that are installed at one path and are not the same. Nobody knows yet what is

@@ -24,7 +24,7 @@ pub(super) struct Trees {
     pub(super) all: Vec<(Option<TargetId>, Tree)>,
     /// The generic artifact beside the input, if this run reads the artifact of a target only. It is
     /// looked at, and this run writes none.
-    generic_beside: Option<PathBuf>,
+    pub(super) generic_beside: Option<PathBuf>,
 }
 
 impl Trees {
@@ -72,13 +72,6 @@ impl Trees {
     /// Whether a generic artifact is written.
     pub(super) fn has_generic(&self) -> bool {
         self.generic_beside.is_none()
-    }
-
-    /// The directory of what is to be split, or of the generic artifact of what was.
-    pub(super) fn generic(&self) -> Option<&Path> {
-        let own = self.all.iter().find(|(target, _)| target.is_none());
-        let own = own.map(|(_, tree)| tree.root.as_path());
-        self.generic_beside.as_deref().or(own)
     }
 
     /// The directory that the artifact of a target, or the generic one, is modelled on.

@@ -113,12 +113,10 @@ fn verify_all(
     let files = files(paths, &mut report)?;
     verify_files(&files, &mut context, on_file, &mut report)?;
     context.nobody_asks_for(paths, &files, &mut report);
-    context
-        .artifacts
-        .verify(options, &context.lookup.archives, &mut report)?;
+    context.artifacts.verify(&context, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
         if !context.artifacts.covers(path) {
-            databases::verify(path, &mut report)?;
+            databases::verify(path, &context, &mut report)?;
         }
     }
     if let (Some(unsplit), [path]) = (&options.against, paths) {

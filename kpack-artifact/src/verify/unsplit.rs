@@ -12,6 +12,7 @@ use super::{Context, Outcome, Report, Subject, original};
 use crate::classify::{Class, Classification, Entry, Node, classify};
 use crate::databases::{ForAll, Selection, for_all, recognise};
 use crate::differences::same_bytes;
+use crate::gaps::{Gap, files_in, gaps};
 use crate::manifest_txt;
 use crate::mark;
 use crate::shared::Entries;
@@ -30,6 +31,8 @@ const MOST_NAMES: usize = 5;
 #[derive(Default)]
 pub(super) struct Original {
     prefixes: BTreeMap<PathBuf, Classification>,
+    /// What its kernel databases lack, with paths in the prefix or the artifact.
+    gaps: Vec<Gap>,
 }
 
 impl Original {
@@ -64,10 +67,28 @@ impl Original {
         match first_split {
             Some((prefix, split)) if !entries().any(|(_, entry)| entry.class == Class::Fat) => {
                 let reason = "the original is already split";
-                Err(Error::refused(&prefix.join(&split.path), reason))
+                return Err(Error::refused(&prefix.join(&split.path), reason));
             }
-            _ => Ok(original),
+            _ => {}
         }
+        // Components are installed together, but each has databases of its own.
+        let roots = match &artifacts[..] {
+            [] => vec![unsplit],
+            artifacts => artifacts.iter().map(PathBuf::as_path).collect(),
+        };
+        for artifact in roots {
+            let own = original.prefixes.iter().filter_map(|(prefix, content)| {
+                let within = prefix.strip_prefix(artifact).ok()?;
+                Some(files_in(content, within, prefix))
+            });
+            let gaps = gaps(own.flatten());
+            original.gaps.extend(gaps);
+        }
+        Ok(original)
+    }
+
+    pub(super) fn gaps(&self) -> impl Iterator<Item = &Gap> {
+        self.gaps.iter()
     }
 }
 

@@ -371,7 +371,7 @@ fn halves_of_pairs_are_reported() {
                  TensileLibrary_Type_SS_gfx1100.dat beside it, and no .dat names it"
             ),
             format!(
-                "{library}/TensileLibrary_Type_SS_gfx942.dat: it names the code object \
+                "{library}/TensileLibrary_Type_SS_gfx942.dat: it names \
                  TensileLibrary_Type_SS_gfx942, which is not beside it"
             ),
         ]

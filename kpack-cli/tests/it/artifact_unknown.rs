@@ -191,6 +191,7 @@ fn shared_files_of_the_flat_layout_stay_generic_whatever_they_hold() {
         write(&input, &format!("{library}/{name}"), bytes.unwrap());
     }
     let own = code_object("gfx942", b"own").unwrap();
+    write(&input, &format!("{library}/extop_gfx942.co"), &own);
     write(&input, &format!("{library}/Own.hsaco"), own);
     let mut options = options(&input, &output);
     options.unknown = Unknown::Error;

@@ -53,6 +53,7 @@ mod terminal;
 mod therock;
 mod verified;
 mod verify;
+mod verify_databases;
 mod verify_incomplete;
 mod verify_trees;
 mod wheel;

@@ -188,7 +188,7 @@ fn databases_of_an_install_prefix() {
     };
     assert_eq!(found("root"), [""; 0]);
     let notes = checks(&check(&tree, "root"), Outcome::Ok);
-    let text = "3 files of kernel databases, as their names say and in pairs";
+    let text = "3 files of kernel databases, as their names say and with what they name";
     assert!(notes.iter().any(|note| note.contains(text)), "{notes:#?}");
     let library = tree.path(&format!(
         "root/{DATABASE}/TensileLibrary_Type_SS_gfx942.dat"

@@ -7,14 +7,13 @@ use kpack_format::TargetId;
 use super::Member;
 use crate::classify::{Class, Observation, Topic};
 use crate::manifest_txt;
-use crate::pairs::named_beside;
 use crate::rules::{Misplaced, belongs};
 use crate::tree::{Item, Role};
 use crate::verify::{Report, Subject};
 use kpack_split::words::{counted, list};
 
 impl Member {
-    pub(super) fn verify(&self, members: &[Self]) -> Report {
+    pub(super) fn verify(&self) -> Report {
         let mut report = Report::default();
         let root = &self.tree.root;
         let list = manifest_txt::FILE_NAME;
@@ -45,7 +44,7 @@ impl Member {
         for (path, text) in &self.tree.rejected {
             report.fault(Subject::Artifact, path, text);
         }
-        self.observations(members, &mut report);
+        self.observations(&mut report);
         if seen.targets.is_empty() && matches!(self.role, Role::Target(_) | Role::Group) {
             report.fault(Subject::Artifact, root, "is empty: it has no device code");
         }
@@ -56,23 +55,13 @@ impl Member {
         report
     }
 
-    fn observations(&self, members: &[Self], report: &mut Report) {
-        let root = &self.tree.root;
+    fn observations(&self, report: &mut Report) {
         for Observation { topic, path, text } in &self.tree.observations {
             match topic {
                 Topic::Contradiction | Topic::Damaged => {
                     report.fault(Subject::Artifact, path, text);
                 }
                 Topic::ForAll | Topic::Unreadable => report.note(Subject::Artifact, path, text),
-                Topic::Unpaired => {
-                    // The library file may be in the generic artifact, for all targets.
-                    let within = path.strip_prefix(root).unwrap_or(path);
-                    let others = members.iter().filter(|other| other.tree.root != *root);
-                    let mut places = others.map(|other| other.tree.root.join(within));
-                    if !places.any(|path| named_beside(&path)) {
-                        report.fault(Subject::Artifact, path, text);
-                    }
-                }
                 Topic::Other => {}
             }
         }

@@ -69,17 +69,19 @@ fn has_each(
         return Ok(());
     };
     let own = entries.targets();
-    let lacks = |listed: &&Promised| !own.iter().any(|own| either_agrees(own, &listed.target));
+    let database = targets_beside(path, members);
+    // What other files of the database are for is reported with what they lack.
+    let lacks = |listed: &&Promised| {
+        let mut others = own.iter().chain(&database);
+        !others.any(|own| either_agrees(own, &listed.target))
+    };
     let mut lacking: Vec<&Promised> = listed.iter().filter(lacks).collect();
     lacking.sort_by(|a, b| a.target.cmp(&b.target));
     lacking.dedup_by(|a, b| a.target == b.target);
-    let database = targets_beside(path, members);
     // A library may have kernels for more targets than its database.
     let (without, lost): (Vec<_>, Vec<_>) = lacking.into_iter().partition(|listed| {
         let mut trees = members.iter().map(|member| &member.tree);
-        let is_there = trees.any(|tree| tree.entries.contains_key(&listed.archive));
-        let mut database = database.iter();
-        is_there && !database.any(|own| either_agrees(own, &listed.target))
+        trees.any(|tree| tree.entries.contains_key(&listed.archive))
     });
     let names = |promised: &[&Promised]| list(promised.iter().map(|promised| &promised.target));
     if let Some(first) = lost.first() {

@@ -8,12 +8,12 @@ mod set;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Options, Report, Subject};
+use super::{Context, Report, Subject};
 use crate::manifest_txt;
 use crate::tree::{Role, Siblings, Tree, find_artifacts, is_artifact};
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_split::input::{Archives, Overlay};
+use kpack_split::input::Overlay;
 
 /// The artifact directories to verify, and the ones next to them that belong to the same
 /// components.
@@ -154,12 +154,8 @@ impl Artifacts {
 
     /// Verifies the content of each artifact directory, and the artifacts of a component, or of
     /// neighbouring components, together.
-    pub(super) fn verify(
-        &self,
-        options: &Options,
-        archives: &Archives,
-        report: &mut Report,
-    ) -> Result<(), Error> {
+    pub(super) fn verify(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+        let (options, archives) = (context.options, &context.lookup.archives);
         let asked_for = |root: &Path| self.found.get(root)?.asked_for.as_deref();
         let is_asked_for = |set: &&Set| set.roots.iter().any(|(root, _)| asked_for(root).is_some());
         let sets: Vec<&Set> = self.sets.iter().filter(is_asked_for).collect();
@@ -176,12 +172,13 @@ impl Artifacts {
             }
             let asked_for = members.iter().filter(|member| member.asked_for);
             own.extend(parallel::map(asked_for.collect::<Vec<_>>(), |member| {
-                (member.tree.root.clone(), member.verify(&members))
+                (member.tree.root.clone(), member.verify())
             }));
             let mut of_set = Report::default();
             if set.is_split() {
                 set.verify(&members, archives, &mut of_set)?;
                 set.files_for_all(&members, options, &mut of_set)?;
+                set.databases(&members, context, &mut of_set);
             }
             Ok::<_, Error>((set, members, own, of_set))
         })? {

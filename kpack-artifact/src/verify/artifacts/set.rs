@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{Member, Set};
+use crate::gaps::{files_of, gaps};
 use crate::names;
 use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
 use crate::tree::Role;
-use crate::verify::{Report, Subject, without_host};
+use crate::verify::{Context, Report, Subject, databases, without_host};
 use kpack_core::Error;
 use kpack_split::input::{Archives, or_refused};
 
@@ -49,6 +50,18 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
 }
 
 impl Set {
+    /// Checks that the kernel databases of the artifacts, installed together, lack nothing.
+    pub(super) fn databases(&self, members: &[Member], context: &Context<'_>, report: &mut Report) {
+        let asked_for: Vec<&Path> = members
+            .iter()
+            .filter(|member| member.asked_for)
+            .map(|member| member.tree.root.as_path())
+            .collect();
+        let mut gaps = gaps(members.iter().flat_map(|member| files_of(&member.tree)));
+        gaps.retain(|gap| asked_for.iter().any(|root| gap.from.starts_with(root)));
+        databases::report_gaps(gaps, Subject::Artifact, context, report);
+    }
+
     /// Checks that every kernel belongs to a binary.
     pub(super) fn verify(
         &self,

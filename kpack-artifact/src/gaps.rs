@@ -1,0 +1,485 @@
+//! Finds what the databases of Tensile's libraries lack: code objects without their library file, library
+//! files without their code objects, files that only other targets have, and links to nowhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use kpack_format::TargetId;
+use kpack_format::tensile::Library;
+
+use super::data_file::uncompressed;
+use super::databases::{self, ForAll, Merge};
+use super::entry::{Class, Classification, Node};
+use super::target_name::{either_agrees, in_file_name, only};
+use super::tree::Tree;
+use kpack_split::words::{list, list_some};
+
+/// Maximum number of missing files that a message names.
+const MOST_NAMES: usize = 3;
+
+/// The databases whose code objects and library files belong together.
+pub(super) const TENSILE: [&str; 3] = ["rocblas", "hipblaslt", "hipsparselt"];
+
+/// A file or symbolic link, among all that are installed together.
+pub(crate) struct DatabaseFile<'a> {
+    /// Its path in the installation, or in the artifacts.
+    pub(crate) path: PathBuf,
+    /// The file itself.
+    pub(crate) from: PathBuf,
+    pub(crate) node: Node,
+    pub(crate) class: &'a Class,
+    /// Its content, if it is a library file.
+    pub(crate) library: Option<&'a Library>,
+}
+
+/// Something that a database lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// The path, as that of a [`DatabaseFile`], of the file that it is about, or of the directory.
+    path: PathBuf,
+    /// The same in the file system.
+    pub(crate) from: PathBuf,
+    kind: GapKind,
+    /// What is missing: names of files.
+    missing: BTreeSet<String>,
+    /// The targets that suffer.
+    pub(crate) targets: BTreeSet<TargetId>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum GapKind {
+    /// A library file names others.
+    Named,
+    /// A code object has no library file.
+    NoLibrary,
+    /// A file that others have, by their targets.
+    OfOthers(BTreeSet<TargetId>),
+    /// A file for all targets has nothing for some.
+    Entries,
+    /// A symbolic link leads to a file that is missing, or that another target's artifact has.
+    Link(Option<TargetId>),
+}
+
+impl Gap {
+    pub(crate) fn text(&self) -> String {
+        let missing = || list_some(self.missing.iter(), MOST_NAMES);
+        match &self.kind {
+            GapKind::Named if self.missing.len() > 1 => {
+                let count = self.missing.len();
+                format!(
+                    "it names {count} files that are not beside it: {}",
+                    missing()
+                )
+            }
+            GapKind::Named => format!("it names {}, which is not beside it", missing()),
+            GapKind::NoLibrary => format!(
+                "it has no library file: there is no {} beside it, and no .dat names it",
+                missing()
+            ),
+            GapKind::OfOthers(others) => format!(
+                "there is no {} in it, though there is one for {}",
+                missing(),
+                list(others)
+            ),
+            GapKind::Entries => format!(
+                "has nothing for {}, though there are files for it beside it",
+                list(&self.targets)
+            ),
+            GapKind::Link(None) => format!("it leads to {}, which does not exist", missing()),
+            GapKind::Link(Some(other)) => format!(
+                "it leads to {}, which is in the artifact of {other}: without that, it leads nowhere",
+                missing()
+            ),
+        }
+    }
+
+    /// Whether `other`, of the unsplit tree, is at least this.
+    pub(crate) fn is_in(&self, other: &Self) -> bool {
+        self.path == other.path
+            && std::mem::discriminant(&self.kind) == std::mem::discriminant(&other.kind)
+            && self.missing.is_subset(&other.missing)
+            && self.targets.is_subset(&other.targets)
+    }
+}
+
+/// The files of an artifact, for [`gaps`].
+pub(crate) fn files_of(tree: &Tree) -> impl Iterator<Item = DatabaseFile<'_>> {
+    let files = tree.entries.iter().filter(|(_, item)| !item.is_directory());
+    files.map(|(path, item)| DatabaseFile {
+        path: path.clone(),
+        from: item.from.clone(),
+        node: item.node,
+        class: &item.class,
+        library: tree.libraries.get(path),
+    })
+}
+
+/// The files of a prefix, whose path is `within` in the artifact, for [`gaps`].
+pub(crate) fn files_in<'c>(
+    content: &'c Classification,
+    within: &Path,
+    prefix: &Path,
+) -> impl Iterator<Item = DatabaseFile<'c>> {
+    let is_file = |node: &Node| !matches!(node, Node::Directory { .. });
+    let files = content
+        .entries
+        .iter()
+        .filter(move |entry| is_file(&entry.node));
+    files.map(move |entry| DatabaseFile {
+        path: within.join(&entry.path),
+        from: prefix.join(&entry.path),
+        node: entry.node,
+        class: &entry.class,
+        library: content.libraries.get(&entry.path),
+    })
+}
+
+/// What the databases in an installation, or in artifacts that are installed together, lack.
+pub(crate) fn gaps<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
+    let mut gaps = gaps_once_split(files);
+    let leads_there =
+        |gap: &Gap| matches!(gap.kind, GapKind::Link(_)) && gap.from.metadata().is_ok();
+    gaps.retain(|gap| !leads_there(gap));
+    gaps
+}
+
+/// As [`gaps`], with links that lead to files which the split puts into another artifact.
+pub(crate) fn gaps_once_split<'a>(files: impl Iterator<Item = DatabaseFile<'a>>) -> Vec<Gap> {
+    let mut directories: BTreeMap<PathBuf, Directory<'a>> = BTreeMap::new();
+    let mut links = Vec::new();
+    let mut owners: BTreeMap<PathBuf, Option<TargetId>> = BTreeMap::new();
+    for file in files {
+        let place = databases::recognise(&file.path.to_string_lossy());
+        let Some((database, _)) = place else {
+            continue;
+        };
+        owners.insert(file.path.clone(), file.target());
+        if file.node == Node::Symlink {
+            links.push((file.path.clone(), file.from.clone(), file.target()));
+        }
+        if let (true, Some(parent), Some(name)) = (
+            TENSILE.contains(&database.name),
+            file.path.parent(),
+            file.path.file_name().and_then(|name| name.to_str()),
+        ) {
+            let name = name.to_owned();
+            let directory = directories.entry(parent.to_owned()).or_default();
+            directory.targets.extend(file.target());
+            directory.files.insert(name, file);
+        }
+    }
+    let mut found: Vec<Gap> = Vec::new();
+    for (path, directory) in &directories {
+        directory.libraries(&mut found);
+        directory.code_objects(&mut found);
+        directory.of_others(path, &mut found);
+        directory.for_all(&mut found);
+    }
+    found.extend(links.into_iter().filter_map(|link| dangling(link, &owners)));
+    found.sort_by(|a, b| a.from.cmp(&b.from));
+    found
+}
+
+impl Classification {
+    /// What the databases lack: the full path of a file in `prefix`, and what is wrong with it.
+    pub fn lacking(&self, prefix: &Path) -> Vec<(PathBuf, String)> {
+        let gaps = gaps(files_in(self, Path::new(""), prefix)).into_iter();
+        gaps.map(|gap| (gap.from.clone(), gap.text())).collect()
+    }
+}
+
+impl DatabaseFile<'_> {
+    /// The processor whose artifact it goes to.
+    fn target(&self) -> Option<TargetId> {
+        match self.class {
+            Class::Target { target, .. } => Some(target.plain()),
+            _ => None,
+        }
+    }
+
+    fn gap(&self, kind: GapKind, missing: BTreeSet<String>, targets: BTreeSet<TargetId>) -> Gap {
+        Gap {
+            path: self.path.clone(),
+            from: self.from.clone(),
+            kind,
+            missing,
+            targets,
+        }
+    }
+}
+
+/// A directory of a database.
+#[derive(Default)]
+struct Directory<'a> {
+    files: BTreeMap<String, DatabaseFile<'a>>,
+    /// The processors that it has files for.
+    targets: BTreeSet<TargetId>,
+}
+
+impl Directory<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.files.contains_key(name)
+    }
+
+    /// Whether there is a library file of this name, compressed or not.
+    fn has_library(&self, stem: &str) -> bool {
+        let name = format!("{stem}.dat");
+        let mut from = self.files.range(name.clone()..);
+        from.next()
+            .is_some_and(|(found, _)| uncompressed(found) == name)
+    }
+
+    fn libraries(&self, found: &mut Vec<Gap>) {
+        for file in self.files.values() {
+            let Some(library) = file.library else {
+                continue;
+            };
+            let own = file.target();
+            let mut missing: BTreeMap<Option<TargetId>, BTreeSet<String>> = BTreeMap::new();
+            for name in &library.code_objects {
+                let target = only(in_file_name(name)).map(|target| target.plain());
+                let target = own.clone().or(target);
+                // That of another target may be in a package that is not installed.
+                let is_installed = target.as_ref().is_none_or(|t| self.targets.contains(t));
+                let stem = without_extension(name);
+                let mut names =
+                    [name.clone(), format!("{stem}.co"), format!("{stem}.hsaco")].into_iter();
+                if is_installed && !names.any(|name| self.has(&name)) {
+                    missing.entry(target).or_default().insert(name.clone());
+                }
+            }
+            // A library for all targets has a code object for each that it names.
+            let stem = file.path.file_stem().unwrap_or_default().display();
+            let is_merged =
+                library.has_assembly && own.is_none() && library.code_objects.is_empty();
+            for target in library
+                .targets
+                .iter()
+                .filter(|_| is_merged)
+                .map(TargetId::plain)
+            {
+                let name = format!("{stem}_{target}.co");
+                if self.targets.contains(&target) && !self.has(&name) {
+                    missing.entry(Some(target)).or_default().insert(name);
+                }
+            }
+            for stem in &library.placeholders {
+                self.placeholder(stem, own.as_ref(), missing.entry(own.clone()).or_default());
+            }
+            for (target, missing) in missing
+                .into_iter()
+                .filter(|(_, missing)| !missing.is_empty())
+            {
+                let targets = target.or(own.clone()).into_iter().collect();
+                found.push(file.gap(GapKind::Named, missing, targets));
+            }
+        }
+    }
+
+    /// Adds the files of a library that is loaded when it is needed, and that are missing for `target`.
+    fn placeholder(&self, stem: &str, target: Option<&TargetId>, missing: &mut BTreeSet<String>) {
+        if !self.has_library(stem) {
+            missing.insert(format!("{stem}.dat"));
+        }
+        let file = self.files.get(&format!("{stem}.dat"));
+        let Some(library) = file.and_then(|file| file.library) else {
+            return;
+        };
+        if !library.code_objects.is_empty() {
+            return;
+        }
+        if library.has_assembly && !self.has(&format!("{stem}.co")) {
+            missing.insert(format!("{stem}.co"));
+        }
+        let Some(target) = target.filter(|_| library.has_source) else {
+            return;
+        };
+        // A library for GPUs without their own has kernels for each of them.
+        let stem = match stem.contains("fallback") {
+            true => format!("{stem}_{target}"),
+            false => stem.to_owned(),
+        };
+        if self.has(&format!("{stem}.hsaco")) {
+            return;
+        }
+        for variant in self.built_for(target) {
+            let end = variant.to_string().replacen(target.processor(), "", 1);
+            let names = [end.replace(':', "-"), end];
+            let is_there = |end: &String| self.has(&format!("{stem}{end}.hsaco"));
+            if !names.iter().any(is_there) {
+                missing.insert(format!("{stem}{}.hsaco", names[0]));
+            }
+        }
+    }
+
+    /// The variants of a processor that source kernels are built for, or the processor alone.
+    fn built_for(&self, processor: &TargetId) -> BTreeSet<TargetId> {
+        let sources = self
+            .files
+            .iter()
+            .filter(|(name, _)| name.ends_with(".hsaco"));
+        let variants = sources.filter_map(|(_, file)| match file.class {
+            Class::Target { target, .. } if target.plain() == *processor => Some(target),
+            _ => None,
+        });
+        let mut variants: BTreeSet<TargetId> = variants.cloned().collect();
+        variants.remove(processor);
+        if variants.is_empty() {
+            variants.insert(processor.clone());
+        }
+        variants
+    }
+
+    /// Code objects that no library file names.
+    fn code_objects(&self, found: &mut Vec<Gap>) {
+        let libraries = || self.files.values().filter_map(|file| file.library);
+        let named: BTreeSet<&str> = libraries()
+            .flat_map(|library| {
+                library
+                    .code_objects
+                    .iter()
+                    .map(|name| without_extension(name))
+            })
+            .chain(libraries().flat_map(|library| library.placeholders.iter().map(String::as_str)))
+            .collect();
+        // Compressed library files are not read, and one names the code objects of others.
+        let names_others = "hipblasltExtOpLibrary.dat";
+        let mut names = self.files.keys();
+        let may_be_named =
+            names.any(|name| name != names_others && uncompressed(name) == names_others);
+        for (name, file) in &self.files {
+            let (Some(stem), Some(target)) = (name.strip_suffix(".co"), file.target()) else {
+                continue;
+            };
+            if named.contains(stem)
+                || may_be_named
+                || self.has_library(stem)
+                || self.is_merged(stem)
+            {
+                continue;
+            }
+            let library = BTreeSet::from([format!("{stem}.dat")]);
+            found.push(file.gap(GapKind::NoLibrary, library, BTreeSet::from([target])));
+        }
+    }
+
+    /// Whether a code object is a target's part of a library for all: `TensileLibrary_gfx90a.co` of
+    /// `TensileLibrary.dat`.
+    fn is_merged(&self, stem: &str) -> bool {
+        let library = stem.rfind("_gfx").map(|at| &stem[..at]);
+        library.is_some_and(|library| self.has_library(library))
+    }
+
+    /// Files that each target should have if one has: those that are loaded by name.
+    fn of_others(&self, path: &Path, found: &mut Vec<Gap>) {
+        let mut having: BTreeMap<(&str, &str), BTreeSet<TargetId>> = BTreeMap::new();
+        let mut example: Option<&DatabaseFile<'_>> = None;
+        for (name, file) in &self.files {
+            let (Class::Target { target, .. }, Some(start)) = (file.class, name.find("gfx")) else {
+                continue;
+            };
+            let (before, end) = (&name[..start], uncompressed(name));
+            let is_loaded = before == "TensileLibrary_lazy_" && end.ends_with(".dat")
+                || before.starts_with("Kernels.so-") && end.ends_with(".hsaco")
+                || before == "extop_" && end.ends_with(".co");
+            if is_loaded {
+                let extension = end.rsplit('.').next().unwrap_or_default();
+                having
+                    .entry((before, extension))
+                    .or_default()
+                    .insert(target.clone());
+                example = Some(file);
+            }
+        }
+        let Some(directory) = example.and_then(|file| file.from.parent()) else {
+            return;
+        };
+        for ((before, extension), having) in having {
+            let is_source = extension == "hsaco";
+            let mut expected: BTreeSet<TargetId> = BTreeSet::new();
+            let has = |processor: &&TargetId| {
+                let mut having = having.iter();
+                having.any(|own| own == *processor || !is_source && own.plain() == **processor)
+            };
+            for processor in self.targets.iter().filter(|processor| !has(processor)) {
+                match is_source {
+                    true => expected.append(&mut self.built_for(processor)),
+                    false => drop(expected.insert(processor.clone())),
+                }
+            }
+            for target in expected.difference(&having) {
+                let name = target.to_string().replace(':', "-");
+                found.push(Gap {
+                    path: path.to_owned(),
+                    from: directory.to_owned(),
+                    kind: GapKind::OfOthers(having.clone()),
+                    missing: BTreeSet::from([format!("{before}{name}.{extension}")]),
+                    targets: BTreeSet::from([target.plain()]),
+                });
+            }
+        }
+    }
+
+    /// Files for all targets that have nothing for one that other files are for.
+    fn for_all(&self, found: &mut Vec<Gap>) {
+        for file in self.files.values() {
+            let merge = databases::for_all(&file.path);
+            let (Some(ForAll::Merge(Merge::Bundle | Merge::ByTarget)), Some(library)) =
+                (merge, file.library)
+            else {
+                continue;
+            };
+            let has =
+                |target: &&TargetId| library.targets.iter().any(|own| either_agrees(own, target));
+            let lacking = self.targets.iter().filter(|target| !has(target));
+            let lacking: BTreeSet<TargetId> = lacking.cloned().collect();
+            if !library.targets.is_empty() && !lacking.is_empty() {
+                found.push(file.gap(GapKind::Entries, BTreeSet::new(), lacking));
+            }
+        }
+    }
+}
+
+/// The gap of a link that leads to no file that is always installed with it.
+fn dangling(
+    (path, from, target): (PathBuf, PathBuf, Option<TargetId>),
+    owners: &BTreeMap<PathBuf, Option<TargetId>>,
+) -> Option<Gap> {
+    let to = fs::read_link(&from).ok()?;
+    let resolved = normal(&path.parent()?.join(&to));
+    let kind = match owners.get(&resolved) {
+        Some(owner) if owner.is_none() || *owner == target => return None,
+        Some(owner) => GapKind::Link(owner.clone()),
+        None if from.metadata().is_ok() => return None,
+        None => GapKind::Link(None),
+    };
+    Some(Gap {
+        path,
+        from,
+        kind,
+        missing: BTreeSet::from([to.display().to_string()]),
+        targets: target.into_iter().collect(),
+    })
+}
+
+/// A path without `.` and `..`.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => drop(normal.pop()),
+            part => normal.push(part),
+        }
+    }
+    normal
+}
+
+/// The name of a code object without its extension.
+fn without_extension(name: &str) -> &str {
+    let stem = name
+        .strip_suffix(".co")
+        .or_else(|| name.strip_suffix(".hsaco"));
+    stem.unwrap_or(name)
+}
