@@ -1,6 +1,6 @@
 //! Given programs and libraries on a machine, when the doctor examines them, then it says why their kernels
-//! do not load there, and what to do. The dynamic linker and the libraries that it finds are real; HIP
-//! runtimes are empty libraries of that name.
+//! do not load there, and what to do. The libraries are real; HIP runtimes and loaders are libraries without
+//! code that import and export what real ones do.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +9,7 @@ use std::process::Command;
 use crate::command::{command, said};
 use insta::assert_snapshot;
 use kpack_artifact::verify::Outcome;
+use kpack_build::object_file;
 use kpack_cli::doctor::{Finding, Options, examine};
 use kpack_split::install::{Options as Install, install};
 use kpack_split::join::{Options as Join, join};
@@ -871,6 +872,38 @@ fn join_is_advised_only_if_it_would_help() {
         found.contains("install a build with code for gfx1036"),
         "{found}"
     );
+}
+
+/// Objects that were split before the link have no room for device code.
+#[test]
+fn join_is_not_advised_for_objects_that_were_split_before_the_link() {
+    let tree = Tree::new();
+    old_runtime(&tree);
+    let code = |target: &str| (target.to_owned(), code_object(target, &[1; 9000]).unwrap());
+    let object = FatLibrary::new().wrapper(Storage::Plain, ["gfx942", "gfx1030"].map(code));
+    let object = object.kind(Kind::Object);
+    object.build(&tree.path("vec.o")).unwrap();
+    let output = tree.path("build");
+    let mut options = object_file::Options::new("vec", &output, [tree.path("vec.o")]);
+    let pattern = output.join(".kpack/vec_lib_@GFXARCH@.kpack");
+    options.search_paths = vec![pattern.to_str().unwrap().to_owned()];
+    object_file::split(&options, &()).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-Wl,--no-as-needed"]);
+    cc.arg(output.join("vec.o")).arg(tree.path(HIP));
+    cc.arg(format!("-Wl,-rpath,{}", tree.path("rocm").display()));
+    run(cc.arg("-o").arg(tree.path("prefix/lib/libvec.so")));
+    for gpus in [&["gfx942"][..], &["gfx942", "gfx1030"], &["gfx1036"], &[]] {
+        let found = troubles(&on_machine(&tree, "prefix/lib/libvec.so", gpus), &tree);
+        let found = found.join("\n");
+        assert!(found.contains("does not read markers"), "{found}");
+        assert!(!found.contains("run `kpack join"), "{found}");
+        if gpus.contains(&"gfx942") {
+            let shim = "set LD_PRELOAD to libkpack_hip.so, the shim; `kpack join` refuses: ";
+            assert!(found.contains(shim), "{found}");
+        }
+    }
 }
 
 #[test]
