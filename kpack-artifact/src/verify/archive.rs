@@ -1,6 +1,6 @@
 //! Verifies an archive: its header and table, and each stored code object once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek};
 use std::path::Path;
 
@@ -80,7 +80,8 @@ fn code_objects<R: Read + Seek>(
     archive: &mut Archive<R>,
     report: &mut Report,
 ) -> Result<usize, Error> {
-    let mut seen = BTreeSet::new();
+    // The first kernel that shares a code object, for each target that it is said to be for.
+    let mut shared: BTreeMap<u32, BTreeMap<&str, &str>> = BTreeMap::new();
     for (kernel, targets) in &toc.kernels {
         for (target, entry) in targets {
             if !toc.gfx_arches.contains(target) {
@@ -88,15 +89,78 @@ fn code_objects<R: Read + Seek>(
                 let text = format!("`{kernel}` is for {target}, but `gfx_arches` lists {listed}");
                 report.fault(Subject::Archive, path, text);
             }
-            // Check a shared code object once for each target that names it.
-            if seen.insert((entry.ordinal, target))
-                && let Some(reason) = damage(path, archive, kernel, target)?
-            {
-                let text = format!("`{kernel}` for {target}: {reason}");
-                report.fault(Subject::Archive, path, text);
-            }
+            let kernels = shared.entry(entry.ordinal).or_default();
+            kernels.entry(target).or_insert(kernel);
         }
     }
-    let ordinals: BTreeSet<u32> = seen.into_iter().map(|(ordinal, _)| ordinal).collect();
-    Ok(ordinals.len())
+    for kernels in shared.values() {
+        let entries: Vec<_> = kernels
+            .iter()
+            .map(|(target, kernel)| (*kernel, *target))
+            .collect();
+        for (kernel, target, reason) in damage(path, archive, &entries)? {
+            let text = format!("`{kernel}` for {target}: {reason}");
+            report.fault(Subject::Archive, path, text);
+        }
+    }
+    Ok(shared.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Cursor, SeekFrom};
+
+    use super::*;
+
+    /// Counts the bytes read.
+    struct Counting(Cursor<Vec<u8>>, u64);
+
+    impl Read for Counting {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let read = self.0.read(buffer)?;
+            self.1 += read as u64;
+            Ok(read)
+        }
+    }
+
+    impl Seek for Counting {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
+    #[test]
+    fn a_code_object_for_many_targets_is_read_once() {
+        // Given an archive that has one code object of 1000 bytes, for 200 targets.
+        let text = |text: &str| [&[0xd9, text.len() as u8], text.as_bytes()].concat();
+        let uint = |number: u64| [&[0xcf][..], &number.to_be_bytes()].concat();
+        let targets: Vec<_> = (1000..1200).map(|number| format!("gfx{number}")).collect();
+        let mut toc = [&[0x83][..], &text("gfx_arches"), &[0xdc, 0, 200]].concat();
+        for target in &targets {
+            toc.extend(text(target));
+        }
+        let place = [text("offset"), uint(64), text("size"), uint(1000)].concat();
+        toc.extend([text("blobs"), vec![0x91, 0x82], place].concat());
+        toc.extend([&text("toc")[..], &[0x81], &text("a#0"), &[0xde, 0, 200]].concat());
+        for target in &targets {
+            let entry = [text("ordinal"), uint(0), text("original_size"), uint(1000)].concat();
+            toc.extend([&text(target)[..], &[0x82], &entry].concat());
+        }
+        let head = [b"KPAK\x01\0\0\0", &1064u64.to_le_bytes()[..]].concat();
+        let bytes = [&head[..], &[0; 48], &[7; 1000], &toc].concat();
+        let mut counting = Counting(Cursor::new(bytes), 0);
+        let mut archive = Archive::open(&mut counting).unwrap();
+        let (toc, mut report) = (archive.toc().clone(), Report::default());
+
+        // When it is verified.
+        let path = Path::new("vec.kpack");
+        let opened = archive.count();
+        let stored = code_objects(path, &toc, &mut archive, &mut report).unwrap();
+
+        // Then each target is a fault, and the code object was read once.
+        assert_eq!((opened, stored), (1, 1));
+        assert_eq!(report.count(Outcome::Fault), 200);
+        drop(archive);
+        assert!(counting.1 < 20_000, "{} bytes", counting.1);
+    }
 }

@@ -66,7 +66,8 @@ impl Index {
     /// four bytes.
     ///
     /// # Errors
-    /// [`ArchiveError::Malformed`] for a frame that is not within the data, [`ArchiveError::Io`].
+    /// [`ArchiveError::Malformed`] for a frame that is not within the data or overlaps the next one,
+    /// [`ArchiveError::Io`].
     pub fn place<R: Read + Seek>(
         &self,
         source: &mut R,
@@ -77,7 +78,10 @@ impl Index {
             Storage::Frames { offset, size, .. } => match self.frame_offset(ordinal) {
                 Some(at) => {
                     source.seek(SeekFrom::Start(at))?;
-                    frame_here(source, ordinal, at, offset + size).map(Some)
+                    let next = ordinal
+                        .checked_add(1)
+                        .and_then(|next| self.frame_offset(next));
+                    frame_here(source, ordinal, at, next.unwrap_or(offset + size)).map(Some)
                 }
                 None => Ok(None),
             },
@@ -139,6 +143,7 @@ impl Index {
         Ok(walked[ordinal as usize])
     }
 
+    /// Offset of the size before the frame `ordinal`, which is where the frame before it has to end.
     fn frame_offset(&self, ordinal: u32) -> Option<u64> {
         match &self.storage {
             Storage::Frames {
@@ -174,7 +179,8 @@ impl Index {
         Ok(())
     }
 
-    /// Checks that each entry names a stored code object with a possible size.
+    /// Checks that each entry names a stored code object with a possible size, the same as other
+    /// entries give it.
     fn check_entries(&self) -> Result<(), ArchiveError> {
         let (toc, count) = (&self.toc, self.count);
         if let Some(checksums) = toc.checksums.as_ref().filter(|all| all.len() != count) {
@@ -184,6 +190,8 @@ impl Index {
                 checksums.len()
             );
         }
+        // By ordinal, and one more than the size: 0 stands for none.
+        let mut sizes = vec![0; count];
         for (name, targets) in &toc.kernels {
             for (target, entry) in targets {
                 let TocEntry {
@@ -201,7 +209,13 @@ impl Index {
                         let stored = blobs[ordinal as usize].1;
                         format!("{size} bytes in its entry, but {stored} are stored")
                     }
-                    _ => continue,
+                    _ => match std::mem::replace(&mut sizes[ordinal as usize], size + 1) {
+                        other if other == 0 || other == size + 1 => continue,
+                        other => format!(
+                            "{size} bytes, but {} in another entry with ordinal {ordinal}",
+                            other - 1
+                        ),
+                    },
                 };
                 return malformed!(self.toc_offset, "kernel `{name}` for {target} has {what}");
             }
@@ -226,6 +240,7 @@ fn check_storage<R: Read + Seek>(
             for (ordinal, (offset, size)) in blobs.iter().enumerate() {
                 check_range(*offset, *size, end, &format!("code object {ordinal}"))?;
             }
+            check_overlaps(blobs)?;
             Ok(blobs.len())
         }
         Storage::Frames {
@@ -269,9 +284,39 @@ fn check_storage<R: Read + Seek>(
                         "`frame_offsets` has a wrong entry for zstd frame {wrong}"
                     );
                 }
+                // Room for the size between them. The end of each is checked as it is read.
+                let follows = |two: &[u64]| two[1] - 4 >= two[0];
+                if let Some(before) = offsets.windows(2).position(|two| !follows(two)) {
+                    return malformed!(
+                        offset,
+                        "`frame_offsets` does not ascend at zstd frame {}",
+                        before + 1
+                    );
+                }
             }
             Ok(count)
         }
+    }
+}
+
+/// Refuses code objects that share bytes: a small archive could otherwise hold any amount of them.
+fn check_overlaps(blobs: &[(u64, u64)]) -> Result<(), ArchiveError> {
+    let stored = (0..blobs.len()).filter(|ordinal| blobs[*ordinal].1 > 0);
+    let mut by_offset: Vec<usize> = stored.collect();
+    // Nearly all archives have them in this order.
+    by_offset.sort_by_key(|ordinal| blobs[*ordinal].0);
+    let overlap = by_offset.windows(2).find(|two| {
+        let (offset, size) = blobs[two[0]];
+        offset + size > blobs[two[1]].0
+    });
+    match overlap {
+        Some(two) => malformed!(
+            blobs[two[1]].0,
+            "code object {} overlaps code object {}",
+            two[1],
+            two[0]
+        ),
+        None => Ok(()),
     }
 }
 

@@ -444,6 +444,79 @@ fn sizes_that_lie_are_refused() {
 }
 
 #[test]
+fn code_objects_that_overlap_are_refused() {
+    let uint = |number: u64| [&[0xcf][..], &number.to_be_bytes()].concat();
+    let number = |at: u64| [&[0xd9, 6][..], b"offset", &uint(at)].concat();
+    // Given blobs at 64..67 and 67..71, the second of which moves into the first.
+    let none = foreign("none");
+    let overlapping = patched(&none, &number(67), &number(66));
+    let error = open(&overlapping).unwrap_err().to_string();
+    assert!(
+        error.contains("code object 1 overlaps code object 0"),
+        "{error}"
+    );
+    // Then neither another order is an overlap, nor an empty blob within another one.
+    let swapped = patched(&none, &number(64), &number(60));
+    let swapped = patched(&swapped, &number(67), &number(63));
+    let swapped = patched(&swapped, &number(60), &number(67));
+    open(&swapped).unwrap();
+    let size =
+        |key: &str, size: u64| [&[0xd9, key.len() as u8], key.as_bytes(), &uint(size)].concat();
+    let empty = patched(&none, &number(67), &number(65));
+    let empty = patched(&empty, &size("size", 4), &size("size", 0));
+    let key = "original_size";
+    let empty = patched(&empty, &size(key, 4), &size(key, 0));
+    assert_eq!(
+        open(&empty).unwrap().read("lib/a.so#1", "gfx1100").unwrap(),
+        b""
+    );
+}
+
+#[test]
+fn entries_that_give_one_code_object_several_sizes_are_refused() {
+    let uint = |number: u64| [&[0xcf][..], &number.to_be_bytes()].concat();
+    let ordinal = |number: u64| [&[0xd9, 7][..], b"ordinal", &uint(number)].concat();
+    let bytes = patched(&foreign("zstd-per-kernel"), &ordinal(1), &ordinal(0));
+    let error = open(&bytes).unwrap_err().to_string();
+    assert!(
+        error.contains("has 4 bytes, but 3 in another entry with ordinal 0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn frames_that_overlap_are_refused() {
+    let kernels: [(&str, &[u8]); 2] = [("a#0", b"zero"), ("a#1", b"one")];
+    let bytes = archive(Scheme::ZstdPerKernel, &kernels);
+    let mut known = open(&bytes).unwrap();
+    let ((first, size), (second, _)) = (known.stored(0).unwrap(), known.stored(1).unwrap());
+    let offsets = |numbers: [u64; 2]| {
+        let numbers = numbers.map(|number| u8::try_from(number).unwrap());
+        assert!(numbers.iter().all(|number| *number < 0x80));
+        [&b"frame_offsets\x92"[..], &numbers].concat()
+    };
+    let there = offsets([first, second]);
+    for wrong in [[first, first], [second, first], [first, first + 3]] {
+        // When `frame_offsets` does not ascend, then the archive is refused as it is opened.
+        let bytes = patched(&bytes, &there, &offsets(wrong));
+        let error = Index::read(&mut Cursor::new(&bytes)).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("`frame_offsets`"), "{wrong:?}: {error}");
+    }
+    // When a frame reaches into the size of the next one, then it is refused as it is read, and
+    // the other one is not.
+    let mut bytes = bytes;
+    let at = first as usize - 4;
+    bytes[at..at + 4].copy_from_slice(&(size as u32 + 1).to_le_bytes());
+    let mut source = Cursor::new(&bytes);
+    let index = Index::read(&mut source).unwrap();
+    let error = index.place(&mut source, 0).unwrap_err().to_string();
+    assert!(error.contains("zstd frame 0"), "{error}");
+    assert!(index.place(&mut source, 1).unwrap().is_some());
+    assert!(open(&bytes).is_err());
+}
+
+#[test]
 fn a_frame_that_cannot_hold_as_much_is_refused_before_anything_is_allocated() {
     let plain = vec![7; 300_000];
     let frame = zstd::bulk::compress(&plain, 3).unwrap();

@@ -93,33 +93,40 @@ impl Archives {
     }
 }
 
-/// Checks a code object of the archive at `path`. Returns the reason if it cannot be decompressed,
-/// has another checksum, or if its own header does not name `target`.
+/// Reads the code object of the archive at `path` that all of `entries` share, pairs of kernel and
+/// target, once. Returns the entries that are wrong, and why: it cannot be decompressed, has another
+/// checksum, or its own header does not name the target.
 ///
 /// # Errors
 /// [`Error::Io`] if reading fails.
-pub fn damage<R: Read + Seek>(
+pub fn damage<'a, R: Read + Seek>(
     path: &Path,
     archive: &mut Archive<R>,
-    kernel: &str,
-    target: &str,
-) -> Result<Option<String>, Error> {
-    let id: TargetId = match target.parse() {
-        Ok(id) => id,
-        Err(error) => return Ok(Some(format!("{error}"))),
+    entries: &[(&'a str, &'a str)],
+) -> Result<Vec<(&'a str, &'a str, String)>, Error> {
+    let Some(&(kernel, target)) = entries.first() else {
+        return Ok(Vec::new());
     };
     let entry = archive.toc().entry(kernel, target);
     let size = entry.map(|entry| entry.original_size);
-    let checked = size.and_then(|size| match size <= LARGE {
-        true => {
-            let bytes = archive.read(kernel, target);
-            bytes.map(|bytes| check_code_object(&bytes, &id))
-        }
-        false => {
-            let head = archive.read_head(kernel, target, HEAD_SIZE);
-            head.map(|head| check_code_object_head(&head, size, &id))
-        }
+    let read = size.and_then(|size| match size <= LARGE {
+        true => Ok((archive.read(kernel, target)?, size)),
+        false => Ok((archive.read_head(kernel, target, HEAD_SIZE)?, size)),
     });
-    let checked = or_refused(checked.map_err(|error| Error::archive(path, "read", error)))?;
-    Ok(checked.map_or_else(|(_, reason)| Some(reason), Result::err))
+    let (bytes, size) = match or_refused(read.map_err(|e| Error::archive(path, "read", e)))? {
+        Ok(read) => read,
+        Err((_, reason)) => return Ok(vec![(kernel, target, reason)]),
+    };
+    let check = |target: &str| {
+        let id: TargetId = target.parse().map_err(|error| format!("{error}"))?;
+        match size <= LARGE {
+            true => check_code_object(&bytes, &id),
+            false => check_code_object_head(&bytes, size, &id),
+        }
+    };
+    let wrong = entries.iter().filter_map(|(kernel, target)| {
+        let reason = check(target).err()?;
+        Some((*kernel, *target, reason))
+    });
+    Ok(wrong.collect())
 }

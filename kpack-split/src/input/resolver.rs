@@ -218,7 +218,8 @@ impl Resolver {
     ) -> Result<Option<String>, Error> {
         let kernel = self.kernel(index);
         let Opened { path, archive, .. } = &mut self.archives[place.archive];
-        damage(path, &mut lock(archive), &kernel, target)
+        let damage = damage(path, &mut lock(archive), &[(&kernel, target)])?;
+        Ok(damage.into_iter().next().map(|(_, _, reason)| reason))
     }
 
     /// Why there is no archive of this build for `target`; `None` if there is one.
