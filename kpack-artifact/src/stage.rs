@@ -13,7 +13,10 @@ use super::mark;
 use super::output::{EntrySource, Output};
 use super::writer::{Writer, set_directories};
 use kpack_core::Error;
-use kpack_core::publish::{CreatedDirectories, Directory, Renames, StagedFile, make_directories};
+use kpack_core::publish::{
+    CreatedDirectories, Directory, Renames, StagedFile, check_output, check_output_directory,
+    make_directories,
+};
 use kpack_core::report::Progress;
 
 /// The name of the directory that the artifacts of a component are written in.
@@ -148,6 +151,14 @@ impl Stage {
         generic: Option<&str>,
         replaced: &[&str],
     ) -> Result<(), Error> {
+        for name in names.iter().chain(&generic) {
+            let output = self.output(name);
+            match self.artifact(name).is_dir() {
+                true => check_output_directory(&output)?,
+                // A wheel.
+                false => check_output(&output)?,
+            }
+        }
         // After a power failure, no name may refer to content that was lost.
         self.lock.sync_file_system()?;
         let output = Directory::open(&self.output)?;

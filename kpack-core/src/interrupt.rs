@@ -32,7 +32,8 @@ pub(crate) fn asked() -> io::Result<()> {
 }
 
 /// A writer that fails after a signal asked the process to end.
-pub(crate) struct Watched<W>(pub(crate) W);
+#[derive(Debug)]
+pub struct Watched<W>(pub W);
 
 impl<W: io::Write> io::Write for Watched<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

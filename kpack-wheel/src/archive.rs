@@ -5,18 +5,20 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use kpack_format::names::{is_archive, is_manifest};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::members::{
-    Member, SharedFile, check_room, check_size, duplicate, member_error, members, unpacked,
-    zip_error,
+    Member, SharedFile, check_end, check_size, duplicate, member_error, members, unpacked,
+    with_memory, zip_error,
 };
 use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
-use super::record::{self, Digest, Row};
+use super::record::{self, Digest, LongHasher, Row};
 use kpack_core::Error;
 use kpack_core::parallel;
+use kpack_core::publish;
 use kpack_split::input;
 
 /// The signatures of RECORD. No installer reads them, and a changed RECORD contradicts them.
@@ -84,6 +86,7 @@ impl Wheel {
             return Err(duplicate(path, window)?);
         }
         zip.validate_header_consistency().map_err(failed)?;
+        check_end(path, window, &zip)?;
         let members = members(path, &zip)?;
         check_size(path, &members, size.len())?;
         let dist_info = dist_info(path, &name, &members)?;
@@ -104,6 +107,7 @@ impl Wheel {
         wheel.record = record::parse(&record).map_err(|text| wheel.refused("RECORD", text))?;
         wheel.check_metadata()?;
         wheel.check_places()?;
+        wheel.check_record()?;
         Ok(wheel)
     }
 
@@ -242,24 +246,62 @@ impl Wheel {
         members.find(|member| self.is_record(member) && !member.name.ends_with("RECORD"))
     }
 
-    /// Whether RECORD says everything that it has to: a digest for each member, and no other row.
-    pub(super) fn record_faults(&self) -> Vec<String> {
+    /// Checks that RECORD lists each member and nothing else.
+    fn check_record(&self) -> Result<(), Error> {
         let own = self.in_dist_info("RECORD");
-        let mut faults = Vec::new();
-        for member in self.members.iter().filter(|member| !self.is_record(member)) {
-            match self.record.get(&member.name) {
-                None => faults.push(format!("RECORD does not list `{}`", member.name)),
-                Some(row) if !row.has_hash() => {
-                    faults.push(format!("RECORD has no hash of `{}`", member.name));
-                }
-                Some(_) => {}
-            }
+        let mut members = self.members.iter();
+        let is_unlisted = |m: &&Member| !self.is_record(m) && !self.record.contains_key(&m.name);
+        if let Some(member) = members.find(is_unlisted) {
+            let text = "RECORD does not list it; build or download the wheel again";
+            return Err(member_error(&self.path, &member.name, text));
         }
         let names: BTreeSet<&str> = self.members.iter().map(|m| m.name.as_str()).collect();
-        let rows = self.record.keys().filter(|path| **path != own);
-        let absent = rows.filter(|path| !names.contains(path.as_str()));
-        faults.extend(absent.map(|path| format!("RECORD lists `{path}`, which does not exist")));
-        faults
+        let mut rows = self.record.keys().filter(|path| **path != own);
+        match rows.find(|path| !names.contains(path.as_str())) {
+            None => Ok(()),
+            Some(path) => {
+                let text = format!(
+                    "it lists `{path}`, which is not in the wheel; build or download the wheel again"
+                );
+                Err(self.refused("RECORD", text))
+            }
+        }
+    }
+
+    /// The members whose hashes RECORD leaves out.
+    pub(super) fn without_hash(&self) -> impl Iterator<Item = &Member> {
+        let members = self.members.iter().filter(|m| !self.is_record(m));
+        members.filter(|m| self.record.get(&m.name).is_some_and(|row| !row.has_hash()))
+    }
+
+    /// Unpacks the ELF files, archives and manifests to the paths that `to` says.
+    pub(super) fn unpack_binaries(
+        &self,
+        directory: &Path,
+        to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
+    ) -> Result<(), Error> {
+        publish::check_room(&self.path, "unpack", directory, unpacked(&self.members))?;
+        parallel::try_map(&self.members, |member| {
+            let name = Path::new(&member.name);
+            if let Some(path) = to(member)
+                && (is_archive(name) || is_manifest(name) || self.is_elf(member)?)
+            {
+                self.read(member, &mut create(&path)?, &path)?;
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// Whether a member is an ELF file.
+    fn is_elf(&self, member: &Member) -> Result<bool, Error> {
+        let failed = |error| zip_error(&self.path, Some(&member.name), error);
+        let mut zip = self.zip.clone();
+        let reader = with_memory(|| zip.by_index(member.index)).map_err(failed)?;
+        let mut magic = Vec::new();
+        let read = reader.take(4).read_to_end(&mut magic);
+        read.map_err(|error| failed(error.into()))?;
+        Ok(magic == *b"\x7fELF")
     }
 
     /// As [`read_all`](Self::read_all); also unpacks each member to the path in `directory` that `to` says.
@@ -268,7 +310,7 @@ impl Wheel {
         directory: &Path,
         to: &(dyn Fn(&Member) -> Option<PathBuf> + Sync),
     ) -> Result<Vec<Digest>, Error> {
-        check_room(&self.path, directory, unpacked(&self.members))?;
+        publish::check_room(&self.path, "unpack", directory, unpacked(&self.members))?;
         self.read_members(&|member| Some(directory.join(to(member)?)))
     }
 
@@ -301,8 +343,21 @@ impl Wheel {
         if self.is_record(member) {
             return Ok(());
         }
-        let row = self.record.get(&member.name);
-        match row.and_then(|row| row.contradiction(digest)) {
+        let Some(row) = self.record.get(&member.name) else {
+            return Ok(());
+        };
+        let longer = row
+            .longer_hash()
+            .map_err(|text| member_error(&self.path, &member.name, &text))?;
+        let found = match longer {
+            None => digest.hash(),
+            Some(algorithm) => {
+                let mut hasher = LongHasher::new(algorithm);
+                self.read(member, &mut hasher, &self.path)?;
+                hasher.finish()
+            }
+        };
+        match row.contradiction(&found, digest.size) {
             None => Ok(()),
             Some(what) => {
                 let text = format!("RECORD has another {what}; build or download the wheel again");
@@ -315,7 +370,7 @@ impl Wheel {
     fn read(&self, member: &Member, to: &mut dyn Write, path: &Path) -> Result<Digest, Error> {
         let failed = |error| zip_error(&self.path, Some(&member.name), error);
         let mut zip = self.zip.clone();
-        let reader = zip.by_index(member.index).map_err(failed)?;
+        let reader = with_memory(|| zip.by_index(member.index)).map_err(failed)?;
         let expected = reader.size();
         // Damage must not fill the disk.
         let reader = reader.take(expected.saturating_add(1));
@@ -391,6 +446,6 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
 /// Creates a file and its directory.
 fn create(path: &Path) -> Result<File, Error> {
     let directory = path.parent().unwrap_or(Path::new(""));
-    kpack_core::publish::make_directories(directory)?;
+    publish::make_directories(directory)?;
     File::create_new(path).map_err(|e| Error::io(path, "create", e))
 }

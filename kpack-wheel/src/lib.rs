@@ -10,6 +10,7 @@
 
 mod archive;
 mod device;
+mod elsewhere;
 mod members;
 mod metadata;
 mod name;

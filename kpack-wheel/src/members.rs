@@ -2,18 +2,18 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use kpack_core::shown;
-use rustix::fs::statvfs;
 use zip::ZipArchive;
 use zip::result::ZipError;
 use zip::unstable::read::ZipIterable;
 
 use kpack_core::Error;
+use kpack_core::parallel::lock;
 
 /// A file in a wheel.
 #[derive(Debug, Clone)]
@@ -49,25 +49,6 @@ pub(super) fn check_size(path: &Path, members: &[Member], size: u64) -> Result<(
     Err(Error::refused(path, text))
 }
 
-/// Checks that `bytes` more fit on the file system of `directory`.
-pub(super) fn check_room(path: &Path, directory: &Path, bytes: u64) -> Result<(), Error> {
-    let system = statvfs(directory).map_err(|e| Error::io(directory, "examine", e.into()))?;
-    let free = system.f_bavail.saturating_mul(system.f_frsize);
-    // Some file systems do not say how large they are.
-    if system.f_blocks == 0 || bytes <= free {
-        return Ok(());
-    }
-    let text = format!(
-        "it needs {bytes} bytes in {}, and {free} are free; free some space",
-        shown(directory)
-    );
-    Err(Error::io(
-        path,
-        "unpack",
-        io::Error::new(ErrorKind::StorageFull, text),
-    ))
-}
-
 /// An error in a member.
 pub(super) fn member_error(wheel: &Path, member: &str, text: &str) -> Error {
     Error::refused(wheel, format!("member `{member}`: {text}"))
@@ -83,10 +64,119 @@ pub(super) fn zip_error(path: &Path, member: Option<&str>, error: ZipError) -> E
         ),
     };
     match error {
-        ZipError::Io(error) if error.raw_os_error().is_some() => Error::io(path, "read", error),
+        ZipError::Io(error)
+            if error.raw_os_error().is_some() || error.kind() == ErrorKind::OutOfMemory =>
+        {
+            Error::io(path, "read", error)
+        }
         error => damaged(error.to_string()),
     }
 }
+
+/// More memory than the library takes to make a compressor or decompressor.
+const MEMORY: usize = 1 << 20;
+
+/// Makes a compressor or decompressor. Without enough memory for one, the library would panic.
+///
+/// # Errors
+/// Too little memory; those of `make`.
+pub(super) fn with_memory<T>(make: impl FnOnce() -> Result<T, ZipError>) -> Result<T, ZipError> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // No other thread takes what was asked for.
+    let _alone = lock(&ALONE);
+    let mut room: Vec<u8> = Vec::new();
+    room.try_reserve_exact(MEMORY).map_err(io::Error::from)?;
+    drop(black_box(room));
+    make()
+}
+
+/// Refuses a file with more than the archive in it, or with an archive that other readers read differently:
+/// some go by the size of the directory, some by its position, and some by the number of its entries.
+pub(super) fn check_end(
+    path: &Path,
+    file: SharedFile,
+    zip: &ZipArchive<SharedFile>,
+) -> Result<(), Error> {
+    let refused = |what: &str| {
+        let text =
+            format!("not a ZIP archive that kpack can read: {what}; build or download it again");
+        Err(Error::refused(path, text))
+    };
+    let bytes = |at: u64, size: usize| {
+        let mut bytes = vec![0; size];
+        let mut from = file.clone();
+        let read = from
+            .seek(SeekFrom::Start(at))
+            .and_then(|_| from.read_exact(&mut bytes));
+        match read {
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => {
+                Err(Error::io(path, "read", error))
+            }
+            read => Ok(read.is_ok().then_some(bytes)),
+        }
+    };
+    let number = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    };
+    let comment = zip.comment().len() as u64;
+    let end = file.size.saturating_sub(END + comment);
+    let Some(record) = bytes(end, END as usize)?
+        .filter(|record| record.starts_with(b"PK\x05\x06") && number(&record[20..22]) == comment)
+    else {
+        return refused("its end record is not at the end of the file");
+    };
+    let (mut size, mut start, mut directory_end) =
+        (number(&record[12..16]), number(&record[16..20]), end);
+    let locator = end.saturating_sub(LOCATOR);
+    if let Some(found) = bytes(locator, LOCATOR as usize)?.filter(|b| b.starts_with(b"PK\x06\x07"))
+    {
+        let at = number(&found[8..16]);
+        let Some(large) = bytes(at, 56)?.filter(|large| {
+            let end = at
+                .checked_add(12)
+                .and_then(|at| at.checked_add(number(&large[4..12])));
+            large.starts_with(b"PK\x06\x06") && end == Some(locator)
+        }) else {
+            return refused("its ZIP64 end record is not before its locator");
+        };
+        let (large_size, large_start) = (number(&large[40..48]), number(&large[48..56]));
+        let agrees = |small: u64, large: u64| small == u64::from(u32::MAX) || small == large;
+        if !agrees(size, large_size) || !agrees(start, large_start) {
+            return refused("its two end records contradict each other");
+        }
+        (size, start, directory_end) = (large_size, large_start, at);
+    }
+    if zip.offset() != 0 || start != zip.central_directory_start() {
+        return refused("there are bytes before it");
+    }
+    if start.checked_add(size) != Some(directory_end) {
+        return refused("its directory has another size than its end record says");
+    }
+    let (mut at, mut entries) = (start, 0);
+    while at < directory_end {
+        let Some(entry) = bytes(at, 46)?.filter(|entry| entry.starts_with(b"PK\x01\x02")) else {
+            break;
+        };
+        let more: u64 = [28, 30, 32]
+            .iter()
+            .map(|field| number(&entry[*field..field + 2]))
+            .sum();
+        at += 46 + more;
+        entries += 1;
+    }
+    if at != directory_end || entries != zip.len() {
+        return refused("its directory has another number of entries than its end record says");
+    }
+    Ok(())
+}
+
+/// Size in bytes of the record at the end of an archive, without its comment.
+const END: u64 = 22;
+/// Size in bytes of the locator of the ZIP64 record.
+const LOCATOR: u64 = 20;
 
 /// The error for an archive with two members of one name.
 pub(super) fn duplicate(path: &Path, window: SharedFile) -> Result<Error, Error> {
@@ -106,6 +196,9 @@ pub(super) fn duplicate(path: &Path, window: SharedFile) -> Result<Error, Error>
 
 /// The flag of members whose names are UTF-8. Those of others are of code page 437.
 const UTF_8: u16 = 1 << 11;
+
+/// The most bytes of a file name on Linux.
+const MAX_NAME: usize = 255;
 
 /// The files in a wheel. Installers disagree about anything else.
 pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<Member>, Error> {
@@ -138,6 +231,13 @@ pub(super) fn members(path: &Path, zip: &ZipArchive<SharedFile>) -> Result<Vec<M
             return Err(refused(
                 "its name is no path in the wheel (expected names with `/` between them, without `..`)",
             ));
+        }
+        if let Some(part) = plain.split('/').find(|part| part.len() > MAX_NAME) {
+            let text = format!(
+                "a name in it has {} bytes (expected at most {MAX_NAME}); rename it",
+                part.len()
+            );
+            return Err(refused(&text));
         }
         if entry.is_dir() {
             continue;
@@ -193,22 +293,5 @@ impl Seek for SharedFile {
         };
         self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_does_not_fit_is_not_unpacked() {
-        let (wheel, directory) = (Path::new("vec.whl"), std::env::temp_dir());
-        check_room(wheel, &directory, 1).unwrap();
-        let error = check_room(wheel, &directory, u64::MAX).unwrap_err();
-        let text = error.in_one_line();
-        assert!(
-            text.starts_with("cannot unpack vec.whl: it needs"),
-            "{text}"
-        );
     }
 }

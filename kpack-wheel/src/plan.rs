@@ -70,6 +70,8 @@ impl<'a> SplitWheel<'a> {
         let found = classify(&tree, &Selection::Auto).map_err(failed)?;
         report_observations(wheel, &tree, &found, notices)?;
 
+        let elsewhere = wheel.split_elsewhere_in(&tree)?;
+
         let mut plan = Self {
             wheel,
             digests,
@@ -82,15 +84,22 @@ impl<'a> SplitWheel<'a> {
         plan.sort(&found, &members, notices)?;
         plan.install(options, progress, notices).map_err(failed)?;
         if plan.devices.is_empty() {
-            let text = match found
+            let is_split = found
                 .entries
                 .iter()
-                .any(|entry| entry.class == Class::Split)
-            {
-                true => "it is split already",
-                false => "it has no device code in site-packages, so there is nothing to split",
+                .any(|entry| entry.class == Class::Split);
+            let text = match (elsewhere.first(), is_split) {
+                (Some(library), _) => library.to_string(),
+                (None, true) => "it is split already".to_owned(),
+                (None, false) => {
+                    "it has no device code in site-packages, so there is nothing to split"
+                        .to_owned()
+                }
             };
             return Err(Error::refused(&wheel.path, text));
+        }
+        for library in elsewhere.iter().filter(|library| library.lacks_archives()) {
+            notices.warn(&wheel.path, library.to_string());
         }
         plan.fragments()?;
         Ok(plan)

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kpack_format::Sha256;
 use kpack_format::digest::Hasher;
+use ring::digest::{Algorithm, Context, SHA384, SHA512};
 
 use kpack_core::Error;
 
@@ -21,6 +22,36 @@ impl Digest {
     /// The digest as RECORD has it.
     pub(super) fn hash(&self) -> String {
         format!("sha256={}", URL_SAFE_NO_PAD.encode(self.sha256))
+    }
+}
+
+/// Computes a longer digest than SHA-256 of what is written.
+pub(super) struct LongHasher(Context);
+
+impl LongHasher {
+    pub(super) fn new(algorithm: &'static Algorithm) -> Self {
+        Self(Context::new(algorithm))
+    }
+
+    /// The digest as RECORD has it.
+    pub(super) fn finish(self) -> String {
+        let name = match self.0.algorithm().output_len() {
+            48 => "sha384",
+            _ => "sha512",
+        };
+        let digest = self.0.finish();
+        format!("{name}={}", URL_SAFE_NO_PAD.encode(digest))
+    }
+}
+
+impl Write for LongHasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -61,15 +92,27 @@ impl Row {
         !self.hash.is_empty()
     }
 
-    /// How the member's `digest` contradicts it, if it does. Digests of other kinds than SHA-256 say
-    /// nothing.
-    pub(super) fn contradiction(&self, digest: &Digest) -> Option<String> {
-        let found = digest.hash();
-        let hash = self.hash.trim_end_matches('=');
-        if hash.starts_with("sha256=") && hash != found {
+    /// The algorithm of its hash, unless that is SHA-256.
+    ///
+    /// # Errors
+    /// What is wrong with it: the format knows no weaker ones.
+    pub(super) fn longer_hash(&self) -> Result<Option<&'static Algorithm>, String> {
+        match self.hash.split('=').next() {
+            Some("" | "sha256") | None => Ok(None),
+            Some("sha384") => Ok(Some(&SHA384)),
+            Some("sha512") => Ok(Some(&SHA512)),
+            Some(other) => Err(format!(
+                "RECORD has a hash that kpack cannot check (expected sha256, sha384 or sha512, found {other}); build the wheel again"
+            )),
+        }
+    }
+
+    /// How the member's hash and size contradict it, if they do.
+    pub(super) fn contradiction(&self, found: &str, size: u64) -> Option<String> {
+        if self.has_hash() && self.hash.trim_end_matches('=') != found {
             return Some(format!("hash (expected {}, found {found})", self.hash));
         }
-        let size = digest.size.to_string();
+        let size = size.to_string();
         (!self.size.is_empty() && self.size != size)
             .then(|| format!("size (expected {}, found {size})", self.size))
     }
@@ -129,9 +172,9 @@ mod tests {
         assert!(text.ends_with("x.dist-info/RECORD,,\n"), "{text}");
         let rows = parse(&bytes).unwrap();
         assert_eq!(rows.len(), 3);
-        assert_eq!(rows["c"].contradiction(&digest), None);
-        let other = Digest { size: 5, ..digest };
-        assert!(rows["c"].contradiction(&other).unwrap().contains("size"));
+        let contradiction = |size| rows["c"].contradiction(&digest.hash(), size);
+        assert_eq!(contradiction(4), None);
+        assert!(contradiction(5).unwrap().contains("size"));
         assert!(parse(b"a,,\na,,\n").is_err());
     }
 }

@@ -29,6 +29,8 @@ pub struct Description {
     pub targets: Vec<String>,
     /// The device wheels that its extras ask for; none but for a host wheel.
     pub devices: Vec<Device>,
+    /// The libraries that another tool split, each with what is missing and what to do.
+    pub split_elsewhere: Vec<String>,
 }
 
 /// A device wheel that a host asks for.
@@ -68,6 +70,7 @@ fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
     }
     targets.sort();
     targets.dedup();
+    let elsewhere = wheel.split_elsewhere()?;
     let pins = wheel.pins()?;
     let devices = pins.devices().into_iter().map(|(pin, extras)| {
         let device = device_of(pin, wheel, all);
@@ -86,5 +89,6 @@ fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
         size: wheel.size,
         targets,
         devices: devices.collect(),
+        split_elsewhere: elsewhere.iter().map(ToString::to_string).collect(),
     })
 }

@@ -9,6 +9,7 @@ use pep508_rs::PackageName;
 
 use super::archive::Wheel;
 use super::device::{ALL, normalized};
+use super::members::{Member, member_error};
 use super::options::{DEVICE_NAME, Options};
 use super::plan::SplitWheel;
 use super::writer::{self, Item};
@@ -215,6 +216,11 @@ fn check_input(wheel: &Wheel, stage: &Stage, notices: &mut Notices) -> Result<()
         let text =
             "it is not a host wheel and would be replaced by one; choose another output directory";
         return Err(Error::refused(&output, text));
+    }
+    let is_in_the_way = |member: &&Member| member.name.rsplit('/').next() == Some(".kpack");
+    if let Some(member) = wheel.members.iter().find(is_in_the_way) {
+        let text = "it is a file, where archives need a directory; rename it";
+        return Err(member_error(path, &member.name, text));
     }
     let platform = &wheel.name.platform;
     if platform.starts_with("win") {

@@ -12,7 +12,7 @@ use super::device::ALL;
 use super::members::Member;
 use super::record::Digest;
 use super::set::{Pins, device_of};
-use kpack_artifact::verify::{self, Report, Subject};
+use kpack_artifact::verify::{self, Outcome, Report, Subject};
 use kpack_core::Error;
 use kpack_core::parallel;
 
@@ -64,13 +64,20 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
             same_members(host, fat, &mut report)?;
         }
     }
+    let mut others = 0;
     for wheel in wheels.iter().filter(|wheel| !asked.contains(&wheel.path)) {
-        if !wheel.pins()?.are_of_host() {
+        let elsewhere = wheel.split_elsewhere()?;
+        for library in &elsewhere {
+            report.fault(Subject::Wheel, &wheel.path, library.to_string());
+        }
+        if !elsewhere.is_empty() {
+            others += 1;
+        } else if !wheel.pins()?.are_of_host() {
             let text = "no extra of a host wheel among these asks for it";
             report.fault(Subject::Wheel, &wheel.path, text);
         }
     }
-    if hosts == 0 {
+    if hosts == 0 && others < paths.len() {
         for path in paths.iter().take(1) {
             let text = "there is no host wheel with the extra device-all; name it, too";
             report.fault(Subject::Wheel, path, text);
@@ -94,13 +101,14 @@ fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
     });
     match read {
         Ok((wheel, count)) => {
-            let faults = wheel.record_faults();
-            if faults.is_empty() {
+            let faults = report.count(Outcome::Fault);
+            for member in wheel.without_hash() {
+                let text = format!("RECORD has no hash of `{}`", member.name);
+                report.fault(Subject::Wheel, path, text);
+            }
+            if report.count(Outcome::Fault) == faults {
                 let text = format!("{count} members as listed in RECORD");
                 report.ok(Subject::Wheel, path, text);
-            }
-            for fault in faults {
-                report.fault(Subject::Wheel, path, fault);
             }
             Ok(Some(wheel))
         }

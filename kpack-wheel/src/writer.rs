@@ -12,7 +12,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::archive::Wheel;
-use super::members::{Member, zip_error};
+use super::members::{Member, with_memory, zip_error};
 use super::record::{self, Digest};
 use kpack_core::Error;
 use kpack_core::parallel;
@@ -218,7 +218,7 @@ fn deflated(
     };
     let options = options.compression_method(CompressionMethod::Deflated);
     let options = options.compression_level(Some(LEVEL));
-    let started = zip.start_file(name, options.large_file(size >= LARGE));
+    let started = with_memory(|| zip.start_file(name, options.large_file(size >= LARGE)));
     started.map_err(failed)?;
     let digest = record::copy(from, &mut zip, &|e| Error::io(scratch, "read", e), &|e| {
         failed(e.into())

@@ -108,12 +108,8 @@ pub fn main() -> ExitCode {
     allow_open_files();
     let reads_only = matches!(
         cli.command,
-        Command::Show(_)
-            | Command::List(_)
-            | Command::Report(_)
-            | Command::Verify(_)
-            | Command::Doctor(_)
-    );
+        Command::Show(_) | Command::List(_) | Command::Verify(_) | Command::Doctor(_)
+    ) || matches!(&cli.command, Command::Report(report) if report.only_prints());
     // These leave nothing to clean up, so signals may end them at any moment.
     if !reads_only && let Err(error) = signals::watch() {
         output::complain(
@@ -139,14 +135,17 @@ pub fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Wheel(arguments) => wheel::run(arguments),
     };
+    if let Err(error) = &result
+        && !is_broken_pipe(error)
+    {
+        output::complain_error(error);
+    }
+    // Whatever the command made of it: shells and build systems stop only if a signal ended it.
+    signals::end();
     match result {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::complain_error(&error);
-            signals::end();
-            ExitCode::from(exit_code(&error))
-        }
+        Err(error) => ExitCode::from(exit_code(&error)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `kpack report`.
 
 use std::env;
-use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,6 +10,7 @@ use clap::Args;
 use super::output::{self, Text, size};
 use kpack_artifact::sizes::{self, Depth, Row, Sizes};
 use kpack_core::Error;
+use kpack_core::publish;
 use kpack_split::leftover;
 
 /// Report where the bytes are: by module, target and binary, before and after a split
@@ -51,6 +52,13 @@ pub(super) struct Arguments {
     json: bool,
 }
 
+impl Arguments {
+    /// Whether it writes no file.
+    pub(super) fn only_prints(&self) -> bool {
+        self.html.is_none()
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut sizes = sizes::measure(&arguments.paths, &arguments.before)?;
     for leftover in &sizes.leftovers {
@@ -68,7 +76,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     if let Some(path) = &arguments.html {
         let page = crate::report::page(&sizes, &arguments.title);
-        fs::write(path, page).map_err(|e| Error::io(path, "write", e))?;
+        publish::write_output(path, |staged| {
+            let written = staged.file().write_all(page.as_bytes());
+            written.map_err(|e| Error::io(path, "write", e))
+        })?;
     }
     if arguments.json {
         output::json(&sizes)?;

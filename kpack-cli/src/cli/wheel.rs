@@ -164,6 +164,10 @@ fn describe(wheel: &Description, text: &mut Text) {
         (true, false) => "device wheel",
         (true, true) => "not split",
     };
+    let kind = match wheel.split_elsewhere.is_empty() {
+        true => kind,
+        false => "split by another tool",
+    };
     text.line(format_args!(
         "{} {}: {kind}, {}",
         wheel.name,
@@ -173,6 +177,9 @@ fn describe(wheel: &Description, text: &mut Text) {
     text.line(format_args!("  tags:    {}", wheel.tags.join(", ")));
     if !wheel.targets.is_empty() {
         text.line(format_args!("  targets: {}", wheel.targets.join(", ")));
+    }
+    for library in &wheel.split_elsewhere {
+        text.line(format_args!("  {library}"));
     }
     let rows = wheel.devices.iter().map(|device| {
         let known = device.size.map(size);

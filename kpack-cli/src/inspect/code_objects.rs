@@ -1,9 +1,9 @@
 //! Finds the code objects of one file: a linked binary, an object, a static library, an archive or
 //! an offload bundle.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_build::object_file;
@@ -84,21 +84,55 @@ impl CodeObjects {
         }
     }
 
-    /// Reads them one after the other. Large ones are kept in files in the directory `scratch`.
+    /// Their size in bytes. One that several kernels share counts once.
+    pub fn size(&self) -> u64 {
+        let mut sizes = BTreeMap::new();
+        match &self.contents {
+            Contents::Archive(archive) => {
+                for (kernel, target) in &self.selected {
+                    if let Ok(entry) = archive.toc().entry(kernel, &target.to_string()) {
+                        sizes.insert((0, entry.ordinal), entry.original_size);
+                    }
+                }
+            }
+            Contents::Bundles(files) => {
+                for (first, code) in numbered(files) {
+                    for (index, target, size) in code.entries() {
+                        let name = (name_in(&self.path, first + index), target.clone());
+                        if self.selected.contains(&name) {
+                            sizes.insert((sizes.len(), 0), size);
+                        }
+                    }
+                }
+            }
+        }
+        sizes.into_values().fold(0, u64::saturating_add)
+    }
+
+    /// Reads each code object once, and passes it to `each` with the kernels and targets that share it. Large
+    /// ones of bundles are kept in files in the directory `scratch`.
     ///
     /// # Errors
     /// Those of `each`; [`Error::Refused`] for damage, [`Error::Io`].
-    pub fn read(
-        mut self,
-        scratch: &Path,
-        each: &mut dyn FnMut(&str, &TargetId, &Content) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    pub fn read(mut self, scratch: &Path, each: &mut TakeCode<'_>) -> Result<(), Error> {
         match &mut self.contents {
             Contents::Archive(archive) => {
-                for (kernel, target) in &self.selected {
-                    let bytes = archive.read(kernel, &target.to_string());
-                    let bytes = bytes.map_err(|error| Error::archive(&self.path, "read", error))?;
-                    each(kernel, target, &Content::Held(bytes))?;
+                let mut shared: BTreeMap<u32, Vec<(String, TargetId)>> = BTreeMap::new();
+                for (kernel, target) in self.selected {
+                    let entry = archive.toc().entry(&kernel, &target.to_string());
+                    let entry = entry.map_err(|e| Error::archive(&self.path, "read", e))?;
+                    let names = shared.entry(entry.ordinal).or_default();
+                    names.push((kernel, target));
+                }
+                for names in shared.values() {
+                    let (kernel, target) = &names[0];
+                    let stored = Source::Stored {
+                        path: &self.path,
+                        archive,
+                        kernel,
+                        target: target.to_string(),
+                    };
+                    each(names, SelectedCode(stored))?;
                 }
             }
             Contents::Bundles(files) => {
@@ -109,13 +143,67 @@ impl CodeObjects {
                         let index = first + wrappers.first().copied().unwrap_or_default();
                         let found = (name_in(&self.path, index), target);
                         if self.selected.contains(&found) {
-                            each(&found.0, &found.1, &content)?;
+                            each(&[found], SelectedCode(Source::Content(&content)))?;
                         }
                     }
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Takes a code object, with the kernels and targets that share it.
+pub type TakeCode<'a> =
+    dyn FnMut(&[(String, TargetId)], SelectedCode<'_>) -> Result<(), Error> + 'a;
+
+/// A code object that is being read.
+pub struct SelectedCode<'a>(Source<'a>);
+
+enum Source<'a> {
+    /// In an archive, from which it is read in parts.
+    Stored {
+        path: &'a Path,
+        archive: &'a mut Archive<BufReader<File>>,
+        kernel: &'a str,
+        target: String,
+    },
+    Content(&'a Content),
+}
+
+impl SelectedCode<'_> {
+    /// Writes all of it to `out`. Damage may be found last: until this returns, nothing is verified. `failed`
+    /// adds the path to an error of `out`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for damage; [`Error::Io`].
+    pub fn write_to(
+        self,
+        out: &mut dyn Write,
+        failed: &dyn Fn(io::Error) -> Error,
+    ) -> Result<(), Error> {
+        match self.0 {
+            Source::Content(content) => content.write_to(out).map_err(failed),
+            Source::Stored {
+                path,
+                archive,
+                kernel,
+                target,
+            } => {
+                let mut unwritten = None;
+                let read = archive.read_parts(kernel, &target, &mut |part| {
+                    out.write_all(part).map_err(|error| {
+                        let kind = error.kind();
+                        unwritten = Some(error);
+                        kind.into()
+                    })
+                });
+                match unwritten {
+                    Some(error) => Err(failed(error)),
+                    None => read.map_err(|error| Error::archive(path, "read", error)),
+                }
+            }
+        }
     }
 }
 
@@ -167,8 +255,9 @@ impl Contents {
                 for (first, code) in numbered(files) {
                     let entries = code.entries();
                     names.extend(
-                        entries
-                            .map(|(index, target)| (name_in(path, first + index), target.clone())),
+                        entries.map(|(index, target, _)| {
+                            (name_in(path, first + index), target.clone())
+                        }),
                     );
                 }
             }

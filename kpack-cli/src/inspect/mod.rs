@@ -21,7 +21,7 @@ use kpack_split::elf::NoDeviceCode;
 use kpack_split::input::{self, FileKind, Linked, unlinked};
 
 pub use archive::Archive;
-pub use code_objects::CodeObjects;
+pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
 pub use kpack_split::input::unlinked::{DeviceObject, Unlinked};
 pub use kpack_split::input::{Kpack, Kpacks};
 pub use linked::{FatBinary, SplitBinary};

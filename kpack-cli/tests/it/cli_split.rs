@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use crate::command::{command, kpack, said, words};
 use insta::assert_snapshot;
@@ -10,6 +12,7 @@ use kpack_tests::fixture::{FatLibrary, Storage, code, code_object, library_file}
 use kpack_tests::process::{self, kill_at_any_moment};
 use kpack_tests::require;
 use kpack_tests::tree::{Snapshot, Tree};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn write(tree: &Tree, path: &str, bytes: impl AsRef<[u8]>) {
     let path = tree.path(path);
@@ -422,5 +425,44 @@ fn json_whatever_happens() {
         let (code, said, error) = json(arguments);
         assert_eq!((code, &said["outcome"]), (4, &"failed".into()), "{said:#}");
         assert!(error.contains("in"), "{said:#}");
+    }
+}
+
+#[test]
+fn a_batch_that_a_signal_stops_ends_by_it() {
+    let tree = Tree::new();
+    let artifact = tree.path("in/vec_lib");
+    fs::create_dir_all(artifact.join("vec/stage/lib")).unwrap();
+    fs::write(artifact.join("artifact_manifest.txt"), "vec/stage\n").unwrap();
+    fs::write(artifact.join("vec/stage/lib/host.txt"), "host").unwrap();
+    // It waits for this lock.
+    let hidden = tree.path("out/.vec_lib.tmp");
+    fs::create_dir_all(&hidden).unwrap();
+    let lock = fs::File::open(&hidden).unwrap();
+    lock.lock().unwrap();
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        // A shell starts background jobs with the signal ignored, and programs inherit that.
+        let mut run = Command::new("env");
+        run.args(["--default-signal", env!("CARGO_BIN_EXE_kpack"), "split"])
+            .arg("--batch-artifact-parent-dir")
+            .arg(tree.path("in"))
+            .arg("--output-dir")
+            .arg(tree.path("out"));
+        let mut run = run
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let proc = PathBuf::from(format!("/proc/{}", run.id()));
+        let waits = |fd: fs::DirEntry| {
+            fs::read_link(fd.path()).is_ok_and(|to| to.ends_with(".vec_lib.tmp"))
+        };
+        while !fs::read_dir(proc.join("fd")).unwrap().flatten().any(waits) {
+            assert_eq!(run.try_wait().unwrap(), None);
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&run), signal).unwrap();
+        let status = run.wait().unwrap();
+        assert_eq!(status.signal(), Some(signal.as_raw()), "{status}");
     }
 }

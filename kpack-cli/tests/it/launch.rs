@@ -275,7 +275,7 @@ fn a_signal_ends_the_compiler_too() {
     let id = launcher.id().to_string();
     assert!(Command::new("kill").arg(&id).status().unwrap().success());
     let status = launcher.wait().unwrap();
-    assert_eq!((status.code(), status.signal()), (Some(1), None));
+    assert_eq!((status.code(), status.signal()), (None, Some(15)));
     assert!(tree.path("started.ended").exists());
     assert!(!object.exists());
 }

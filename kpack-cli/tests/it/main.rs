@@ -32,6 +32,7 @@ mod launch;
 mod layouts;
 mod lookup;
 mod markers;
+mod outputs;
 mod planned;
 mod presplit;
 mod recombine;

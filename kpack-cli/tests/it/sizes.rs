@@ -221,3 +221,22 @@ fn a_page_has_the_date_of_the_newest_input_or_the_one_that_is_given() {
     assert_eq!(newest, page(None));
     assert!(page(Some("1714521600")).contains("<p>2024-05-01</p>"));
 }
+
+#[test]
+fn a_page_that_cannot_be_written_leaves_the_old_one() {
+    let tree = Tree::new();
+    fs::create_dir(tree.path("prefix")).unwrap();
+    fs::write(tree.path("page.html"), "old").unwrap();
+    let script = format!(
+        "ulimit -f 1; exec {} report prefix --html page.html",
+        env!("CARGO_BIN_EXE_kpack")
+    );
+    let run = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(tree.root())
+        .output()
+        .unwrap();
+    assert_eq!(run.status.code(), Some(4));
+    assert_eq!(tree.files(), ["page.html"]);
+    assert_eq!(fs::read(tree.path("page.html")).unwrap(), b"old");
+}

@@ -321,3 +321,229 @@ fn sets_of_several_versions_and_builds_verify_together() {
     let faults = report.count(kpack_artifact::verify::Outcome::Fault);
     assert_eq!(faults, 0, "{:?}", report.checks);
 }
+
+/// RECORD of the wheel, whose rows have no hashes.
+fn rows() -> Vec<String> {
+    let members = [
+        "vec/__init__.py",
+        "vec/_vec.so",
+        "vec-1.0.dist-info/METADATA",
+        "vec-1.0.dist-info/WHEEL",
+        "vec-1.0.dist-info/RECORD",
+    ];
+    members.map(|name| format!("{name},,")).to_vec()
+}
+
+fn with_rows(rows: &[String]) -> Vec<u8> {
+    let wheel = wheel().record(rows);
+    wheel.bytes().unwrap()
+}
+
+#[test]
+fn wheels_that_contradict_their_record_are_rejected() {
+    assert!(read(&Tree::new(), &with_rows(&rows())));
+    let mut fewer = rows();
+    fewer.remove(0);
+    rejected(
+        &with_rows(&fewer),
+        "`vec/__init__.py`: RECORD does not list it",
+    );
+    rejected(
+        &with_rows(&["vec-1.0.dist-info/RECORD,,".to_owned()]),
+        "RECORD does not list it",
+    );
+    for more in [
+        "vec/none.py",
+        "../none.py",
+        "/etc/passwd",
+        "vec/../vec/__init__.py",
+        "",
+    ] {
+        let mut rows = rows();
+        rows.push(format!("\"{more}\",,"));
+        rejected(
+            &with_rows(&rows),
+            &format!("it lists `{more}`, which is not in the wheel"),
+        );
+    }
+}
+
+#[test]
+fn hashes_of_all_kinds_are_compared() {
+    // Those of `answer = 42` and a newline, by Python's hashlib.
+    let right = [
+        "sha256=CndQInRPZMNShj8WXy4SWJhBmZm8V8gyBHcgNtDvay4",
+        "sha384=lTR1QM759jYCrMD8d1YVUYTxWBQ2adFvUksessAF721RcFSAM4JMIKHQNFBlqn_g",
+        "sha512=26UqXBHN9K-N-eVtc_Ati__fLFRoG61iJoBecS1eM8U2qlIrOBIEK9OvnzOiTWcovLQKRRGo3_MIJbk6FgIwlw",
+    ];
+    let with = |hash: &str| {
+        let mut rows = rows();
+        rows[0] = format!("vec/__init__.py,{hash},12");
+        with_rows(&rows)
+    };
+    for hash in right {
+        assert!(read(&Tree::new(), &with(hash)), "{hash}");
+        let (start, end) = hash.split_at(20);
+        let wrong = format!(
+            "{start}{}{}",
+            if end.starts_with('A') { 'B' } else { 'A' },
+            &end[1..]
+        );
+        rejected(&with(&wrong), "RECORD has another hash");
+        rejected(
+            &with(hash.split('=').next().unwrap()),
+            "RECORD has another hash",
+        );
+    }
+    rejected(
+        &with("md5=XXXXXXXX"),
+        "expected sha256, sha384 or sha512, found md5",
+    );
+}
+
+#[test]
+fn archives_that_readers_read_differently_are_rejected() {
+    let good = wheel().bytes().unwrap();
+    let end = good.len() - 22;
+    let size = u32::from_le_bytes(good[end + 12..end + 16].try_into().unwrap());
+    let start = u32::from_le_bytes(good[end + 16..end + 20].try_into().unwrap()) as usize;
+    assert_eq!(start + size as usize, end);
+    let expected = "not a ZIP archive that kpack can read";
+    for more in [1, 22, 5000] {
+        rejected(&[&good[..], &vec![0; more]].concat(), expected);
+        rejected(&[&vec![0; more], &good[..]].concat(), expected);
+    }
+    for wrong in [0, size - 1, size + 1, u32::MAX] {
+        let mut bytes = good.clone();
+        bytes[end + 12..end + 16].copy_from_slice(&wrong.to_le_bytes());
+        rejected(&bytes, expected);
+    }
+    // An entry that is not counted: Python's zipfile goes by the size.
+    let mut bytes = good.clone();
+    let entry = bytes[start..end].to_vec();
+    bytes.splice(end..end, entry);
+    let at = bytes.len() - 22;
+    bytes[at + 12..at + 16].copy_from_slice(&(2 * size).to_le_bytes());
+    rejected(&bytes, expected);
+    // Bytes between the members and the directory are in no member.
+    let mut commented = good.clone();
+    commented.extend(b"comment");
+    commented[end + 20] = 7;
+    assert!(read(&Tree::new(), &commented));
+}
+
+#[test]
+fn names_that_no_file_can_have_are_rejected() {
+    let long = format!("vec/{}", "x".repeat(300));
+    rejected(
+        &wheel().member(&long, "").bytes().unwrap(),
+        "has 300 bytes (expected at most 255)",
+    );
+    let tree = Tree::new();
+    let in_the_way = wheel().member("vec/.kpack", "").write(tree.root()).unwrap();
+    let error = split(&Options::new([in_the_way], tree.path("out")), &()).unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .contains("where archives need a directory"),
+        "{error}"
+    );
+    assert!(!tree.path("out").exists());
+}
+
+#[test]
+fn libraries_that_another_tool_split_are_named() {
+    use kpack_split::install::{Options as Install, install};
+    // Given wheels with a split library, without its archives and with them.
+    let tree = Tree::new();
+    fs::create_dir_all(tree.path("site/vec")).unwrap();
+    fs::write(tree.path("site/vec/_vec.so"), binary()).unwrap();
+    let mut options = Install::new(tree.path("site"), "vec", ["vec/_vec.so"]);
+    options.kpack_dir = "vec/.kpack".into();
+    install(&options, &()).unwrap();
+    let file = |path: &str| fs::read(tree.path("site").join(path)).unwrap();
+    let without = Wheel::new(FAT).member("vec/_vec.so", file("vec/_vec.so"));
+    let with = [
+        "vec_lib_gfx942.kpack",
+        "vec_lib_gfx90a.kpack",
+        "vec_lib.kpm",
+    ]
+    .iter()
+    .map(|name| format!("vec/.kpack/{name}"))
+    .fold(without.clone(), |wheel, path| {
+        wheel.member(&path, file(&path))
+    });
+    for (wheel, expected) in [
+        (
+            without,
+            "the wheel has no archives at `.kpack/vec_lib_@GFXARCH@.kpack`",
+        ),
+        (with, "its archives are in the wheel"),
+    ] {
+        let bytes = wheel.bytes().unwrap();
+        // Then each command names the library, and says what is missing and what to do.
+        match expected.starts_with("its archives") {
+            true => assert!(read(&Tree::new(), &bytes)),
+            false => rejected(&bytes, "member `vec/_vec.so`: split by another tool"),
+        }
+        let path = tree.path(FAT);
+        fs::write(&path, &bytes).unwrap();
+        let shown = &describe(std::slice::from_ref(&path)).unwrap()[0].split_elsewhere;
+        assert_eq!(shown.len(), 1);
+        assert!(shown[0].starts_with("member `vec/_vec.so`: split by another tool"));
+        assert!(shown[0].contains(expected), "{shown:?}");
+        let report = verify(&[path], &VerifyOptions::default()).unwrap();
+        assert!(
+            report.checks.iter().any(|check| check.text == shown[0]),
+            "{:?}",
+            report.checks
+        );
+        assert_eq!(
+            report
+                .checks
+                .iter()
+                .filter(|check| check.text.contains("host wheel"))
+                .count(),
+            0,
+            "{:?}",
+            report.checks
+        );
+    }
+}
+
+/// Given little memory, when a wheel is split, then that succeeds, is an error or aborts, and never panics or hangs.
+#[test]
+fn little_memory_is_an_error() {
+    let tree = Tree::new();
+    let members = (0..64).fold(wheel(), |wheel, n| {
+        wheel.member(&format!("vec/{n}.py"), format!("x = {n}\n").repeat(2000))
+    });
+    members.write(tree.root()).unwrap();
+    let mut codes = std::collections::BTreeSet::new();
+    for kilobytes in (12 << 10..120 << 10).step_by(3 << 10) {
+        let script = format!(
+            "ulimit -v {kilobytes}; exec timeout -s KILL 60 {} wheel split {FAT} --quiet --output-dir out",
+            env!("CARGO_BIN_EXE_kpack")
+        );
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script]).current_dir(tree.root());
+        let run = shell.env("RUST_BACKTRACE", "0").output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr);
+        // 127: it was not loaded. 134, or none: it was aborted.
+        let code = run.status.code();
+        assert!(
+            matches!(code, None | Some(0 | 4 | 127 | 134)),
+            "{kilobytes} KB: {:?}: {said}",
+            run.status
+        );
+        assert!(!said.contains("panicked"), "{kilobytes} KB: {said}");
+        if code == Some(4) {
+            assert!(said.contains("kpack: error: "), "{kilobytes} KB: {said}");
+        }
+        codes.insert(code);
+        let _ = fs::remove_dir_all(tree.path("out"));
+    }
+    assert!(codes.contains(&Some(0)), "{codes:?}");
+    eprintln!("exit codes: {codes:?}");
+}

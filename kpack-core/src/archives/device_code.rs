@@ -103,18 +103,20 @@ impl PackedCode {
         bundles.map(|located| located.offset..located.offset.saturating_add(located.bundle.size))
     }
 
-    /// The first wrapper of each code object, and its target.
-    pub fn entries(&self) -> impl Iterator<Item = (u32, &TargetId)> {
+    /// The first wrapper of each code object, its target, and its size in bytes.
+    pub fn entries(&self) -> impl Iterator<Item = (u32, &TargetId, u64)> {
         self.bundles.iter().flat_map(|located| {
             let wrapper = located.wrappers.first().copied().unwrap_or_default();
             let entries = located.device_entries();
-            entries.map(move |(target, _)| (wrapper, target))
+            entries.map(move |(target, entry)| (wrapper, target, entry.size))
         })
     }
 
     /// The targets of its device code.
     pub fn targets(&self) -> BTreeSet<TargetId> {
-        self.entries().map(|(_, target)| target.clone()).collect()
+        self.entries()
+            .map(|(_, target, _)| target.clone())
+            .collect()
     }
 
     /// Size in bytes of the code objects for the wanted targets.

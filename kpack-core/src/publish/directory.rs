@@ -10,9 +10,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::output::check_kind;
 use crate::Error;
 use crate::interrupt;
 
@@ -169,7 +170,7 @@ impl Directory {
     }
 
     /// Opens a regular file for reading; `None` if there is none.
-    pub(super) fn open_file(&self, name: &OsStr) -> Result<Option<File>, Error> {
+    pub fn open_file(&self, name: &OsStr) -> Result<Option<File>, Error> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = match rustix::fs::openat(&self.file, name, flags, Mode::empty()) {
             Ok(file) => file.into(),
@@ -179,6 +180,16 @@ impl Directory {
         let metadata = file.metadata();
         let metadata = metadata.map_err(|e| Error::io(&self.path.join(name), "read", e))?;
         Ok(metadata.is_file().then_some(file))
+    }
+
+    /// As [`check_output`](super::check_output), for an entry of it.
+    pub(super) fn check_output(&self, name: &OsStr, new: FileType) -> Result<(), Error> {
+        let path = self.path.join(name);
+        match rustix::fs::statat(&self.file, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => check_kind(&path, FileType::from_raw_mode(there.st_mode), new),
+            Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(Error::io(&path, "write", error.into())),
+        }
     }
 
     /// Renames a file in it.

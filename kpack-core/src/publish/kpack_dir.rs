@@ -11,6 +11,7 @@ use kpack_format::TargetId;
 use kpack_format::archive::{Archive, ArchiveError, ArchiveWriter, Written};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{self, Group};
+use rustix::fs::FileType;
 
 use super::directory::{CreatedDirectories, Directory};
 use super::staged_file::StagedFile;
@@ -84,6 +85,7 @@ impl KpackDir {
             let Some(target) = target else {
                 continue;
             };
+            self.directory.check_output(&name, FileType::RegularFile)?;
             let path = self.path().join(name);
             let archive = files::open_archive(&path).map_err(|error| match error {
                 Error::Refused { path, reason } => Error::refused(

@@ -7,6 +7,7 @@ mod identity;
 mod kpack_dir;
 mod merge;
 mod names;
+mod output;
 mod replace;
 mod scratch;
 mod sparse;
@@ -20,6 +21,9 @@ pub use kpack_dir::{
 };
 pub use merge::Update;
 pub use names::{check_names, is_name_part};
+pub use output::{
+    check_named_output, check_output, check_output_directory, check_room, write_output,
+};
 pub use replace::{Renames, recover_directory, remove_directory, replace_directory};
 pub use scratch::scratch_file;
 pub use sparse::{begin_flush, copy_range, write_at};

@@ -10,6 +10,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::FileType;
+
 use super::attributes;
 use super::directory::Directory;
 use super::identity::Identity;
@@ -63,6 +65,7 @@ impl StagedFile {
     pub fn create(directory: Arc<Directory>, name: &OsStr) -> Result<Self, Error> {
         let path = directory.path().join(name);
         interrupt::check(&path, "write")?;
+        directory.check_output(name, FileType::RegularFile)?;
         loop {
             let hidden = hidden_name(name);
             let file = match directory.create(&hidden) {
@@ -81,15 +84,16 @@ impl StagedFile {
         }
     }
 
-    /// Makes `file`, which is [nameless](super::scratch_file), the future file `name` in `directory`.
-    /// `None` if the system cannot name it there.
-    pub(super) fn adopt(
+    /// Makes `file`, which is [nameless](super::scratch_file) or has other names, the future file `name` in
+    /// `directory`. `None` if the system cannot name it there.
+    pub fn adopt(
         directory: &Arc<Directory>,
         name: &OsStr,
         file: &File,
     ) -> Result<Option<Self>, Error> {
         let path = directory.path().join(name);
         interrupt::check(&path, "write")?;
+        directory.check_output(name, FileType::RegularFile)?;
         let file = file.try_clone();
         let file = file.map_err(|e| Error::io(&path, "write", e))?;
         // Before any run can see it. If locking is not supported, none removes it as a leftover either.

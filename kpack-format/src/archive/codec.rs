@@ -156,14 +156,14 @@ fn check_size(found: u64, original_size: u64) -> Result<(), DecodeError> {
     }
 }
 
-/// Decompresses the frame that fills `frame` in parts, passing each to `take`.
+/// Decompresses the frame that fills `frame` in parts, passing each to `take` until that returns false.
 ///
 /// # Errors
 /// [`DecodeError`], also for a frame with a window above 128 MiB, zstd's default limit.
 pub(super) fn decode_in_parts(
     frame: &[u8],
     original_size: u64,
-    take: &mut dyn FnMut(&[u8]),
+    take: &mut dyn FnMut(&[u8]) -> bool,
 ) -> Result<(), DecodeError> {
     check_frame(frame, original_size).map_err(DecodeError::Damaged)?;
     let size = in_parts(frame_reader(frame)?, take).map_err(|error| match error.kind() {
@@ -173,16 +173,21 @@ pub(super) fn decode_in_parts(
     check_size(size, original_size)
 }
 
-/// Reads `source` to its end; returns its size.
-pub(super) fn in_parts(mut source: impl Read, take: &mut dyn FnMut(&[u8])) -> io::Result<u64> {
+/// Reads `source` to its end, or until `take` returns false; returns the number of bytes read.
+pub(super) fn in_parts(
+    mut source: impl Read,
+    take: &mut dyn FnMut(&[u8]) -> bool,
+) -> io::Result<u64> {
     let mut buffer = vec![0; 1 << 18];
     let mut size = 0;
     loop {
         match source.read(&mut buffer) {
             Ok(0) => return Ok(size),
             Ok(read) => {
-                take(&buffer[..read]);
                 size += read as u64;
+                if !take(&buffer[..read]) {
+                    return Ok(size);
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

@@ -89,8 +89,24 @@ impl<R: Read + Seek> Archive<R> {
         self.digest(kernel, target, &entry, &mut |part| {
             let missing = size - head.len();
             head.extend_from_slice(&part[..part.len().min(missing)]);
+            Ok(())
         })?;
         Ok(head)
+    }
+
+    /// Verifies the code object of `kernel` for `target` as [`read`](Self::read) does, and passes it to
+    /// `take` in parts. It is verified only when this returns. An error of `take` ends it.
+    ///
+    /// # Errors
+    /// As [`read_head`](Self::read_head), and those of `take`.
+    pub fn read_parts(
+        &mut self,
+        kernel: &str,
+        target: &str,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), ArchiveError> {
+        let entry = self.toc().entry(kernel, target)?.clone();
+        self.digest(kernel, target, &entry, take).map(drop)
     }
 
     /// Verifies a code object and returns its SHA-256, passing it to `take` in parts.
@@ -99,26 +115,35 @@ impl<R: Read + Seek> Archive<R> {
         kernel: &str,
         target: &str,
         entry: &TocEntry,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<Sha256, ArchiveError> {
         let (offset, size) = self.stored(entry.ordinal)?;
         let mut hasher = Hasher::default();
+        let mut refused = None;
         let mut take = |part: &[u8]| {
             hasher.update(part);
-            take(part);
+            let taken = take(part);
+            refused = taken.err();
+            refused.is_none()
         };
         match self.toc().scheme {
             Scheme::None => {
                 self.source.seek(SeekFrom::Start(offset))?;
-                if in_parts((&mut self.source).take(size), &mut take)? < size {
+                let read = in_parts((&mut self.source).take(size), &mut take)?;
+                if read < size && refused.is_none() {
                     return Err(ArchiveError::Io(io::ErrorKind::UnexpectedEof.into()));
                 }
             }
             Scheme::ZstdPerKernel => {
                 let stored = self.stored_bytes(entry.ordinal)?;
-                decode_in_parts(&stored, entry.original_size, &mut take)
-                    .map_err(|error| undecoded(error, offset, kernel, target))?;
+                let decoded = decode_in_parts(&stored, entry.original_size, &mut take);
+                if refused.is_none() {
+                    decoded.map_err(|error| undecoded(error, offset, kernel, target))?;
+                }
             }
+        }
+        if let Some(error) = refused {
+            return Err(ArchiveError::Io(error));
         }
         let found = hasher.finish();
         self.toc().check(kernel, target, entry, offset, &found)?;

@@ -246,7 +246,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             told.filter(|checksum| same_scheme && !self.by_checksum.contains_key(checksum));
         let checksum = match believed {
             Some(checksum) => checksum,
-            None => old.digest(kernel, target, entry, &mut |_| {})?,
+            None => old.digest(kernel, target, entry, &mut |_| Ok(()))?,
         };
         if let Some(index) = self.by_checksum.get(&checksum) {
             return Ok(*index);

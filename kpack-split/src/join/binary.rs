@@ -171,6 +171,9 @@ impl Binary {
             return Ok(Outcome::LeftAlone { reason });
         }
         let input = self.open()?;
+        if let Some(output) = &options.output {
+            publish::check_named_output(output)?;
+        }
         let output = options.output.as_deref().unwrap_or(path);
         let (staged, ()) = StagedFile::write(output, |staged| {
             if options.output.is_none() {

@@ -1,0 +1,314 @@
+//! Given something in the place of an output file, when a command writes that file, then a regular file is
+//! replaced, and anything else stays and is an error: a device, FIFO, link, socket or directory.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+
+use crate::command::{kpack, words};
+use kpack_split::install::{Options, install};
+use kpack_tests::fixture::{Kind, Wheel, add_and_mul, code_object};
+use kpack_tests::process::run;
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+
+const FAT: &str = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+const ARCHIVE: &str = "prefix/lib/.kpack/vec_lib_gfx942.kpack";
+
+/// Each command that writes files, and one of its files.
+const OUTPUTS: &[(&str, &str)] = &[
+    (
+        "extract prefix/lib/.kpack/vec_lib_gfx942.kpack --kernel lib/libvec.so#0 -o out/file",
+        "out/file",
+    ),
+    (
+        "extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out",
+        "out/lib_libvec.so-1-gfx942.hsaco",
+    ),
+    (
+        "unbundle fat.so --output-dir out",
+        "out/fat.so-0-gfx942.hsaco",
+    ),
+    (
+        "join --prefix prefix --arch gfx942 --output out/file lib/libvec.so",
+        "out/file",
+    ),
+    ("report prefix --html out/file", "out/file"),
+    ("object --module vec --output-dir out vec.o", "out/vec.o"),
+    (
+        "object --module vec --output-dir out vec.o",
+        "out/.kpack/vec_lib_gfx942.kpack",
+    ),
+    (
+        "object --module vec --output-dir out vec.o",
+        "out/.kpack/vec_lib.kpm",
+    ),
+    (
+        "install --prefix out --module vec --only device --source fat.so lib/libvec.so",
+        "out/lib/.kpack/vec_lib_gfx942.kpack",
+    ),
+    (
+        "wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir out",
+        "out/vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    ),
+    (
+        "wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir out",
+        "out/vec_device_gfx942-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+    ),
+    (
+        "split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out",
+        "out/vec_lib_generic",
+    ),
+];
+
+/// What may be in the place of a file.
+const OBSTACLES: [&str; 7] = [
+    "a regular file",
+    "a FIFO",
+    "a device",
+    "a symbolic link",
+    "a dangling symbolic link",
+    "a socket",
+    "a directory",
+];
+
+fn inputs() -> Tree {
+    let tree = Tree::new();
+    let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
+    for file in [
+        "fat.so",
+        "prefix/lib/libvec.so",
+        "artifact/vec/stage/lib/libvec.so",
+    ] {
+        fs::create_dir_all(tree.path(file).parent().unwrap()).unwrap();
+        library.build(&tree.path(file)).unwrap();
+    }
+    fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
+    library
+        .clone()
+        .kind(Kind::Object)
+        .build(&tree.path("vec.o"))
+        .unwrap();
+    let wheel = Wheel::new(FAT).member("vec/_vec.so", fs::read(tree.path("fat.so")).unwrap());
+    wheel.write(tree.root()).unwrap();
+    install(
+        &Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+    tree
+}
+
+/// A tree with the inputs and an empty directory `out`.
+fn with_output(inputs: &Tree) -> Tree {
+    let tree = inputs.copy();
+    fs::create_dir(tree.path("out")).unwrap();
+    tree
+}
+
+/// Puts what is called so at `path`.
+fn make(obstacle: &str, path: &Path) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    match obstacle {
+        "a regular file" => fs::write(path, "old").unwrap(),
+        "a FIFO" => drop(run(Command::new("mkfifo").arg(path))),
+        "a device" => {
+            let null = makedev(1, 3);
+            mknodat(CWD, path, FileType::CharacterDevice, Mode::RUSR, null).unwrap();
+        }
+        "a symbolic link" => {
+            fs::write(path.with_file_name("linked"), "old").unwrap();
+            symlink("linked", path).unwrap();
+        }
+        "a dangling symbolic link" => symlink("nowhere", path).unwrap(),
+        "a socket" => drop(UnixListener::bind(path).unwrap()),
+        _ => {
+            fs::create_dir(path).unwrap();
+            fs::write(path.join("mine"), "old").unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_command_replaces_regular_files_and_nothing_else() {
+    let inputs = inputs();
+    for (line, output) in OUTPUTS {
+        for obstacle in OBSTACLES {
+            if obstacle == "a device" && !require::is_root() {
+                continue;
+            }
+            let tree = with_output(&inputs);
+            if line.starts_with("install") {
+                fs::create_dir(tree.path("out/lib")).unwrap();
+                fs::copy(tree.path("fat.so"), tree.path("out/lib/libvec.so")).unwrap();
+            }
+            let path = tree.path(output);
+            make(obstacle, &path);
+            if *output == "out/vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+                && obstacle == "a regular file"
+            {
+                // An earlier host wheel.
+                fs::remove_file(&path).unwrap();
+                assert!(kpack(&tree, &words(line)).status.success());
+            }
+            if output.contains(".kpack/") && obstacle == "a regular file" {
+                // An earlier archive.
+                fs::copy(
+                    tree.path(
+                        &output
+                            .replace("out/.kpack", "prefix/lib/.kpack")
+                            .replace("out/lib", "prefix/lib"),
+                    ),
+                    &path,
+                )
+                .unwrap();
+            }
+            let before = path.symlink_metadata().unwrap();
+            let said = kpack(&tree, &words(line));
+            let text = String::from_utf8_lossy(&said.stderr).into_owned();
+            let what = format!("{line}: {obstacle}: {text}");
+            // A directory of something else than an artifact stays, too.
+            let may_replace = obstacle == "a regular file" && !line.starts_with("split");
+            if may_replace {
+                assert_eq!(said.status.code(), Some(0), "{what}");
+                continue;
+            }
+            assert_eq!(said.status.code(), Some(3), "{what}");
+            let name = Path::new(output).file_name().unwrap().to_str().unwrap();
+            assert!(text.contains(name), "{what}");
+            let after = path.symlink_metadata().unwrap();
+            assert_eq!(after.file_type(), before.file_type(), "{what}");
+            assert_eq!(after.ino(), before.ino(), "{what}");
+            if obstacle == "a symbolic link" {
+                assert_eq!(fs::read(path.with_file_name("linked")).unwrap(), b"old");
+            }
+            assert!(!path.with_file_name("nowhere").exists(), "{what}");
+            let hidden = |file: &String| file.contains("/.") && file.ends_with(".tmp");
+            assert!(
+                !tree.files().iter().any(hidden),
+                "{what}: {:?}",
+                tree.files()
+            );
+        }
+    }
+}
+
+#[test]
+fn no_file_that_the_user_names_replaces_an_archive() {
+    let tree = with_output(&inputs());
+    let before = tree.snapshot();
+    for output in [ARCHIVE, "prefix/lib/.kpack/vec_lib.kpm"] {
+        for line in [
+            "join --prefix prefix --arch gfx942 --output OUT lib/libvec.so",
+            "extract fat.so --kernel fat.so#0 --arch gfx942 -o OUT",
+            "report prefix --html OUT",
+        ] {
+            let line = line.replace("OUT", output);
+            let said = kpack(&tree, &words(&line));
+            let text = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert_eq!(said.status.code(), Some(3), "{line}: {text}");
+            assert!(text.contains("which binaries may need"), "{line}: {text}");
+            assert_eq!(tree.snapshot(), before);
+        }
+    }
+}
+
+#[test]
+fn a_code_object_that_kernels_share_is_written_once() {
+    // Given an archive whose kernels share code objects of 1 MiB.
+    let tree = Tree::new();
+    let code = code_object("gfx942", &vec![0; 1 << 20]).unwrap();
+    let library = (0..10).fold(kpack_tests::fixture::FatLibrary::new(), |library, _| {
+        let code = [("gfx942".to_owned(), code.clone())];
+        library.wrapper(kpack_tests::fixture::Storage::Plain, code)
+    });
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
+    install(
+        &Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
+
+    // When all are extracted, then that takes the room of one, and again nothing changes.
+    let extract = format!("extract {ARCHIVE} --output-dir out");
+    for _ in 0..2 {
+        let said = kpack(&tree, &words(&extract));
+        assert!(
+            said.status.success(),
+            "{}",
+            String::from_utf8_lossy(&said.stderr)
+        );
+        let files: Vec<_> = fs::read_dir(tree.path("out")).unwrap().collect();
+        assert_eq!(files.len(), 10);
+        let mut nodes = Vec::new();
+        for file in files {
+            let path = file.unwrap().path();
+            assert_eq!(fs::read(&path).unwrap(), code);
+            nodes.push(path.metadata().unwrap().ino());
+        }
+        nodes.dedup();
+        assert_eq!(nodes.len(), 1);
+    }
+
+    // When less is allowed, then nothing is written, not even the directory.
+    let size = code.len();
+    for (most, expected) in [(size, 0), (size - 1, 3)] {
+        let line = format!("extract {ARCHIVE} --output-dir limited{most} --max-bytes {most}");
+        let said = kpack(&tree, &words(&line));
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert_eq!(said.status.code(), Some(expected), "{text}");
+        assert_eq!(tree.path(&format!("limited{most}")).exists(), expected == 0);
+        assert!(
+            expected == 0 || text.contains("as --max-bytes says"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_large_code_object_is_extracted_in_little_memory() {
+    // Given an archive of some kilobytes with a code object of 256 MiB.
+    let tree = Tree::new();
+    let size = 256 << 20;
+    let code = {
+        let mut code = code_object("gfx942", &[]).unwrap();
+        code.resize(size, 0);
+        code
+    };
+    let target = "gfx942".parse().unwrap();
+    let scheme = kpack_format::archive::Scheme::ZstdPerKernel;
+    let spool = std::io::Cursor::new(Vec::new());
+    let mut archive = kpack_format::archive::ArchiveWriter::new(spool, "vec_lib", &target, scheme);
+    let checksum = kpack_format::digest::sha256(&code);
+    let mut encoder = kpack_format::archive::Encoder::new(scheme, 3).unwrap();
+    archive
+        .add("lib/libvec.so#0", &encoder.encode(&code, checksum).unwrap())
+        .unwrap();
+    drop(code);
+    let file = fs::File::create(tree.path("vec_lib_gfx942.kpack")).unwrap();
+    archive.finish(file).unwrap();
+
+    // When it is extracted with 150 MB of memory, then it is there.
+    for output in ["out", "-"] {
+        let line = format!(
+            "ulimit -v 150000; {} extract vec_lib_gfx942.kpack -o {output} | wc -c",
+            env!("CARGO_BIN_EXE_kpack")
+        );
+        let mut shell = Command::new("bash");
+        shell.args(["-o", "pipefail", "-c", &line]);
+        let said = shell.current_dir(tree.root()).output().unwrap();
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.status.success(), "{output}: {text}");
+        if output == "-" {
+            assert_eq!(
+                String::from_utf8_lossy(&said.stdout).trim(),
+                size.to_string()
+            );
+        }
+    }
+    assert_eq!(tree.path("out").metadata().unwrap().len(), size as u64);
+}

@@ -1,0 +1,132 @@
+//! The one rule for outputs: a file replaces a regular file, and a directory a directory. Nothing replaces a
+//! device, FIFO, link or socket, or is written into one.
+
+use std::fs;
+use std::io::{Error as IoError, ErrorKind};
+use std::path::Path;
+
+use rustix::fs::{FileType, statvfs};
+
+use super::directory::Directory;
+use super::staged_file::StagedFile;
+use crate::Error;
+use crate::error::shown;
+use crate::files::{self, FileKind};
+
+/// Refuses a file to write to `path` if something exists there that is no regular file. A rename would replace
+/// a device such as `/dev/null` for the whole system, and a link may have been put there by somebody else.
+///
+/// # Errors
+/// [`Error::Refused`]; [`Error::Io`].
+pub fn check_output(path: &Path) -> Result<(), Error> {
+    let name = path.file_name().unwrap_or_default();
+    Directory::of(path)?.check_output(name, FileType::RegularFile)
+}
+
+/// As [`check_output`], for a directory, which replaces nothing but a directory.
+///
+/// # Errors
+/// As [`check_output`].
+pub fn check_output_directory(path: &Path) -> Result<(), Error> {
+    let name = path.file_name().unwrap_or_default();
+    Directory::of(path)?.check_output(name, FileType::Directory)
+}
+
+/// As [`check_output`], for a regular file that the user named. It may not replace an archive or manifest either:
+/// binaries may need those.
+///
+/// # Errors
+/// [`Error::Refused`]; [`Error::Io`].
+pub fn check_named_output(path: &Path) -> Result<(), Error> {
+    check_output(path)?;
+    if fs::symlink_metadata(path).is_err() {
+        return Ok(());
+    }
+    match files::open(path).and_then(|file| files::identify(path, &file))? {
+        Some(FileKind::Archive | FileKind::Manifest) => {
+            let reason = "it is an archive or manifest of kpack, which binaries may need; choose another name";
+            Err(Error::refused(path, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file that the user named, under a hidden name first.
+///
+/// # Errors
+/// Those of [`check_named_output`], before `write` is called; those of `write`; [`Error::Io`].
+pub fn write_output(
+    path: &Path,
+    write: impl FnOnce(&mut StagedFile) -> Result<(), Error>,
+) -> Result<(), Error> {
+    check_named_output(path)?;
+    let (staged, ()) = StagedFile::write(path, write)?;
+    staged.commit().map(drop)
+}
+
+/// Refuses what is of the kind `there` in the place of the output `path` of the kind `new`, unless they are the
+/// same.
+pub(super) fn check_kind(path: &Path, there: FileType, new: FileType) -> Result<(), Error> {
+    let what = match there {
+        there if there == new => return Ok(()),
+        FileType::RegularFile => "a file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "a device",
+    };
+    let expected = match new {
+        FileType::Directory => "a directory",
+        _ => "a regular file",
+    };
+    let reason = format!(
+        "{what} is in its place (expected {expected} to replace, or nothing); choose another name, or remove it"
+    );
+    Err(Error::refused(path, reason))
+}
+
+/// Checks that `bytes` more fit on the file system of `directory`. They come from `path`; `action` is a verb.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn check_room(
+    path: &Path,
+    action: &'static str,
+    directory: &Path,
+    bytes: u64,
+) -> Result<(), Error> {
+    let directory = match directory.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => directory,
+    };
+    let system = statvfs(directory).map_err(|e| Error::io(directory, "examine", e.into()))?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    // Some file systems do not say how large they are.
+    if system.f_blocks == 0 || bytes <= free {
+        return Ok(());
+    }
+    let text = format!(
+        "it needs {bytes} bytes in {}, and {free} are free; free some space",
+        shown(directory)
+    );
+    let full = IoError::new(ErrorKind::StorageFull, text);
+    Err(Error::io(path, action, full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_not_written() {
+        let (wheel, directory) = (Path::new("vec.whl"), std::env::temp_dir());
+        check_room(wheel, "unpack", &directory, 1).unwrap();
+        let error = check_room(wheel, "unpack", &directory, u64::MAX).unwrap_err();
+        let text = error.in_one_line();
+        assert!(
+            text.starts_with("cannot unpack vec.whl: it needs"),
+            "{text}"
+        );
+    }
+}

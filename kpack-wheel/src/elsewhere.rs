@@ -1,0 +1,97 @@
+//! Libraries of a wheel that something else than `kpack wheel split` split.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::archive::{Place, Wheel};
+use kpack_artifact::classify::{Class, classify};
+use kpack_artifact::databases::Selection;
+use kpack_core::Error;
+use kpack_core::publish::make_directories;
+use kpack_split::input::{self, Linked, Lookup};
+
+/// A library that another tool split.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SplitElsewhere {
+    /// Its path in `site-packages`.
+    path: PathBuf,
+    /// Where its markers say that archives are, if the wheel lacks some.
+    missing: Vec<String>,
+}
+
+impl SplitElsewhere {
+    /// Whether the wheel lacks archives of it.
+    pub(super) fn lacks_archives(&self) -> bool {
+        !self.missing.is_empty()
+    }
+}
+
+impl fmt::Display for SplitElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "member `{}`: split by another tool", self.path.display())?;
+        match self.missing.as_slice() {
+            [] => write!(
+                f,
+                ", and its archives are in the wheel; `kpack wheel split` moves them to device wheels"
+            ),
+            missing => write!(
+                f,
+                ", and the wheel has no archives at `{}`; build the wheel without that split, or install what has these archives",
+                missing.join("`, `")
+            ),
+        }
+    }
+}
+
+impl Wheel {
+    /// The libraries that another tool split, in a wheel that is neither a host wheel of kpack's nor a device wheel.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for damage; [`Error::Io`].
+    pub(super) fn split_elsewhere(&self) -> Result<Vec<SplitElsewhere>, Error> {
+        if self.pins()?.are_of_host() {
+            return Ok(Vec::new());
+        }
+        let scratch = TempDir::new();
+        let scratch =
+            scratch.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
+        let tree = scratch.path().join("site");
+        make_directories(&tree)?;
+        self.unpack_binaries(scratch.path(), &|member| match self.place(member) {
+            Place::Site(_, path) => Some(tree.join(path)),
+            Place::Elsewhere => None,
+        })?;
+        self.split_elsewhere_in(&tree)
+    }
+
+    /// As [`split_elsewhere`](Self::split_elsewhere), in `tree`, where the wheel was unpacked.
+    pub(super) fn split_elsewhere_in(&self, tree: &Path) -> Result<Vec<SplitElsewhere>, Error> {
+        let mut found = Vec::new();
+        if self.pins()?.are_of_host() {
+            return Ok(found);
+        }
+        let lookup = Lookup::default();
+        for entry in classify(tree, &Selection::Auto)?.entries {
+            if entry.class != Class::Split {
+                continue;
+            }
+            let path = tree.join(&entry.path);
+            let linked = Linked::read(&path, input::open(&path)?)?;
+            let mut missing = Vec::new();
+            for group in linked.markers()? {
+                let files = lookup.find(&linked.loaded_as(), &group.marker)?.files;
+                if files.is_empty() || files.iter().any(|kpack| kpack.size.is_none()) {
+                    missing.extend(group.marker.kpack_search_paths);
+                }
+            }
+            missing.dedup();
+            found.push(SplitElsewhere {
+                path: entry.path,
+                missing,
+            });
+        }
+        Ok(found)
+    }
+}
