@@ -20,7 +20,7 @@ pub struct Options {
     #[cfg_attr(feature = "clap", arg(long = "group", value_name = "NAME=PROCESSORS"))]
     pub groups: Vec<DeviceGroup>,
     /// How code objects are stored.
-    #[cfg_attr(feature = "clap", arg(skip))]
+    #[cfg_attr(feature = "clap", arg(skip = Storage::zstd()))]
     pub storage: Storage,
     /// Wheels with device code
     // Those of one version for several Pythons share device wheels where these are equal.
@@ -40,7 +40,7 @@ impl Options {
             output_dir: output_dir.into(),
             device_name: DEVICE_NAME.to_owned(),
             groups: Vec::new(),
-            storage: Storage::default(),
+            storage: Storage::zstd(),
         }
     }
 }

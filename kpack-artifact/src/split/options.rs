@@ -82,7 +82,7 @@ impl Options {
             unknown: Unknown::default(),
             layout: Layout::default(),
             install_hint: None,
-            storage: Storage::default(),
+            storage: Storage::zstd(),
         }
     }
 

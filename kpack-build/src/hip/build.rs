@@ -11,7 +11,6 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use kpack_format::archive::Scheme;
 use kpack_format::names::Group;
 
 use super::compile::{self, Job};
@@ -223,7 +222,6 @@ impl<'a> Build<'a> {
         options.storage.jobs = self.threads;
         // Build scripts are compiled without optimisation, which makes zstd slow. Staging
         // compresses.
-        options.storage.scheme = Scheme::None;
         let Some(directory) = self.directory.to_str() else {
             return Err(Error::refused(
                 &self.directory,

@@ -28,7 +28,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options with defaults for everything else: component `lib`, default storage.
+    /// Options with defaults for everything else: component `lib`, archives without compression.
     pub fn new(
         module: impl Into<String>,
         output_dir: impl Into<PathBuf>,
@@ -39,7 +39,7 @@ impl Options {
             component: "lib".to_owned(),
             output_dir: output_dir.into(),
             search_paths: Vec::new(),
-            storage: Storage::default(),
+            storage: Storage::uncompressed(),
             files: files.into_iter().map(Into::into).collect(),
         }
     }

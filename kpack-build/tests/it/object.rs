@@ -12,7 +12,7 @@ use kpack_artifact::verify;
 use kpack_build::Error;
 use kpack_build::object_file::{Options, split};
 use kpack_build::report::{Notice, Outcome, Report};
-use kpack_format::archive::Archive;
+use kpack_format::archive::{Archive, Scheme};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, bundle, code, code_object};
 use kpack_tests::process::run;
 use kpack_tests::require;
@@ -882,4 +882,19 @@ fn wrong_arguments_are_usage_errors() {
     assert!(pattern.contains("has no @GFXARCH@"), "{pattern}");
     options.module = "a/b".to_owned();
     assert!(matches!(split(&options, &()), Err(Error::Usage(_))));
+}
+
+/// In this program other crates ask for kpack-format with compression. A build script that compiles
+/// kpack-build alone has none.
+#[test]
+fn archives_do_not_depend_on_the_features_of_other_crates() {
+    // Given an object,
+    let tree = Tree::new();
+    build(&tree, Kind::Object, "vec.o");
+    // when it is split with the default options,
+    split_into(&tree, "out", &["vec.o"]);
+    // then its archives are as kpack-build alone would write them.
+    let archive = tree.path("out/.kpack/vec_lib_gfx1100.kpack");
+    let archive = Archive::open(File::open(archive).unwrap()).unwrap();
+    assert_eq!(archive.toc().scheme, Scheme::None);
 }

@@ -61,7 +61,7 @@ impl Compression {
                 CompressionArgument::None => Scheme::None,
             },
             level: self.level,
-            ..Storage::default()
+            ..Storage::zstd()
         }
     }
 }

@@ -97,7 +97,7 @@ impl<'a> Release<'a> {
         let archives = &mut self.archives;
         presplit.collect(name, &|_| true, &mut |group, target, fill| {
             let key = (group.clone(), target.clone());
-            fill(Storage::default().archive(archives, key, (group, target), hidden)?)
+            fill(Storage::zstd().archive(archives, key, (group, target), hidden)?)
         })?;
         let archives = &self.archives;
         let marker_of = |group: &Group| {

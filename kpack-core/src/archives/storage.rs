@@ -25,19 +25,24 @@ pub struct Storage {
     pub jobs: NonZeroUsize,
 }
 
-impl Default for Storage {
-    /// Zstandard at level 3 (uncompressed without feature `compression` of `kpack-format`), one thread
-    /// per processor.
-    fn default() -> Self {
+impl Storage {
+    /// Zstandard at level 3, one thread per processor. Needs the feature `compression` of `kpack-format`.
+    pub fn zstd() -> Self {
         Self {
-            scheme: Scheme::default(),
+            scheme: Scheme::ZstdPerKernel,
             level: 3,
             jobs: processors(),
         }
     }
-}
 
-impl Storage {
+    /// Code objects as they are, one thread per processor.
+    pub fn uncompressed() -> Self {
+        Self {
+            scheme: Scheme::None,
+            ..Self::zstd()
+        }
+    }
+
     /// The archive at `key`, of a group for a target. A new one keeps its code objects in the directory
     /// `scratch`.
     pub fn archive<'a, K: Ord>(

@@ -6,7 +6,9 @@ use std::io::{self, Read, Write};
 use super::frame::check_frame;
 use super::{ArchiveError, Scheme};
 use crate::Sha256;
-use crate::backend::{Compressor, Decompressor, WriteBuf, frame_reader};
+#[cfg(feature = "compression")]
+use crate::backend::WriteBuf;
+use crate::backend::{Compressor, Decompressor, frame_reader};
 
 /// The message of a program without zstd.
 pub(super) const NO_COMPRESSION: &str = "it is compressed, and this program was built without Zstandard (feature `compression` of kpack-format)";
@@ -127,7 +129,8 @@ impl Decoder {
         let mut bytes = size
             .and_then(|size| with_capacity(size).ok())
             .ok_or(DecodeError::OutOfMemory)?;
-        self.decode_into(frame, original_size, &mut bytes)?;
+        let size = self.0.decompress(frame, &mut bytes)?;
+        check_size(size as u64, original_size)?;
         Ok(bytes)
     }
 
@@ -136,6 +139,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`DecodeError`]; the content of `out` is then undefined.
+    #[cfg(feature = "compression")]
     pub fn decode_into<B: WriteBuf + ?Sized>(
         &mut self,
         frame: &[u8],

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::limits::{MAX_FRAMES, MAX_KERNELS, MAX_TARGETS};
 use super::{ArchiveError, Targets, TocEntry};
-use crate::backend::DEFAULT_SCHEME;
 use crate::code_id::index_in;
 use crate::digest::hex;
 use crate::message_pack::{MessagePackError, Reader, Writer};
@@ -14,20 +13,12 @@ use crate::{CodeId, Sha256, code_id};
 pub(super) const FORMAT_VERSION: u32 = 1;
 
 /// How code objects are stored.
-///
-/// By default compressed; in a program without zstd (feature `compression`) as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// As they are.
     None,
-    /// A Zstandard frame each.
+    /// A Zstandard frame each. Needs the feature `compression`.
     ZstdPerKernel,
-}
-
-impl Default for Scheme {
-    fn default() -> Self {
-        DEFAULT_SCHEME
-    }
 }
 
 impl Scheme {

@@ -11,10 +11,8 @@ use zstd::zstd_safe::{DCtx, compress_bound, get_error_name};
 pub use zstd::zstd_safe::WriteBuf;
 
 use crate::Sha256;
-use crate::archive::{ArchiveError, DecodeError, Scheme, with_capacity};
+use crate::archive::{ArchiveError, DecodeError, with_capacity};
 use crate::offload_bundle::{BundleError, Method};
-
-pub(crate) const DEFAULT_SCHEME: Scheme = Scheme::ZstdPerKernel;
 
 /// The SHA-256 of bytes that come one after another.
 // `sha2` is as fast only where the processor has SHA instructions (1.8 GB/s); without them it has no

@@ -6,10 +6,8 @@ use std::io::{self, BufReader, Read, Take, Write};
 use std::marker::PhantomData;
 
 use crate::Sha256;
-use crate::archive::{ArchiveError, DecodeError, Scheme};
+use crate::archive::{ArchiveError, DecodeError};
 use crate::offload_bundle::{BundleError, Method};
-
-pub(crate) const DEFAULT_SCHEME: Scheme = Scheme::None;
 
 /// The SHA-256 of bytes that come one after another.
 // `ring` would cost build scripts a C compiler and its time. This one uses no SHA instructions (0.28 GB/s).
@@ -33,11 +31,6 @@ impl Hasher {
         self.0.finalize()
     }
 }
-
-/// Memory to decompress into.
-pub trait WriteBuf {}
-
-impl WriteBuf for Vec<u8> {}
 
 pub(crate) struct Compressor(Infallible);
 
@@ -64,11 +57,7 @@ impl Compressor {
 pub(crate) struct Decompressor;
 
 impl Decompressor {
-    pub(crate) fn decompress<B: WriteBuf + ?Sized>(
-        &mut self,
-        _: &[u8],
-        _: &mut B,
-    ) -> Result<usize, DecodeError> {
+    pub(crate) fn decompress(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<usize, DecodeError> {
         Err(DecodeError::NoCompression)
     }
 }

@@ -52,7 +52,7 @@ pub struct Options {
     #[cfg_attr(feature = "clap", arg(skip))]
     pub install_hint: Option<String>,
     /// How code objects are stored.
-    #[cfg_attr(feature = "clap", arg(skip))]
+    #[cfg_attr(feature = "clap", arg(skip = Storage::zstd()))]
     pub storage: Storage,
     /// Find all binaries with device code in the prefix, instead of naming them
     #[cfg_attr(feature = "clap", arg(long, conflicts_with_all = ["sources", "files"]))]
@@ -93,7 +93,7 @@ impl Options {
             only: None,
             sources: Vec::new(),
             install_hint: None,
-            storage: Storage::default(),
+            storage: Storage::zstd(),
             files: files.into_iter().map(Into::into).collect(),
             all: false,
         }
