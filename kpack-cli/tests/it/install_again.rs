@@ -172,6 +172,27 @@ fn a_target_that_it_was_not_split_for_is_refused() {
 }
 
 #[test]
+fn a_target_that_no_binary_was_split_for_is_refused() {
+    let tree = split();
+    let all = |targets: &[&str]| {
+        let mut options = for_targets(&tree, targets);
+        options.files.clear();
+        options.all = true;
+        options
+    };
+    let parts = ["lib/libvec.so: ", "gfx906", "gfx1100, gfx942"];
+    assert_refused(&tree, &all(&["gfx906"]), &parts);
+    let before = tree.snapshot_with_times();
+    install(&all(&["gfx942"]), &()).unwrap();
+    assert_eq!(tree.snapshot_with_times(), before);
+    // The binaries of other modules are not asked for.
+    let mut other = all(&["gfx906"]);
+    other.module = "other".into();
+    install(&other, &()).unwrap();
+    assert_eq!(tree.snapshot_with_times(), before);
+}
+
+#[test]
 fn its_own_module_and_targets_change_nothing() {
     let tree = split();
     let before = tree.snapshot_with_times();

@@ -29,8 +29,7 @@ pub(super) fn targets(
         if marker.kernel_name.is_none() {
             return Ok(None);
         }
-        let mut wanted = expected.kpack_search_paths.iter();
-        if !wanted.all(|path| marker.kpack_search_paths.contains(path)) {
+        if !refers_to(marker, expected) {
             return Err(Error::refused(
                 path,
                 format!(
@@ -47,4 +46,10 @@ pub(super) fn targets(
     Ok(Some(
         names.iter().filter_map(|name| name.parse().ok()).collect(),
     ))
+}
+
+/// Whether `marker` has the search paths of `expected`.
+pub(super) fn refers_to(marker: &Marker, expected: &Marker) -> bool {
+    let mut wanted = expected.kpack_search_paths.iter();
+    wanted.all(|path| marker.kpack_search_paths.contains(path))
 }

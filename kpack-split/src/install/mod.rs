@@ -84,7 +84,10 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
         plans::warn_of_other_builds(&fat, &archives, &mut report);
     }
 
-    file_reports(&binaries, &plans, &wants, &mut report);
+    let reported = binaries.iter();
+    // Binaries that are already split are not listed unless they were named.
+    let reported = reported.filter(|binary| !options.all || binary.has_device_code());
+    file_reports(reported, &plans, &wants, &mut report);
     if !fat.is_empty() {
         let run = Run {
             options,
@@ -227,7 +230,7 @@ fn binaries(
     Ok(binaries)
 }
 
-/// Reads the linked files in the prefix and keeps those with device code. Skips files without device
+/// Reads the linked files in the prefix and keeps those with device code, and split ones. Skips files without device
 /// code whose headers are damaged or for another machine. Device code that cannot be read is an error:
 /// without it, the binary would not work.
 fn all_binaries(
@@ -251,19 +254,19 @@ fn all_binaries(
         };
         let input = split::of(Linked::of(&path, image)?)?;
         let binary = Binary::new(prefix.binary(&path)?, input, lookup)?;
-        if binary.has_device_code() {
+        if binary.has_device_code() || matches!(binary.content, BinaryContent::Split(_)) {
             binaries.push(binary);
         }
     }
-    if binaries.is_empty() && report.notices.is_empty() {
+    if !binaries.iter().any(Binary::has_device_code) && report.notices.is_empty() {
         report.note(root, "contains no unsplit binary with device code");
     }
     Ok(binaries)
 }
 
 /// The outcome for each binary.
-fn file_reports(
-    binaries: &[Binary],
+fn file_reports<'a>(
+    binaries: impl Iterator<Item = &'a Binary>,
     plans: &HostPlans,
     wants: &dyn Fn(&TargetId) -> bool,
     report: &mut Report,

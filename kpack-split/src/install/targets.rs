@@ -29,6 +29,11 @@ pub(super) fn split_already<'a>(
         };
         let path = &binary.located.path;
         let expected = kpacks.marker(&binary.located, group);
+        // Not named, so it may be of another module.
+        let mut all = markers.iter();
+        if options.all && !all.all(|group| again::refers_to(&group.marker, &expected)) {
+            continue;
+        }
         let targets = again::targets(path, markers, &expected, kpacks, group, lookup)?;
         // Without evidence, assume that the targets match.
         let targets = targets.unwrap_or_else(|| options.architectures.iter().cloned().collect());
