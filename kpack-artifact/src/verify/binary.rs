@@ -135,6 +135,10 @@ fn converted(binary: &Linked, report: &mut Report) -> Result<(), Error> {
     let Some((_, section)) = found.map_err(|e| binary.error(e))? else {
         return Ok(());
     };
+    // Tools give an empty section other types.
+    if section.size == 0 {
+        return Ok(());
+    }
     if section.has_bytes() {
         let text = format!(
             "`{FAT_SECTION}` still has {} bytes in the file; expected none (NOBITS)",
