@@ -100,6 +100,6 @@ fn join_linked(file: &File, padding: u64) -> Result<File, ElfError> {
     for offset in plan.bundles() {
         output.write_all_at(&bundle, *offset)?;
     }
-    plan.check(&output)?;
+    plan.check(file, &output)?;
     Ok(output)
 }

@@ -5,7 +5,7 @@
 use std::fs;
 
 use crate::layouts::random::{self, Outcome};
-use crate::layouts::{AARCH64, Bench, LINKERS, Linker, apply, fat_library, same_host_code};
+use crate::layouts::{self, AARCH64, Bench, LINKERS, Linker, apply, fat_library, same_host_code};
 use anyhow::{Context, Result};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::require;
@@ -232,6 +232,58 @@ fn dynamic_symbols_with_old_section_numbers_stay() -> Result<()> {
     apply("objcopy", &["--remove-section", ".note.gnu.build-id"], &fat)?;
     bench.split(&fat, &host)?;
     same_host_code(&fat, &host)
+}
+
+/// `lld` packs relocations so on request. The wrappers' pointers are among them.
+#[test]
+fn relocations_packed_for_android_are_refused() -> Result<()> {
+    if !require::tools(&["clang-19", "ld.lld-19"]) {
+        return Ok(());
+    }
+    let bench = Bench::new()?;
+    let (fat, host) = (bench.path("fat"), bench.path("host"));
+    let library = fat_library(Kind::Shared)?.compiler("clang-19");
+    let library = library.flag("-fuse-ld=lld");
+    library.flag("-Wl,--pack-dyn-relocs=android").build(&fat)?;
+    let refused = bench.split(&fat, &host).map(|plan| plan.to_string());
+    let error = format!("{:#}", refused.expect_err("nothing reads them"));
+    assert!(error.contains("(DT_ANDROID_RELA)"), "{error}");
+    Ok(())
+}
+
+/// Nothing of the host code may depend on section headers, which are not loaded.
+#[test]
+fn wrong_section_headers_of_a_joined_binary_lose_nothing() -> Result<()> {
+    let bench = Bench::new()?;
+    let (fat, host, joined) = (bench.path("fat"), bench.path("host"), bench.path("joined"));
+    fat_library(Kind::Shared)?
+        .flag("-Wl,--hash-style=gnu")
+        .build(&fat)?;
+    let report = bench.report(Kind::Shared, &fat)?;
+    bench.split(&fat, &host)?;
+    for size in [layouts::LITTLE, layouts::MUCH] {
+        layouts::join(&host, &joined, size)?;
+        let sound = fs::read(&joined)?;
+        let word = |at: usize| u64::from_le_bytes(sound[at..at + 8].try_into().unwrap());
+        let (table, count) = (word(40) as usize, usize::from(sound[60]));
+        for section in 1..count {
+            // The address, the size and the type.
+            for (field, value) in [(16, 0), (16, 0x40), (32, 8), (32, 0x3000), (4, 8), (4, 1)] {
+                let mut damaged = sound.clone();
+                let at = table + section * 64 + field;
+                damaged[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+                fs::write(&joined, damaged)?;
+                let again = bench.path("again");
+                let _ = fs::remove_file(&again);
+                if bench.split(&joined, &again).is_ok() {
+                    let found = bench.report(Kind::Shared, &again);
+                    let expected = layouts::expected_report(&report);
+                    assert_eq!(found?, expected, "section {section}, {field}: {value:#x}");
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Some tools, such as post-link optimisers, write a larger table to the end of the file.

@@ -8,29 +8,35 @@ use super::dynamic::{Dynamic, is_address};
 use super::headers::{Section, Segment};
 use super::image::Image;
 use super::plan::PlannedWrapper;
-use super::refuse;
-use super::{DeviceCode, ElfError, Plan};
+use super::{DeviceCode, ElfError, Plan, ReadAt};
+use super::{memory, refuse};
 
-/// Reads the result back and compares it with its plan.
+/// Reads the result back and compares it with its plan and its input.
 ///
 /// # Errors
 /// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
-pub(crate) fn result(output: &File, plan: &Plan) -> Result<(), ElfError> {
-    read_back(output, plan).map_err(|error| match error {
+pub(crate) fn result(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
+    read_back(input, output, plan).map_err(|error| match error {
         ElfError::Refused(reason) => ElfError::Unsound(reason),
         error => error,
     })
 }
 
-fn read_back(output: &File, plan: &Plan) -> Result<(), ElfError> {
+fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
     let image = Image::read(output)?;
     image.validate()?;
     if image.segments != plan.segments || image.sections != plan.sections {
         refuse!("its headers differ from the plan");
     }
-    loaded(&image)?;
-    dynamic_addresses(&image)?;
-    wrappers(&image, plan)
+    sound(&image)?;
+    wrappers(&image, plan)?;
+    memory::check(&Image::read(input)?, &image, &plan.marker)
+}
+
+/// Checks what a rewrite keeps, in its input and in its result.
+pub(crate) fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
+    loaded(image)?;
+    dynamic_addresses(image)
 }
 
 /// Checks that PT_LOADs map all sections and all contents of program headers where they belong.
@@ -116,7 +122,7 @@ fn is_mapped<'a>(segment: &Segment, loads: impl Iterator<Item = &'a Segment>) ->
     end <= mapped_to
 }
 
-fn dynamic_addresses(image: &Image<&File>) -> Result<(), ElfError> {
+fn dynamic_addresses<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
     for (tag, value) in Dynamic::read(image)?.entries {
         let known = |s: &Section| s.is_alloc() && (s.addr..=s.addr_end()).contains(&value);
         if is_address(tag) && value != 0 && !image.sections.iter().any(known) {

@@ -20,6 +20,13 @@ const RELA_ENTRY: u64 = size_of::<elf::Rela64<LE>>() as u64;
 /// Entries can share their strings, so a small file could name gigabytes of them.
 const MAX_STRINGS: usize = 1 << 20;
 
+/// Relocations in Android's formats. The GNU C library does not read them.
+const ANDROID: [(elf::DynamicTag, &str); 3] = [
+    (elf::DynamicTag(0x6000_000f), "DT_ANDROID_REL"),
+    (elf::DynamicTag(0x6000_0011), "DT_ANDROID_RELA"),
+    (elf::DynamicTag(0x6fff_e000), "DT_ANDROID_RELR"),
+];
+
 /// The dynamic section of an image, up to DT_NULL.
 #[derive(Debug, Default)]
 pub struct Dynamic {
@@ -126,7 +133,7 @@ impl Dynamic {
     }
 
     /// The address range of a table, from its address and size entries.
-    fn table(
+    pub(crate) fn table(
         &self,
         address: elf::DynamicTag,
         size: elf::DynamicTag,
@@ -185,6 +192,13 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
     pub fn read(image: &'a Image<S>, dynamic: &Dynamic) -> Result<Self, ElfError> {
         if dynamic.table(elf::DT_REL, elf::DT_RELSZ)?.is_some() {
             refuse!("it has DT_REL relocations; x86-64 and AArch64 use DT_RELA (psABI)");
+        }
+        for (tag, name) in ANDROID {
+            if dynamic.get(tag).is_some() {
+                refuse!(
+                    "its relocations are packed in Android's format ({name}), which is not supported; link it without `--pack-dyn-relocs=android`"
+                );
+            }
         }
         let mut tables: Vec<Range<u64>> = Vec::new();
         for (address, size) in [

@@ -60,7 +60,7 @@ impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
         image.validate()?;
-        check::loaded(image)?;
+        check::sound(image)?;
         let Some(split) = Split::of(image, &code.marker)? else {
             refuse!(
                 "it has no addresses for device code, because its objects were split before the link; link unsplit objects instead"
@@ -100,9 +100,9 @@ impl JoinPlan {
         self.plan.write(input, output)
     }
 
-    /// Reads the joined binary back and checks it.
-    pub fn check(&self, output: &File) -> Result<(), ElfError> {
-        check::result(output, &self.plan)
+    /// Reads the joined binary back and checks it. `input` must be the planned file.
+    pub fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        check::result(input, output, &self.plan)
     }
 }
 

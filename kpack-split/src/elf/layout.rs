@@ -84,7 +84,7 @@ impl Plan {
         marker: &[u8],
     ) -> Result<Self, ElfError> {
         image.validate()?;
-        check::loaded(image)?;
+        check::sound(image)?;
         if let Some(kept) = &fat.joined {
             return join::take_out(image, fat, kept, marker);
         }

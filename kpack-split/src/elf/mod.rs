@@ -13,6 +13,7 @@ mod headers;
 mod image;
 mod join;
 mod layout;
+mod memory;
 mod plan;
 mod room;
 mod section_table;

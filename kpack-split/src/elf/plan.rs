@@ -223,7 +223,7 @@ impl Plan {
     /// the planned file.
     pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
         self.write(input, output)?;
-        check::result(output, self)
+        check::result(input, output, self)
     }
 
     /// Copies the kept bytes, then writes the changed ones over them.

@@ -188,7 +188,7 @@ impl Binary {
                 report.warn(path, lost);
             }
             let file = staged.file();
-            plan.check(file).map_err(|e| failed(path, e))?;
+            plan.check(&input, file).map_err(|e| failed(path, e))?;
             let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
             let written = Linked::read(path, clone)?;
             code.check(&written)?;

@@ -12,9 +12,9 @@ use kpack_tests::fixture::{Kind, code_object};
 use super::{Bench, MARKER, apply, elflint, same_host_code};
 
 /// So much device code for each wrapper fits into the addresses that the split freed, in bytes.
-pub(super) const LITTLE: usize = 9_000;
+pub(crate) const LITTLE: usize = 9_000;
 /// So much does not.
-pub(super) const MUCH: usize = 300_000;
+pub(crate) const MUCH: usize = 300_000;
 
 /// Joins `host`, the host binary of `fat`, checks it as it is and after each tool, joins what each tool
 /// makes of the host binary, and splits it again.
@@ -87,7 +87,7 @@ pub(super) fn same_bytes(split: &Path, again: &Path) -> Result<()> {
 }
 
 /// Puts a code object for each wrapper of `host` back.
-pub(super) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
+pub(crate) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
     let input = File::open(host)?;
     let image = Image::read(&input)?;
     let DeviceCode::Split(wrappers) = image.device_code()? else {
@@ -121,7 +121,7 @@ pub(super) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
     for (bundle, offset) in bundles.iter().zip(plan.bundles()) {
         file.write_all_at(bundle, *offset)?;
     }
-    plan.check(&file)?;
+    plan.check(&input, &file)?;
     file.set_permissions(fs::Permissions::from_mode(0o755))?;
     Ok(())
 }

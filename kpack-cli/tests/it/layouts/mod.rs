@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub(crate) use self::joined::{LITTLE, MUCH, join};
 use anyhow::{Context, Result, bail, ensure};
 use kpack_split::elf::{self, DeviceCode, Image, Plan};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
@@ -306,7 +307,7 @@ pub(crate) fn apply(tool: &str, arguments: &[&str], file: &Path) -> Result<Strin
 }
 
 /// The report of the fat binary, with the magic and the index of a split one.
-fn expected_report(before: &str) -> String {
+pub(crate) fn expected_report(before: &str) -> String {
     let mut index = 0;
     let mut lines = String::new();
     for line in before.lines() {

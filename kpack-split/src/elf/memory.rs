@@ -1,0 +1,265 @@
+//! Compares the memory that a result and its input map, by their segments: what a rewrite has to keep.
+//!
+//! It reads the two files alone. It shares no plan with what wrote the result, and asks no section
+//! header what is kept, since these may be wrong.
+
+use std::ops::Range;
+
+use kpack_format::marker::SECTION_NAME;
+use object::LittleEndian as LE;
+use object::elf;
+
+use super::dynamic::{Dynamic, is_address};
+use super::headers::{SEGMENT_ENTRY, Segment};
+use super::image::Image;
+use super::records::{FAT_SECTION, POINTER, WRAPPER_SIZE};
+use super::refuse;
+use super::{DeviceCode, ElfError, ReadAt};
+
+/// Bytes compared at a time.
+const CHUNK: u64 = 1 << 20;
+/// The size of a RELA entry and of a symbol.
+const RECORD: u64 = 24;
+
+/// Refuses a result that does not map what its input maps, or has other contents there. Device code, the
+/// headers, the wrappers and the `marker` change, and words that refer to what moved.
+pub(super) fn check<A: ReadAt, B: ReadAt>(
+    input: &Image<A>,
+    output: &Image<B>,
+    marker: &Range<u64>,
+) -> Result<(), ElfError> {
+    let changes = Changes::new(input, output, marker)?;
+    for load in loads(input) {
+        let end = load.vaddr + load.memsz;
+        let mut at = load.vaddr;
+        while at < end {
+            if let Some(skipped) = changes.skipped.iter().find(|range| range.contains(&at)) {
+                at = skipped.end;
+                continue;
+            }
+            let skipped = changes.skipped.iter().map(|range| range.start);
+            let borders = loads(output).flat_map(|s| [s.vaddr, s.vaddr + s.memsz]);
+            let next = skipped.chain(borders).filter(|border| *border > at);
+            let piece = at..next.fold(end.min(at - at % 8 + CHUNK), u64::min);
+            let before = contents(input, &piece)?.unwrap_or_default();
+            match contents(output, &piece)? {
+                Some(after) if after == before => {}
+                Some(after) => changes.explain((input, output), piece.start, &before, &after)?,
+                // Padding next to the device code. Whole pages are mapped.
+                None if changes.is_beside_code(&piece)
+                    && (before.iter().all(|byte| *byte == 0)
+                        || in_page(output, &piece)? == before) => {}
+                None => refuse!(
+                    "addresses {:#x}..{:#x} are not mapped any more",
+                    piece.start,
+                    piece.end
+                ),
+            }
+            at = piece.end;
+        }
+    }
+    Ok(())
+}
+
+fn loads<S>(image: &Image<S>) -> impl Iterator<Item = &Segment> {
+    image.segments.iter().filter(|s| s.is_load() && s.memsz > 0)
+}
+
+/// The memory of one segment, before relocations; `None` if none maps all of it.
+fn contents<S: ReadAt>(
+    image: &Image<S>,
+    addresses: &Range<u64>,
+) -> Result<Option<Vec<u8>>, ElfError> {
+    let maps = |s: &&Segment| s.vaddr <= addresses.start && addresses.end <= s.vaddr + s.memsz;
+    let Some(load) = loads(image).find(maps) else {
+        return Ok(None);
+    };
+    let in_file = load.file_backed_end().clamp(addresses.start, addresses.end);
+    let offset = load.offset + (addresses.start - load.vaddr);
+    let mut bytes = match in_file - addresses.start {
+        0 => Vec::new(),
+        size => image.bytes(offset, size, "loaded memory")?,
+    };
+    bytes.resize((addresses.end - addresses.start) as usize, 0);
+    Ok(Some(bytes))
+}
+
+/// The contents of the page that a segment begins in, before it.
+fn in_page<S: ReadAt>(image: &Image<S>, addresses: &Range<u64>) -> Result<Vec<u8>, ElfError> {
+    let size = addresses.end - addresses.start;
+    let begins = |s: &&Segment| s.vaddr == addresses.end && size <= s.vaddr % 4096;
+    match loads(image).find(begins) {
+        Some(load) if size <= load.offset => image.bytes(load.offset - size, size, "loaded memory"),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The word at an address, 0 if nothing maps it.
+fn word_at<S: ReadAt>(image: &Image<S>, address: u64) -> Result<u64, ElfError> {
+    let bytes = contents(image, &(address..address.saturating_add(8)))?.unwrap_or_default();
+    Ok(bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte)))
+}
+
+/// What a rewrite changes, as its input and its result have it.
+struct Changes {
+    /// Addresses with other contents.
+    skipped: Vec<Range<u64>>,
+    /// The device code of the input, and that of the output.
+    code: Range<u64>,
+    new_code: Range<u64>,
+    wrappers: Vec<u64>,
+    /// How far contents moved.
+    moved: Option<u64>,
+    /// Addresses of RELA tables and of symbols.
+    rela: Vec<Range<u64>>,
+    symbols: Range<u64>,
+}
+
+impl Changes {
+    fn new<A: ReadAt, B: ReadAt>(
+        input: &Image<A>,
+        output: &Image<B>,
+        marker: &Range<u64>,
+    ) -> Result<Self, ElfError> {
+        let (code, wrappers): (_, Vec<u64>) = match input.device_code()? {
+            DeviceCode::Fat(fat) => {
+                let before = fat.split_before.iter().map(|w| w.address);
+                let own = fat.wrappers.iter().map(|w| w.address);
+                (fat.addresses, own.chain(before).collect())
+            }
+            DeviceCode::Split(wrappers) => {
+                let section = input
+                    .section(FAT_SECTION)?
+                    .map(|(_, s)| s.addr..s.addr_end());
+                let wrappers = wrappers.iter().map(|w| w.address);
+                (section.unwrap_or(0..0), wrappers.collect())
+            }
+            DeviceCode::None(_) => (0..0, Vec::new()),
+        };
+        let count = input.segments.len().max(output.segments.len()) as u64;
+        let headers = input.header.e_phoff.get(LE) + count * SEGMENT_ENTRY;
+        let first = loads(input).find(|s| s.offset == 0);
+        let mut skipped = vec![code.clone(), marker.clone()];
+        skipped.extend(first.map(|s| s.vaddr..s.vaddr + headers));
+        skipped.extend(wrappers.iter().map(|at| *at..at + WRAPPER_SIZE));
+        // The markers of objects that were split before the link are replaced in place.
+        let before = input.device_code()?;
+        let markers = before.split_wrappers().iter().map(|w| w.marker_address);
+        for at in markers.filter(|_| matches!(before, DeviceCode::Fat(_))) {
+            let mut sections = input.sections.iter();
+            let own =
+                sections.find(|s| s.name == SECTION_NAME && (s.addr..s.addr_end()).contains(&at));
+            skipped.extend(own.map(|s| s.addr..s.addr_end()));
+        }
+        skipped.retain(|range| !range.is_empty());
+
+        let (old, new) = (Dynamic::read(input)?, Dynamic::read(output)?);
+        let tags = old.entries.iter().zip(&new.entries);
+        let tags = tags.filter(|((tag, _), _)| is_address(*tag));
+        let tags = tags.map(|((_, old), (_, new))| (*old, *new));
+        let contents = |image: &[Segment]| -> Vec<u64> {
+            let kinds = [elf::PT_NOTE, elf::PT_INTERP, elf::PT_GNU_PROPERTY];
+            let named = image.iter().filter(|s| kinds.contains(&s.kind));
+            named.map(|s| s.vaddr).collect()
+        };
+        let named = contents(&input.segments)
+            .into_iter()
+            .zip(contents(&output.segments));
+        let mut by = tags.chain(named).filter(|(old, new)| old != new);
+        let mut moved = None;
+        if let Some((old, new)) = by.next() {
+            moved = Some(new.wrapping_sub(old));
+            if by.any(|(old, new)| Some(new.wrapping_sub(old)) != moved) {
+                refuse!("its sections did not move together");
+            }
+        }
+        let tables = [
+            (elf::DT_RELA, elf::DT_RELASZ),
+            (elf::DT_JMPREL, elf::DT_PLTRELSZ),
+        ];
+        let mut rela = Vec::new();
+        for (address, size) in tables {
+            rela.extend(old.table(address, size)?);
+        }
+        let symbols = input.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM);
+        let symbols = symbols.map_or(0..0, |s| s.addr..s.addr_end());
+        let new_code = match output.device_code()? {
+            DeviceCode::Fat(fat) => fat.addresses,
+            _ => 0..0,
+        };
+        Ok(Self {
+            skipped,
+            code,
+            new_code,
+            wrappers,
+            moved,
+            rela,
+            symbols,
+        })
+    }
+
+    /// Whether the addresses end where the device code begins, within a page, or begin where it ends.
+    fn is_beside_code(&self, addresses: &Range<u64>) -> bool {
+        let Range { start, end } = self.code;
+        addresses.start == end || addresses.end == start && start - addresses.start < 4096
+    }
+
+    /// Refuses a difference that has no reason.
+    fn explain<A: ReadAt, B: ReadAt>(
+        &self,
+        (input, output): (&Image<A>, &Image<B>),
+        start: u64,
+        before: &[u8],
+        after: &[u8],
+    ) -> Result<(), ElfError> {
+        let mut at = 0;
+        while let Some(next) = (at..before.len()).find(|at| before[*at] != after[*at]) {
+            let address = start + next as u64;
+            let address = address - address % 8;
+            let (old, new) = (word_at(input, address)?, word_at(output, address)?);
+            let mut is_known = self.is_known(input, address, old, new)?;
+            if let (false, Some(moved)) = (is_known, self.moved) {
+                let new = word_at(output, address.wrapping_add(moved))?;
+                is_known = old == new || self.is_known(input, address, old, new)?;
+            }
+            if !is_known {
+                refuse!("the memory at address {address:#x} changed from {old:#x} to {new:#x}");
+            }
+            at = (address + 8 - start) as usize;
+        }
+        Ok(())
+    }
+
+    /// Whether the word at an address may become another one.
+    fn is_known<A: ReadAt>(
+        &self,
+        input: &Image<A>,
+        address: u64,
+        old: u64,
+        new: u64,
+    ) -> Result<bool, ElfError> {
+        let is_filled = old == 0 && self.new_code.contains(&address);
+        if is_filled || self.moved == Some(new.wrapping_sub(old)) {
+            return Ok(true);
+        }
+        let is_of_code = |value: u64| (self.code.start..=self.code.end).contains(&value);
+        if let Some(table) = self.rela.iter().find(|table| table.contains(&address)) {
+            let record = address - (address - table.start) % RECORD;
+            let wrapper = word_at(input, record)?.wrapping_sub(POINTER);
+            return Ok(self.wrappers.contains(&wrapper));
+        }
+        if self.symbols.contains(&address) {
+            let inside = (address - self.symbols.start) % RECORD;
+            let value = word_at(input, address - inside + 8)?;
+            return Ok(match inside {
+                // The index of its section is in the first word.
+                0 => (old ^ new) << 16 == 0,
+                _ => is_of_code(value),
+            });
+        }
+        Ok(false)
+    }
+}
