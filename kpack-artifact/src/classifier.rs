@@ -19,8 +19,8 @@ use super::kernel_cache::{self, Unreadable};
 use super::target_name::{self, only};
 use kpack_core::Error;
 use kpack_core::shown;
-use kpack_split::elf::{DeviceCode, Image, NoDeviceCode};
-use kpack_split::input::{self, FileKind, unlinked};
+use kpack_split::elf::{DeviceCode, NoDeviceCode};
+use kpack_split::input::{self, FileKind, Linked, unlinked};
 
 /// What the pointers begin with that Git LFS puts in the place of files.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -299,19 +299,24 @@ impl Classifier<'_> {
                 return Ok(Class::Host);
             }
         }
-        let code = Image::read(file).and_then(|image| image.device_code());
-        Ok(
-            match code.map_err(|error| input::elf_error(self.full, error))? {
-                DeviceCode::Fat(_) => Class::Fat,
-                DeviceCode::Split(_) => Class::Split,
-                DeviceCode::None(NoDeviceCode::NoWrappers) => {
-                    let text = format!("stays unchanged: {}", NoDeviceCode::NoWrappers);
-                    self.observe(Topic::Other, text);
-                    Class::Host
-                }
-                DeviceCode::None(_) => Class::Host,
-            },
-        )
+        let file = file.try_clone();
+        let file = file.map_err(|error| Error::io(self.full, "read", error))?;
+        let linked = Linked::read(self.full, file)?;
+        Ok(match &linked.code {
+            DeviceCode::Fat(fat) if linked.has_only_spirv(fat) => {
+                let text = "stays unchanged: all of its bundles have SPIR-V code, which HIP runtimes do not read from archives";
+                self.observe(Topic::Other, text.to_owned());
+                Class::Host
+            }
+            DeviceCode::Fat(_) => Class::Fat,
+            DeviceCode::Split(_) => Class::Split,
+            DeviceCode::None(NoDeviceCode::NoWrappers) => {
+                let text = format!("stays unchanged: {}", NoDeviceCode::NoWrappers);
+                self.observe(Topic::Other, text);
+                Class::Host
+            }
+            DeviceCode::None(_) => Class::Host,
+        })
     }
 
     fn archive(&mut self, content: &FileContent) -> Class {

@@ -66,7 +66,7 @@ impl FileContent {
                         .collect(),
                 )
             }
-            Some(FileKind::Linked) => match split::read(path)? {
+            Some(FileKind::Linked) => match split::read(path, None)? {
                 split::BinaryKind::Fat(fat, _) => Self::Bundle(fat.code.targets()),
                 _ => Self::Silent,
             },

@@ -15,5 +15,5 @@ pub mod parallel;
 pub mod publish;
 pub mod report;
 
-pub use archives::Storage;
+pub use archives::{Spirv, Storage};
 pub use error::{Error, escaped, shown};

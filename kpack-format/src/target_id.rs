@@ -69,6 +69,11 @@ impl TargetId {
         target.is_ok_and(|target: Self| target.may_run_on(self))
     }
 
+    /// Whether this is [SPIR-V](SPIRV), which HIP runtimes compile for any GPU.
+    pub fn is_spirv(&self) -> bool {
+        self.processor == SPIRV
+    }
+
     /// Whether a user who names this target means what is for `found`. A processor stands for itself and its
     /// variants; a variant for itself and what runs there as well: what is for the plain processor, and for
     /// a family that includes it. A family stands for itself alone.
@@ -162,6 +167,19 @@ const MOST_FEATURES: usize = 4;
 const MAX_LENGTH: usize = 100;
 /// ROCm's runtimes write this before an ID.
 pub const TRIPLE: &str = "amdgcn-amd-amdhsa--";
+/// The target of SPIR-V code.
+pub const SPIRV: &str = "amdgcnspirv";
+/// What runtimes and bundles write before [`SPIRV`].
+const SPIRV_TRIPLES: [&str; 2] = ["spirv64-amd-amdhsa-unknown-", "spirv64-amd-amdhsa--"];
+
+/// An ID without the triple before it.
+fn without_triple(text: &str) -> &str {
+    let mut triples = SPIRV_TRIPLES.iter();
+    match triples.find_map(|triple| text.strip_prefix(triple)) {
+        Some(SPIRV) => SPIRV,
+        _ => text.strip_prefix(TRIPLE).unwrap_or(text),
+    }
+}
 
 /// Whether `name` has the form of a processor: `gfx` and a number whose last digits can be
 /// hexadecimal (or `x` for any digit in the names of families, `gfx11xx`); a variant of it
@@ -193,7 +211,7 @@ fn is_word(name: &str) -> bool {
 impl FromStr for TargetId {
     type Err = ParseTargetIdError;
 
-    /// Reads an ID, with or without the [`TRIPLE`] in front, by the grammar of LLVM
+    /// Reads an ID, with or without the [`TRIPLE`] (or that of SPIR-V) in front, by the grammar of LLVM
     /// ("User Guide for AMDGPU Backend", "Target ID"). A processor need not be known, so that
     /// new GPUs work.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -206,7 +224,7 @@ impl FromStr for TargetId {
         if text.len() > MAX_LENGTH {
             return refuse("it is longer than 100 bytes");
         }
-        let id = text.strip_prefix(TRIPLE).unwrap_or(text);
+        let id = without_triple(text);
         let mut parts = id.split(':');
         let processor = parts.next().unwrap_or_default();
         if !is_processor(processor) {

@@ -2,7 +2,7 @@
 
 use std::env::consts::ARCH;
 
-use kpack_format::offload_bundle::{Layout, code_object_id};
+use kpack_format::offload_bundle::Layout;
 use memmap2::{Mmap, MmapMut};
 use rocm_kpack::{Cache, CodeObject, Request, TargetId};
 
@@ -54,10 +54,21 @@ impl Bundle {
                 Ok(bundle) => return Ok(bundle),
                 Err((_, error)) if code_objects.len() < 2 => return Err(error),
                 // Another GPU's code object, perhaps.
-                Err((Some(damaged), _)) => _ = code_objects.remove(damaged),
+                Err((Some(damaged), error)) => {
+                    cache.warn(request.binary, &error);
+                    code_objects.remove(damaged);
+                }
                 Err((None, error)) => return Err(error),
             }
         }
+    }
+
+    /// Without a code object, as compilers make it for a kernel that no GPU can run.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub(crate) fn empty(cache: &Cache) -> Result<Self, Error> {
+        Self::of(cache, &[]).map_err(|(_, error)| error)
     }
 
     /// The first byte.
@@ -73,7 +84,7 @@ impl Bundle {
     /// A bundle of exactly these code objects. An error may have the position of the one to blame.
     fn of(cache: &Cache, code_objects: &[CodeObject]) -> Result<Self, (Option<usize>, Error)> {
         let host = (format!("host-{ARCH}-unknown-linux--"), 0);
-        let entry = |found: &CodeObject| (code_object_id(found.target()), found.size());
+        let entry = |found: &CodeObject| (found.entry_id(), found.size());
         let entries = [host].into_iter().chain(code_objects.iter().map(entry));
         let layout = Layout::new(&Vec::from_iter(entries));
         if layout.table.len() > TABLE {

@@ -116,6 +116,13 @@ impl Cache {
         }
     }
 
+    /// Says on standard error what is wrong with a binary or an archive, once.
+    pub fn warn(&self, path: &Path, error: &dyn Display) {
+        if self.is_news(path, &[error.to_string()]) {
+            search::say(&format!("{}: {error}", search::escaped(path)));
+        }
+    }
+
     /// Whether this is the first failed lookup of this binary for these targets.
     pub(crate) fn is_news(&self, binary: &Path, targets: &[String]) -> bool {
         let mut explained = self.explained.lock();

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kpack_format::Delivery;
+use kpack_format::archive::TocEntry;
 use kpack_format::names::KernelName;
+use kpack_format::offload_bundle::code_object_id;
 
 use crate::archive::Memory;
 use crate::ffi::buffer::Borrowed;
@@ -53,8 +55,17 @@ impl CodeObject {
 
     /// Its size, decompressed, in bytes.
     pub fn size(&self) -> u64 {
-        let entry = self.archive.toc().entry(&self.kernel, &self.target);
-        entry.map_or(0, |entry| entry.original_size)
+        self.entry().map_or(0, |entry| entry.original_size)
+    }
+
+    /// The ID of its entry in a bundle.
+    pub fn entry_id(&self) -> String {
+        let stored = self.entry().and_then(|entry| entry.entry_id.as_deref());
+        stored.map_or_else(|| code_object_id(&self.target), str::to_owned)
+    }
+
+    fn entry(&self) -> Option<&TocEntry> {
+        self.archive.toc().entry(&self.kernel, &self.target).ok()
     }
 }
 
@@ -91,7 +102,7 @@ pub(crate) fn code_objects(cache: &Cache, request: &Request<'_>) -> Result<Vec<C
     for gpu in gpus {
         let may_run = |target: &&TargetId| {
             let mut gpus = gpu.iter();
-            gpus.all(|gpu| target.may_be_taken_for(gpu, Delivery::Bundle))
+            target.is_spirv() || gpus.all(|gpu| target.may_be_taken_for(gpu, Delivery::Bundle))
         };
         // Without an archive, it is the GPU's own target that is missing.
         let targets = present.iter().filter(may_run).chain(gpu);
@@ -271,6 +282,15 @@ impl<'a> Search<'a> {
         text
     }
 
+    /// Whether only SPIR-V was asked for and its archives do not exist. Runtimes ask for it in addition to
+    /// a GPU's own code, and few binaries have any.
+    fn is_for_spirv_that_is_nowhere(&self) -> bool {
+        let is_missing =
+            |(_, opened): &Tried| matches!(opened, Ok(_) | Err(Error::NotFound { .. }));
+        let mut isas = self.request.isas.iter();
+        isas.len() > 0 && isas.all(TargetId::is_spirv) && self.tried.iter().all(is_missing)
+    }
+
     /// Why nothing was found.
     fn failure(&self, other_builds: &[Arc<Archive>], place: &Place) -> Error {
         let archives = || self.opened().map(|(_, archive)| archive);
@@ -279,7 +299,7 @@ impl<'a> Search<'a> {
         let code = if self.tried.iter().any(out_of_resources) {
             // Nobody knows whether this archive has the kernel.
             ErrorCode::KPACK_ERROR_IO_ERROR
-        } else if archives().next().is_none() {
+        } else if archives().next().is_none() && !self.is_for_spirv_that_is_nowhere() {
             ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND
         } else if !archives().any(|archive| self.has_a_target(archive)) {
             ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND

@@ -18,5 +18,5 @@ pub mod report_json;
 pub mod split;
 pub mod words;
 
-pub use kpack_core::{Error, Storage, report};
+pub use kpack_core::{Error, Spirv, Storage, report};
 use kpack_core::{parallel, publish};

@@ -184,7 +184,10 @@ impl Measured {
         let linked = Linked::open(path)?;
         let (targets, from_marker) = match &linked.code {
             DeviceCode::Fat(fat) => (bundles(&linked, fat)?, None),
-            DeviceCode::Split(_) => (BTreeMap::new(), module_of(&linked)),
+            DeviceCode::Split(_) => {
+                let kept = linked.kept.as_ref().map(|fat| bundles(&linked, fat));
+                (kept.transpose()?.unwrap_or_default(), module_of(&linked))
+            }
             DeviceCode::None(_) => (BTreeMap::new(), None),
         };
         let module = module.map(str::to_owned).or(from_marker);

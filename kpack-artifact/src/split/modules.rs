@@ -18,7 +18,7 @@ use kpack_core::Error;
 use kpack_core::publish::is_name_part;
 use kpack_split::elf;
 use kpack_split::input::{KpackPath, Located, Prefix, elf_error};
-use kpack_split::split::{self, BinaryKind, FatFile, code_ids};
+use kpack_split::split::{self, BinaryKind, FatFile, Spirv, code_ids};
 
 /// The fat binaries of a prefix, or of all prefixes of an artifact.
 pub(super) struct Module {
@@ -130,7 +130,8 @@ pub(super) fn module(
         }))?;
 
     let named = names(tree, &fat)?.into_iter();
-    let binaries = named.map(|named| named.read(&kpacks, &group));
+    let spirv = options.storage.spirv;
+    let binaries = named.map(|named| named.read(&kpacks, &group, spirv));
     let binaries = binaries.collect::<Result<_, Error>>()?;
     let directory = Path::new(&prefix).join(&kpacks.name);
     let mut present = BTreeMap::new();
@@ -160,9 +161,9 @@ struct Named {
 }
 
 impl Named {
-    fn read(self, kpacks: &KpackPath, group: &Group) -> Result<ModuleBinary, Error> {
+    fn read(self, kpacks: &KpackPath, group: &Group, spirv: Spirv) -> Result<ModuleBinary, Error> {
         let (_, from) = &self.files[0];
-        let BinaryKind::Fat(file, _) = split::read(from)? else {
+        let BinaryKind::Fat(file, _) = split::read(from, Some(spirv))? else {
             return Err(Error::refused(from, "it changed while it was read"));
         };
         let marker = Marker {
@@ -175,7 +176,7 @@ impl Named {
             files: self.files,
             plan: file.plan(&file.with_kept(marker.clone()))?,
             marker,
-            file,
+            file: *file,
         })
     }
 }

@@ -74,6 +74,9 @@ pub(super) fn plan(
                 let text = format!("skipping all of its device code: {}", list(&own));
                 report.warn(&binary.file.code.path, text);
             }
+            if let Some(note) = binary.file.code.note() {
+                report.note(&binary.file.code.path, note);
+            }
             report.binaries.push(file_report(binary, &targets));
         }
     }

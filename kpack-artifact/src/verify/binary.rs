@@ -62,7 +62,14 @@ fn check(
 ) -> Result<(), Error> {
     let faults = report.count(Outcome::Fault);
     let path = &binary.path;
-    converted(binary, report)?;
+    match &binary.kept {
+        None => converted(binary, report)?,
+        Some(fat) => {
+            let count = counted(fat.wrappers.len(), "wrapper");
+            let text = format!("the bundles of {count} stay in it, with SPIR-V");
+            report.ok(Subject::Marker, path, text);
+        }
+    }
     if let Err(error) = elf::check_loaded(&binary.image) {
         report.fault(Subject::Marker, path, error.to_string());
     }
@@ -70,7 +77,7 @@ fn check(
     let Some(groups) = groups else {
         return Ok(());
     };
-    in_order(path, wrappers, &groups, report);
+    in_order(path, wrappers, &groups, binary.kept.is_some(), report);
     let mut groups = groups.iter();
     groups.try_for_each(|group| check_group(binary, group, faults, context, report))
 }
@@ -165,7 +172,13 @@ fn converted(binary: &Linked, report: &mut Report) -> Result<(), Error> {
 
 /// Checks that code object indices count up from 0 in order of address, since kernels are named by
 /// position. Each marker of an object that was split before the link has its own count.
-fn in_order(path: &Path, wrappers: &[SplitWrapper], groups: &[Marked], report: &mut Report) {
+fn in_order(
+    path: &Path,
+    wrappers: &[SplitWrapper],
+    groups: &[Marked],
+    others_are_kept: bool,
+    report: &mut Report,
+) {
     let mut next_of_name: BTreeMap<&str, u32> = BTreeMap::new();
     let mut next_of_marker: BTreeMap<u64, u32> = BTreeMap::new();
     for wrapper in wrappers {
@@ -177,6 +190,7 @@ fn in_order(path: &Path, wrappers: &[SplitWrapper], groups: &[Marked], report: &
         let expected = match name.is_some_and(is_object) {
             // The same object may be linked twice.
             true => *of_marker,
+            false if others_are_kept => wrapper.position,
             false => *of_name,
         };
         if wrapper.co_index != expected {

@@ -19,7 +19,8 @@ pub(super) fn verify(
 ) -> Result<(), Error> {
     let path = &binary.path;
     let read = binary.kept_marker().and_then(|marker| {
-        let digests = join::digests(binary, fat, &|_| true)?;
+        let kept = binary.with_spirv(fat, marker.as_ref())?;
+        let digests = join::digests(binary, fat, &|index, _| !kept.contains(&index))?;
         Ok(marker.map(|marker| (marker, digests)))
     });
     let read = report.accepted(Subject::CodeObjects, path, read)?;

@@ -12,7 +12,7 @@ use kpack_split::input::Resolver;
 use kpack_split::join;
 
 use kpack_core::Error;
-use kpack_split::elf::{self, DeviceCode, FatBinary};
+use kpack_split::elf::{self, DeviceCode, FatBinary, Wrapper};
 use kpack_split::input::{Linked, Marked, open_bundle, or_refused, wrapper_error};
 use kpack_split::words::{counted, list};
 
@@ -52,7 +52,14 @@ pub(super) fn compare(
     };
 
     let count = fat.wrappers.len() + fat.split_before.len();
-    if wrappers.len() != count {
+    let kept = binary.kept.iter().flat_map(|fat| &fat.wrappers);
+    let kept = BTreeSet::from_iter(kept.map(|wrapper| wrapper.co_index));
+    if let Some(own) = &binary.kept {
+        let differences = join::kept_differences((binary, own), (&unsplit, fat), &kept)?;
+        let text = "the bundles that stay in it, with SPIR-V, are the original's";
+        report.faults_or(Subject::CodeObjects, path, differences, text);
+    }
+    if wrappers.len() + kept.len() != count {
         let text = format!(
             "has {} with index {}; the original has {}",
             counted(wrappers.len(), "wrapper"),
@@ -65,7 +72,10 @@ pub(super) fn compare(
     if let Ok(groups) = binary.markers()
         && let Some(kernels) = Kernels::open(context, binary, &groups)?
     {
-        compare_code(path, &unsplit, fat, kernels, context.options, report)?;
+        let moved = fat.wrappers.iter();
+        let moved = moved.filter(|wrapper| !kept.contains(&wrapper.co_index));
+        let moved = Vec::from_iter(moved.cloned());
+        compare_code(path, &unsplit, &moved, kernels, context.options, report)?;
     }
     let section = binary.image.section(elf::FAT_SECTION);
     if section.map_err(|e| binary.error(e))?.is_none() {
@@ -127,8 +137,13 @@ impl Kernels {
                 let read = resolver.read(place, *index, &target);
                 let path = resolver.path(place);
                 let read = read.map_err(|error| Error::archive(path, "read", error));
+                let id = resolver.entry_id(place, *index, &target);
                 let reason = match or_refused(read)? {
-                    Ok(bytes) if bytes == code.bytes => continue,
+                    Ok(bytes) if bytes == code.bytes && id == code.id.as_str() => continue,
+                    Ok(bytes) if bytes == code.bytes => format!(
+                        "`kpack join` would give it the entry ID `{id}`, the original has `{}`",
+                        code.id
+                    ),
                     Ok(bytes) => difference(&code.bytes, &bytes),
                     Err((_, reason)) => reason,
                 };
@@ -162,7 +177,7 @@ impl Kernels {
 fn compare_code(
     path: &Path,
     original: &Linked,
-    fat: &FatBinary,
+    wrappers: &[Wrapper],
     mut kernels: Kernels,
     options: &Options,
     report: &mut Report,
@@ -170,7 +185,7 @@ fn compare_code(
     let faults = report.count(Outcome::Fault);
     let mut in_original = BTreeSet::new();
     let (mut equal, mut left_out) = (0, 0);
-    for wrapper in &fat.wrappers {
+    for wrapper in wrappers {
         let index = wrapper.co_index;
         let refused = |error| wrapper_error(&original.path, index, wrapper.bundle_offset, error);
         let mut reader = BufReader::new(original.image.source());
@@ -194,7 +209,7 @@ fn compare_code(
         }
     }
     for (index, target) in kernels.entries().difference(&in_original) {
-        let in_both = fat.wrappers.iter().any(|w| w.co_index == *index);
+        let in_both = wrappers.iter().any(|w| w.co_index == *index);
         if in_both && options.wants(target) {
             let text = format!(
                 "index {index} for {target}: the archives have a code object, the original has none"
@@ -210,7 +225,7 @@ fn compare_code(
         let text = format!(
             "{} of {} equal to the original's{limited}",
             counted(equal, "code object"),
-            counted(fat.wrappers.len(), "wrapper"),
+            counted(wrappers.len(), "wrapper"),
         );
         report.ok(Subject::CodeObjects, path, text);
     }

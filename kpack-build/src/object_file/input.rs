@@ -21,7 +21,7 @@ use super::static_library::{Member, StaticLibrary};
 use super::window::Window;
 use super::wrappers::{DeviceContent, FatObject};
 use kpack_core::Error;
-use kpack_core::archives::{PackedCode, code_ids, padding};
+use kpack_core::archives::{PackedCode, Spirv, code_ids, padding};
 use kpack_core::elf::{ElfError, Wrapper};
 use kpack_core::files::{self, FileKind, elf_error};
 use kpack_core::publish::{Directory, StagedFile};
@@ -44,6 +44,9 @@ pub(super) struct ObjectInput {
     /// The objects whose bundles no wrapper points to: a member name, or `None` for the file
     /// itself.
     without_wrappers: Vec<Option<String>>,
+    /// The objects that stay whole because of their SPIR-V: a member name, or `None` for the file itself,
+    /// and a note.
+    with_spirv: Vec<(Option<String>, String)>,
 }
 
 /// An object with device code: a file or a static library member.
@@ -57,7 +60,7 @@ pub(super) struct Unit {
 }
 
 impl ObjectInput {
-    pub(super) fn read(path: &Path, search_paths: &[String]) -> Result<Self, Error> {
+    pub(super) fn read(path: &Path, search_paths: &[String], spirv: Spirv) -> Result<Self, Error> {
         let file = Arc::new(files::open(path)?);
         let metadata = file.metadata().map_err(|e| Error::io(path, "read", e))?;
         let mut input = Self {
@@ -68,13 +71,14 @@ impl ObjectInput {
             units: Vec::new(),
             split_before: false,
             without_wrappers: Vec::new(),
+            with_spirv: Vec::new(),
         };
         let kind = files::identify(path, &input.file)?;
         if kind == Some(FileKind::StaticLibrary) {
             let library = StaticLibrary::read(&input.file);
             let library = library.map_err(|e| elf_error(path, e))?;
             for member in library.members.iter().enumerate() {
-                input.add(Some(member), search_paths)?;
+                input.add(Some(member), search_paths, spirv)?;
             }
             input.static_library = Some(library);
             return Ok(input);
@@ -85,7 +89,7 @@ impl ObjectInput {
             None if examine::is_bitcode(&start) => {}
             other => return Err(Error::refused(path, expected(&start, other))),
         }
-        input.add(None, search_paths)?;
+        input.add(None, search_paths, spirv)?;
         Ok(input)
     }
 
@@ -100,6 +104,7 @@ impl ObjectInput {
         &mut self,
         member: Option<(usize, &Member)>,
         search_paths: &[String],
+        spirv: Spirv,
     ) -> Result<(), Error> {
         let path = self.path.clone();
         let in_member = |error| match (member, error) {
@@ -129,7 +134,13 @@ impl ObjectInput {
             }
             DeviceContent::Fat(fat) => fat,
         };
-        let code = self.device_code(&object, &fat).map_err(in_member)?;
+        let code = self.device_code(&object, &fat, spirv).map_err(in_member)?;
+        if !code.kept().is_empty() {
+            let name = member.map(|(_, member)| member.name.clone());
+            self.with_spirv
+                .push((name, code.note().unwrap_or_default()));
+            return Ok(());
+        }
         let label = match member {
             Some((_, member)) => format!("{}/{}", self.name(), member.name),
             None => self.name(),
@@ -156,6 +167,7 @@ impl ObjectInput {
         &self,
         object: &Relocatable<Window<'_>>,
         fat: &FatObject,
+        spirv: Spirv,
     ) -> Result<PackedCode, Error> {
         let base = object.source.start();
         let wrappers: Vec<Wrapper> = fat
@@ -167,7 +179,7 @@ impl ObjectInput {
                 bundle
             })
             .collect();
-        let code = PackedCode::read(&self.path, &self.file, &wrappers)?;
+        let code = PackedCode::read(&self.path, &self.file, &wrappers, spirv)?;
         for section in &fat.fat_sections {
             let section = &object.sections[*section];
             let start = base + section.sh_offset.get(LE);
@@ -216,6 +228,9 @@ impl ObjectInput {
                 size_before: self.size,
                 size_after: self.size.saturating_add_signed(-saved.sum::<i64>()),
             },
+            (true, _) if !self.with_spirv.is_empty() => Outcome::LeftAlone {
+                reason: "SPIR-V code, which HIP runtimes do not read from archives".to_owned(),
+            },
             (true, true) => Outcome::AlreadySplit,
             (true, false) if self.without_wrappers.is_empty() => Outcome::LeftAlone {
                 reason: "no device code".to_owned(),
@@ -229,6 +244,16 @@ impl ObjectInput {
                 &self.path,
                 format!("member `{member}` stays unchanged: {WITHOUT_WRAPPERS}"),
             );
+        }
+        for (member, note) in &self.with_spirv {
+            let note = match member {
+                Some(member) => format!("member `{member}` stays unchanged: {note}"),
+                None => note.clone(),
+            };
+            report.note(&self.path, note);
+        }
+        for note in self.units.iter().filter_map(|unit| unit.code.note()) {
+            report.note(&self.path, note);
         }
         if let Outcome::LeftAlone { reason } = &outcome {
             report.note(&self.path, format!("stays unchanged: {reason}"));

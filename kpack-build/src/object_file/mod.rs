@@ -42,6 +42,7 @@ use kpack_format::manifest::Manifest;
 use kpack_format::names::{Group, KernelName, ObjectName};
 
 use kpack_core::Error;
+use kpack_core::archives::Spirv;
 use kpack_core::parallel;
 
 use input::ObjectInput;
@@ -72,7 +73,11 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let search_paths = options.search_paths(&group);
     let mut files = Vec::new();
     for path in &options.files {
-        files.push(ObjectInput::read(path, &search_paths)?);
+        files.push(ObjectInput::read(
+            path,
+            &search_paths,
+            options.storage.spirv,
+        )?);
     }
 
     let output = &options.output_dir;
@@ -109,7 +114,9 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
 /// # Errors
 /// [`Error::Refused`] for damaged or unsupported device code; [`Error::Io`].
 pub fn device_code(path: &Path) -> Result<Vec<PackedCode>, Error> {
-    let units = ObjectInput::read(path, &[])?.units.into_iter();
+    let units = ObjectInput::read(path, &[], Spirv::Archive)?
+        .units
+        .into_iter();
     Ok(units.map(|unit| unit.code).collect())
 }
 

@@ -122,6 +122,14 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
 
 fn split_binary(split: &SplitBinary, text: &mut Text) {
     text.line(count(split.wrappers.len() as u64, "wrapper"));
+    if !split.kept.is_empty() {
+        let kept = split.kept.iter().map(|(_, bundle)| bundle.size).sum();
+        text.line(format_args!(
+            "{} of SPIR-V and other device code, {}, stay in it",
+            size(kept),
+            count(split.kept.len() as u64, "wrapper")
+        ));
+    }
     let (kernel_name, objects) = (split.kernel_name(), split.objects());
     match kernel_name {
         Some(name) => text.line(format_args!("kernels: {name}#0 onwards")),

@@ -2,10 +2,11 @@
 
 use std::num::NonZeroUsize;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use kpack_format::archive::Scheme;
 
-use kpack_core::Storage;
+use kpack_core::{Spirv, Storage};
 
 #[derive(Debug, Args)]
 pub(super) struct StorageArguments {
@@ -24,6 +25,29 @@ pub(super) struct Compression {
     /// Zstandard level: 1 is fastest, 22 is smallest
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=22))]
     level: i32,
+    /// How to treat device code of wrappers that have SPIR-V, which HIP runtimes do not read from archives
+    #[arg(long, value_enum, default_value_t = SpirvArgument(Spirv::Keep))]
+    spirv: SpirvArgument,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SpirvArgument(Spirv);
+
+impl ValueEnum for SpirvArgument {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [SpirvArgument; 3] = [
+            SpirvArgument(Spirv::ALL[0].0),
+            SpirvArgument(Spirv::ALL[1].0),
+            SpirvArgument(Spirv::ALL[2].0),
+        ];
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let mut all = Spirv::ALL.iter();
+        let (_, name, help) = all.find(|(value, ..)| *value == self.0)?;
+        Some(PossibleValue::new(*name).help(*help))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -61,6 +85,7 @@ impl Compression {
                 CompressionArgument::None => Scheme::None,
             },
             level: self.level,
+            spirv: self.spirv.0,
             ..Storage::zstd()
         }
     }

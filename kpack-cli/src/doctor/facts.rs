@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::dynamic_symbols::{LOADER_FUNCTION, Linkage};
+use kpack_format::target_id::SPIRV;
 use object::elf;
 use rocm_kpack::ShimMode;
 use rocm_kpack::lookup::{self, Rule};
@@ -399,8 +400,10 @@ impl Form {
             DeviceCode::Split(_) => return split(linked, machine, loader).map(Some),
             DeviceCode::Fat(fat) => fat,
         };
-        let targets = linked.targets(fat)?;
-        let code = |gpu: &TargetId| match targets.iter().any(|target| gpu.may_run(target)) {
+        let targets = linked.targets(fat, &|_| true)?;
+        // Runtimes compile SPIR-V for any GPU.
+        let may_run = |gpu: &TargetId, target: &String| target == SPIRV || gpu.may_run(target);
+        let code = |gpu: &TargetId| match targets.iter().any(|target| may_run(gpu, target)) {
             true => Code::Here,
             false => Code::Nowhere(targets.clone()),
         };

@@ -139,7 +139,10 @@ impl CodeObjects {
                 let wanted = |own: &TargetId| self.selected.iter().any(|(_, target)| target == own);
                 for (first, code) in numbered(files) {
                     for code_object in code.code_objects(&wanted, scratch) {
-                        let (wrappers, target, content) = code_object?;
+                        let (wrappers, id, content) = code_object?;
+                        let Some(target) = id.target().cloned() else {
+                            continue;
+                        };
                         let index = first + wrappers.first().copied().unwrap_or_default();
                         let found = (name_in(&self.path, index), target);
                         if self.selected.contains(&found) {
@@ -224,15 +227,22 @@ impl Contents {
                     bundle_offset: 0,
                     bundle_available: size.len(),
                 };
-                vec![PackedCode::read(path, &file, &[whole])?]
+                vec![PackedCode::read(
+                    path,
+                    &file,
+                    &[whole],
+                    split::Spirv::Archive,
+                )?]
             }
-            _ => match split::read(path)? {
-                split::BinaryKind::Fat(fat, _) => vec![fat.code],
+            _ => match split::read(path, None)? {
+                split::BinaryKind::Fat(fat, _) | split::BinaryKind::Kept(fat) => vec![fat.code],
                 split::BinaryKind::Split(_) => {
                     let reason = "its device code is in archives; name one of these instead";
                     return Err(Error::refused(path, reason));
                 }
-                split::BinaryKind::LeftAlone(reason) => return Err(Error::refused(path, reason)),
+                split::BinaryKind::LeftAlone(reason) => {
+                    return Err(Error::refused(path, reason));
+                }
             },
         };
         Ok(Self::Bundles(bundles))

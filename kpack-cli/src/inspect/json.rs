@@ -110,6 +110,10 @@ fn split_binary(split: &SplitBinary) -> Value {
     json["wrappers"] = split.wrappers.iter().map(wrapper).collect();
     json["files"] = split.kpacks.files.iter().map(file).collect();
     json["manifests"] = split.kpacks.manifests.iter().map(text).collect();
+    if !split.kept.is_empty() {
+        let kept = |(wrapper, found): &(Wrapper, Bundle)| json!({"index": wrapper.co_index, "bundle": bundle(found)});
+        json["kept"] = split.kept.iter().map(kept).collect();
+    }
     if !split.other_builds.is_empty() {
         json["other_builds"] = split.other_builds.iter().map(text).collect();
     }

@@ -50,6 +50,8 @@ pub struct SplitBinary {
     pub prefix: Option<PathBuf>,
     /// Its wrappers, in order.
     pub wrappers: Vec<SplitWrapper>,
+    /// The wrappers whose bundles stay in it because of their SPIR-V, each with its bundle.
+    pub kept: Vec<(Wrapper, Bundle)>,
     /// The archives that its markers refer to.
     pub kpacks: Kpacks,
     /// The archives with device code of another build of this binary.
@@ -79,10 +81,17 @@ pub(super) fn inspect(linked: Linked) -> Result<Content, Error> {
 
 impl SplitBinary {
     fn read(linked: &Linked, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
+        let mut kept = Vec::new();
+        if let Some(fat) = &linked.kept {
+            for (wrapper, bundle) in fat.wrappers.iter().zip(linked.bundles(&fat.wrappers)) {
+                kept.push((wrapper.clone(), bundle?));
+            }
+        }
         let mut split = Self {
             markers: linked.markers()?,
             prefix: None,
             wrappers,
+            kept,
             kpacks: Kpacks::default(),
             other_builds: Vec::new(),
             code_objects: Vec::new(),

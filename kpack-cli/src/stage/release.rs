@@ -18,7 +18,7 @@ use kpack_core::publish::{Directory, StagedFile, Transaction, Update, make_direc
 use kpack_core::report::{FileReport, Outcome, Report};
 use kpack_split::input::Lookup;
 use kpack_split::install::HostPlan;
-use kpack_split::split::{self, BinaryKind, Presplit, code_ids};
+use kpack_split::split::{self, BinaryKind, Presplit, Spirv, code_ids};
 
 /// The directory of the archives in the staged directory.
 const KPACK_DIR: &str = "lib/.kpack";
@@ -61,7 +61,7 @@ impl<'a> Release<'a> {
         }
         let directory = self.output.hidden.join(binary.directory);
         make_directories(&directory)?;
-        let (linked, reason) = match split::read(&binary.path)? {
+        let (linked, reason) = match split::read(&binary.path, Some(Spirv::Keep))? {
             BinaryKind::Fat(_, linked) => {
                 self.report.warn(
                     &binary.path,
@@ -71,6 +71,11 @@ impl<'a> Release<'a> {
                 (Some(linked), "a fat binary".to_owned())
             }
             BinaryKind::Split(linked) => (Some(linked), "already split".to_owned()),
+            BinaryKind::Kept(file) => {
+                let reason = file.code.note().unwrap_or_default();
+                self.report.note(&binary.path, reason.clone());
+                (None, reason)
+            }
             BinaryKind::LeftAlone(reason) => (None, reason),
         };
         let presplit = linked.map(|linked| Presplit::read(linked, true, &self.lookup));

@@ -46,6 +46,7 @@ mod recombine_overlay;
 mod reproducible;
 mod shards;
 mod sizes;
+mod spirv;
 mod stage;
 mod stage_build_paths;
 mod stage_output_dir;

@@ -45,6 +45,8 @@ struct Job<'a> {
     file: &'a PackedCode,
     kernels: Vec<String>,
     target: TargetId,
+    /// If it cannot be told from the target.
+    entry_id: Option<String>,
     content: Content,
     _permit: Permit<'a>,
 }
@@ -74,7 +76,10 @@ pub fn compress(
             .map(move |code| (name, file, code))
     });
     let jobs = jobs.enumerate().map(|(number, (name, file, code))| {
-        let (wrappers, target, content) = code?;
+        let (wrappers, id, content) = code?;
+        let Some(target) = id.target().cloned() else {
+            return Err(Error::refused(&file.path, "a code object without a target"));
+        };
         interrupt::check(&file.path, "read")?;
         progress.advance(content.size());
         Ok(Job {
@@ -85,6 +90,7 @@ pub fn compress(
                 .map(|index| KernelName::new(name, *index).to_string())
                 .collect(),
             target,
+            entry_id: id.unusual().map(str::to_owned),
             _permit: compression.budget.take(content.held()),
             content,
         })
@@ -98,6 +104,7 @@ pub fn compress(
                 archive
                     .add_stored(kernel, &shared.checksum)
                     .map_err(|error| Error::archive(compression.scratch, "write into", error))?;
+                archive.set_entry_id(kernel, shared.entry_id.as_deref());
             }
         }
     }
@@ -108,6 +115,7 @@ pub fn compress(
 struct Shared {
     kernels: Vec<String>,
     target: TargetId,
+    entry_id: Option<String>,
     checksum: Sha256,
 }
 
@@ -135,6 +143,7 @@ struct Output {
 /// A stored code object to add to an archive.
 struct Addition {
     target: TargetId,
+    entry_id: Option<String>,
     kernels: Vec<String>,
     stored: Stored,
 }
@@ -175,6 +184,7 @@ impl Run<'_> {
             return Ok(Some(Shared {
                 kernels: job.kernels,
                 target: job.target,
+                entry_id: job.entry_id,
                 checksum,
             }));
         }
@@ -187,6 +197,7 @@ impl Run<'_> {
         })?;
         let addition = Addition {
             target: job.target,
+            entry_id: job.entry_id,
             kernels: job.kernels,
             stored,
         };
@@ -219,6 +230,7 @@ impl Run<'_> {
         while let Some(ready) = output.ready() {
             let Some(Addition {
                 target,
+                entry_id,
                 kernels,
                 stored,
             }) = ready
@@ -230,6 +242,7 @@ impl Run<'_> {
             for kernel in &kernels {
                 let added = stored.add_to(archive, kernel);
                 added.map_err(|error| Error::archive(scratch, "write into", error))?;
+                archive.set_entry_id(kernel, entry_id.as_deref());
             }
             let (mut spool, size) = (archive.spool(), stored.size());
             let end = spool.stream_position();
@@ -315,6 +328,7 @@ mod tests {
                 *number,
                 Some(Addition {
                     target: "gfx1100".parse().unwrap(),
+                    entry_id: None,
                     kernels: vec![number.to_string()],
                     stored: Stored::Held(encoded),
                 }),

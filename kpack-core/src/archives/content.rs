@@ -53,7 +53,7 @@ impl Content {
     ) -> Result<Self, Error> {
         let size = entry.size();
         if size > MAX_CODE_OBJECT {
-            let targets: Vec<String> = entry.targets().iter().map(TargetId::to_string).collect();
+            let targets: Vec<String> = entry.targets().map(TargetId::to_string).collect();
             return Err(failed(BundleError::Malformed {
                 offset: entry.offset(),
                 reason: format!(

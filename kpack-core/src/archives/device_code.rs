@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
-use kpack_format::offload_bundle::{Bundle, Entry};
+use kpack_format::offload_bundle::{Bundle, Entry, EntryId};
 
+use super::Spirv;
 use super::content::Content;
 use crate::Error;
 use crate::elf;
@@ -23,6 +24,22 @@ pub struct PackedCode {
     identity: Identity,
     wrapper_count: usize,
     bundles: Vec<LocatedBundle>,
+    kept: Vec<KeptBundle>,
+    /// Bytes of SPIR-V code that are removed.
+    dropped: u64,
+}
+
+/// A bundle with SPIR-V, which stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptBundle {
+    /// File offset.
+    pub offset: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// The indices of its wrappers.
+    pub wrappers: Vec<u32>,
+    /// The targets of its code.
+    pub targets: BTreeSet<TargetId>,
 }
 
 /// A bundle, and the wrappers that point to it.
@@ -68,15 +85,60 @@ fn bundles(
 
 impl PackedCode {
     /// Reads the tables of the bundles of `wrappers` in `file`, found at `path`.
-    pub fn read(path: &Path, file: &File, wrappers: &[elf::Wrapper]) -> Result<Self, Error> {
+    pub fn read(
+        path: &Path,
+        file: &File,
+        wrappers: &[elf::Wrapper],
+        spirv: Spirv,
+    ) -> Result<Self, Error> {
         let identity = Identity::of(path, file)?;
-        let bundles = bundles(path, file, wrappers)?;
+        let stays = |located: &LocatedBundle| spirv == Spirv::Keep && located.bundle.has_spirv();
+        let all = bundles(path, file, wrappers)?;
+        let (kept, mut bundles): (Vec<_>, Vec<_>) = all.into_iter().partition(stays);
+        let mut dropped = 0;
+        for located in bundles.iter_mut().filter(|_| spirv == Spirv::Drop) {
+            located.bundle.entries.retain(|entry| {
+                let is_spirv = entry.is_spirv();
+                dropped += if is_spirv { entry.size } else { 0 };
+                !is_spirv
+            });
+        }
+        let kept = kept.into_iter().map(|located| KeptBundle {
+            offset: located.offset,
+            size: located.bundle.size,
+            targets: located
+                .device_entries()
+                .map(|(target, _)| target.clone())
+                .collect(),
+            wrappers: located.wrappers,
+        });
         Ok(Self {
             path: path.to_owned(),
             identity,
-            wrapper_count: wrappers.len(),
+            wrapper_count: bundles.iter().map(|located| located.wrappers.len()).sum(),
             bundles,
+            kept: kept.collect(),
+            dropped,
         })
+    }
+
+    /// The bundles with SPIR-V that stay, in order of offset.
+    pub fn kept(&self) -> &[KeptBundle] {
+        &self.kept
+    }
+
+    /// What becomes of SPIR-V that is not moved like other code.
+    pub fn note(&self) -> Option<String> {
+        let wrappers: usize = self.kept.iter().map(|kept| kept.wrappers.len()).sum();
+        let size: u64 = self.kept.iter().map(|kept| kept.size).sum();
+        if wrappers > 0 {
+            let all = wrappers + self.wrapper_count;
+            return Some(format!(
+                "{wrappers} of {all} wrappers have SPIR-V code, which HIP runtimes do not read from archives: their bundles, {size} bytes, stay in it (--spirv drop removes the SPIR-V, --spirv archive moves it)"
+            ));
+        }
+        let dropped = self.dropped;
+        (dropped > 0).then(|| format!("removing {dropped} bytes of SPIR-V code"))
     }
 
     /// Reopens the file: holding a descriptor for each of a thousand binaries would be too many.
@@ -92,15 +154,20 @@ impl PackedCode {
         self.identity.size()
     }
 
-    /// Number of wrappers.
+    /// Number of wrappers whose code is moved.
     pub fn wrapper_count(&self) -> usize {
         self.wrapper_count
     }
 
-    /// File ranges of the bundles, in ascending order.
+    /// File ranges of all bundles, in ascending order.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let bundles = self.bundles.iter();
-        bundles.map(|located| located.offset..located.offset.saturating_add(located.bundle.size))
+        let moved = bundles.map(|located| (located.offset, located.bundle.size));
+        let kept = self.kept.iter().map(|kept| (kept.offset, kept.size));
+        let mut all = Vec::from_iter(moved.chain(kept));
+        all.sort_unstable();
+        let ranges = all.into_iter();
+        ranges.map(|(offset, size)| offset..offset.saturating_add(size))
     }
 
     /// The first wrapper of each code object, its target, and its size in bytes.
@@ -176,13 +243,13 @@ impl PackedCode {
             let Some(entry) = code_objects.next_entry().map_err(failed)? else {
                 return Ok(None);
             };
-            let mut targets = entry.targets().to_vec();
+            let mut ids = entry.ids().to_vec();
             let content = Content::read(entry, scratch, &failed)?;
-            let last = targets.pop();
-            for target in targets {
-                same.push((&*located.wrappers, target, content.copy(scratch)?));
+            let last = ids.pop();
+            for id in ids {
+                same.push((&*located.wrappers, id, content.copy(scratch)?));
             }
-            Ok(last.map(|target| (&*located.wrappers, target, content)))
+            Ok(last.map(|id| (&*located.wrappers, id, content)))
         };
         let mut ended = false;
         Ok(std::iter::from_fn(move || {
@@ -193,5 +260,5 @@ impl PackedCode {
     }
 }
 
-/// A code object, with the indices of its wrappers and its target.
-pub(super) type CodeObject<'a> = (&'a [u32], TargetId, Content);
+/// A code object, with the indices of its wrappers and the ID of its entry.
+pub(super) type CodeObject<'a> = (&'a [u32], EntryId, Content);

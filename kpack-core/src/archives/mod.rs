@@ -5,9 +5,11 @@ mod compress;
 mod content;
 mod device_code;
 pub mod padding;
+mod spirv;
 mod storage;
 
 pub use compress::{Budget, Compression, compress};
 pub use content::Content;
-pub use device_code::PackedCode;
+pub use device_code::{KeptBundle, PackedCode};
+pub use spirv::Spirv;
 pub use storage::Storage;

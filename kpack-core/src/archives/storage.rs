@@ -10,6 +10,7 @@ use kpack_format::TargetId;
 use kpack_format::archive::{ArchiveWriter, Scheme};
 use kpack_format::names::Group;
 
+use super::Spirv;
 use crate::Error;
 use crate::parallel::processors;
 use crate::publish::scratch_file;
@@ -23,15 +24,18 @@ pub struct Storage {
     pub level: i32,
     /// Number of compressing threads.
     pub jobs: NonZeroUsize,
+    /// How to treat SPIR-V.
+    pub spirv: Spirv,
 }
 
 impl Storage {
-    /// Zstandard at level 3, one thread per processor. Needs the feature `compression` of `kpack-format`.
+    /// Zstandard at level 3, one thread per processor; bundles with SPIR-V stay. Needs the feature `compression` of `kpack-format`.
     pub fn zstd() -> Self {
         Self {
             scheme: Scheme::ZstdPerKernel,
             level: 3,
             jobs: processors(),
+            spirv: Spirv::default(),
         }
     }
 

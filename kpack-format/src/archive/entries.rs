@@ -6,6 +6,8 @@ use crate::message_pack::{MessagePackError, Reader, Writer};
 
 /// The type of every entry.
 const HSACO: &str = "hsaco";
+/// The key of an entry's ID in its metadata.
+const ENTRY_ID: &str = "entry_id";
 /// Stands for a missing size, until the index takes it from the stored code object. No code object
 /// can be that large.
 pub(super) const UNKNOWN_SIZE: u64 = u64::MAX;
@@ -19,6 +21,9 @@ pub struct TocEntry {
     pub ordinal: u32,
     /// Size of the code object in bytes.
     pub original_size: u64,
+    /// The ID of the bundle's entry that it was in; `None` if that is
+    /// [`code_object_id`](crate::offload_bundle::code_object_id) of its target, or unknown.
+    pub entry_id: Option<Box<str>>,
 }
 
 /// A kernel's entries, ordered by target ID. Nearly every kernel has only one, for which a
@@ -110,10 +115,14 @@ impl Targets {
     pub(super) fn write(&self, out: &mut Writer) {
         out.map(self.len());
         for (target, entry) in self {
-            out.text(target).map(3);
+            out.text(target)
+                .map(3 + usize::from(entry.entry_id.is_some()));
             out.text("type").text(HSACO);
             out.text("ordinal").integer(entry.ordinal.into());
             out.text("original_size").integer(entry.original_size);
+            if let Some(id) = &entry.entry_id {
+                out.text("metadata").map(1).text(ENTRY_ID).text(id);
+            }
         }
     }
 
@@ -138,10 +147,17 @@ impl Targets {
 impl TocEntry {
     fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
         let (mut kind, mut ordinal, mut original_size) = (None, None, None);
+        let (mut metadata, mut entry_id) = (None, None);
         reader.map(|key, value| match key {
             "type" => value.field(&mut kind, key, Reader::text),
             "ordinal" => value.field(&mut ordinal, key, Reader::integer),
             "original_size" => value.field(&mut original_size, key, Reader::integer),
+            "metadata" => value.field(&mut metadata, key, |value| {
+                value.map(|key, value| match key {
+                    ENTRY_ID => value.field(&mut entry_id, key, Reader::string),
+                    _ => value.skip().map(drop),
+                })
+            }),
             _ => value.skip().map(drop),
         })?;
         if let Some(other) = kind.filter(|kind| *kind != HSACO) {
@@ -151,6 +167,7 @@ impl TocEntry {
         Ok(Self {
             ordinal: reader.required(ordinal, "ordinal")?,
             original_size: stated.unwrap_or(UNKNOWN_SIZE),
+            entry_id: entry_id.map(String::into_boxed_str),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use super::toc::{FORMAT_VERSION, Storage};
-use super::writer::{ArchiveWriter, Stored};
+use super::writer::{ArchiveWriter, Entered, Stored};
 use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Targets, Toc, TocEntry, limits};
 use crate::digest::{Hasher, Sha256};
 
@@ -46,7 +46,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// Whether the spool has the code objects in canonical order.
     pub fn is_in_order(&self) -> bool {
         let mut next = 0;
-        let kernels_agree = self.kernels.values().all(|index| {
+        let kernels_agree = self.kernels.values().all(|Entered { index, .. }| {
             next += usize::from(*index == next);
             *index < next
         });
@@ -107,7 +107,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         let mut kernels: BTreeMap<String, Targets> = BTreeMap::new();
         let mut ordinals: HashMap<usize, u32> = HashMap::new();
         let mut order = Vec::new();
-        for (kernel, index) in &self.kernels {
+        for (kernel, Entered { index, entry_id }) in &self.kernels {
             let ordinal = *ordinals.entry(*index).or_insert_with(|| {
                 order.push(*index);
                 order.len() as u32 - 1
@@ -115,6 +115,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             let entry = TocEntry {
                 ordinal,
                 original_size: self.stored[*index].original_size,
+                entry_id: entry_id.clone(),
             };
             let targets = kernels.entry(kernel.name.clone()).or_default();
             targets.insert(self.target.clone(), entry);

@@ -197,6 +197,7 @@ impl Index {
                 let TocEntry {
                     ordinal,
                     original_size: size,
+                    ..
                 } = *entry;
                 let what = match &self.storage {
                     _ if ordinal as usize >= count => {

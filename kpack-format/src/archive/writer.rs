@@ -31,8 +31,7 @@ pub struct ArchiveWriter<S> {
     level: i32,
     pub(super) stored: Vec<Stored>,
     by_checksum: HashMap<Sha256, usize>,
-    /// Index in `stored`.
-    pub(super) kernels: BTreeMap<KernelOrder, usize>,
+    pub(super) kernels: BTreeMap<KernelOrder, Entered>,
     /// [`MAX_TOC`], or less in tests.
     pub(super) max_toc: u64,
 }
@@ -43,6 +42,13 @@ pub(super) struct Stored {
     pub(super) size: u64,
     pub(super) original_size: u64,
     pub(super) checksum: Sha256,
+}
+
+/// A kernel.
+pub(super) struct Entered {
+    /// Index in `stored`.
+    pub(super) index: usize,
+    pub(super) entry_id: Option<Box<str>>,
 }
 
 /// A kernel name, ordered by the path before `#`, then by the number after it.
@@ -114,7 +120,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         let own = own.take_while(|(kernel, _)| kernel.path == binary);
         let checksums = own.filter_map(|(kernel, stored)| {
             let index = index_in(&kernel.name, binary)?;
-            Some((index, self.stored[*stored].checksum))
+            Some((index, self.stored[stored.index].checksum))
         });
         code_id(&checksums.collect())
     }
@@ -163,6 +169,13 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             None => self.store(kernel, stored, size, original_size, checksum)?,
         };
         self.enter(kernel, index)
+    }
+
+    /// Sets the [ID](TocEntry::entry_id) of the bundle's entry that a kernel, which was added, was in.
+    pub fn set_entry_id(&mut self, kernel: &str, id: Option<&str>) {
+        if let Some(entered) = self.kernels.get_mut(&KernelOrder::new(kernel)) {
+            entered.entry_id = id.map(Box::from);
+        }
     }
 
     /// Copies the entries of `old` whose kernel name `keep` accepts, in their stored form.
@@ -220,6 +233,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
                 };
                 for name in &names {
                     self.enter(name, index)?;
+                    self.set_entry_id(name, entry.entry_id.as_deref());
                 }
             }
         }
@@ -304,7 +318,7 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     fn enter(&mut self, kernel: &str, index: usize) -> Result<(), ArchiveError> {
         let count = self.kernels.len() as u64 + 1;
         match self.kernels.entry(KernelOrder::new(kernel)) {
-            Entry::Occupied(known) if *known.get() == index => Ok(()),
+            Entry::Occupied(known) if known.get().index == index => Ok(()),
             Entry::Occupied(_) => Err(ArchiveError::Conflict {
                 kernel: kernel.to_owned(),
                 target: self.target.clone(),
@@ -312,7 +326,10 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
             Entry::Vacant(place) => {
                 let what = || format!("the archive has {count} kernels");
                 limits::check(what, count, MAX_KERNELS as u64)?;
-                place.insert(index);
+                place.insert(Entered {
+                    index,
+                    entry_id: None,
+                });
                 Ok(())
             }
         }

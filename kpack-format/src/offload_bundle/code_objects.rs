@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Bundle, BundleError, Format, append_up_to, compressed, malformed};
+use super::{Bundle, BundleError, Entry, EntryId, Format, append_up_to, compressed, malformed};
 use crate::TargetId;
 
 impl Bundle {
@@ -24,17 +24,18 @@ impl Bundle {
     ) -> Result<CodeObjects<R>, BundleError> {
         let start = source.stream_position()?;
         let used = self.entries.iter().filter(|entry| entry.size > 0);
-        let used = used.filter_map(|entry| Some((entry.id.target()?, entry.offset, entry.size)));
-        let mut used: Vec<_> = used.filter(|(target, ..)| wanted(target)).collect();
-        used.sort_by_key(|(_, offset, size)| (*offset, *size));
+        let used = used.filter(|entry| entry.id.target().is_some_and(&wanted));
+        let mut used: Vec<&Entry> = used.collect();
+        used.sort_by_key(|entry| (entry.offset, entry.size));
         let mut entries: Vec<Range> = Vec::new();
-        for (target, offset, size) in used {
+        for Entry { id, offset, size } in used {
+            let (offset, size) = (*offset, *size);
             match entries.last_mut() {
                 Some(last) if (last.offset, last.size) == (offset, size) => {
-                    last.targets.push(target.clone());
+                    last.ids.push(id.clone());
                 }
                 _ => entries.push(Range {
-                    targets: vec![target.clone()],
+                    ids: vec![id.clone()],
                     offset,
                     size,
                 }),
@@ -59,14 +60,16 @@ impl Bundle {
 pub struct BundledCode {
     /// What it was compiled for, from the entry's ID (or, of a bare code object, its own header).
     pub target: TargetId,
+    /// The entry's ID.
+    pub id: EntryId,
     /// The code object.
     pub bytes: Vec<u8>,
 }
 
-/// Where a code object is, and the targets whose entries say so.
+/// Where a code object is, and the IDs of the entries that say so.
 #[derive(Debug)]
 struct Range {
-    targets: Vec<TargetId>,
+    ids: Vec<EntryId>,
     offset: u64,
     size: u64,
 }
@@ -84,8 +87,8 @@ pub struct CodeObjects<R: Read> {
     entries: std::vec::IntoIter<Range>,
     /// `None` after the end or an error.
     content: Option<Content<R>>,
-    /// A code object just read, and its further targets.
-    shared: Option<(std::vec::IntoIter<TargetId>, Vec<u8>)>,
+    /// A code object just read, and the further entries that it has.
+    shared: Option<(std::vec::IntoIter<EntryId>, Vec<u8>)>,
 }
 
 impl<R: Read + Seek> CodeObjects<R> {
@@ -115,25 +118,28 @@ impl<R: Read + Seek> CodeObjects<R> {
     }
 
     fn read(&mut self) -> Result<Option<BundledCode>, BundleError> {
-        if let Some((targets, bytes)) = &mut self.shared
-            && let Some(target) = targets.next()
+        let code = |id: EntryId, bytes| {
+            let target = id.target()?.clone();
+            Some(BundledCode { target, id, bytes })
+        };
+        if let Some((ids, bytes)) = &mut self.shared
+            && let Some(id) = ids.next()
         {
-            let bytes = bytes.clone();
-            return Ok(Some(BundledCode { target, bytes }));
+            return Ok(code(id, bytes.clone()));
         }
         self.shared = None;
         let Some(entry) = self.next_entry()? else {
             return Ok(None);
         };
-        let mut targets = entry.targets().to_vec().into_iter();
+        let mut ids = entry.ids().to_vec().into_iter();
         let bytes = entry.read()?;
-        let Some(target) = targets.next() else {
+        let Some(id) = ids.next() else {
             return Ok(None);
         };
-        if targets.len() > 0 {
-            self.shared = Some((targets, bytes.clone()));
+        if ids.len() > 0 {
+            self.shared = Some((ids, bytes.clone()));
         }
-        Ok(Some(BundledCode { target, bytes }))
+        Ok(code(id, bytes))
     }
 }
 
@@ -160,9 +166,14 @@ pub struct CodeObjectReader<'a, R: Read> {
 }
 
 impl<R: Read> CodeObjectReader<'_, R> {
-    /// Its targets, from the entries' IDs; several if several entries refer to the same bytes.
-    pub fn targets(&self) -> &[TargetId] {
-        &self.range.targets
+    /// The IDs of its entries; several if several entries refer to the same bytes.
+    pub fn ids(&self) -> &[EntryId] {
+        &self.range.ids
+    }
+
+    /// Its targets, from the entries' IDs.
+    pub fn targets(&self) -> impl Iterator<Item = &TargetId> {
+        self.range.ids.iter().filter_map(EntryId::target)
     }
 
     /// Its offset from the start of the (uncompressed) bundle, in bytes.

@@ -3,10 +3,13 @@
 use std::fmt;
 
 use crate::TargetId;
+use crate::target_id::SPIRV;
 
-/// The entry ID of a code object for `target`.
-pub fn code_object_id(target: impl fmt::Display) -> String {
-    format!("hipv4-amdgcn-amd-amdhsa--{target}")
+/// The entry ID of a code object for `target`: what compilers write, unless an archive has
+/// [another one](crate::archive::TocEntry::entry_id).
+pub fn code_object_id(target: &str) -> String {
+    let architecture = if target == SPIRV { "spirv64" } else { "amdgcn" };
+    format!("hipv4-{architecture}-amd-amdhsa--{target}")
 }
 
 /// A bundle entry ID, such as `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+`.
@@ -44,7 +47,7 @@ impl EntryId {
     /// The ID that a code object for `target` would have in a bundle.
     pub(super) fn of(target: TargetId) -> Self {
         Self {
-            text: code_object_id(&target),
+            text: code_object_id(&target.to_string()),
             target: Some(target),
         }
     }
@@ -52,6 +55,13 @@ impl EntryId {
     /// The GPU target, or `None` for the host's entry. SPIR-V is the target `amdgcnspirv`.
     pub fn target(&self) -> Option<&TargetId> {
         self.target.as_ref()
+    }
+
+    /// The ID, if it is not `hipv4-amdgcn-amd-amdhsa--TARGET`: it cannot be told from the target then.
+    pub fn unusual(&self) -> Option<&str> {
+        let target = self.target.as_ref()?;
+        let usual = format!("hipv4-amdgcn-amd-amdhsa--{target}");
+        (self.text != usual).then_some(&self.text)
     }
 
     /// The ID as written in the bundle.

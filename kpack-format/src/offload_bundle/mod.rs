@@ -10,6 +10,7 @@ mod write;
 use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
 
+use crate::TargetId;
 use crate::code_object::{CodeObject, CodeObjectError};
 
 pub use code_objects::{BundledCode, CodeObjectReader, CodeObjects};
@@ -98,7 +99,19 @@ impl fmt::Display for BundleError {
 
 crate::wraps_io!(BundleError);
 
+impl Entry {
+    /// Whether it has SPIR-V code.
+    pub fn is_spirv(&self) -> bool {
+        self.size > 0 && self.id.target().is_some_and(TargetId::is_spirv)
+    }
+}
+
 impl Bundle {
+    /// Whether an entry has SPIR-V code.
+    pub fn has_spirv(&self) -> bool {
+        self.entries.iter().any(Entry::is_spirv)
+    }
+
     /// Reads the table of the bundle at the current position of `source`, using at most `available`
     /// bytes. Decompresses only as much of a compressed bundle as the table needs; version 1, which
     /// does not store its own size, has to be decompressed to its end.

@@ -126,3 +126,17 @@ fn a_gpu_whose_features_are_unknown_may_run_every_variant() {
         assert_eq!(id(target).may_run_on(&id(gpu)), may, "{target} {gpu}");
     }
 }
+
+#[test]
+fn spirv_with_the_triples_that_runtimes_write() {
+    for text in [
+        "amdgcnspirv",
+        "spirv64-amd-amdhsa-unknown-amdgcnspirv",
+        "spirv64-amd-amdhsa--amdgcnspirv",
+    ] {
+        let target: TargetId = text.parse().unwrap();
+        assert!(target.is_spirv());
+        assert_eq!(target.to_string(), "amdgcnspirv");
+    }
+    assert!("spirv64-amd-amdhsa--gfx1100".parse::<TargetId>().is_err());
+}

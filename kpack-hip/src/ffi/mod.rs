@@ -8,14 +8,15 @@
 mod objects;
 pub mod preload;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rocm_kpack::{
-    Cache, Environment, Request, ShimMode, TargetId, agents, discover_binary_path, marker_at,
+    Cache, Environment, Outcome, Request, ShimMode, TargetId, agents, discover_binary_path,
+    marker_at,
 };
 
 use crate::{Bundle, Error};
@@ -68,19 +69,30 @@ struct Registered {
     replacement: Option<Replacement>,
 }
 
-/// The settings, and what this library has done so far.
+/// The settings, and the archives.
 struct Shim {
     cache: Cache,
     mode: ShimMode,
     /// `None` if nobody can tell.
     gpus: Option<Vec<TargetId>>,
-    /// By what the runtime returned.
-    registered: Mutex<HashMap<usize, Registered>>,
 }
 
-static SHIM: LazyLock<Shim> = LazyLock::new(Shim::new);
+/// As long as the runtime has a module. A library that this is linked into may be unloaded and loaded again,
+/// and nothing else would close the archives.
+static SHIM: Mutex<Option<Arc<Shim>>> = Mutex::new(None);
+/// By what the runtime returned.
+static REGISTERED: Mutex<BTreeMap<usize, Registered>> = Mutex::new(BTreeMap::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Shim {
+    /// The one of this process.
+    fn get() -> Arc<Self> {
+        Arc::clone(lock(&SHIM).get_or_insert_with(|| Arc::new(Self::new())))
+    }
+
     fn new() -> Self {
         let cache = Cache::from_environment();
         let value = Environment::variable("KPACK_HIP").unwrap_or_default();
@@ -97,7 +109,6 @@ impl Shim {
             cache,
             mode,
             gpus: agents(),
-            registered: Mutex::default(),
         }
     }
 
@@ -116,28 +127,43 @@ impl Shim {
         // The search starts beside the binary with the marker.
         let binary = discover_binary_path(address);
         let found = binary.as_ref().map(|(path, _)| path.as_path());
-        match self.bundle(address, found, wrapper.co_index as u32) {
-            Ok(bundle) => Some(Replacement {
-                wrapper: Box::new(Wrapper {
-                    magic: HIPF,
-                    version: VERSION,
-                    content: bundle.as_ptr().cast(),
-                    co_index: 0,
-                }),
-                _bundle: bundle,
-            }),
-            // The loader has explained it.
-            Err(Error::Loader(rocm_kpack::Error::NoCodeObject { .. })) => None,
-            Err(error) => {
+        let bundle = match self.bundle(address, found, wrapper.co_index as u32) {
+            Ok(bundle) => bundle,
+            Err(error @ Error::Loader(rocm_kpack::Error::Disabled)) => {
                 self.cache.complain(found.unwrap_or(Path::new("?")), &error);
-                None
+                return None;
             }
-        }
+            Err(error) => {
+                self.explain(found.unwrap_or(Path::new("?")), &error);
+                Bundle::empty(&self.cache).ok()?
+            }
+        };
+        Some(Replacement {
+            wrapper: Box::new(Wrapper {
+                magic: HIPF,
+                version: VERSION,
+                content: bundle.as_ptr().cast(),
+                co_index: 0,
+            }),
+            _bundle: bundle,
+        })
     }
 
-    fn registered(&self) -> MutexGuard<'_, HashMap<usize, Registered>> {
-        let registered = self.registered.lock();
-        registered.unwrap_or_else(PoisonError::into_inner)
+    /// Says why there is no code for a binary, unless there just is none for this GPU: the runtime tells
+    /// that, as for an unsplit binary.
+    fn explain(&self, binary: &Path, error: &Error) {
+        let Error::Loader(rocm_kpack::Error::NoCodeObject { report, .. }) = error else {
+            return self.cache.warn(binary, error);
+        };
+        // The loader has explained it.
+        if self.cache.environment().debug {
+            return;
+        }
+        for attempt in report.attempts() {
+            if let Outcome::NotOpened(why) | Outcome::Exhausted(why) = &attempt.outcome {
+                self.cache.warn(&attempt.path, why);
+            }
+        }
     }
 
     fn bundle(
@@ -168,7 +194,7 @@ pub unsafe fn register(wrapper: *const c_void, runtime: Runtime) -> Module {
     let replacement = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: by contract, null or a wrapper, whose magic the runtime reads, too.
         let wrapper = unsafe { wrapper.cast::<Wrapper>().as_ref()? };
-        SHIM.replace(wrapper, &runtime)
+        Shim::get().replace(wrapper, &runtime)
     }));
     let replacement = replacement.ok().flatten();
     let given = replacement.as_ref().map_or(wrapper, |replacement| {
@@ -181,7 +207,7 @@ pub unsafe fn register(wrapper: *const c_void, runtime: Runtime) -> Module {
             unregister: runtime.unregister,
             replacement,
         };
-        let former = SHIM.registered().insert(module as usize, registered);
+        let former = lock(&REGISTERED).insert(module as usize, registered);
         // The runtime has both wrappers in this module.
         std::mem::forget(former.and_then(|former| former.replacement));
     }
@@ -194,11 +220,16 @@ pub unsafe fn register(wrapper: *const c_void, runtime: Runtime) -> Module {
 /// # Safety
 /// `module` is what start-up code hands to `__hipUnregisterFatBinary`.
 pub unsafe fn unregister(module: Module, other: impl FnOnce() -> Option<Unregister>) {
-    let registered = SHIM.registered().remove(&(module as usize));
+    let registered = lock(&REGISTERED).remove(&(module as usize));
     let own = registered.as_ref().map(|registered| registered.unregister);
     if let Some(unregister) = own.or_else(other) {
         // SAFETY: by contract.
         unsafe { unregister(module) };
     }
     drop(registered);
+    let unused = match lock(&REGISTERED).is_empty() {
+        true => lock(&SHIM).take(),
+        false => None,
+    };
+    drop(unused);
 }

@@ -106,6 +106,27 @@ fn it_has_every_variant_for_each_gpu() {
 }
 
 #[test]
+fn it_has_spirv_for_every_gpu() {
+    let tree = prefix(&["gfx942", "amdgcnspirv"]);
+    for (gpus, expected) in [
+        (&["gfx942"][..], &["amdgcnspirv", "gfx942"][..]),
+        (&["gfx1030"], &["amdgcnspirv"]),
+        (&["gfx942", "gfx1030"], &["amdgcnspirv", "gfx942"]),
+        (&[], &[]),
+    ] {
+        let bundle = bundle(&tree, Some(gpus)).unwrap();
+        assert_eq!(targets(&bundle), expected, "{gpus:?}");
+        let bytes = bundle.bytes();
+        let parsed = Parsed::read(&mut Cursor::new(bytes), bytes.len() as u64).unwrap();
+        let ids = parsed.entries.iter().map(|entry| entry.id.as_str());
+        let own = ids.filter(|id| id.ends_with("spirv"));
+        // What runtimes look for.
+        let expected = "hipv4-spirv64-amd-amdhsa--amdgcnspirv";
+        assert!(own.into_iter().all(|id| id == expected));
+    }
+}
+
+#[test]
 fn what_is_nowhere_is_an_error_that_says_where_it_was_looked_for() {
     let tree = prefix(&["gfx942"]);
     let error = bundle(&tree, Some(&["gfx906"])).unwrap_err().to_string();

@@ -70,7 +70,8 @@ fn missing_code_is_explained_and_the_library_still_loads() {
         .args(["open", "close"])
         .env("ROCM_KPACK_DEBUG", "1");
     let (printed, events) = project.run("old", GFX1030, &mut command);
-    assert!(printed.status.success() && events.is_empty(), "{events:#?}");
+    assert!(printed.status.success(), "{events:#?}");
+    assert_eq!(bundles(&events), [0, 0], "{events:#?}");
     let said = String::from_utf8(printed.stderr).unwrap();
     let said: Vec<&str> = said.lines().collect();
     // In full only once, although the library has two kernels.
@@ -83,11 +84,71 @@ fn missing_code_is_explained_and_the_library_still_loads() {
     // A GPU that lacks one kernel of two.
     let (printed, events) = project.run("old", GFX1100, &mut command);
     let said = String::from_utf8(printed.stderr).unwrap();
-    assert_eq!(entries(&events).len(), 1, "{events:#?}");
+    assert_eq!(bundles(&events), [1, 0], "{events:#?}");
     assert!(
         said.contains("it has code for this GPU, but not this kernel"),
         "{said}"
     );
+}
+
+/// The number of code objects in each bundle that the runtime got.
+fn bundles(events: &[String]) -> Vec<usize> {
+    let mut bundles = Vec::new();
+    for event in events {
+        if event.starts_with("fat\t") {
+            bundles.push(0);
+        } else if event.starts_with("entry\t")
+            && let Some(last) = bundles.last_mut()
+        {
+            *last += 1;
+        }
+    }
+    bundles
+}
+
+#[test]
+fn damage_is_reported_and_the_library_still_loads() {
+    let project = Project::new(Form::Preloaded);
+    let archive = project.tree.path("split/lib/.kpack/vec_lib_gfx1100.kpack");
+    let sound = std::fs::read(&archive).unwrap();
+    let mut frame = sound.clone();
+    frame[90] ^= 0xff;
+    for damaged in [frame, b"no archive".to_vec()] {
+        std::fs::write(&archive, damaged).unwrap();
+        let program = project.program("tests/real/load.c");
+        let mut command = Command::new(program);
+        command
+            .arg(project.tree.path("split/lib/libvec.so"))
+            .args(["open", "close"]);
+        let (printed, events) = project.run("old", GFX1100, &mut command);
+        assert!(printed.status.success());
+        assert_eq!(bundles(&events), [0, 0], "{events:#?}");
+        // Without ROCM_KPACK_DEBUG.
+        let said = String::from_utf8(printed.stderr).unwrap();
+        assert!(said.contains("vec_lib_gfx1100.kpack"), "{said}");
+    }
+}
+
+/// Loads and unloads the library a hundred times.
+fn load_again_and_again(form: Form) {
+    let project = Project::new(form);
+    let program = project.program("kpack-hip/tests/c/again.c");
+    let mut command = Command::new(program);
+    command.arg(project.tree.path("split/lib/libvec.so"));
+    let (printed, events) = project.run("old", GFX90A, &mut command);
+    let said = String::from_utf8_lossy(&printed.stderr);
+    assert!(printed.status.success(), "{form:?}: {said}");
+    assert_eq!(entries(&events).len(), 3);
+}
+
+#[test]
+fn preloaded_it_leaves_no_file_open() {
+    load_again_and_again(Form::Preloaded);
+}
+
+#[test]
+fn linked_it_leaves_no_file_open() {
+    load_again_and_again(Form::Linked);
 }
 
 #[test]

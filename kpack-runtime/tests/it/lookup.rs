@@ -592,3 +592,24 @@ fn messages_say_what_to_do() {
     }
     insta::assert_snapshot!(messages.join("\n\n"));
 }
+
+#[test]
+fn spirv_is_a_target_that_few_binaries_have() {
+    let tree = Tree::new();
+    let isa = ["spirv64-amd-amdhsa-unknown-amdgcnspirv"];
+    let none = load(&tree, &marker(), &isa);
+    assert_eq!(code_of(none), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
+    write(
+        &tree.path(&kpack("gfx942")),
+        "gfx942",
+        &[(KERNEL, b"native")],
+    );
+    let none = load(&tree, &marker(), &isa);
+    assert_eq!(code_of(none), ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND);
+    let spirv = kpack("amdgcnspirv");
+    write(&tree.path(&spirv), "amdgcnspirv", &[(KERNEL, b"SPIR-V")]);
+    assert_eq!(load(&tree, &marker(), &isa).unwrap(), "SPIR-V");
+    fs::write(tree.path(&spirv), "no archive").unwrap();
+    let damaged = load(&tree, &marker(), &isa);
+    assert_eq!(code_of(damaged), ErrorCode::KPACK_ERROR_ARCHIVE_NOT_FOUND);
+}

@@ -133,21 +133,18 @@ fn dynamic_addresses<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
 }
 
 fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
-    let found: Vec<PlannedWrapper> = match image.device_code()? {
-        DeviceCode::Split(split) => {
-            let wrappers = split.iter();
-            wrappers
-                .map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index))
-                .collect()
-        }
-        DeviceCode::Fat(fat) if fat.split_before.is_empty() => {
-            let wrappers = fat.wrappers.iter();
-            wrappers
-                .map(|w| PlannedWrapper::fat(w.address, w.bundle_address))
-                .collect()
-        }
-        _ => refuse!("it is recognised neither as a split nor as a fat binary"),
+    let code = image.device_code()?;
+    let bundles = match &code {
+        DeviceCode::Fat(fat) => &fat.wrappers[..],
+        DeviceCode::Split(_) => &[],
+        DeviceCode::None(_) => refuse!("it is recognised neither as a split nor as a fat binary"),
     };
+    let split = code.split_wrappers().iter();
+    let split = split.map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index));
+    let bundles = bundles.iter();
+    let fat = bundles.map(|w| PlannedWrapper::fat(w.address, w.bundle_address));
+    let mut found = Vec::from_iter(split.chain(fat));
+    found.sort_by_key(|wrapper| wrapper.address);
     let as_planned = |(found, planned): (&PlannedWrapper, &PlannedWrapper)| {
         let pointer = planned.pointer.or(found.pointer);
         *found

@@ -3,7 +3,7 @@
 //! Sections are matched by name and compared as the loader would see them. Splitting changes the
 //! wrappers, and words that refer to a moved section. Any other difference is reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use object::LittleEndian as LE;
@@ -172,7 +172,7 @@ struct Explained {
     wrappers: Vec<u64>,
     /// Address of the marker.
     marker: u64,
-    /// What the wrappers of a joined binary point to instead, by their addresses.
+    /// What wrappers with device code in the binary point to instead, by their addresses.
     bundles: BTreeMap<u64, u64>,
 }
 
@@ -186,34 +186,28 @@ impl Explained {
         let moved = moved
             .map(|(old, new)| (old.addr..old.addr_end(), new.addr))
             .collect();
-        let (fat, wrappers, first) = match original.device_code()? {
+        let (fat, wrappers, own) = match original.device_code()? {
             DeviceCode::Fat(fat) => {
-                let own = fat.wrappers.iter().map(|w| w.address);
+                let own = BTreeSet::from_iter(fat.wrappers.iter().map(|w| w.address));
                 let others = fat.split_before.iter().map(|w| w.address);
-                let mut all = Vec::from_iter(own.chain(others));
+                let mut all = Vec::from_iter(own.iter().copied().chain(others));
                 all.sort_unstable();
-                let first = fat.wrappers.first().map(|w| w.address);
-                (fat.addresses, all, first)
+                (fat.addresses, all, own)
             }
-            _ => (0..0, Vec::new(), None),
+            _ => (0..0, Vec::new(), BTreeSet::new()),
         };
         let code = split.device_code()?;
         let bundles = match &code {
-            DeviceCode::Fat(joined) if joined.joined.is_some() => {
-                let wrappers = joined.wrappers.iter();
+            DeviceCode::Fat(fat) if fat.joined.is_some() || !fat.split_before.is_empty() => {
+                let wrappers = fat.wrappers.iter();
                 wrappers.map(|w| (w.address, w.bundle_address)).collect()
             }
             _ => BTreeMap::new(),
         };
         // The other wrappers still point to their own markers.
-        let marker = match &code {
-            DeviceCode::Split(split) => {
-                let mut wrappers = split.iter();
-                let redirected = wrappers.find(|w| Some(w.address) == first);
-                redirected.map_or(0, |w| w.marker_address)
-            }
-            _ => 0,
-        };
+        let mut redirected = code.split_wrappers().iter();
+        let redirected = redirected.find(|w| own.contains(&w.address));
+        let marker = redirected.map_or(0, |w| w.marker_address);
         Ok(Self {
             fat,
             moved,

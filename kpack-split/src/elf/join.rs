@@ -59,21 +59,33 @@ pub struct NewCode<'a> {
 impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
+        Self::with(image, &code.marker, code.sizes, &|bundles| {
+            let pairs = code.wrappers.iter().zip(bundles);
+            pairs
+                .map(|(address, bundle)| PlannedWrapper::fat(*address, *bundle))
+                .collect()
+        })
+    }
+
+    /// With bundles of these sizes. `wrappers` gets their addresses, and tells what becomes of each
+    /// wrapper.
+    pub(super) fn with<S: ReadAt>(
+        image: &Image<S>,
+        marker: &Range<u64>,
+        sizes: &[u64],
+        wrappers: &dyn Fn(&[u64]) -> Vec<PlannedWrapper>,
+    ) -> Result<Self, ElfError> {
         image.validate()?;
         check::sound(image)?;
-        let Some(split) = Split::of(image, &code.marker)? else {
+        let Some(split) = Split::of(image, marker)? else {
             refuse!(
                 "it has no addresses for device code, because its objects were split before the link; link unsplit objects instead"
             );
         };
-        let places = split.places(&code.marker)?;
-        let (place, bundles, end) = split.choose(&places, code.sizes)?;
+        let places = split.places(marker)?;
+        let (place, bundles, end) = split.choose(&places, sizes)?;
         let result = Rearranged::with_code(&split, place, end);
-        let pairs = code.wrappers.iter().zip(&bundles);
-        let wrappers = pairs
-            .map(|(address, bundle)| PlannedWrapper::fat(*address, *bundle))
-            .collect();
-        let mut plan = result.plan(wrappers, code.marker.clone(), Edits::default())?;
+        let mut plan = result.plan(wrappers(&bundles), marker.clone(), Edits::default())?;
         let record = split.former(place).to_bytes();
         let end = result.offset_of(place, result.code.end);
         plan.write_at(end - record.len() as u64, record);
@@ -82,6 +94,11 @@ impl JoinPlan {
             bundles: bundles.map(|at| result.offset_of(place, *at)).collect(),
             plan,
         })
+    }
+
+    /// The plan, and the offset in the output of each bundle.
+    pub(super) fn into_parts(self) -> (Plan, Vec<u64>) {
+        (self.plan, self.bundles)
     }
 
     /// Size of the joined binary in bytes.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -13,11 +14,13 @@ use object::elf;
 use super::edits::Edits;
 use super::headers::{Section, Segment};
 use super::image::Image;
+use super::join::JoinPlan;
 use super::records::{MAGIC_FAT, MAGIC_SPLIT};
 use super::refuse;
 use super::section_table::SectionTable;
 use super::{ElfError, ReadAt, check};
 use crate::publish::copy_range;
+use kpack_core::archives::KeptBundle;
 
 /// How to make one binary from another.
 #[derive(Debug, Clone)]
@@ -42,6 +45,10 @@ pub struct Plan {
     /// Offset of the tail in the output: section names and section headers, unless they stay in place.
     tail_offset: u64,
     tail: Vec<u8>,
+    /// Bundles that stay: their offsets in the file that is split, and in the output.
+    bundles: Vec<(Range<u64>, u64)>,
+    /// The plan of this one's input, if that is not a file.
+    before: Option<Box<Plan>>,
 }
 
 /// The expected content of a wrapper.
@@ -187,7 +194,40 @@ impl Plan {
             tail_offset: gaps.output_offset(written.kept_end),
             tail: written.tail,
             gaps,
+            bundles: Vec::new(),
+            before: None,
         })
+    }
+
+    /// The same, but these bundles of `input` and their wrappers stay. The result is what a join of the
+    /// split binary would be that puts only them back.
+    pub(crate) fn keeping<S: ReadAt>(
+        self,
+        input: &S,
+        kept: &[KeptBundle],
+    ) -> Result<Self, ElfError> {
+        let image = Image::read(Planned { plan: &self, input })?;
+        let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
+        let wrappers = |bundles: &[u64]| {
+            let wrapper = |(position, planned): (usize, &PlannedWrapper)| {
+                let own = |bundle: &KeptBundle| bundle.wrappers.contains(&(position as u32));
+                match kept.iter().position(own) {
+                    Some(bundle) => PlannedWrapper::fat(planned.address, bundles[bundle]),
+                    None => *planned,
+                }
+            };
+            let planned = self.wrappers.iter().enumerate();
+            planned.map(wrapper).collect()
+        };
+        let (mut plan, places) =
+            JoinPlan::with(&image, &self.marker, &sizes, &wrappers)?.into_parts();
+        let ranges = kept
+            .iter()
+            .map(|bundle| bundle.offset..bundle.offset + bundle.size);
+        plan.bundles = ranges.zip(places).collect();
+        plan.input_size = self.input_size;
+        plan.before = Some(Box::new(self));
+        Ok(plan)
     }
 
     /// Replaces the planned marker. Drops code IDs that do not fit.
@@ -204,6 +244,8 @@ impl Plan {
     /// the link. These are in data and in sections that do not move.
     pub(crate) fn add(&mut self, edits: Vec<(u64, Vec<u8>)>) {
         for (offset, bytes) in edits {
+            let before = self.before.as_ref();
+            let offset = before.map_or(offset, |before| before.gaps.output_offset(offset));
             let offset = self.gaps.output_offset(offset);
             self.edits.push((offset, bytes));
         }
@@ -228,20 +270,108 @@ impl Plan {
 
     /// Copies the kept bytes, then writes the changed ones over them.
     pub(crate) fn write(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        let mut start = 0;
-        for cut in self.gaps.iter().map(|gap| &gap.cut) {
-            let to = self.gaps.output_offset(start);
-            copy_range(input, output, start..cut.start, to)?;
-            start = cut.end;
-        }
-        let to = self.gaps.output_offset(start);
-        copy_range(input, output, start..self.kept_end, to)?;
-        for (offset, bytes) in &self.edits {
-            output.write_all_at(bytes, *offset)?;
-        }
-        output.write_all_at(&self.tail, self.tail_offset)?;
+        self.write_range(input, output, 0..self.output_size(), 0)?;
         // Room at the end of the file may not be written to.
         Ok(output.set_len(self.output_size())?)
+    }
+
+    /// Writes a part of the result to the offset `to`.
+    fn write_range(
+        &self,
+        input: &File,
+        output: &File,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<(), ElfError> {
+        for (source, at) in self.kept() {
+            if let Some((part, place)) = part(&source, at, &range) {
+                let to = to + (place - range.start);
+                match &self.before {
+                    None => copy_range(input, output, part, to)?,
+                    Some(before) => before.write_range(input, output, part, to)?,
+                }
+            }
+        }
+        for (source, at) in &self.bundles {
+            if let Some((part, place)) = part(source, *at, &range) {
+                copy_range(input, output, part, to + (place - range.start))?;
+            }
+        }
+        for (bytes, at) in self.changes() {
+            if let Some((part, place)) = part(&(0..bytes.len() as u64), at, &range) {
+                let bytes = &bytes[part.start as usize..part.end as usize];
+                output.write_all_at(bytes, to + (place - range.start))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The ranges of the input that stay, and their offsets in the output.
+    fn kept(&self) -> Vec<(Range<u64>, u64)> {
+        let mut start = 0;
+        let mut kept = Vec::new();
+        for cut in self.gaps.iter().map(|gap| &gap.cut) {
+            kept.push((start..cut.start, self.gaps.output_offset(start)));
+            start = cut.end;
+        }
+        kept.push((start..self.kept_end, self.gaps.output_offset(start)));
+        kept
+    }
+
+    /// What is written over it, with offsets in the output; a later change wins.
+    fn changes(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        let edits = self.edits.iter();
+        let edits = edits.map(|(offset, bytes)| (&bytes[..], *offset));
+        edits.chain([(&self.tail[..], self.tail_offset)])
+    }
+}
+
+/// The part of a `source` placed at offset `at` that is in `range`, and its offset there.
+fn part(source: &Range<u64>, at: u64, range: &Range<u64>) -> Option<(Range<u64>, u64)> {
+    let size = source.end.saturating_sub(source.start);
+    let (start, end) = (range.start.max(at), range.end.min(at + size));
+    (start < end).then(|| {
+        (
+            source.start + (start - at)..source.start + (end - at),
+            start,
+        )
+    })
+}
+
+/// What a plan makes of `input`, not written yet.
+struct Planned<'a, S> {
+    plan: &'a Plan,
+    input: &'a S,
+}
+
+impl<S: ReadAt> ReadAt for Planned<'_, S> {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.plan.output_size())
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(buf.len() as u64);
+        let Some(end) = end.filter(|end| *end <= self.plan.output_size()) else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        let range = offset..end;
+        buf.fill(0);
+        for (source, at) in self.plan.kept() {
+            if let Some((part, place)) = part(&source, at, &range) {
+                let start = (place - offset) as usize;
+                let size = (part.end - part.start) as usize;
+                self.input
+                    .read_exact_at(part.start, &mut buf[start..start + size])?;
+            }
+        }
+        for (bytes, at) in self.plan.changes() {
+            if let Some((part, place)) = part(&(0..bytes.len() as u64), at, &range) {
+                let start = (place - offset) as usize;
+                let bytes = &bytes[part.start as usize..part.end as usize];
+                buf[start..start + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::marker::{MAX_SIZE, Marker, SECTION_NAME};
 use kpack_format::offload_bundle::{Bundle, COMPRESSED_MAGIC, PLAIN_MAGIC};
+use kpack_format::target_id::SPIRV;
 use object::elf::PT_INTERP;
 
 use super::{elf_error, open, open_bundle, wrapper_error};
@@ -22,6 +23,8 @@ pub struct Linked {
     pub image: Image<File>,
     /// Its device code, or what stands for it.
     pub code: DeviceCode,
+    /// The bundles with SPIR-V that a split binary keeps.
+    pub kept: Option<FatBinary>,
 }
 
 impl Linked {
@@ -37,11 +40,47 @@ impl Linked {
 
     /// Finds the device code of `image`, the file at `path`.
     pub fn of(path: &Path, image: Image<File>) -> Result<Self, Error> {
-        Ok(Self {
+        let mut linked = Self {
             path: path.to_owned(),
             code: image.device_code().map_err(|e| elf_error(path, e))?,
             image,
-        })
+            kept: None,
+        };
+        // Other fat binaries with split wrappers are linked from objects of both kinds.
+        if let DeviceCode::Fat(fat) = &linked.code
+            && !fat.split_before.is_empty()
+            && linked.has_only_spirv(fat)
+        {
+            let fat = fat.clone();
+            linked.code = DeviceCode::Split(fat.split_before.clone());
+            linked.kept = Some(fat);
+        }
+        Ok(linked)
+    }
+
+    /// Whether all of its bundles have SPIR-V.
+    pub fn has_only_spirv(&self, fat: &FatBinary) -> bool {
+        let mut bundles = self.bundles(&fat.wrappers);
+        bundles.all(|bundle| bundle.is_ok_and(|bundle| bundle.has_spirv()))
+    }
+
+    /// The indices of wrappers whose bundles a split keeps because of their SPIR-V; none if `marker` says
+    /// that it is in archives.
+    pub fn with_spirv(
+        &self,
+        fat: &FatBinary,
+        marker: Option<&Marker>,
+    ) -> Result<BTreeSet<u32>, Error> {
+        let mut found = BTreeSet::new();
+        if is_spirv_archived(marker) {
+            return Ok(found);
+        }
+        for (wrapper, bundle) in fat.wrappers.iter().zip(self.bundles(&fat.wrappers)) {
+            if bundle?.has_spirv() {
+                found.insert(wrapper.co_index);
+            }
+        }
+        Ok(found)
     }
 
     /// The path by which a loader knows it. The dynamic linker tells those of libraries; for a program, the
@@ -72,11 +111,18 @@ impl Linked {
         })
     }
 
-    /// The targets of the code in a fat binary.
-    pub fn targets(&self, fat: &FatBinary) -> Result<BTreeSet<String>, Error> {
+    /// The targets of the code in a fat binary, of the wrappers with `wanted` indices.
+    pub fn targets(
+        &self,
+        fat: &FatBinary,
+        wanted: &dyn Fn(u32) -> bool,
+    ) -> Result<BTreeSet<String>, Error> {
         let mut targets = BTreeSet::new();
-        for bundle in self.bundles(&fat.wrappers) {
+        for (wrapper, bundle) in fat.wrappers.iter().zip(self.bundles(&fat.wrappers)) {
             let bundle = bundle?;
+            if !wanted(wrapper.co_index) {
+                continue;
+            }
             let own = bundle.entries.iter().filter_map(|entry| entry.id.target());
             targets.extend(own.map(ToString::to_string));
         }
@@ -107,6 +153,11 @@ impl Linked {
         let zeroes = bytes[size..].iter().take_while(|byte| **byte == 0).count();
         Ok(size + zeroes)
     }
+}
+
+/// Whether the SPIR-V of a binary with this marker was moved to archives.
+pub fn is_spirv_archived(marker: Option<&Marker>) -> bool {
+    marker.is_some_and(|marker| marker.code_ids.contains_key(SPIRV))
 }
 
 /// Whether `file`, which is at `path`, contains the start of an offload bundle anywhere.

@@ -44,6 +44,13 @@ impl Linked {
         Ok(found)
     }
 
+    /// Whether a marker leads to archives in the build tree.
+    pub(crate) fn is_in_build_tree(&self) -> Result<bool, Error> {
+        let markers = self.markers()?;
+        let mut paths = markers.iter().flat_map(|m| &m.marker.kpack_search_paths);
+        Ok(paths.any(|path| path.starts_with('/')))
+    }
+
     /// The marker that a joined binary keeps; `None` for others.
     ///
     /// # Errors

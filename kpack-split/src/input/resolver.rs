@@ -7,6 +7,7 @@ use kpack_format::CodeId;
 use kpack_format::archive::ArchiveError;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
+use kpack_format::offload_bundle::code_object_id;
 use rocm_kpack::lookup::{Answer, Listing, Rule, Rules};
 
 use super::archives::damage;
@@ -193,6 +194,14 @@ impl Resolver {
     ) -> Result<Vec<u8>, ArchiveError> {
         let kernel = self.kernel(index);
         lock(&self.archives[place.archive].archive).read(&kernel, target)
+    }
+
+    /// The ID of a bundle's entry for the code object of wrapper `index` for `target` at `place`.
+    pub fn entry_id(&self, place: CodePlace, index: u32, target: &str) -> String {
+        let archive = lock(&self.archives[place.archive].archive);
+        let entry = archive.toc().entry(&self.kernel(index), target);
+        let stored = entry.ok().and_then(|entry| entry.entry_id.as_deref());
+        stored.map_or_else(|| code_object_id(target), str::to_owned)
     }
 
     /// The IDs of this binary's device code for `target`, one for each archive that has one.

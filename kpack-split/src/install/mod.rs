@@ -22,7 +22,7 @@ use crate::Error;
 use crate::elf::Image;
 use crate::input::{self, KpackPath, Linked, Located, Lookup, Marked, Prefix};
 use crate::parallel;
-use crate::split::{self, BinaryKind, Budget, Compression, FatFile, PackedCode, Presplit};
+use crate::split::{self, BinaryKind, Budget, Compression, FatFile, PackedCode, Presplit, Spirv};
 use apply::Run;
 use plans::HostPlans;
 use targets::{split_already, wanted_targets};
@@ -143,6 +143,8 @@ struct Binary {
     content: BinaryContent,
     /// The archives of its objects that were split before the link, if not installed yet.
     presplit: Option<Presplit>,
+    /// The targets of bundles with SPIR-V that stay in it, if nothing of it is moved.
+    stays: BTreeSet<TargetId>,
 }
 
 /// What a binary is, apart from objects that were split before the link.
@@ -158,15 +160,25 @@ enum BinaryContent {
 impl Binary {
     /// `kind` is of the binary, or of another file with its device code.
     fn new(located: Located, kind: BinaryKind, lookup: &Lookup) -> Result<Self, Error> {
+        let mut stays = BTreeSet::new();
         let (content, presplit) = match kind {
             BinaryKind::Fat(file, linked) => {
                 let presplit = Presplit::read(linked, false, lookup)?;
-                (BinaryContent::Fat(file), presplit)
+                (BinaryContent::Fat(*file), presplit)
             }
             BinaryKind::Split(linked) => {
+                if let Some(fat) = &linked.kept {
+                    let targets = linked.targets(fat, &|_| true)?;
+                    stays.extend(targets.iter().filter_map(|target| target.parse().ok()));
+                }
                 let markers = linked.markers()?;
                 let presplit = Presplit::read(linked, false, lookup)?;
                 (BinaryContent::Split(markers), presplit)
+            }
+            BinaryKind::Kept(file) => {
+                stays = file.elsewhere();
+                let reason = file.code.note().unwrap_or_default();
+                (BinaryContent::LeftAlone(reason), None)
             }
             BinaryKind::LeftAlone(reason) => (BinaryContent::LeftAlone(reason), None),
         };
@@ -174,6 +186,7 @@ impl Binary {
             located,
             content,
             presplit,
+            stays,
         })
     }
 
@@ -209,7 +222,7 @@ fn binaries(
     report: &mut Report,
 ) -> Result<Vec<Binary>, Error> {
     if options.all {
-        return all_binaries(prefix, lookup, report);
+        return all_binaries(prefix, options.storage.spirv, lookup, report);
     }
     let mut binaries: Vec<Binary> = Vec::new();
     for (index, file) in options.files.iter().enumerate() {
@@ -224,7 +237,7 @@ fn binaries(
         if binaries.iter().any(|known| known.located == located) {
             continue;
         }
-        let input = split::read(source.unwrap_or(&located.path))?;
+        let input = split::read(source.unwrap_or(&located.path), Some(options.storage.spirv))?;
         binaries.push(Binary::new(located, input, lookup)?);
     }
     Ok(binaries)
@@ -235,6 +248,7 @@ fn binaries(
 /// without it, the binary would not work.
 fn all_binaries(
     prefix: &Prefix,
+    spirv: Spirv,
     lookup: &Lookup,
     report: &mut Report,
 ) -> Result<Vec<Binary>, Error> {
@@ -252,9 +266,11 @@ fn all_binaries(
             }
             Err(error) => return Err(error),
         };
-        let input = split::of(Linked::of(&path, image)?)?;
+        let input = split::of(Linked::of(&path, image)?, Some(spirv))?;
+        let is_kept = matches!(input, BinaryKind::Kept(_));
         let binary = Binary::new(prefix.binary(&path)?, input, lookup)?;
-        if binary.has_device_code() || matches!(binary.content, BinaryContent::Split(_)) {
+        let is_split = matches!(binary.content, BinaryContent::Split(_));
+        if binary.has_device_code() || is_split || is_kept {
             binaries.push(binary);
         }
     }
@@ -278,6 +294,9 @@ fn file_reports<'a>(
         let placed = binary.presplit.as_ref().map(Presplit::wrapper_count);
         let outcome = match (&binary.content, placed) {
             (BinaryContent::Fat(fat), placed) => {
+                if let Some(note) = fat.code.note() {
+                    report.note(path, note);
+                }
                 let size = fat.code.file_size();
                 Outcome::Split {
                     wrappers: fat.code.wrapper_count() + placed.unwrap_or(0),

@@ -24,6 +24,10 @@ pub(super) fn split_already<'a>(
 ) -> Result<SplitAlready<'a>, Error> {
     let mut known: SplitAlready<'a> = None;
     for binary in binaries {
+        if !binary.stays.is_empty() {
+            let known = known.get_or_insert_with(|| (&binary.located.path, BTreeSet::new()));
+            known.1.extend(binary.stays.iter().cloned());
+        }
         let (BinaryContent::Split(markers), None) = (&binary.content, &binary.presplit) else {
             continue;
         };

@@ -1,6 +1,6 @@
 //! One split binary: what its wrappers ask for, and the joined file that replaces it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use kpack_format::names::SearchPath;
 use super::Options;
 use super::code::Code;
 use crate::Error;
-use crate::elf::{self, DeviceCode, Image, JoinPlan, NewCode, SplitWrapper};
+use crate::elf::{self, DeviceCode, FatBinary, Image, JoinPlan, NewCode, SplitWrapper};
 use crate::input::{self, FileKind, Linked, Located, Marked, elf_error};
 use crate::publish::{self, Identity, StagedFile};
 use crate::report::{Outcome, Progress, Report};
@@ -43,6 +43,8 @@ pub(super) struct Binary {
     pub(super) host_entry: String,
     /// The targets that were put back by an earlier run.
     joined: BTreeSet<String>,
+    /// The bundles with SPIR-V, which the split kept: their ranges in the file, by code object index.
+    pub(super) kept: BTreeMap<u32, Range<u64>>,
 }
 
 impl Binary {
@@ -73,15 +75,23 @@ impl Binary {
                 let marker = only_marker(path, linked.markers()?)?;
                 let at = main_marker(linked, wrappers)?;
                 let wrappers = wrappers.iter().map(|w| (w.address, w.co_index));
-                let new = Self::new(linked, located, (marker, at), wrappers)?;
+                let kept = linked.kept.iter().flat_map(|fat| &fat.wrappers);
+                let mut all = BTreeMap::from_iter(wrappers);
+                all.extend(kept.map(|w| (w.address, w.co_index)));
+                let mut new = Self::new(linked, located, (marker, at), all.into_iter())?;
+                if let Some(fat) = &linked.kept {
+                    new.kept = bundle_ranges(linked, fat, &|_| true)?;
+                }
                 return Ok(Joinable::Binary(Box::new(new)));
             }
             DeviceCode::Fat(fat) => match (&fat.joined, linked.kept_marker()?) {
                 (Some(kept), Some(marker)) => {
                     let wrappers = fat.wrappers.iter().map(|w| (w.address, w.co_index));
+                    let spirv = linked.with_spirv(fat, Some(&marker))?;
                     let marker = (marker, kept.address);
                     let mut new = Self::new(linked, located, marker, wrappers)?;
-                    new.joined = linked.targets(fat)?;
+                    new.joined = linked.targets(fat, &|index| !spirv.contains(&index))?;
+                    new.kept = bundle_ranges(linked, fat, &|index| spirv.contains(&index))?;
                     return Ok(Joinable::Binary(Box::new(new)));
                 }
                 _ => "a fat binary, which has its device code".to_owned(),
@@ -121,6 +131,7 @@ impl Binary {
             wrappers,
             indices,
             joined: BTreeSet::new(),
+            kept: BTreeMap::new(),
         })
     }
 
@@ -182,7 +193,7 @@ impl Binary {
             }
             let ((), lost) = staged.fill(&input, |file| {
                 plan.write(&input, file).map_err(|e| failed(path, e))?;
-                code.write(self, plan.bundles(), file, progress)
+                code.write(self, &input, plan.bundles(), file, progress)
             })?;
             for lost in lost {
                 report.warn(path, lost);
@@ -191,7 +202,7 @@ impl Binary {
             plan.check(&input, file).map_err(|e| failed(path, e))?;
             let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
             let written = Linked::read(path, clone)?;
-            code.check(&written)?;
+            code.check(self, &written)?;
             match &options.against {
                 Some(original) => compare(&written, original),
                 None => Ok(()),
@@ -217,6 +228,23 @@ fn failed(path: &Path, error: elf::ElfError) -> Error {
         elf::ElfError::Io(error) => Error::io(path, "write the joined binary of", error),
         error => elf_error(path, error),
     }
+}
+
+/// The ranges of the bundles of some wrappers in the file, by code object index.
+fn bundle_ranges(
+    linked: &Linked,
+    fat: &FatBinary,
+    wanted: &dyn Fn(u32) -> bool,
+) -> Result<BTreeMap<u32, Range<u64>>, Error> {
+    let mut ranges = BTreeMap::new();
+    for (wrapper, bundle) in fat.wrappers.iter().zip(linked.bundles(&fat.wrappers)) {
+        let start = wrapper.bundle_offset;
+        let range = start..start.saturating_add(bundle?.size);
+        if wanted(wrapper.co_index) {
+            ranges.insert(wrapper.co_index, range);
+        }
+    }
+    Ok(ranges)
 }
 
 /// The marker of all wrappers.

@@ -9,7 +9,7 @@ use kpack_format::code_id;
 use kpack_format::digest::{Sha256, sha256};
 use kpack_format::marker::of_another_build;
 use kpack_format::names::KernelName;
-use kpack_format::offload_bundle::{Entry, Layout, code_object_id};
+use kpack_format::offload_bundle::{Entry, Layout};
 use kpack_format::{Delivery, TargetId};
 
 use super::binary::Binary;
@@ -19,6 +19,7 @@ use crate::input::{Linked, Lookup, check_code_object};
 use crate::input::{Obstacle, Resolver};
 use crate::parallel::{self, lock};
 use crate::publish;
+use crate::publish::copy_range;
 use crate::report::Progress;
 
 /// The chosen code objects of one binary.
@@ -27,8 +28,16 @@ pub(super) struct Code {
     known: BTreeSet<String>,
     /// The chosen ones.
     targets: BTreeSet<String>,
-    /// Target and size of each code object, by the position of the wrapper.
-    wrappers: Vec<Vec<(String, u64)>>,
+    /// By the position of the wrapper.
+    wrappers: Vec<Vec<Chosen>>,
+}
+
+/// A chosen code object.
+struct Chosen {
+    target: String,
+    size: u64,
+    /// The ID of its entry in the bundle.
+    entry_id: String,
 }
 
 impl Code {
@@ -49,13 +58,13 @@ impl Code {
             gpus.any(|gpu| target.is_generic_for(gpu, Delivery::Bundle))
         });
         let mut targets = BTreeSet::new();
-        let mut wrappers = vec![Vec::new(); binary.indices.len()];
+        let mut wrappers = Vec::from_iter(binary.indices.iter().map(|_| Vec::new()));
         let entries = resolver.entries();
         // The GPUs' own first: they tell which wrappers need generic code.
         for id in own.into_iter().chain(generic) {
             let target = id.to_string();
             let is_own = of_gpu(&id);
-            let needs = |wrapper: &Vec<(String, u64)>| is_own || needs_generic(wrapper, id, chosen);
+            let needs = |wrapper: &Vec<Chosen>| is_own || needs_generic(wrapper, id, chosen);
             if !wrappers.iter().any(needs) {
                 continue;
             }
@@ -68,9 +77,14 @@ impl Code {
             }
             // All of a target's code or none: its ID in the marker is that of all.
             let mut found = false;
-            for (wrapper, index) in wrappers.iter_mut().zip(&binary.indices) {
+            let wrappers = wrappers.iter_mut().zip(&binary.indices);
+            for (wrapper, index) in wrappers.filter(|(_, index)| !binary.kept.contains_key(index)) {
                 if let Some(place) = resolver.find(*index, &target) {
-                    wrapper.push((target.clone(), place.size));
+                    wrapper.push(Chosen {
+                        target: target.clone(),
+                        size: place.size,
+                        entry_id: resolver.entry_id(place, *index, &target),
+                    });
                     found = true;
                 }
             }
@@ -147,17 +161,16 @@ impl Code {
     /// Size of all code objects in bytes.
     pub(super) fn size(&self) -> u64 {
         let all = self.wrappers.iter().flatten();
-        all.fold(0, |sum, (_, size)| sum.saturating_add(*size))
+        all.fold(0, |sum, code| sum.saturating_add(code.size))
     }
 
     /// The bundle of each wrapper. One without code for the targets gets a bundle without code objects,
     /// as compilers make it.
     fn layouts(&self, binary: &Binary) -> Vec<Layout> {
-        let layout = |code: &Vec<(String, u64)>| {
+        let layout = |code: &Vec<Chosen>| {
             let host = (binary.host_entry.clone(), 0);
-            let code = code
-                .iter()
-                .map(|(target, size)| (code_object_id(target), *size));
+            let code = code.iter();
+            let code = code.map(|code| (code.entry_id.clone(), code.size));
             Layout::new(&Vec::from_iter([host].into_iter().chain(code)))
         };
         self.wrappers.iter().map(layout).collect()
@@ -165,13 +178,19 @@ impl Code {
 
     pub(super) fn bundle_sizes(&self, binary: &Binary) -> Vec<u64> {
         let layouts = self.layouts(binary);
-        layouts.iter().map(|layout| layout.size).collect()
+        let sizes = layouts.iter().zip(&binary.indices);
+        let size = |(layout, index): (&Layout, &u32)| match binary.kept.get(index) {
+            Some(kept) => kept.end - kept.start,
+            None => layout.size,
+        };
+        sizes.map(size).collect()
     }
 
     /// Writes the wrappers' bundles at `offsets` of `output`. Every code object is checked first.
     pub(super) fn write(
         &self,
         binary: &Binary,
+        input: &File,
         offsets: &[u64],
         output: &File,
         progress: &dyn Progress,
@@ -181,10 +200,15 @@ impl Code {
         let mut pieces = Vec::new();
         for (position, layout) in layouts.iter().enumerate() {
             let start = offsets[position];
+            if let Some(kept) = binary.kept.get(&binary.indices[position]) {
+                copy_range(input, output, kept.clone(), start).map_err(failed)?;
+                continue;
+            }
             output.write_all_at(&layout.table, start).map_err(failed)?;
             // The host's entry comes first.
             let places = layout.offsets.iter().skip(1);
-            for ((target, size), place) in self.wrappers[position].iter().zip(places) {
+            for (code, place) in self.wrappers[position].iter().zip(places) {
+                let Chosen { target, size, .. } = code;
                 pieces.push((binary.indices[position], target, *size, start + place));
             }
         }
@@ -217,7 +241,7 @@ impl Code {
     }
 
     /// Reads the bundles of the joined binary back.
-    pub(super) fn check(&self, written: &Linked) -> Result<(), Error> {
+    pub(super) fn check(&self, binary: &Binary, written: &Linked) -> Result<(), Error> {
         let fault = || {
             let text = "kpack cannot write a sound joined binary for it, which is a fault of kpack: its bundles differ from the plan";
             Error::refused(&written.path, text)
@@ -226,13 +250,21 @@ impl Code {
             return Err(fault());
         };
         let mut found = Vec::new();
-        for bundle in written.bundles(&fat.wrappers) {
-            let bundle = bundle?;
+        for (wrapper, bundle) in fat.wrappers.iter().zip(written.bundles(&fat.wrappers)) {
+            let mut bundle = bundle?;
+            if binary.kept.contains_key(&wrapper.co_index) {
+                bundle.entries.clear();
+            }
             let entries = bundle.entries.iter();
-            let entry = |entry: &Entry| Some((entry.id.target()?.to_string(), entry.size));
-            found.push(Vec::from_iter(entries.filter_map(entry)));
+            let entries = entries.filter(|entry| entry.id.target().is_some());
+            let entry = |entry: &Entry| (entry.id.to_string(), entry.size);
+            found.push(Vec::from_iter(entries.map(entry)));
         }
-        match found == self.wrappers {
+        let planned = |code: &Vec<Chosen>| {
+            let code = code.iter();
+            Vec::from_iter(code.map(|code| (code.entry_id.clone(), code.size)))
+        };
+        match found == Vec::from_iter(self.wrappers.iter().map(planned)) {
             true => Ok(()),
             false => Err(fault()),
         }
@@ -240,8 +272,8 @@ impl Code {
 }
 
 /// Whether the HIP runtime would take code for the generic target `id` for a wrapper with this code.
-fn needs_generic(wrapper: &[(String, u64)], id: &TargetId, chosen: &[TargetId]) -> bool {
-    let own = wrapper.iter().filter_map(|(target, _)| target.parse().ok());
+fn needs_generic(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool {
+    let own = wrapper.iter().filter_map(|code| code.target.parse().ok());
     let there: Vec<TargetId> = own.chain([id.clone()]).collect();
     let mut gpus = chosen.iter();
     gpus.any(|gpu| gpu.taken(&there, Delivery::Bundle).contains(&id))

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::digest::{Hasher, Sha256};
+use kpack_format::offload_bundle::Entry;
 
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
@@ -24,15 +25,45 @@ pub fn differences(binary: &Linked, original: &Path) -> Result<Vec<String>, Erro
     let (DeviceCode::Fat(joined), DeviceCode::Fat(fat)) = (&binary.code, &unsplit.code) else {
         return Err(Error::refused(original, "the original is not a fat binary"));
     };
-    let found = digests(binary, joined, &|_| true)?;
+    let kept = binary.with_spirv(joined, binary.kept_marker()?.as_ref())?;
+    let mut differences = kept_differences((binary, joined), (&unsplit, fat), &kept)?;
+    let found = digests(binary, joined, &|index, _| !kept.contains(&index))?;
     let targets: BTreeSet<&String> = found.keys().collect();
-    let expected = digests(&unsplit, fat, &|target| {
-        targets.contains(&target.to_string())
+    let expected = digests(&unsplit, fat, &|index, target| {
+        !kept.contains(&index) && targets.contains(&target.to_string())
     })?;
+    differences.extend(compare(&found, &expected));
+    let expected = entry_ids(&unsplit, fat)?;
+    for (entry, found) in entry_ids(binary, joined)? {
+        let (index, target) = &entry;
+        if let Some(expected) = expected.get(&entry).filter(|id| **id != found) {
+            differences.push(format!(
+                "index {index} for {target}: the entry's ID is `{found}`, the original's is `{expected}`"
+            ));
+        }
+    }
+    let host = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
+    differences.extend(host);
+    Ok(differences)
+}
+
+/// The differences between bundles with SPIR-V, which a split keeps, and those of the original.
+pub fn kept_differences(
+    (binary, fat): (&Linked, &FatBinary),
+    (unsplit, original): (&Linked, &FatBinary),
+    kept: &BTreeSet<u32>,
+) -> Result<Vec<String>, Error> {
+    let found = digests(binary, fat, &|index, _| kept.contains(&index))?;
+    let expected = digests(unsplit, original, &|index, _| kept.contains(&index))?;
+    Ok(compare(&found, &expected))
+}
+
+fn compare(found: &Checksums, expected: &Checksums) -> Vec<String> {
     let mut differences = Vec::new();
+    let targets: BTreeSet<&String> = found.keys().chain(expected.keys()).collect();
     for target in targets {
         let nothing = BTreeMap::new();
-        let (found, expected) = (&found[target], expected.get(target).unwrap_or(&nothing));
+        let [found, expected] = [found, expected].map(|all| all.get(target).unwrap_or(&nothing));
         let indices: BTreeSet<&u32> = found.keys().chain(expected.keys()).collect();
         let differ = indices
             .into_iter()
@@ -43,19 +74,30 @@ pub fn differences(binary: &Linked, original: &Path) -> Result<Vec<String>, Erro
             ));
         }
     }
-    let host = elf::compare(&unsplit.image, &binary.image).map_err(|e| binary.error(e))?;
-    differences.extend(host);
-    Ok(differences)
+    differences
 }
 
-/// The digests of a fat binary's code objects for the wanted targets.
+/// The entry IDs in the bundles of a fat binary, by code object index and target.
+fn entry_ids(binary: &Linked, fat: &FatBinary) -> Result<BTreeMap<(u32, TargetId), String>, Error> {
+    let mut ids = BTreeMap::new();
+    for (wrapper, bundle) in fat.wrappers.iter().zip(binary.bundles(&fat.wrappers)) {
+        for Entry { id, .. } in bundle?.entries {
+            if let Some(target) = id.target() {
+                ids.insert((wrapper.co_index, target.clone()), id.to_string());
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// The digests of a fat binary's code objects with wanted indices and targets.
 ///
 /// # Errors
 /// [`Error::Refused`] for damaged device code; [`Error::Io`].
 pub fn digests(
     binary: &Linked,
     fat: &FatBinary,
-    wanted: &dyn Fn(&TargetId) -> bool,
+    wanted: &dyn Fn(u32, &TargetId) -> bool,
 ) -> Result<Checksums, Error> {
     let mut digests = Checksums::new();
     let mut reader = BufReader::new(binary.image.source());
@@ -65,10 +107,10 @@ pub fn digests(
         let failed = |error| wrapper_error(&binary.path, index, at, error);
         let sought = reader.seek(SeekFrom::Start(at));
         sought.map_err(|e| Error::io(&binary.path, "read", e))?;
-        let code_objects = bundle?.code_objects(&mut reader, wanted);
+        let code_objects = bundle?.code_objects(&mut reader, |target| wanted(index, target));
         let mut code_objects = code_objects.map_err(failed)?;
         while let Some(mut code_object) = code_objects.next_entry().map_err(failed)? {
-            let targets = code_object.targets().to_vec();
+            let targets = Vec::from_iter(code_object.targets().cloned());
             let mut hasher = Hasher::default();
             loop {
                 buffer.clear();

@@ -21,7 +21,7 @@ use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
 use binary::{Binary, Joinable};
 use code::Code;
-pub use differences::{Checksums, differences, digests};
+pub use differences::{Checksums, differences, digests, kept_differences};
 
 /// What to join, and how: the arguments of `kpack join`.
 #[derive(Debug, Clone)]

@@ -6,17 +6,19 @@ use std::path::Path;
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 
-use super::{PackedCode, code_ids, padding};
+use super::{PackedCode, Spirv, code_ids, padding};
 use crate::Error;
 use crate::elf::{self, Image, Plan};
-use crate::input::{self, FileKind, Linked};
+use crate::input::{self, FileKind, Linked, is_spirv_archived};
 
 /// What a linked file means to the splitter.
 pub enum BinaryKind {
     /// It contains device code.
-    Fat(FatFile, Linked),
+    Fat(Box<FatFile>, Linked),
     /// It is already split.
     Split(Linked),
+    /// All of its bundles have SPIR-V, so that it stays unchanged.
+    Kept(Box<FatFile>),
     /// It stays unchanged; the text says why.
     LeftAlone(String),
 }
@@ -36,7 +38,7 @@ pub struct FatFile {
 ///
 /// # Errors
 /// [`Error::Refused`] if it is not a binary, or damaged.
-pub fn read(path: &Path) -> Result<BinaryKind, Error> {
+pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
     let file = input::open(path)?;
     let unlinked = match input::identify(path, &file)? {
         Some(FileKind::Linked) => None,
@@ -51,28 +53,59 @@ pub fn read(path: &Path) -> Result<BinaryKind, Error> {
         let advice = "split it before the link, with `kpack object`";
         return Ok(BinaryKind::LeftAlone(format!("{what}; {advice}")));
     }
-    of(Linked::read(path, file)?)
+    of(Linked::read(path, file)?, spirv)
 }
 
-/// Tells whether to split a linked file.
-pub fn of(linked: Linked) -> Result<BinaryKind, Error> {
-    Ok(match &linked.code {
-        elf::DeviceCode::Fat(fat) => BinaryKind::Fat(FatFile::read(&linked, fat)?, linked),
-        elf::DeviceCode::Split(_) => BinaryKind::Split(linked),
-        elf::DeviceCode::None(reason) => BinaryKind::LeftAlone(reason.to_string()),
-    })
+/// Tells whether to split a linked file; without `spirv`, whether there is code to read in it.
+///
+/// # Errors
+/// [`Error::Refused`] also for a split binary that keeps SPIR-V, where `spirv` says otherwise.
+pub fn of(linked: Linked, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
+    let fat = match (&linked.code, &linked.kept) {
+        (elf::DeviceCode::Fat(fat), _) => fat,
+        (_, Some(fat)) if spirv != Some(Spirv::Keep) && linked.is_in_build_tree()? => fat,
+        (elf::DeviceCode::Split(_), None) => return Ok(BinaryKind::Split(linked)),
+        (elf::DeviceCode::Split(_), Some(_)) => {
+            refuse_other_spirv(&linked, spirv)?;
+            return Ok(BinaryKind::Split(linked));
+        }
+        (elf::DeviceCode::None(reason), _) => {
+            return Ok(BinaryKind::LeftAlone(reason.to_string()));
+        }
+    };
+    let file = Box::new(FatFile::read(&linked, fat, spirv)?);
+    if file.code.wrapper_count() > 0 {
+        return Ok(BinaryKind::Fat(file, linked));
+    }
+    Ok(BinaryKind::Kept(file))
+}
+
+/// What an earlier run moved to archives may be for other targets than what is left.
+fn refuse_other_spirv(linked: &Linked, spirv: Option<Spirv>) -> Result<(), Error> {
+    if spirv.is_none_or(|spirv| spirv == Spirv::Keep) {
+        return Ok(());
+    }
+    let text = "it is split already, and keeps its SPIR-V code; to drop or archive that, install the unsplit binary";
+    Err(Error::refused(&linked.path, text))
 }
 
 impl FatFile {
-    fn read(linked: &Linked, fat: &elf::FatBinary) -> Result<Self, Error> {
+    fn read(linked: &Linked, fat: &elf::FatBinary, spirv: Option<Spirv>) -> Result<Self, Error> {
         let (path, file) = (&linked.path, linked.image.source());
-        let code = PackedCode::read(path, file, &fat.wrappers)?;
+        let kept = linked.kept_marker()?;
+        let archived = is_spirv_archived(kept.as_ref());
+        if kept.is_some() && !linked.with_spirv(fat, kept.as_ref())?.is_empty() {
+            refuse_other_spirv(linked, spirv)?;
+        }
+        // A joined binary is split as it was before.
+        let spirv = spirv.filter(|_| !archived).unwrap_or(Spirv::Archive);
+        let code = PackedCode::read(path, file, &fat.wrappers, spirv)?;
         padding::check(path, file, fat.section(), code.ranges())?;
         Ok(Self {
             code,
             headers: Box::new(linked.image.over(())),
             fat: fat.clone(),
-            kept: linked.kept_marker()?.map(Box::new),
+            kept: kept.map(Box::new),
         })
     }
 
@@ -82,11 +115,14 @@ impl FatFile {
         self.kept.is_none() || self.code.targets().contains(target)
     }
 
-    /// The targets that a joined binary had code for when it was split, and has none for now.
+    /// The targets that it has code for that splitting does not move: in bundles with SPIR-V; and, in a joined
+    /// binary, in archives alone.
     pub fn elsewhere(&self) -> BTreeSet<TargetId> {
         let own = self.code.targets();
         let known = self.kept.iter().flat_map(|kept| kept.code_ids.keys());
         let known = known.filter_map(|target| target.parse().ok());
+        let stays = self.code.kept().iter();
+        let known = known.chain(stays.flat_map(|kept| kept.targets.iter().cloned()));
         known.filter(|target| !own.contains(target)).collect()
     }
 
@@ -137,6 +173,10 @@ impl FatFile {
         let available = joined.map_or(self.fat.size(), |kept| kept.available);
         bytes.truncate((available as usize).max(marker.to_bytes().len()));
         let plan = Plan::new(&image, &self.fat, &bytes);
+        let plan = match self.code.kept() {
+            [] => plan,
+            kept => plan.and_then(|plan| plan.keeping(image.source(), kept)),
+        };
         let mut plan = plan.map_err(|error| input::elf_error(&self.code.path, error))?;
         plan.add(edits);
         Ok(plan)

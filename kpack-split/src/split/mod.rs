@@ -4,7 +4,9 @@ mod fat_file;
 mod presplit;
 
 pub use fat_file::{BinaryKind, FatFile, of, read};
-pub use kpack_core::archives::{Budget, Compression, PackedCode, code_ids, compress, padding};
+pub use kpack_core::archives::{
+    Budget, Compression, PackedCode, Spirv, code_ids, compress, padding,
+};
 pub use presplit::Presplit;
 
 /// How to treat device code for a target that is not listed.

@@ -1,0 +1,394 @@
+//! Given fat binaries with SPIR-V, when they are split, then today's HIP runtimes still find it.
+
+use std::fs::{self, File};
+use std::io::Cursor;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use kpack_artifact::split as artifact;
+use kpack_artifact::verify;
+use kpack_build::object_file;
+use kpack_cli::inspect::{self, Content};
+use kpack_format::archive::{Archive, ArchiveWriter, Encoder};
+use kpack_format::digest::sha256;
+use kpack_format::offload_bundle::EntryId;
+use kpack_format::target_id::SPIRV;
+use kpack_split::Spirv;
+use kpack_split::install::{Options as Install, Outcome, install};
+use kpack_split::join::{Options, join};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object};
+use kpack_tests::tree::Tree;
+use kpack_tests::{process, require};
+
+const FILE: &str = "lib/libvec.so";
+/// The entry ID that clang 19 writes, and that of clang 22.
+const CLANG_19: &str = "hip-spirv64-amd-amdhsa--amdgcnspirv";
+const CLANG_22: &str = "hipv4-spirv64-amd-amdhsa--amdgcnspirv";
+
+/// SPIR-V code with this content.
+fn spirv(id: &str, name: &str) -> (String, Vec<u8>) {
+    // The magic number and version 1.6 (SPIR-V specification, "Physical Layout").
+    let header = [0x03, 0x02, 0x23, 0x07, 0, 6, 1, 0];
+    let content = name.as_bytes().repeat(1000);
+    (id.to_owned(), [&header[..], &content].concat())
+}
+
+/// What is wrong with a file, compared with another one.
+fn faults_against(path: &Path, original: &Path) -> Vec<String> {
+    let options = verify::Options {
+        against: Some(original.to_owned()),
+        ..Default::default()
+    };
+    let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    let faults = report.checks.into_iter();
+    let faults = faults.filter(|check| check.outcome == verify::Outcome::Fault);
+    faults.map(|check| check.text).collect()
+}
+
+/// The entry IDs of the code objects in a fat or joined binary.
+fn entry_ids(path: &Path) -> Vec<String> {
+    let Content::FatBinary(fat) = inspect::inspect(path).unwrap().content else {
+        panic!("{} is not fat", path.display());
+    };
+    let entries = fat
+        .wrappers
+        .into_iter()
+        .flat_map(|(_, bundle)| bundle.entries);
+    let own = entries.filter(|entry| entry.id.target().is_some());
+    own.map(|entry| EntryId::as_str(&entry.id).to_owned())
+        .collect()
+}
+/// How to install the library.
+fn with(tree: &Tree, spirv: Spirv) -> Install {
+    let mut options = Install::new(tree.path("prefix"), "vec", [FILE]);
+    options.storage.spirv = spirv;
+    options
+}
+
+/// Code that no other wrapper has.
+fn large(target: &str, name: &str) -> (String, Vec<u8>) {
+    (
+        target.to_owned(),
+        code_object(target, &name.as_bytes().repeat(20_000)).unwrap(),
+    )
+}
+
+/// Four wrappers; the second and the third have SPIR-V.
+fn library(kind: Kind) -> FatLibrary {
+    FatLibrary::new()
+        .kind(kind)
+        .wrapper(
+            Storage::Plain,
+            [large("gfx1100", "add"), large("gfx942", "add")],
+        )
+        .wrapper(
+            Storage::Zstd(3),
+            [large("gfx1100", "mul"), spirv(CLANG_19, "mul")],
+        )
+        .wrapper(Storage::Plain, [spirv(CLANG_22, "sub")])
+        .wrapper(
+            Storage::Zstd(2),
+            [large("gfx1100", "div"), large("gfx90a", "div")],
+        )
+}
+
+/// A prefix with the unsplit library, and another copy of it as `fat`.
+fn unsplit(library: &FatLibrary) -> Tree {
+    let tree = Tree::new();
+    library.build(&tree.path("fat")).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    fs::copy(tree.path("fat"), tree.path("prefix").join(FILE)).unwrap();
+    tree
+}
+
+fn faults(path: &Path) -> Vec<String> {
+    let options = verify::Options::default();
+    let report = verify::verify(&[path.to_owned()], &options, &mut |_, _, _| {}).unwrap();
+    let faults = report.checks.into_iter();
+    let faults = faults.filter(|check| check.outcome == verify::Outcome::Fault);
+    faults.map(|check| check.text).collect()
+}
+
+/// What an executable prints, or nothing for a library.
+fn run(kind: Kind, path: &Path) -> Option<Output> {
+    (kind != Kind::Shared).then(|| Command::new(path).output().unwrap())
+}
+
+/// Whether a file contains a wrapper's whole bundle.
+fn contains(path: &Path, bundle: &[u8]) -> bool {
+    let bytes = fs::read(path).unwrap();
+    let mut places = bytes.windows(bundle.len());
+    places.any(|window| window == bundle)
+}
+
+#[test]
+fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
+    for kind in [Kind::Shared, Kind::Pie, Kind::NoPie] {
+        let library = library(kind);
+        let tree = unsplit(&library);
+        let path = tree.path("prefix").join(FILE);
+        let report = install(&with(&tree, Spirv::Keep), &()).unwrap();
+        let outcome = &report.files[0].outcome;
+        let Outcome::Split {
+            wrappers,
+            targets,
+            size_after,
+            ..
+        } = outcome
+        else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(
+            (*wrappers, &**targets),
+            (2, &["gfx1100", "gfx90a", "gfx942"].map(String::from)[..])
+        );
+        assert_eq!(*size_after, fs::metadata(&path).unwrap().len());
+        assert!(*size_after < fs::metadata(tree.path("fat")).unwrap().len());
+        let note = &report.notices[0].text;
+        assert!(note.contains("2 of 4 wrappers have SPIR-V code"), "{note}");
+
+        let bundles = library.bundles().unwrap();
+        assert!(contains(&path, &bundles[1]) && contains(&path, &bundles[2]));
+        assert!(!contains(&path, &b"div".repeat(100)));
+        assert!(
+            !tree
+                .path("prefix/lib/.kpack/vec_lib_amdgcnspirv.kpack")
+                .exists()
+        );
+        assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+        assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
+        if let Some(printed) = run(kind, &path) {
+            let printed = String::from_utf8(printed.stdout).unwrap();
+            // Magic numbers, as characters of a little-endian machine.
+            assert_eq!(printed, "HIPK 0\nFPIH 0\nFPIH 0\nHIPK 3\nhost 27\n");
+        }
+
+        // Installed again, it stays the same, also if its targets are named.
+        let split = tree.snapshot();
+        let mut named = with(&tree, Spirv::Keep);
+        let targets = ["gfx1100", "gfx942", "gfx90a", "amdgcnspirv"];
+        named.architectures = targets.map(|target| target.parse().unwrap()).into();
+        install(&named, &()).unwrap();
+        assert_eq!(tree.snapshot(), split);
+        let report = install(&with(&tree, Spirv::Keep), &()).unwrap();
+        assert_eq!(report.files[0].outcome, Outcome::AlreadySplit);
+        assert_eq!(tree.snapshot(), split);
+        let error = install(&with(&tree, Spirv::Drop), &())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("install the unsplit binary"), "{error}");
+        assert_eq!(tree.snapshot(), split);
+
+        // Joined, it has the code of a target in addition, and can be split again.
+        for targets in [&["gfx1100"][..], &["gfx942", "gfx90a"]] {
+            let targets = targets.iter().map(|target| target.parse().unwrap());
+            let mut options = Options::new(tree.path("prefix"), targets, [FILE]);
+            options.against = Some(tree.path("fat"));
+            let report = join(&options, &()).unwrap();
+            let outcome = &report.files[0].outcome;
+            assert!(matches!(outcome, Outcome::Joined { .. }), "{outcome:?}");
+            assert!(contains(&path, &bundles[1]) && contains(&path, &bundles[2]));
+            assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+            assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
+            options.against = None;
+            let report = join(&options, &()).unwrap();
+            assert!(matches!(report.files[0].outcome, Outcome::LeftAlone { .. }));
+            assert_eq!(run(kind, &path), run(kind, &tree.path("fat")));
+        }
+        install(&with(&tree, Spirv::Keep), &()).unwrap();
+        assert_eq!(tree.snapshot(), split, "{kind:?}");
+    }
+}
+
+#[test]
+fn spirv_is_dropped_or_archived_on_demand() {
+    for (spirv, archives) in [(Spirv::Drop, 3), (Spirv::Archive, 4)] {
+        let tree = unsplit(&library(Kind::Shared));
+        let path = tree.path("prefix").join(FILE);
+        let report = install(&with(&tree, spirv), &()).unwrap();
+        assert_eq!(report.archives.len(), archives);
+        // The third wrapper had nothing else.
+        let nothing_left = match spirv {
+            Spirv::Drop => vec!["no archive has a code object at index 2"],
+            _ => Vec::new(),
+        };
+        assert_eq!(faults(&tree.path("prefix")), nothing_left);
+        let split = tree.snapshot();
+        let targets = match spirv {
+            Spirv::Archive => vec!["gfx1100", "amdgcnspirv"],
+            _ => vec!["gfx1100"],
+        };
+        let targets = targets.into_iter().map(|target| target.parse().unwrap());
+        join(&Options::new(tree.path("prefix"), targets, [FILE]), &()).unwrap();
+        assert_eq!(faults(&tree.path("prefix")), [""; 0]);
+        let spirv = entry_ids(&path)
+            .into_iter()
+            .filter(|id| id.ends_with("spirv"));
+        assert_eq!(spirv.count(), if archives == 4 { 2 } else { 0 });
+        // The default does not take it out of the archives again.
+        install(&with(&tree, Spirv::Keep), &()).unwrap();
+        assert_eq!(tree.snapshot(), split);
+    }
+}
+
+#[test]
+fn a_library_with_nothing_else_stays_as_it_is() {
+    let only = FatLibrary::new().wrapper(
+        Storage::Plain,
+        [large("gfx942", "add"), spirv(CLANG_19, "add")],
+    );
+    let tree = unsplit(&only);
+    let before = tree.snapshot();
+    let mut all = Install::new(tree.path("prefix"), "vec", [""; 0]);
+    all.all = true;
+    for options in [with(&tree, Spirv::Keep), all] {
+        let report = install(&options, &()).unwrap();
+        let outcome = &report.files[0].outcome;
+        assert!(matches!(outcome, Outcome::LeftAlone { .. }), "{outcome:?}");
+        let note = &report.notices[0].text;
+        assert!(note.contains("1 of 1 wrappers have SPIR-V code"), "{note}");
+        assert_eq!(tree.snapshot(), before);
+    }
+}
+
+#[test]
+fn stripped_tools_leave_it_sound() {
+    let tree = unsplit(&library(Kind::Pie));
+    let path = tree.path("prefix").join(FILE);
+    install(&with(&tree, Spirv::Keep), &()).unwrap();
+    let expected = run(Kind::Pie, &path);
+    for tool in ["strip", "llvm-strip-19", "eu-strip"] {
+        if !require::tool(tool) {
+            continue;
+        }
+        process::run(Command::new(tool).arg(&path));
+        assert_eq!(faults(&tree.path("prefix")), [""; 0], "{tool}");
+        assert_eq!(run(Kind::Pie, &path), expected, "{tool}");
+        assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0], "{tool}");
+    }
+}
+
+#[test]
+fn objects_with_spirv_stay_whole() {
+    let tree = Tree::new();
+    let both = [large("gfx942", "add"), spirv(CLANG_19, "add")];
+    FatLibrary::new()
+        .kind(Kind::Object)
+        .wrapper(Storage::Plain, both)
+        .build(&tree.path("add.o"))
+        .unwrap();
+    let mut options = object_file::Options::new("vec", tree.path("host"), [tree.path("add.o")]);
+    let report = object_file::split(&options, &()).unwrap();
+    assert!(matches!(report.files[0].outcome, Outcome::LeftAlone { .. }));
+    assert!(
+        report.notices[0].text.contains("have SPIR-V code"),
+        "{:?}",
+        report.notices
+    );
+    assert_eq!(
+        fs::read(tree.path("host/add.o")).unwrap(),
+        fs::read(tree.path("add.o")).unwrap()
+    );
+    options.storage.spirv = Spirv::Drop;
+    let report = object_file::split(&options, &()).unwrap();
+    assert!(matches!(report.files[0].outcome, Outcome::Split { .. }));
+    assert_eq!(report.archives.len(), 1);
+}
+
+#[test]
+fn an_artifact_keeps_it_in_the_generic_one() {
+    let tree = Tree::new();
+    let stage = tree.path("artifact/vec/stage");
+    library(Kind::Shared).build(&stage.join(FILE)).unwrap();
+    let only = FatLibrary::new().wrapper(Storage::Plain, [spirv(CLANG_19, "add")]);
+    only.build(&stage.join("lib/libspirv.so")).unwrap();
+    fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
+    let output = tree.path("output");
+    fs::create_dir(&output).unwrap();
+    let options = artifact::Options::new(tree.path("artifact"), &output, "vec_lib");
+    let report = artifact::split(&options, &()).unwrap();
+    let notes = report
+        .notices
+        .iter()
+        .filter(|notice| notice.text.contains("SPIR-V"));
+    assert_eq!(notes.count(), 2, "{:?}", report.notices);
+    assert_eq!(faults(&output), [""; 0]);
+    assert_eq!(faults_against(&output, &tree.path("artifact")), [""; 0]);
+}
+
+#[test]
+fn a_join_writes_the_entry_ids_of_the_original() {
+    for id in [CLANG_19, CLANG_22] {
+        let tree = Tree::new();
+        let old = (
+            "hip-amdgcn-amd-amdhsa--gfx906".to_owned(),
+            code("gfx906", "add").1,
+        );
+        let other = FatLibrary::new().wrapper(
+            Storage::Plain,
+            [spirv(CLANG_22, "add"), code("gfx906", "add")],
+        );
+        other.build(&tree.path("other")).unwrap();
+        let library = FatLibrary::new()
+            .wrapper(
+                Storage::Plain,
+                [spirv(id, "add"), old, code("gfx1100", "add")],
+            )
+            .wrapper(Storage::Zstd(2), [spirv(id, "mul")]);
+        library.build(&tree.path("fat")).unwrap();
+        fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+        let path = tree.path("prefix").join(FILE);
+        fs::copy(tree.path("fat"), &path).unwrap();
+        install(&with(&tree, Spirv::Archive), &()).unwrap();
+        assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
+
+        let targets = ["amdgcnspirv", "gfx906", "gfx1100"].map(|target| target.parse().unwrap());
+        let mut options = Options::new(tree.path("prefix"), targets, [FILE]);
+        options.against = Some(tree.path("fat"));
+        join(&options, &()).unwrap();
+        let mut ids = entry_ids(&path);
+        ids.sort();
+        let mut expected = entry_ids(&tree.path("fat"));
+        expected.sort();
+        assert_eq!(ids, expected);
+        let faults = faults_against(&path, &tree.path("other"));
+        let differ = |fault: &&String| fault.contains("the entry's ID is `hip-amdgcn");
+        assert_eq!(faults.iter().filter(differ).count(), 1, "{faults:?}");
+    }
+}
+
+#[test]
+fn an_archive_without_entry_ids_joins_as_runtimes_expect() {
+    let tree = Tree::new();
+    let library = FatLibrary::new().wrapper(Storage::Plain, [spirv(CLANG_19, "add")]);
+    library.build(&tree.path("fat")).unwrap();
+    fs::create_dir_all(tree.path("prefix/lib")).unwrap();
+    let path = tree.path("prefix").join(FILE);
+    fs::copy(tree.path("fat"), &path).unwrap();
+    install(&with(&tree, Spirv::Archive), &()).unwrap();
+    // As earlier versions wrote it: without metadata.
+    let archive = tree.path("prefix/lib/.kpack/vec_lib_amdgcnspirv.kpack");
+    let mut old = Archive::open(File::open(&archive).unwrap()).unwrap();
+    let toc = old.toc().clone();
+    let bytes = old.read(&format!("{FILE}#0"), SPIRV).unwrap();
+    let target = SPIRV.parse().unwrap();
+    let mut writer = ArchiveWriter::new(
+        Cursor::new(Vec::new()),
+        &toc.group_name,
+        &target,
+        toc.scheme,
+    );
+    let encoded = Encoder::new(toc.scheme, 3)
+        .unwrap()
+        .encode(&bytes, sha256(&bytes))
+        .unwrap();
+    writer.add(&format!("{FILE}#0"), &encoded).unwrap();
+    writer.finish(File::create(&archive).unwrap()).unwrap();
+
+    let faults = faults_against(&path, &tree.path("fat"));
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    let expected = format!("the entry ID `{CLANG_22}`, the original has `{CLANG_19}`");
+    assert!(faults[0].contains(&expected), "{faults:?}");
+    join(&Options::new(tree.path("prefix"), [target], [FILE]), &()).unwrap();
+    assert_eq!(entry_ids(&path), [CLANG_22]);
+}
