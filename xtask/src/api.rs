@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use public_api::Builder;
 use xshell::cmd;
 
@@ -28,19 +28,16 @@ const RUST: &str = "1.95";
 /// dependencies would be compiled again.
 const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
 
-/// Compares the listings, or with `update` writes them again. Says that it does not compare if this is another
-/// release of Rust: CI takes the current one.
+/// Compares the listings, or with `update` writes them again.
 ///
 /// # Errors
-/// The public API of a crate changed.
+/// The public API of a crate changed. [`NotRun`](process::NotRun) with another release of Rust.
 pub(crate) fn run(update: bool) -> Result<()> {
     let rustc = process::run!("rustc --version")?;
     if !update && !rustc.starts_with(&format!("rustc {RUST}.")) {
-        println!(
-            "NOT RUN, since the listings are those of Rust {RUST}, and this is {}: cargo xtask api",
-            rustc.trim()
-        );
-        return Ok(());
+        let found = rustc.trim();
+        let reason = format!("the listings are those of Rust {RUST}, and this is {found}");
+        bail!(process::NotRun(reason));
     }
     let rustdoc = repository::target_directory().join("rustdoc-json");
     fs::write(&rustdoc, RUSTDOC)?;

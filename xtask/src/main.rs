@@ -93,7 +93,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            match error.is::<process::NotRun>() {
+                true => ExitCode::from(process::NOT_RUN),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Runs other programs, and reports each step.
 
 use std::env;
+use std::error::Error;
+use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -29,6 +31,21 @@ macro_rules! run {
     };
 }
 pub(crate) use run;
+
+/// A task cannot run here: something is missing that it does not install. It ends with [`NOT_RUN`].
+#[derive(Debug)]
+pub(crate) struct NotRun(pub(crate) String);
+
+/// The exit code of a task that cannot run here, as test programs under Automake and Meson use it.
+pub(crate) const NOT_RUN: u8 = 77;
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not run: {}", self.0)
+    }
+}
+
+impl Error for NotRun {}
 
 /// Prints the next step.
 pub(crate) fn step(what: &str) {

@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::repository;
+use crate::{process, repository};
 use calls::{Call, ERRORS, Fault, Trace};
 use place::Place;
 use scenario::{SCENARIOS, Scenario};
@@ -38,12 +38,12 @@ const QUICK: usize = 10;
 /// Disturbs each command in each way.
 ///
 /// # Errors
-/// A promise was broken, or strace is not installed.
+/// A promise was broken. [`NotRun`](process::NotRun) if strace cannot trace here.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let scenarios = chosen(&options.commands)?;
     if let Some(problem) = calls::strace_problem()? {
-        println!("NOT RUN, since strace cannot trace here: cargo xtask faults\n{problem}");
-        return Ok(());
+        let reason = format!("strace cannot trace here: {problem}");
+        bail!(process::NotRun(reason));
     }
     let kpack = repository::build_helper()?;
     let scratch = tempfile::tempdir()?;
