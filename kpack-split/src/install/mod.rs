@@ -86,7 +86,10 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
 
     let reported = binaries.iter();
     // Binaries that are already split are not listed unless they were named.
-    let reported = reported.filter(|binary| !options.all || binary.has_device_code());
+    let is_split = |binary: &&Binary| {
+        binary.presplit.is_none() && matches!(binary.content, BinaryContent::Split(_))
+    };
+    let reported = reported.filter(|binary| !options.all || !is_split(binary));
     file_reports(reported, &plans, &wants, &mut report);
     if !fat.is_empty() {
         let run = Run {
