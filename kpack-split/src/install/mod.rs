@@ -86,10 +86,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
 
     let reported = binaries.iter();
     // Binaries that are already split are not listed unless they were named.
-    let is_split = |binary: &&Binary| {
-        binary.presplit.is_none() && matches!(binary.content, BinaryContent::Split(_))
-    };
-    let reported = reported.filter(|binary| !options.all || !is_split(binary));
+    let reported = reported.filter(|binary| !options.all || !binary.is_split());
     file_reports(reported, &plans, &wants, &mut report);
     if !fat.is_empty() {
         let run = Run {
@@ -193,6 +190,11 @@ impl Binary {
         })
     }
 
+    /// Whether an earlier run split it, so that nothing is left to do.
+    fn is_split(&self) -> bool {
+        matches!(self.content, BinaryContent::Split(_)) && self.presplit.is_none()
+    }
+
     fn has_device_code(&self) -> bool {
         self.fat().is_some() || self.presplit.is_some()
     }
@@ -272,12 +274,11 @@ fn all_binaries(
         let input = split::of(Linked::of(&path, image)?, Some(spirv))?;
         let is_kept = matches!(input, BinaryKind::Kept(_));
         let binary = Binary::new(prefix.binary(&path)?, input, lookup)?;
-        let is_split = matches!(binary.content, BinaryContent::Split(_));
-        if binary.has_device_code() || is_split || is_kept {
+        if binary.has_device_code() || binary.is_split() || is_kept {
             binaries.push(binary);
         }
     }
-    if !binaries.iter().any(Binary::has_device_code) && report.notices.is_empty() {
+    if binaries.iter().all(Binary::is_split) && report.notices.is_empty() {
         report.note(root, "contains no unsplit binary with device code");
     }
     Ok(binaries)
