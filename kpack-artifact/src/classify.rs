@@ -13,7 +13,7 @@ pub(super) use super::classifier::classify_entry;
 use super::databases::{self, Selection};
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_split::leftover::is_leftover;
+use kpack_split::leftover::is_leftover_entry;
 
 pub use super::entry::{Class, Classification, Entry, KPACK, Node, Observation, Topic};
 
@@ -63,7 +63,7 @@ pub(crate) fn classify_databases(prefix: &Path) -> Result<Classification, Error>
         !is_directory && databases::recognise(&path.to_string_lossy()).is_some()
     };
     let walk = walk.into_iter();
-    let walk = walk.filter_entry(|entry| !is_leftover(entry.file_name()));
+    let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
     let found: Vec<DirEntry> = walk.flatten().filter(is_of_one).collect();
     classify_found(prefix, &Selection::Auto, &found)
 }

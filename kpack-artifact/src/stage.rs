@@ -14,15 +14,10 @@ use super::output::{EntrySource, Output};
 use super::writer::{Writer, set_directories};
 use kpack_core::Error;
 use kpack_core::publish::{
-    CreatedDirectories, Directory, Renames, StagedFile, check_output, check_output_directory,
-    make_directories,
+    CreatedDirectories, Directory, HiddenName, Renames, StagedFile, check_output,
+    check_output_directory, make_directories,
 };
 use kpack_core::report::Progress;
-
-/// The name of the directory that the artifacts of a component are written in.
-pub(super) fn hidden_name(component: &str) -> String {
-    format!(".{component}.tmp")
-}
 
 /// A hidden directory beside the final places of a component's artifacts, or of a project's wheels, in
 /// which they are written. It is locked as long as this lives. Dropped before it is published, it is removed.
@@ -39,7 +34,7 @@ impl Stage {
     /// Waits for the lock. What an interrupted run wrote is removed. The artifacts that it set aside
     /// stay until this run succeeds: they may be the only complete ones.
     pub fn lock(output: &Path, component: &str) -> Result<Self, Error> {
-        let path = output.join(hidden_name(component));
+        let path = output.join(HiddenName::Unfinished.of(component));
         let mut made = CreatedDirectories::default();
         let lock = loop {
             // The contents will be removed, so do not follow a link.

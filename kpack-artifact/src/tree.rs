@@ -15,8 +15,9 @@ use super::manifest_txt;
 use super::mark;
 use super::names;
 use kpack_core::Error;
+use kpack_core::publish::is_leftover;
 use kpack_split::input::or_refused;
-use kpack_split::leftover::{directories, is_leftover};
+use kpack_split::leftover::{directories, is_leftover_entry};
 
 /// What belongs in an artifact directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,8 +69,7 @@ pub(crate) fn find_artifacts(
                 continue;
             }
         };
-        let is_directory = entry.file_type().is_dir();
-        let is_leftover = entry.depth() > 0 && is_directory && is_leftover(entry.file_name());
+        let is_leftover = entry.file_type().is_dir() && is_leftover_entry(&entry);
         if is_leftover || is_artifact(entry.path()) {
             let list = if is_leftover {
                 &mut leftovers

@@ -1,7 +1,9 @@
 //! Finds leftovers of interrupted runs: output still under its hidden name.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+
+use kpack_core::publish::is_leftover;
+use walkdir::DirEntry;
 
 use crate::Error;
 use crate::input;
@@ -9,13 +11,10 @@ use crate::input;
 /// The message for a leftover.
 pub const TEXT: &str = "leftover of an interrupted run; run the command again to replace it";
 
-/// Whether kpack uses this name for unfinished output (`.NAME.tmp`) or for something it is
-/// replacing (`.NAME.old`).
-pub fn is_leftover(name: &OsStr) -> bool {
-    let name = name.to_string_lossy();
-    let inside = name.strip_prefix('.').unwrap_or_default();
-    let ending = inside.strip_suffix(".tmp").or(inside.strip_suffix(".old"));
-    ending.is_some_and(|name| !name.is_empty())
+/// Whether this entry of a directory is a leftover. What the walk starts at is none, whatever it is called: the
+/// caller asked for it.
+pub fn is_leftover_entry(entry: &DirEntry) -> bool {
+    entry.depth() > 0 && is_leftover(entry.file_name())
 }
 
 /// The directories in `directory`, sorted.

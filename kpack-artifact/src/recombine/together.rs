@@ -9,6 +9,7 @@ use crate::names;
 use crate::rules::conflicts;
 use crate::tree::is_artifact;
 use kpack_core::Error;
+use kpack_core::publish::HiddenName;
 use kpack_split::leftover::{directories, leftovers};
 
 /// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for
@@ -143,9 +144,9 @@ fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concer
     let mut findings = Vec::new();
     for path in leftovers(directories) {
         // The artifacts of a component are written under that name, and replace it.
-        let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let name = name.strip_prefix('.').unwrap_or_default();
-        if !planned.iter().any(|artifact| artifact.component == name) {
+        let replaces =
+            |artifact: &Artifact| path.ends_with(HiddenName::Unfinished.of(&artifact.component));
+        if !planned.iter().any(replaces) {
             let text = "leftover of an interrupted run, which this run does not replace; remove it, \
                         if no other run is at work";
             findings.push((Vec::new(), Notice::new(Severity::Warning, path, text)));

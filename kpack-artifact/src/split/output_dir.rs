@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::names;
-use crate::stage::hidden_name;
 use kpack_core::Error;
+use kpack_core::publish::HiddenName;
 
 /// Refuses an output directory that would put output into one of `inputs`, or replace what holds
 /// one: artifact directories with their prefixes.
@@ -96,9 +96,8 @@ fn name_in(output: &Path, input: &Path) -> Result<Option<OsString>, Error> {
 
 /// Whether splitting an artifact replaces or removes entries with this name.
 fn is_written(name: &OsString, prefix: &str) -> bool {
-    let name = name.to_string_lossy();
-    name == hidden_name(prefix).as_str()
-        || names::parse(&name).is_some_and(|(component, _)| component == prefix)
+    *name == HiddenName::Unfinished.of(prefix)
+        || names::parse(&name.to_string_lossy()).is_some_and(|(component, _)| component == prefix)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::output_dir;
 use crate::tree::is_of_group;
 use crate::{manifest_txt, names};
 use kpack_core::Error;
+use kpack_core::publish::is_leftover;
 use kpack_core::report::{Notice, Severity};
 use kpack_split::leftover::{self, directories};
 
@@ -67,7 +68,7 @@ fn artifact_directories(parent: &Path, notices: &mut Vec<Notice>) -> Result<Vec<
     let mut paths = directories(parent)?;
     paths.retain(|path| {
         let list = path.join(manifest_txt::FILE_NAME).metadata();
-        let text = if leftover::is_leftover(path.file_name().unwrap_or_default()) {
+        let text = if is_leftover(path.file_name().unwrap_or_default()) {
             leftover::TEXT.to_owned()
         } else if list.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             format!("has no {}; skipped", manifest_txt::FILE_NAME)

@@ -29,7 +29,7 @@ use kpack_core::parallel::{self, lock, processors};
 use kpack_format::names::is_object;
 use kpack_split::elf::Image;
 use kpack_split::input::{self, FileKind, Linked, Lookup, Resolver, placed};
-use kpack_split::leftover::{self, is_leftover};
+use kpack_split::leftover::{self, is_leftover_entry};
 
 use artifacts::Artifacts;
 use unsplit::Original;
@@ -348,7 +348,7 @@ fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<()
                 continue;
             }
         };
-        if entry.depth() > 0 && is_leftover(entry.file_name()) {
+        if is_leftover_entry(&entry) {
             report.note(Subject::File, entry.path(), leftover::TEXT);
             if entry.file_type().is_dir() {
                 walk.skip_current_dir();

@@ -22,7 +22,7 @@ use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
 use crate::object_file;
 use kpack_core::Error;
 use kpack_core::publish::{
-    StagedFile, check_names, recover_directory, remove_directory, replace_directory,
+    HiddenName, StagedFile, check_names, recover_directory, remove_directory, replace_directory,
 };
 
 /// The directory in `OUT_DIR` that holds one directory per library.
@@ -94,17 +94,18 @@ impl<'a> Build<'a> {
         };
         let flags = Flags::new(hip, own, &targets, &compiler, &places, environment);
         // The compiler runs in the package's directory.
-        let libraries = std::path::absolute(&out_dir)
+        let directory = std::path::absolute(&out_dir)
             .map_err(|e| Error::io(&out_dir, "find", e))?
-            .join(DIRECTORY);
+            .join(DIRECTORY)
+            .join(name);
         Ok(Self {
             hip,
             name,
             environment,
             module,
             package,
-            directory: libraries.join(name),
-            hidden: libraries.join(format!(".{name}.new")),
+            hidden: HiddenName::Unfinished.beside(&directory),
+            directory,
             flags,
             threads: threads.unwrap_or(NonZeroUsize::MIN),
             compiler,
@@ -113,7 +114,7 @@ impl<'a> Build<'a> {
 
     /// Builds the library. On failure the previous build stays.
     pub(super) fn run(&self, kind: Kind) -> Result<Library, Error> {
-        let old = self.directory.with_file_name(format!(".{}.old", self.name));
+        let old = HiddenName::Replaced.beside(&self.directory);
         let cannot_write = |error| match error {
             Error::Io { action, source, .. } => self.cannot_write(action, &source),
             error => error,

@@ -5,7 +5,7 @@
 //! absolute path. So a linked binary runs from the build tree; installing it moves the code objects
 //! to their final place.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -16,7 +16,7 @@ use super::arguments::Compilation;
 use super::{Options, examine, split};
 use kpack_core::Error;
 use kpack_core::files::{self, FileKind, elf_error};
-use kpack_core::publish::remove_directory;
+use kpack_core::publish::{HiddenName, remove_directory};
 use kpack_core::report::Outcome;
 
 /// Runs a compiler and splits the objects it makes, using the module and compression settings in
@@ -73,13 +73,10 @@ pub fn launch_watched(
 
 /// The directory of an object's archives, and the hidden directory where they are written first.
 fn directories(object: &Path) -> (PathBuf, PathBuf) {
-    let name = object.file_name().unwrap_or(OsStr::new(""));
-    let [mut shown, mut hidden] = ["", "."].map(OsString::from);
-    shown.push(name);
-    shown.push(".kpack");
-    hidden.push(name);
-    hidden.push(".kpack.tmp");
-    (object.with_file_name(shown), object.with_file_name(hidden))
+    let mut archives = object.to_owned();
+    archives.as_mut_os_string().push(".kpack");
+    let hidden = HiddenName::Unfinished.beside(&archives);
+    (archives, hidden)
 }
 
 /// Whether the compiler wrote an object to split.

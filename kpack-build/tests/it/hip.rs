@@ -264,7 +264,7 @@ fn kernels_that_do_not_compile_leave_the_last_build() {
     error(&tree, hip.clone().flag("-fgpu-rdc"));
     assert_eq!(tree.snapshot(), before);
     // Leftovers of a killed build do not stop the next one.
-    fs::create_dir(tree.path("out/kpack/.vector.new")).unwrap();
+    fs::create_dir(tree.path("out/kpack/.vector.tmp")).unwrap();
     fs::rename(
         tree.path("out/kpack/vector"),
         tree.path("out/kpack/.vector.old"),

@@ -2,14 +2,13 @@
 //! replaces only the release of an earlier run without other files.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_core::Error;
 use kpack_core::publish::{
-    CreatedDirectories, Directory, StagedFile, recover_directory, remove_directory,
+    CreatedDirectories, Directory, HiddenName, StagedFile, recover_directory, remove_directory,
     replace_directory,
 };
 
@@ -55,7 +54,7 @@ impl OutputDir {
                 path.display()
             )));
         }
-        let hidden = beside(&path, ".kpack-stage");
+        let hidden = HiddenName::UnfinishedRelease.beside(&path);
         recover(&path)?;
         there(&path)?;
         remove_own(&hidden)?;
@@ -106,7 +105,7 @@ impl OutputDir {
                 Directory::open(&self.path)?.sync()?;
             }
             ExistingOutput::Release => {
-                let old = beside(&self.path, OLD);
+                let old = HiddenName::ReplacedRelease.beside(&self.path);
                 replace_directory(&self.hidden, &self.path, &old)?;
                 remove_own(&old)?;
             }
@@ -160,20 +159,9 @@ impl Drop for OutputDir {
     }
 }
 
-/// The end of the hidden name of the release being replaced.
-const OLD: &str = ".kpack-stage-old";
-
-/// The hidden path beside `path` whose name has this end.
-fn beside(path: &Path, end: &str) -> PathBuf {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(end);
-    path.with_file_name(name)
-}
-
 /// Recovers from a run that was killed while it replaced a release.
 fn recover(path: &Path) -> Result<(), Error> {
-    let old = beside(path, OLD);
+    let old = HiddenName::ReplacedRelease.beside(path);
     match path.exists() {
         true => remove_own(&old),
         false => recover_directory(path, &old),

@@ -30,6 +30,7 @@ mod kernel_cache;
 mod large_code_objects;
 mod launch;
 mod layouts;
+mod leftovers;
 mod lookup;
 mod markers;
 mod outputs;

@@ -3,6 +3,7 @@
 
 mod attributes;
 mod directory;
+mod hidden_name;
 mod identity;
 mod kpack_dir;
 mod merge;
@@ -15,6 +16,7 @@ mod staged_file;
 mod transaction;
 
 pub use directory::{CreatedDirectories, Directory, make_directories};
+pub use hidden_name::{HiddenName, is_leftover, stem_of};
 pub use identity::Identity;
 pub use kpack_dir::{
     KpackDir, Present, entry, entry_of, stage_archive, stage_manifest, write_manifest,
@@ -27,5 +29,5 @@ pub use output::{
 pub use replace::{Renames, recover_directory, remove_directory, replace_directory};
 pub use scratch::scratch_file;
 pub use sparse::{begin_flush, copy_range, write_at};
-pub use staged_file::{StagedFile, same_bytes, stem_of};
+pub use staged_file::{StagedFile, same_bytes};
 pub use transaction::{Transaction, replace};

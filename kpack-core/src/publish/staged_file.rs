@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions, TryLockError};
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufReader};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,21 +12,13 @@ use rustix::fs::FileType;
 
 use super::attributes;
 use super::directory::Directory;
+use super::hidden_name::{leftover_stem, numbered, numbered_stem, stem_of};
 use super::identity::Identity;
 use crate::Error;
 use crate::interrupt;
 
 /// The mode of new files, regardless of the umask; CMake's `install` uses the same.
 const MODE: u32 = 0o644;
-
-/// Maximum length of a file name in bytes, on every Linux file system.
-const NAME_MAX: usize = 255;
-
-/// Ending of hidden names.
-const ENDING: &str = ".tmp";
-
-/// Digits of the number in a hidden name.
-const DIGITS: usize = 16;
 
 /// A file being written under a hidden name that no other run uses. It stays locked until dropped;
 /// an unlocked one is a leftover. If dropped before it is committed, it is removed.
@@ -67,7 +57,7 @@ impl StagedFile {
         interrupt::check(&path, "write")?;
         directory.check_output(name, FileType::RegularFile)?;
         loop {
-            let hidden = hidden_name(name);
+            let hidden = numbered(name);
             let file = match directory.create(&hidden) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -99,7 +89,7 @@ impl StagedFile {
         // Before any run can see it. If locking is not supported, none removes it as a leftover either.
         let _ = file.try_lock();
         loop {
-            let hidden = hidden_name(name);
+            let hidden = numbered(name);
             match directory.link(&file, &hidden) {
                 Ok(()) => return Ok(Some(Self::new(directory, hidden, name, file))),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -267,43 +257,6 @@ impl Directory {
     }
 }
 
-/// `.NAME.<16 hexadecimal digits>.tmp`; a long name loses its beginning.
-fn hidden_name(name: &OsStr) -> OsString {
-    let number = RandomState::new().hash_one(std::process::id());
-    let mut hidden = OsString::from(".");
-    hidden.push(stem_of(name));
-    hidden.push(format!(".{number:0DIGITS$x}{ENDING}"));
-    hidden
-}
-
-/// The part of a name that its hidden name keeps.
-pub fn stem_of(name: &OsStr) -> OsString {
-    let bytes = name.as_bytes();
-    let mut start = (bytes.len() + 2 + DIGITS + ENDING.len()).saturating_sub(NAME_MAX);
-    // Do not cut a UTF-8 character in half.
-    while bytes.get(start).is_some_and(|byte| byte & 0xc0 == 0x80) {
-        start += 1;
-    }
-    OsString::from_vec(bytes[start..].to_vec())
-}
-
-/// The part of the final name kept in a hidden name, with or without a number.
-fn leftover_stem(hidden: &OsStr) -> Option<&OsStr> {
-    let stem = hidden.as_bytes().strip_prefix(b".")?;
-    let stem = stem.strip_suffix(ENDING.as_bytes())?;
-    let whole = (!stem.is_empty()).then(|| OsStr::from_bytes(stem));
-    numbered_stem(hidden).or(whole)
-}
-
-/// The part of the final name kept in a hidden name with a number.
-fn numbered_stem(hidden: &OsStr) -> Option<&OsStr> {
-    let stem = hidden.as_bytes().strip_prefix(b".")?;
-    let stem = stem.strip_suffix(ENDING.as_bytes())?;
-    let (stem, number) = stem.split_at_checked(stem.len().checked_sub(DIGITS + 1)?)?;
-    let is_number = number[0] == b'.' && number[1..].iter().all(u8::is_ascii_hexdigit);
-    (is_number && !stem.is_empty()).then(|| OsStr::from_bytes(stem))
-}
-
 /// Whether both give the same bytes.
 pub fn same_bytes(mut a: impl io::BufRead, mut b: impl io::BufRead) -> io::Result<bool> {
     loop {
@@ -361,22 +314,5 @@ mod tests {
         fs::rename(directory.path().join("new"), &path).unwrap();
         assert!(matches!(staged.commit(), Err(Error::Changed { .. })));
         assert_eq!(fs::read(&path).unwrap(), b"version 2");
-    }
-
-    #[test]
-    fn hidden_names_are_recognised_and_fit() {
-        for name in ["a", ".a", &"x".repeat(255), &"ü".repeat(127)] {
-            let hidden = hidden_name(name.as_ref());
-            assert!(hidden.len() <= NAME_MAX, "{hidden:?}");
-            assert!(hidden.to_str().is_some(), "{hidden:?}");
-            assert_eq!(leftover_stem(&hidden), Some(&*stem_of(name.as_ref())));
-        }
-        assert_eq!(
-            leftover_stem(".vec.kpm.tmp".as_ref()),
-            Some("vec.kpm".as_ref())
-        );
-        for other in ["vec.kpm.tmp", ".vec.kpm", ".tmp", "..tmp"] {
-            assert_eq!(leftover_stem(other.as_ref()), None, "{other}");
-        }
     }
 }

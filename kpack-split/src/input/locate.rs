@@ -11,7 +11,7 @@ use walkdir::WalkDir;
 
 use super::{FileKind, Linked, identify, open, placed};
 use crate::Error;
-use crate::leftover::is_leftover;
+use crate::leftover::is_leftover_entry;
 use crate::publish::{Directory, stem_of};
 
 /// An install prefix, with symbolic links resolved.
@@ -76,7 +76,7 @@ impl Prefix {
     /// links are not followed.
     pub fn linked_files(&self) -> impl Iterator<Item = Result<(PathBuf, File), Error>> {
         let walk = WalkDir::new(&self.path).sort_by_file_name().into_iter();
-        let walk = walk.filter_entry(|entry| !is_leftover(entry.file_name()));
+        let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
         walk.filter_map(|entry| match entry {
             Ok(entry) if !entry.file_type().is_file() => None,
             Ok(entry) => open_linked(entry.into_path()).transpose(),
@@ -88,7 +88,7 @@ impl Prefix {
     pub fn reachable_binaries(&self) -> Result<impl Iterator<Item = Result<Linked, Error>>, Error> {
         let (mut files, mut links) = (Vec::new(), Vec::new());
         let walk = WalkDir::new(&self.path).into_iter();
-        for entry in walk.filter_entry(|entry| !is_leftover(entry.file_name())) {
+        for entry in walk.filter_entry(|entry| !is_leftover_entry(entry)) {
             let entry = entry.map_err(|e| self.not_listed(e))?;
             if entry.file_type().is_file() {
                 files.push(entry.into_path());

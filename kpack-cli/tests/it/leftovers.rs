@@ -1,0 +1,90 @@
+//! Given what killed runs left behind, when a tree is verified or its binaries are taken, then nothing of that
+//! passes for output.
+
+use std::fs;
+
+use crate::shards::write;
+use crate::verified::{check, checks, faults};
+use kpack_artifact::verify::Outcome;
+use kpack_split::install::{Options, install};
+use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::tree::Tree;
+
+/// What each command calls what it has not finished, or is replacing. With a final `/`, it is a directory.
+const HIDDEN: [(&str, &str); 12] = [
+    ("install", "lib/.libhalf.so.0123456789abcdef.tmp"),
+    (
+        "install",
+        "lib/.kpack/.vec_lib_gfx90a.kpack.0123456789abcdef.tmp",
+    ),
+    ("install", "lib/.kpack/.vec_lib.kpm.0123456789abcdef.tmp"),
+    ("install", "lib/.kpack/.scratch.0123456789abcdef.tmp"),
+    ("split", ".blas_lib.tmp/"),
+    ("recombine", "out/.fft_lib.tmp/"),
+    ("wheel split", "dist/.vec.tmp/"),
+    ("launch", ".kernels.hip.o.kpack.tmp/"),
+    ("Hip", "kpack/.vector.tmp/"),
+    ("Hip", "kpack/.vector.old/"),
+    ("stage", ".release.kpack-stage/"),
+    ("stage", ".release.kpack-stage-old/"),
+];
+
+fn library(tree: &Tree, path: &str) {
+    FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx1100", "add")])
+        .build(&tree.path(path))
+        .unwrap();
+}
+
+#[test]
+fn verify_reports_each_hidden_name() {
+    let tree = Tree::new();
+    library(&tree, "lib/libvec.so");
+    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    for (_, path) in HIDDEN {
+        match path.strip_suffix('/') {
+            Some(directory) => write(&tree.path(directory).join("half.kpack"), b"KPAK"),
+            None => write(&tree.path(path), b"KPAK"),
+        }
+    }
+    let report = check(&tree, "");
+    assert_eq!(faults(&report), [""; 0]);
+    let notes = checks(&report, Outcome::Note);
+    let unknown = HIDDEN.iter().filter(|(_, path)| {
+        let path = path.trim_end_matches('/');
+        let line = format!("/{path}: leftover of an interrupted run");
+        notes.iter().filter(|note| note.contains(&line)).count() != 1
+    });
+    assert_eq!(unknown.collect::<Vec<_>>(), [&("", ""); 0], "{notes:#?}");
+}
+
+#[test]
+fn a_hidden_name_is_the_output_of_who_asks_for_it() {
+    let tree = Tree::new();
+    for name in [".vec.tmp", ".vec.kpack-stage"] {
+        library(&tree, &format!("{name}/lib/libvec.so"));
+        let mut options = Options::new(tree.path(name), "vec", [""; 0]);
+        options.all = true;
+        let report = install(&options, &()).unwrap();
+        assert_eq!(report.files.len(), 1, "{name}");
+        assert_eq!(faults(&check(&tree, name)), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn a_name_with_nothing_inside_is_none_of_kpack_s() {
+    let tree = Tree::new();
+    library(&tree, "lib/libvec.so");
+    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    // The second marks a release.
+    for name in [".tmp", ".kpack-stage", "vec.tmp", ".vec"] {
+        fs::write(tree.path(name), "text").unwrap();
+    }
+    let report = check(&tree, "");
+    assert_eq!(faults(&report), [""; 0]);
+    let notes = checks(&report, Outcome::Note);
+    assert!(
+        !notes.iter().any(|note| note.contains("leftover")),
+        "{notes:#?}"
+    );
+}
