@@ -5,7 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use kpack_format::archive::ArchiveError;
-use rustix::io::Errno;
 
 /// Why an operation on files failed.
 #[derive(Debug)]
@@ -106,14 +105,10 @@ impl Error {
         }
     }
 
-    /// Whether the process or the system ran out of memory or open files, which says nothing about
-    /// the file being read.
+    /// Whether it is a failed system call that says nothing about the file, as
+    /// [`kpack_format::is_exhaustion`] decides.
     pub fn is_exhaustion(&self) -> bool {
-        let Self::Io { source, .. } = self else {
-            return false;
-        };
-        let ran_out = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
-        source.kind() == io::ErrorKind::OutOfMemory || ran_out.contains(&source.raw_os_error())
+        matches!(self, Self::Io { source, .. } if kpack_format::is_exhaustion(source))
     }
 
     /// [`Error::Usage`], for `reason`.

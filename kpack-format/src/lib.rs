@@ -44,6 +44,7 @@ mod code_id;
 pub mod code_object;
 pub mod digest;
 pub mod dynamic_symbols;
+mod exhaustion;
 mod generic;
 pub mod kfd;
 pub mod manifest;
@@ -58,6 +59,7 @@ pub mod tensile;
 
 pub use code_id::{CodeId, code_id};
 pub use digest::Sha256;
+pub use exhaustion::is_exhaustion;
 pub use generic::{Delivery, Generic, RocmVersion};
 pub use selection::Selection;
 pub use target_id::{FAMILIES, TargetId};

@@ -118,15 +118,10 @@ impl Error {
         }
     }
 
-    /// Whether the file itself is not to blame for the failure to open it: the process or the system has
-    /// too many open files, memory is short, or a device does not answer.
+    /// Whether it is a failed system call that says nothing about the file, as
+    /// [`kpack_format::is_exhaustion`] decides.
     pub(crate) fn is_exhaustion(&self) -> bool {
-        let Self::Io { source, .. } = self else {
-            return false;
-        };
-        let reasons = [libc::EMFILE, libc::ENFILE, libc::EIO].map(Some);
-        // The process can run out of memory before the system does.
-        source.kind() == io::ErrorKind::OutOfMemory || reasons.contains(&source.raw_os_error())
+        matches!(self, Self::Io { source, .. } if kpack_format::is_exhaustion(source))
     }
 
     /// For an operation on the file at `path`.

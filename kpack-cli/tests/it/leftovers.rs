@@ -2,10 +2,12 @@
 //! passes for output.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::shards::write;
 use crate::verified::{check, checks, faults};
-use kpack_artifact::verify::Outcome;
+use kpack_artifact::verify::{self, Outcome, verify};
+use kpack_build::Error;
 use kpack_split::install::{Options, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
@@ -87,4 +89,17 @@ fn a_name_with_nothing_inside_is_none_of_kpack_s() {
         !notes.iter().any(|note| note.contains("leftover")),
         "{notes:#?}"
     );
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_no_fault_of_a_tree() {
+    let tree = Tree::new();
+    library(&tree, "lib/libvec.so");
+    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    // Reading it fails with EIO.
+    symlink("/proc/self/mem", tree.path("lib/libfar.so")).unwrap();
+    let paths = [tree.root().to_owned()];
+    let verified = verify(&paths, &verify::Options::default(), &mut |_, _, _| {});
+    let error = verified.map(|report| faults(&report)).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
 }
