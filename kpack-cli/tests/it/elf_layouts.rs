@@ -286,6 +286,24 @@ fn wrong_section_headers_of_a_joined_binary_lose_nothing() -> Result<()> {
     Ok(())
 }
 
+/// Nothing of it is in a file, so it takes no time either.
+#[test]
+fn zeroed_memory_of_any_size_is_compared_at_once() -> Result<()> {
+    let bench = Bench::new()?;
+    let (fat, host) = (bench.path("fat"), bench.path("host"));
+    fat_library(Kind::Shared)?.build(&fat)?;
+    let mut bytes = fs::read(&fat)?;
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let (table, count) = (word(32) as usize, usize::from(bytes[56]));
+    let headers = (0..count).map(|header| table + header * 56);
+    let mut loads = headers.filter(|at| bytes[*at..at + 4] == [1, 0, 0, 0]);
+    let size = loads.next_back().context("it has no PT_LOAD")? + 40;
+    bytes[size..size + 8].copy_from_slice(&u64::to_le_bytes(1 << 60));
+    fs::write(&fat, bytes)?;
+    bench.split(&fat, &host)?;
+    Ok(())
+}
+
 /// Some tools, such as post-link optimisers, write a larger table to the end of the file.
 #[test]
 fn program_headers_after_the_device_code_are_refused() -> Result<()> {

@@ -3,6 +3,7 @@
 //! It reads the two files alone. It shares no plan with what wrote the result, and asks no section
 //! header what is kept, since these may be wrong.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use kpack_format::marker::SECTION_NAME;
@@ -33,14 +34,23 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
         let end = load.vaddr + load.memsz;
         let mut at = load.vaddr;
         while at < end {
-            if let Some(skipped) = changes.skipped.iter().find(|range| range.contains(&at)) {
+            let skipped = changes.skipped.partition_point(|range| range.end <= at);
+            let skipped = changes.skipped.get(skipped);
+            if let Some(skipped) = skipped.filter(|range| range.start <= at) {
                 at = skipped.end;
                 continue;
             }
-            let skipped = changes.skipped.iter().map(|range| range.start);
-            let borders = loads(output).flat_map(|s| [s.vaddr, s.vaddr + s.memsz]);
-            let next = skipped.chain(borders).filter(|border| *border > at);
-            let piece = at..next.fold(end.min(at - at % 8 + CHUNK), u64::min);
+            let borders =
+                loads(output).flat_map(|s| [s.vaddr, s.file_backed_end(), s.vaddr + s.memsz]);
+            let borders = borders.chain([load.file_backed_end()]);
+            let next = borders.chain(skipped.map(|range| range.start));
+            let next = next.filter(|border| *border > at).fold(end, u64::min);
+            // Zeroed memory can be of any size, and is in no file.
+            if is_zeroed(load, at) && loads(output).any(|load| is_zeroed(load, at)) {
+                at = next;
+                continue;
+            }
+            let piece = at..next.min(at - at % 8 + CHUNK);
             let before = contents(input, &piece)?.unwrap_or_default();
             match contents(output, &piece)? {
                 Some(after) if after == before => {}
@@ -63,6 +73,11 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
 
 fn loads<S>(image: &Image<S>) -> impl Iterator<Item = &Segment> {
     image.segments.iter().filter(|s| s.is_load() && s.memsz > 0)
+}
+
+/// Whether a segment has zeroed memory at an address.
+fn is_zeroed(load: &Segment, address: u64) -> bool {
+    (load.file_backed_end()..load.vaddr + load.memsz).contains(&address)
 }
 
 /// The memory of one segment, before relocations; `None` if none maps all of it.
@@ -105,11 +120,12 @@ fn word_at<S: ReadAt>(image: &Image<S>, address: u64) -> Result<u64, ElfError> {
 
 /// What a rewrite changes, as its input and its result have it.
 struct Changes {
-    /// Addresses with other contents.
+    /// Addresses with other contents, in order.
     skipped: Vec<Range<u64>>,
     /// The device code of the input, and that of the output.
     code: Range<u64>,
     new_code: Range<u64>,
+    /// Addresses of the wrappers, in order.
     wrappers: Vec<u64>,
     /// How far contents moved.
     moved: Option<u64>,
@@ -124,11 +140,12 @@ impl Changes {
         output: &Image<B>,
         marker: &Range<u64>,
     ) -> Result<Self, ElfError> {
-        let (code, wrappers): (_, Vec<u64>) = match input.device_code()? {
+        let before = input.device_code()?;
+        let (code, mut wrappers): (_, Vec<u64>) = match &before {
             DeviceCode::Fat(fat) => {
                 let before = fat.split_before.iter().map(|w| w.address);
                 let own = fat.wrappers.iter().map(|w| w.address);
-                (fat.addresses, own.chain(before).collect())
+                (fat.addresses.clone(), own.chain(before).collect())
             }
             DeviceCode::Split(wrappers) => {
                 let section = input
@@ -139,6 +156,7 @@ impl Changes {
             }
             DeviceCode::None(_) => (0..0, Vec::new()),
         };
+        wrappers.sort_unstable();
         let count = input.segments.len().max(output.segments.len()) as u64;
         let headers = input.header.e_phoff.get(LE) + count * SEGMENT_ENTRY;
         let first = loads(input).find(|s| s.offset == 0);
@@ -146,15 +164,14 @@ impl Changes {
         skipped.extend(first.map(|s| s.vaddr..s.vaddr + headers));
         skipped.extend(wrappers.iter().map(|at| *at..at + WRAPPER_SIZE));
         // The markers of objects that were split before the link are replaced in place.
-        let before = input.device_code()?;
-        let markers = before.split_wrappers().iter().map(|w| w.marker_address);
-        for at in markers.filter(|_| matches!(before, DeviceCode::Fat(_))) {
-            let mut sections = input.sections.iter();
-            let own =
-                sections.find(|s| s.name == SECTION_NAME && (s.addr..s.addr_end()).contains(&at));
-            skipped.extend(own.map(|s| s.addr..s.addr_end()));
+        if let DeviceCode::Fat(_) = before {
+            let markers = before.split_wrappers().iter().map(|w| w.marker_address);
+            let markers = BTreeSet::from_iter(markers);
+            let sections = input.sections.iter().filter(|s| s.name == SECTION_NAME);
+            let sections = sections.map(|s| s.addr..s.addr_end());
+            skipped.extend(sections.filter(|own| markers.range(own.clone()).next().is_some()));
         }
-        skipped.retain(|range| !range.is_empty());
+        let skipped = merged(skipped);
 
         let (old, new) = (Dynamic::read(input)?, Dynamic::read(output)?);
         let tags = old.entries.iter().zip(&new.entries);
@@ -249,7 +266,7 @@ impl Changes {
         if let Some(table) = self.rela.iter().find(|table| table.contains(&address)) {
             let record = address - (address - table.start) % RECORD;
             let wrapper = word_at(input, record)?.wrapping_sub(POINTER);
-            return Ok(self.wrappers.contains(&wrapper));
+            return Ok(self.wrappers.binary_search(&wrapper).is_ok());
         }
         if self.symbols.contains(&address) {
             let inside = (address - self.symbols.start) % RECORD;
@@ -262,4 +279,18 @@ impl Changes {
         }
         Ok(false)
     }
+}
+
+/// The same addresses in order, without ranges that are empty, overlap or touch.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let touches = next.start <= last.end;
+        if touches {
+            last.end = last.end.max(next.end);
+        }
+        touches
+    });
+    ranges
 }
