@@ -286,6 +286,38 @@ fn wrong_section_headers_of_a_joined_binary_lose_nothing() -> Result<()> {
     Ok(())
 }
 
+/// Where it leads nowhere, the headers are guessed from the sections, as without a record.
+#[test]
+fn a_wrong_record_of_a_join_loses_nothing() -> Result<()> {
+    let bench = Bench::new()?;
+    let (fat, host, joined) = (bench.path("fat"), bench.path("host"), bench.path("joined"));
+    fat_library(Kind::Shared)?.build(&fat)?;
+    let report = bench.report(Kind::Shared, &fat)?;
+    bench.split(&fat, &host)?;
+    for size in [layouts::LITTLE, layouts::MUCH] {
+        layouts::join(&host, &joined, size)?;
+        let sound = fs::read(&joined)?;
+        let word = |at: usize| u64::from_le_bytes(sound[at..at + 8].try_into().unwrap());
+        let magic = sound.windows(8).rposition(|word| word == b"kpkjoin1");
+        let length = magic.context("it has no record")? - 8;
+        let start = length + 16 - 8 * word(length) as usize;
+        for at in (start..length).step_by(8) {
+            for value in [0, 1, 0x1001, 1 << 40, 1 << 61, u64::MAX - 4095, u64::MAX] {
+                let mut damaged = sound.clone();
+                damaged[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+                fs::write(&joined, damaged)?;
+                let again = bench.path("again");
+                let _ = fs::remove_file(&again);
+                let what = format!("{size}: word {}: {value:#x}", (at - start) / 8);
+                bench.split(&joined, &again).context(what.clone())?;
+                let found = bench.report(Kind::Shared, &again)?;
+                assert_eq!(found, layouts::expected_report(&report), "{what}");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Nothing of it is in a file, so it takes no time either.
 #[test]
 fn zeroed_memory_of_any_size_is_compared_at_once() -> Result<()> {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use object::elf;
 
 use super::headers::Section;
-use super::image::{Image, LIMIT};
+use super::image::{Image, LIMIT, MAX_ALIGN};
 use super::join::occupied;
 use super::layout::page_size;
 use super::{ElfError, ReadAt};
@@ -130,12 +130,22 @@ impl Former {
             let end = s.vaddr.saturating_add(s.memsz);
             s.is_load() && s.vaddr <= self.addresses.start && self.addresses.end <= end
         });
+        // The marker keeps its offset, since it is before the cut.
+        let are_offsets_inside = || {
+            let cut = self.cut(image, load);
+            let size = image.size - (cut.end - cut.start);
+            let mut offsets = self.zeroed.iter().chain([&self.offset]);
+            offsets.all(|relative| segment.offset.wrapping_add(*relative) <= size)
+                && marker.offset.saturating_add(self.marker_size) <= size
+        };
         is_inside
+            && are_offsets_inside()
             && (is_mapped || self.addresses.is_empty())
             && (self.kind == elf::SHT_NOBITS || self.addresses.is_empty())
             && memory.contains(&self.memory)
             && marker_end <= LIMIT
             && self.addresses.end <= LIMIT
+            && self.align <= MAX_ALIGN
             && (self.align == 0 || self.align.is_power_of_two())
             && !others().any(|(index, s)| {
                 index != own && touches(&(marker.addr..marker_end), s)
@@ -228,7 +238,10 @@ impl Former {
                 true => code.align,
                 false => 1,
             },
-            offset: addresses.start.wrapping_sub(segment.vaddr),
+            offset: match addresses.start < segment.vaddr {
+                true => (marked.offset + (marker_end - marked.addr)).wrapping_sub(segment.offset),
+                false => addresses.start - segment.vaddr,
+            },
             index: before.next_back().map_or(0, |last| last + 1),
             addresses,
             marker_size: marker_end - marked.addr,

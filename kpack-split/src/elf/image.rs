@@ -295,7 +295,7 @@ impl<S: ReadAt> Image<S> {
 /// space of every host is far smaller.
 pub(crate) const LIMIT: u64 = 1 << 62;
 /// The largest accepted alignment, far above the largest page.
-const MAX_ALIGN: u64 = 1 << 32;
+pub(crate) const MAX_ALIGN: u64 = 1 << 32;
 
 /// Refuses headers that could make arithmetic overflow.
 fn check_bounds(segments: &[Segment], sections: &[Section]) -> Result<(), ElfError> {
