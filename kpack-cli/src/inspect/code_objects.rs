@@ -96,10 +96,11 @@ impl CodeObjects {
                 }
             }
             Contents::Bundles(files) => {
+                let selected = BTreeSet::from_iter(&self.selected);
                 for (first, code) in numbered(files) {
                     for (index, target, size) in code.entries() {
                         let name = (name_in(&self.path, first + index), target.clone());
-                        if self.selected.contains(&name) {
+                        if selected.contains(&name) {
                             sizes.insert((sizes.len(), 0), size);
                         }
                     }
@@ -136,7 +137,9 @@ impl CodeObjects {
                 }
             }
             Contents::Bundles(files) => {
-                let wanted = |own: &TargetId| self.selected.iter().any(|(_, target)| target == own);
+                let selected = BTreeSet::from_iter(&self.selected);
+                let targets: BTreeSet<&TargetId> = selected.iter().map(|(_, own)| own).collect();
+                let wanted = |own: &TargetId| targets.contains(own);
                 for (first, code) in numbered(files) {
                     for code_object in code.code_objects(&wanted, scratch) {
                         let (wrappers, id, content) = code_object?;
@@ -145,7 +148,7 @@ impl CodeObjects {
                         };
                         let index = first + wrappers.first().copied().unwrap_or_default();
                         let found = (name_in(&self.path, index), target);
-                        if self.selected.contains(&found) {
+                        if selected.contains(&found) {
                             each(&[found], SelectedCode(Source::Content(&content)))?;
                         }
                     }
