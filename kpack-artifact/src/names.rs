@@ -2,8 +2,6 @@
 
 use kpack_format::TargetId;
 
-use super::target_name::family;
-
 /// The suffix of generic artifacts.
 pub(crate) const GENERIC: &str = "generic";
 
@@ -34,7 +32,7 @@ pub(super) fn artifact(component: &str, target: Option<&TargetId>) -> String {
 /// The GPU target `text`, in its usual form, or the family of that name. Only processors and SPIR-V are
 /// targets: groups have names, too.
 pub(crate) fn target(text: &str) -> Option<TargetId> {
-    family(text).or_else(|| {
+    TargetId::family(text).or_else(|| {
         let target: TargetId = text.parse().ok()?;
         let processor = target.processor();
         let known = processor.starts_with("gfx") || processor == "amdgcnspirv";

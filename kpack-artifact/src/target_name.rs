@@ -1,7 +1,7 @@
 //! GPU targets in the names of files and directories: `Kernels.so-000-gfx90a-xnack+.hsaco`.
 
+use kpack_format::TargetId;
 use kpack_format::code_object::processors;
-use kpack_format::{FAMILIES, TargetId};
 
 /// Parses a whole name as a target, such as a directory's: `gfx1100`, `gfx90a-xnack+`,
 /// `gfx942_20cu`, `amd-gfx11xx`.
@@ -89,13 +89,6 @@ pub(crate) fn of_word(word: &str) -> Option<TargetId> {
     rest.is_empty().then(|| id.parse().ok())?
 }
 
-/// The family of either name: gfx11 is also `gfx11xx`.
-pub(crate) fn family(name: &str) -> Option<TargetId> {
-    let is_named = |(family, pattern): &&(&str, &str)| [*family, *pattern].contains(&name);
-    let (family, _) = FAMILIES.iter().find(is_named)?;
-    TargetId::family(family)
-}
-
 /// The suffix of a processor's variant.
 const STRICT: &str = "-strict";
 
@@ -134,7 +127,7 @@ fn parse(text: &str) -> Option<(TargetId, &str)> {
     if rest.starts_with(|c: char| c.is_alphanumeric()) {
         return None;
     }
-    let target = family(&id).or_else(|| id.parse().ok())?;
+    let target = TargetId::family(&id).or_else(|| id.parse().ok())?;
     Some((target, rest))
 }
 

@@ -54,6 +54,7 @@ pub mod names;
 pub mod offload_bundle;
 pub mod raw_map;
 mod selection;
+mod spelling;
 pub mod target_id;
 pub mod tensile;
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::spelling::EXPECTED;
+
 /// The target that a code object was compiled for: `processor[:feature(+|-)]…`.
 ///
 /// Ordered by processor, then by features.
@@ -17,7 +19,20 @@ pub struct TargetId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseTargetIdError {
     text: String,
-    reason: &'static str,
+    reason: String,
+}
+
+impl ParseTargetIdError {
+    pub(crate) fn new(text: &str, reason: impl Into<String>) -> Self {
+        Self {
+            text: text.chars().take(MAX_LENGTH).collect(),
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        &self.reason
+    }
 }
 
 impl fmt::Display for ParseTargetIdError {
@@ -114,11 +129,12 @@ impl TargetId {
             .collect()
     }
 
-    /// The target of device code for a family of processors, such as `gfx11`; `None` if there is no
-    /// such family. No code object has such a target.
+    /// The target of device code for a family of processors, such as `gfx11`, which is also `gfx11xx`; `None`
+    /// if there is no such family. No code object has such a target.
     pub fn family(name: &str) -> Option<Self> {
-        let known = FAMILIES.iter().any(|(family, _)| *family == name);
-        known.then(|| Self::new(name, &[]))
+        let is_named = |(family, pattern): &&(&str, &str)| [*family, *pattern].contains(&name);
+        let (family, _) = FAMILIES.iter().find(is_named)?;
+        Some(Self::new(family, &[]))
     }
 
     /// Whether the processor is `other`'s, or a family that includes it. In names of families, `x`
@@ -215,12 +231,7 @@ impl FromStr for TargetId {
     /// ("User Guide for AMDGPU Backend", "Target ID"). A processor need not be known, so that
     /// new GPUs work.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = |reason| {
-            Err(ParseTargetIdError {
-                text: text.chars().take(MAX_LENGTH).collect(),
-                reason,
-            })
-        };
+        let refuse = |reason| Err(ParseTargetIdError::new(text, reason));
         if text.len() > MAX_LENGTH {
             return refuse("it is longer than 100 bytes");
         }
@@ -228,9 +239,7 @@ impl FromStr for TargetId {
         let mut parts = id.split(':');
         let processor = parts.next().unwrap_or_default();
         if !is_processor(processor) {
-            return refuse(
-                "expected a processor, such as gfx1100 or gfx9-4-generic, or amdgcnspirv",
-            );
+            return refuse(EXPECTED);
         }
         let mut features: Vec<(String, bool)> = Vec::new();
         for part in parts {

@@ -94,7 +94,7 @@ impl<'a> Devices<'a> {
     ) -> Result<(), Error> {
         let processor = target.processor();
         let mut groups = self.options.groups.iter();
-        let group = groups.find(|group| group.processors.iter().any(|own| own == processor));
+        let group = groups.find(|group| group.processors.iter().any(|own| own.selects(target)));
         let label = group.map_or(processor, |group| &group.name);
         let project = self.wheel.required("Name")?;
         let device = self.devices.entry(label.to_owned());

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use kpack_artifact::packaging::misnamed;
 use kpack_core::Error;
 use kpack_core::Storage;
+use kpack_format::TargetId;
 
 /// What to split, and how: the arguments of `kpack wheel split`.
 #[derive(Debug, Clone)]
@@ -53,8 +55,8 @@ pub(crate) const DEVICE_NAME: &str = "{dist}-device-{target}";
 pub struct DeviceGroup {
     /// What stands for the target in the wheel's name.
     pub name: String,
-    /// The processors.
-    pub processors: Vec<String>,
+    /// The processors; a device wheel has all of their variants.
+    pub processors: Vec<TargetId>,
 }
 
 impl FromStr for DeviceGroup {
@@ -67,13 +69,30 @@ impl FromStr for DeviceGroup {
         };
         let expected = || Error::usage(format!("`{text}`: expected NAME=PROCESSOR,PROCESSOR…"));
         let (name, processors) = text.split_once('=').ok_or_else(expected)?;
-        let processors: Vec<String> = processors.split(',').map(str::to_owned).collect();
-        if !is_name(name) || !processors.iter().all(|processor| is_name(processor)) {
+        if !is_name(name) {
             return Err(expected());
+        }
+        let refuse = |reason: String| Error::usage(format!("group `{name}`: {reason}"));
+        let mut known: Vec<TargetId> = Vec::new();
+        for text in processors.split(',') {
+            let target = TargetId::named(text).map_err(|error| refuse(error.to_string()))?;
+            if target.features().next().is_some() {
+                let processor = target.processor();
+                let text = format!(
+                    "{target} is a variant; name {processor}: a device wheel has all variants of a processor"
+                );
+                return Err(refuse(text));
+            }
+            known.push(target);
+        }
+        if let Some(named) = misnamed(&name.to_lowercase(), &known) {
+            return Err(refuse(format!(
+                "it is named like {named}, which is not in it"
+            )));
         }
         Ok(Self {
             name: name.to_owned(),
-            processors,
+            processors: known,
         })
     }
 }

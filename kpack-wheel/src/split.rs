@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use kpack_format::{Selection, TargetId};
 use pep508_rs::PackageName;
 
 use super::archive::Wheel;
@@ -17,6 +18,7 @@ use kpack_artifact::stage::Stage;
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::report::{Notice, Progress, Severity};
+use kpack_split::words::list;
 
 /// The size up to which PyPI accepts files by default.
 const PYPI_LIMIT: u64 = 100_000_000;
@@ -97,6 +99,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         plan.clean()?;
         plans.push(plan);
     }
+    check_groups(options, &plans)?;
     let mut written = Vec::new();
     for (plan, any_python) in with_devices(&plans)? {
         for device in plan.devices.iter() {
@@ -161,6 +164,25 @@ fn with_devices<'p, 'w>(
         }
     }
     Ok(with)
+}
+
+/// Refuses groups with processors that no wheel has code for: their device wheels would lack them.
+fn check_groups(options: &Options, plans: &[SplitWheel<'_>]) -> Result<(), Error> {
+    let devices = plans.iter().flat_map(|plan| plan.devices.iter());
+    let found: BTreeSet<&TargetId> = devices.flat_map(|device| &device.targets).collect();
+    for group in &options.groups {
+        let selection: Selection = group.processors.iter().collect();
+        let lacks = selection.unmatched(&Vec::from_iter(found.iter().copied()));
+        if !lacks.is_empty() {
+            return Err(Error::usage(format!(
+                "group `{}`: no wheel has code for {}; there is code for {}",
+                group.name,
+                list(lacks),
+                list(found)
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn check_options(options: &Options) -> Result<(), Error> {

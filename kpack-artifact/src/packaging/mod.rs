@@ -176,17 +176,17 @@ impl Configuration {
             for (index, text) in group.architectures.iter().enumerate() {
                 let index = index.to_string();
                 let at = [&at[..], &[&index]].concat();
-                let Some(target) = names::target(text) else {
-                    let text = format!(
-                        "`{text}` is not a GPU target; expected one such as gfx1100 or gfx90a:xnack+"
-                    );
-                    return Err(self.refuse(&at, text));
-                };
+                let target = TargetId::family(text).map_or_else(|| TargetId::named(text), Ok);
+                let target = target.map_err(|error| self.refuse(&at, error))?;
                 if architectures.contains(&target) {
                     let text = format!("{target} is in group `{name}` already");
                     return Err(self.refuse(&at, text));
                 }
                 architectures.push(target);
+            }
+            if let Some(named) = misnamed(&name, &architectures) {
+                let text = format!("group `{name}` is named like {named}, which is not in it");
+                return Err(self.refuse(&at, text));
             }
             groups.push(TargetGroup {
                 display_name: group.display_name.unwrap_or_else(|| name.clone()),
@@ -217,6 +217,13 @@ impl Configuration {
         }
         Ok(groups)
     }
+}
+
+/// The target that a group of other targets is named after.
+pub fn misnamed(name: &str, targets: &[TargetId]) -> Option<TargetId> {
+    let named = TargetId::family(name).or_else(|| TargetId::named(name).ok())?;
+    let is_in = |target: &TargetId| named.selects(target) || named.covers(target);
+    (!targets.iter().any(is_in)).then_some(named)
 }
 
 /// The keys that lead to a value.

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use kpack_format::code_object::processors;
 use kpack_format::{Selection, TargetId};
 
 use super::manifests;
@@ -319,7 +318,7 @@ impl<'a> Component<'a> {
             group.name,
             by_shard.collect::<Vec<_>>().join("; ")
         );
-        for target in missing.iter().filter(|target| !is_known(target)) {
+        for target in missing.iter().filter(|target| !target.is_known()) {
             text += &format!("; {target} is not a known processor");
         }
         let validation = &self.options.configuration.validation;
@@ -376,12 +375,6 @@ impl<'a> Component<'a> {
         }
         Ok(())
     }
-}
-
-/// Whether the target's processor, or one of its family, is known to this version.
-fn is_known(target: &TargetId) -> bool {
-    let mut known = processors().filter_map(|known| known.parse().ok());
-    !target.processor().starts_with("gfx") || known.any(|known| target.covers(&known))
 }
 
 /// The targets of a group that nothing `taken` is for. What is for a processor is for its variants, and what is

@@ -22,11 +22,7 @@ pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<Target
         if name.is_empty() {
             continue;
         }
-        let target = name.parse().map_err(|e| {
-            Error::usage(format!(
-                "GPU target `{name}`: {e}. Expected a target such as gfx1100 or gfx90a:xnack+"
-            ))
-        })?;
+        let target = TargetId::named(name).map_err(|error| Error::usage(error.to_string()))?;
         if !targets.contains(&target) {
             targets.push(target);
         }

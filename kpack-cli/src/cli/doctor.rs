@@ -30,8 +30,8 @@ Examples:
 pub(super) struct Arguments {
     /// GPU that there must be code for. Default: every GPU of this machine. Can be repeated. A target
     /// without features, such as gfx90a, can be any variant
-    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
-    arch: Vec<TargetId>,
+    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
+    pub(super) arch: Vec<TargetId>,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,

@@ -39,8 +39,8 @@ pub(super) struct Arguments {
     kernel: Option<String>,
     /// GPU target. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too; gfx90a:xnack+ takes plain gfx90a
     /// along
-    #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET")]
-    arch: Option<TargetId>,
+    #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET", value_parser = TargetId::named)]
+    pub(super) arch: Option<TargetId>,
     /// File to write, if only one code object is selected; `-` is standard output
     #[arg(
         long,

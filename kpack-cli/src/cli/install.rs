@@ -35,7 +35,7 @@ Examples:
 ", exit_codes!()))]
 pub(super) struct Arguments {
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
     #[command(flatten)]
     hint: InstallHint,
     #[command(flatten)]

@@ -5,11 +5,13 @@ use std::str::FromStr;
 
 use clap::Args;
 use kpack_format::TargetId;
+use kpack_format::target_id::ParseTargetIdError;
 use rocm_kpack::agents;
 
 use super::install::Output;
 use super::output;
 use super::progress::{Bar, DEVICE_CODE};
+use super::targets;
 use kpack_core::Error;
 use kpack_split::join::{self, Options};
 
@@ -33,7 +35,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
     arch: Vec<Architecture>,
     #[command(flatten)]
-    options: Options,
+    pub(super) options: Options,
     #[command(flatten)]
     print: Output,
 }
@@ -46,18 +48,25 @@ enum Architecture {
 }
 
 impl FromStr for Architecture {
-    type Err = <TargetId as FromStr>::Err;
+    type Err = ParseTargetIdError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         if name == "native" {
             Ok(Self::Native)
         } else {
-            name.parse().map(Self::Target)
+            TargetId::named(name).map(Self::Target)
         }
     }
 }
 
 impl Architecture {
+    fn named(&self) -> Option<&TargetId> {
+        match self {
+            Self::Native => None,
+            Self::Target(target) => Some(target),
+        }
+    }
+
     fn targets(&self) -> Result<Vec<TargetId>, Error> {
         if let Self::Target(target) = self {
             return Ok(vec![target.clone()]);
@@ -78,6 +87,7 @@ impl Architecture {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables(arguments.print.is_quiet());
     let mut options = arguments.options.clone();
+    targets::warn_of_unknown(arguments.arch.iter().filter_map(Architecture::named));
     for architecture in &arguments.arch {
         options.architectures.extend(architecture.targets()?);
     }

@@ -38,6 +38,7 @@ mod signals;
 mod split;
 mod stage;
 mod storage;
+mod targets;
 mod verify;
 mod wheel;
 
@@ -45,6 +46,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use kpack_format::TargetId;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use kpack_core::Error;
@@ -84,6 +86,7 @@ enum Command {
     Verify(verify::Arguments),
     Doctor(doctor::Arguments),
     Wheel(wheel::Arguments),
+    Targets(targets::Arguments),
 }
 
 /// The description of the command's arguments, for manual pages and completions.
@@ -108,7 +111,11 @@ pub fn main() -> ExitCode {
     allow_open_files();
     let reads_only = matches!(
         cli.command,
-        Command::Show(_) | Command::List(_) | Command::Verify(_) | Command::Doctor(_)
+        Command::Show(_)
+            | Command::List(_)
+            | Command::Verify(_)
+            | Command::Doctor(_)
+            | Command::Targets(_)
     ) || matches!(&cli.command, Command::Report(report) if report.only_prints());
     // These leave nothing to clean up, so signals may end them at any moment.
     if !reads_only && let Err(error) = signals::watch() {
@@ -119,6 +126,7 @@ pub fn main() -> ExitCode {
             ),
         );
     }
+    targets::warn_of_unknown(named_targets(&cli.command));
     let result = match &cli.command {
         Command::Install(arguments) => install::run(arguments),
         Command::Join(arguments) => join::run(arguments),
@@ -134,6 +142,7 @@ pub fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Wheel(arguments) => wheel::run(arguments),
+        Command::Targets(arguments) => targets::run(arguments),
     };
     if let Err(error) = &result
         && !is_broken_pipe(error)
@@ -146,6 +155,18 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(exit_code(&error)),
+    }
+}
+
+/// The targets that the arguments name.
+fn named_targets(command: &Command) -> &[TargetId] {
+    match command {
+        Command::Install(arguments) => &arguments.options.architectures,
+        Command::Split(arguments) => &arguments.gpu_targets,
+        Command::Extract(arguments) => arguments.arch.as_slice(),
+        Command::Verify(arguments) => &arguments.arch,
+        Command::Doctor(arguments) => &arguments.arch,
+        _ => &[],
     }
 }
 

@@ -63,8 +63,8 @@ pub(super) struct Arguments {
     split_databases: Vec<String>,
     /// Expected GPU targets. gfx90a stands for gfx90a:xnack+ and gfx90a:xnack- too;
     /// gfx90a:xnack+ takes plain gfx90a along. Default: keep every target
-    #[arg(long, value_name = "TARGET", num_args = 1.., value_delimiter = ',')]
-    gpu_targets: Vec<TargetId>,
+    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
+    pub(super) gpu_targets: Vec<TargetId>,
     /// Reject an artifact, or a whole batch, that has device code but for none of --gpu-targets. Default:
     /// write the generic artifact, with a warning
     #[arg(long, requires = "gpu_targets")]

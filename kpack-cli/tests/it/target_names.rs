@@ -46,7 +46,9 @@ fn takes(named: &str, found: &str) -> Vec<(&'static str, bool)> {
             "split --artifact-dir built --artifact-prefix vec_lib --output-dir out --gpu-targets {named}"
         ),
     );
-    let split = tree.path(&format!("out/vec_lib_{found}")).exists();
+    let archive = format!("_{found}.kpack");
+    let mut written = tree.files().into_iter();
+    let split = written.any(|file| file.starts_with("out/") && file.ends_with(&archive));
     taken.push(("split", split));
     succeeds(
         &tree,
@@ -59,7 +61,62 @@ fn takes(named: &str, found: &str) -> Vec<(&'static str, bool)> {
         &format!("extract built/stage/lib/libvec.so --arch {named} -o one"),
     );
     taken.push(("extract", code == 0));
+    taken.push(("install", is_installed(named, found)));
     taken
+}
+
+/// Whether `kpack install` keeps code for `found` where a user names `named`.
+fn is_installed(named: &str, found: &str) -> bool {
+    let tree = artifact(&[found, "gfx1201"]);
+    let line = "install --prefix built/stage --module vec lib/libvec.so --arch gfx1201";
+    run(&tree, &format!("{line} --arch {named}"));
+    let archive = format!("built/stage/lib/.kpack/vec_lib_{found}.kpack");
+    tree.path(&archive).exists()
+}
+
+#[test]
+fn misspelled_names_are_refused_everywhere_with_what_was_meant() {
+    let tree = artifact(&["gfx1100"]);
+    for (name, meant) in [
+        ("gfx11OO", "did you mean gfx1100?"),
+        ("mi300x", "did you mean gfx942?"),
+        (
+            "gfx11",
+            "it is a family; name its processors, such as gfx1100",
+        ),
+        ("anything", "expected a processor"),
+    ] {
+        for line in [
+            "install --prefix built/stage --module vec lib/libvec.so --arch",
+            "split --artifact-dir built --artifact-prefix vec_lib --output-dir out --gpu-targets",
+            "join --prefix built/stage --arch",
+            "extract built/stage/lib/libvec.so --output-dir out --arch",
+            "verify built --arch",
+            "doctor built --arch",
+            "targets",
+        ] {
+            let (code, said) = run(&tree, &format!("{line} {name}"));
+            assert!(code == 2 && said.contains(meant), "{code}: {said}");
+        }
+        let group =
+            format!("wheel split vec-1.0-py3-none-any.whl --output-dir out --group g={name}");
+        let (code, said) = run(&tree, &group);
+        assert!(code == 2 && said.contains(meant), "{code}: {said}");
+    }
+    assert!(!tree.path("out").exists());
+}
+
+#[test]
+fn unknown_processors_are_taken_with_a_warning() {
+    let tree = artifact(&["gfx1100"]);
+    let said = succeeds(&tree, "targets gfx9999 gfx90a:xnack-:sramecc+ gfx9999");
+    assert!(said.contains("gfx9999\ngfx90a:sramecc+:xnack-\n"), "{said}");
+    let warning = "warning: gfx9999 is not a processor that this version of kpack knows";
+    assert!(said.contains(warning), "{said}");
+    let line =
+        "split --artifact-dir built --artifact-prefix vec_lib --output-dir out --gpu-targets";
+    let said = succeeds(&tree, &format!("{line} gfx1100 gfx9999"));
+    assert!(said.contains(warning), "{said}");
 }
 
 #[test]

@@ -300,6 +300,36 @@ fn files_of_kernel_databases_move_to_device_wheels_at_their_paths() {
 }
 
 #[test]
+fn groups_that_would_lose_a_gpu_are_refused() {
+    let tree = Tree::new();
+    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
+    for (group, why) in [
+        (
+            "gfx9=gfx90a,gfx9999",
+            "group `gfx9`: no wheel has code for gfx9999; there is code for gfx90a",
+        ),
+        ("gfx9=gfx90a,gfx9O8", "did you mean gfx908?"),
+        (
+            "gfx942=gfx90a,gfx1100",
+            "it is named like gfx942, which is not in it",
+        ),
+        (
+            "gfx9=gfx90a:xnack+",
+            "gfx90a:xnack+ is a variant; name gfx90a",
+        ),
+    ] {
+        let mut options = Options::new([&fat], tree.path("out"));
+        let result = group.parse().and_then(|group| {
+            options.groups = vec![group];
+            split(&options, &())
+        });
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        assert!(!tree.path("out").join(FAT).exists());
+    }
+}
+
+#[test]
 fn groups_and_names_of_device_wheels() {
     let tree = Tree::new();
     let fat = wheel(FAT).write(&tree.path("dist")).unwrap();

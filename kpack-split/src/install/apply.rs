@@ -1,7 +1,7 @@
 //! Writes the results into the prefix: everything under hidden names first, then renamed.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) struct Run<'a> {
     pub(super) root: &'a Directory,
     pub(super) kpacks: &'a KpackPath,
     pub(super) group: &'a Group,
-    pub(super) wanted: &'a BTreeSet<TargetId>,
+    pub(super) wants: &'a (dyn Fn(&TargetId) -> bool + Sync),
     pub(super) fat: &'a [&'a Binary],
 }
 
@@ -45,9 +45,7 @@ impl Run<'_> {
         let replaces = |target: &TargetId, kernel: &str| self.is_replaced(target, kernel);
         let update = Update {
             replaces: &replaces,
-            touches: &|target| {
-                self.options.only != Some(Only::Device) || self.wanted.contains(target)
-            },
+            touches: &|target| self.options.only != Some(Only::Device) || (self.wants)(target),
             only_computed: self.options.only == Some(Only::Host),
         };
         for (written, before) in transaction.archives(&update, archives, &mut manifest)? {

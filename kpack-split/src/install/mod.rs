@@ -71,11 +71,11 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
     let fat: Vec<&Binary> = binaries.iter().filter(|b| b.has_device_code()).collect();
     let known = split_already(&binaries, &kpacks, &group, options, &lookup)?;
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
-    let wants = |target: &TargetId| wanted.contains(target);
+    let wants = |target: &TargetId| wanted.wants(target);
 
     let mut plans = match options.only {
         Some(Only::Device) => HostPlans::new(),
-        _ => plans::plan(&fat, &kpacks, &group, &wanted)?,
+        _ => plans::plan(&fat, &kpacks, &group, &wants)?,
     };
 
     let archives = archives(options, &group, &kpacks, &fat, &wants, progress)?;
@@ -94,7 +94,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
             root: prefix.root(),
             kpacks: &kpacks,
             group: &group,
-            wanted: &wanted,
+            wants: &wants,
             fat: &fat,
         };
         run.apply(archives, &plans, &mut report)?;

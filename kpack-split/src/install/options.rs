@@ -34,7 +34,7 @@ pub struct Options {
     /// an error. Default: keep every target
     #[cfg_attr(
         feature = "clap",
-        arg(long = "arch", value_name = "TARGET", value_delimiter = ',')
+        arg(long = "arch", value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')
     )]
     pub architectures: Vec<TargetId>,
     /// How to treat device code for targets that --arch does not list

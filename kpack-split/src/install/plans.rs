@@ -19,15 +19,15 @@ use crate::split::code_ids;
 /// The plans of the host files, by path.
 pub(super) type HostPlans = BTreeMap<PathBuf, HostPlan>;
 
-/// Plans the host files of `fat`, with room for the IDs of their device code for the `wanted` targets.
+/// Plans the host files of `fat`, with room for the IDs of their device code for the wanted targets.
 pub(super) fn plan(
     fat: &[&Binary],
     kpacks: &KpackPath,
     group: &Group,
-    wanted: &BTreeSet<TargetId>,
+    wants: &dyn Fn(&TargetId) -> bool,
 ) -> Result<HostPlans, Error> {
     let plans = fat.iter().map(|binary| {
-        let ids = code_ids::planned(binary.targets().intersection(wanted));
+        let ids = code_ids::planned(binary.targets().iter().filter(|target| wants(target)));
         let marker = marker(binary, kpacks, group, ids);
         let placed = placed(binary, &marker)?;
         let plan = match binary.fat() {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kpack_format::TargetId;
 use kpack_format::names::Group;
+use kpack_format::{Selection, TargetId};
 
 use super::{Binary, BinaryContent, Only, Options, Report, Unexpected, again};
 use crate::Error;
@@ -48,24 +48,41 @@ pub(super) fn split_already<'a>(
 }
 
 /// The targets whose device code to keep.
+pub(super) enum Wanted {
+    /// These; all that were found.
+    All(BTreeSet<TargetId>),
+    /// Those that the user's names mean.
+    Selected(Selection),
+}
+
+impl Wanted {
+    pub(super) fn wants(&self, target: &TargetId) -> bool {
+        match self {
+            Self::All(found) => found.contains(target),
+            Self::Selected(selection) => selection.matches(target),
+        }
+    }
+}
+
+/// Finds out which device code to keep.
 pub(super) fn wanted_targets(
     options: &Options,
     fat: &[&Binary],
     already: SplitAlready<'_>,
     report: &mut Report,
-) -> Result<BTreeSet<TargetId>, Error> {
+) -> Result<Wanted, Error> {
     let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| binary.targets()).collect();
     let first = fat.first().map(|binary| binary.located.path.as_path());
     let first = first.or(already.as_ref().map(|(path, _)| *path));
     let (false, Some(first)) = (options.architectures.is_empty(), first) else {
-        return Ok(found);
+        return Ok(Wanted::All(found));
     };
-    let expected: BTreeSet<TargetId> = options.architectures.iter().cloned().collect();
+    let expected: Selection = options.architectures.iter().collect();
 
     let mut known = found.clone();
     known.extend(already.into_iter().flat_map(|(_, targets)| targets));
     known.extend(fat.iter().flat_map(|binary| binary.elsewhere()));
-    let missing: BTreeSet<_> = expected.difference(&known).cloned().collect();
+    let missing = expected.unmatched(&Vec::from_iter(&known));
     if !missing.is_empty() {
         let others = match fat.len() {
             0 | 1 => String::new(),
@@ -75,7 +92,7 @@ pub(super) fn wanted_targets(
             first,
             format!(
                 "it has no device code for {}{others}; there is device code for {}",
-                list(&missing),
+                list(missing),
                 list(&known)
             ),
         ));
@@ -84,32 +101,36 @@ pub(super) fn wanted_targets(
         check_targets(binary, &expected, options, report)?;
     }
     let keeps_all = options.unexpected == Unexpected::Keep && options.only != Some(Only::Device);
-    Ok(if keeps_all { found } else { expected })
+    Ok(if keeps_all {
+        Wanted::All(found)
+    } else {
+        Wanted::Selected(expected)
+    })
 }
 
 /// Reports targets that a binary lacks, and targets that are not expected.
 fn check_targets(
     binary: &Binary,
-    expected: &BTreeSet<TargetId>,
+    expected: &Selection,
     options: &Options,
     report: &mut Report,
 ) -> Result<(), Error> {
     let own = binary.targets();
     let path = &binary.located.path;
-    let there = own.union(&binary.elsewhere()).cloned().collect();
-    let lacks: BTreeSet<_> = expected.difference(&there).cloned().collect();
+    let elsewhere = binary.elsewhere();
+    let lacks = expected.unmatched(&Vec::from_iter(own.union(&elsewhere)));
     if !lacks.is_empty() {
         report.warn(
             path,
             format!(
                 "has no device code for {}, only for {}",
-                list(&lacks),
+                list(lacks),
                 list(&own)
             ),
         );
     }
     // A run for device code of some targets leaves the rest to other runs.
-    let more: BTreeSet<_> = own.difference(expected).cloned().collect();
+    let more: Vec<&TargetId> = own.iter().filter(|own| !expected.matches(own)).collect();
     if more.is_empty() || options.only == Some(Only::Device) {
         return Ok(());
     }
@@ -119,7 +140,7 @@ fn check_targets(
             path,
             format!(
                 "skipping device code for {}, which --arch does not list",
-                list(&more)
+                list(more)
             ),
         ),
         Unexpected::Error => {
@@ -127,8 +148,8 @@ fn check_targets(
                 path,
                 format!(
                     "it has device code for {}; expected only {}",
-                    list(&more),
-                    list(expected)
+                    list(more),
+                    list(expected.iter())
                 ),
             ));
         }

@@ -49,22 +49,27 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "ARCHITECTURES gfx1100 native)",
-        "ARCHITECTURES has \"native\", which is not a target ID such as gfx1100",
+        "ARCHITECTURES: `native` is not a GPU target ID: expected a processor",
     ),
+    ("ARCHITECTURES gfx1100 gfx-900)", "did you mean gfx900?"),
     (
-        "ARCHITECTURES gfx1100 gfx-900)",
-        "ARCHITECTURES has \"gfx-900\", which is not a target ID such as gfx1100",
+        "ARCHITECTURES gxf1100)",
+        "ARCHITECTURES: `gxf1100` is not a GPU target ID",
     ),
-    ("ARCHITECTURES gxf1100)", "ARCHITECTURES has \"gxf1100\""),
-    ("ARCHITECTURES gfx11oo)", "ARCHITECTURES has \"gfx11oo\""),
-    ("ARCHITECTURES gfx90)", "ARCHITECTURES has \"gfx90\""),
+    ("ARCHITECTURES gfx11oo)", "did you mean gfx1100?"),
     (
-        "ARCHITECTURES gfx90a:xnak+)",
-        "ARCHITECTURES has \"gfx90a:xnak+\"",
+        "ARCHITECTURES gfx90)",
+        "ARCHITECTURES: `gfx90` is not a GPU target ID",
     ),
+    ("ARCHITECTURES gfx90a:xnak+)", "did you mean gfx90a:xnack+?"),
     (
         "ARCHITECTURES gfx90a:xnack)",
-        "ARCHITECTURES has \"gfx90a:xnack\"",
+        "ARCHITECTURES: `gfx90a:xnack` is not a GPU target ID",
+    ),
+    ("ARCHITECTURES mi300x)", "did you mean gfx942?"),
+    (
+        "ARCHITECTURES gfx90a gfx90a:xnack+ DEVICE_COMPONENTS)",
+        "ARCHITECTURES has gfx90a and gfx90a:xnack+: gfx90a stands for its variants too",
     ),
     (
         "UNEXPECTED explode ARCHITECTURES gfx942)",

@@ -1,0 +1,47 @@
+//! `kpack targets`, and what the commands say of targets.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kpack_format::TargetId;
+
+use super::output::{self, Text};
+use kpack_core::Error;
+
+/// Check the names of GPU targets
+///
+/// Prints each name in its usual form, once, and warns of processors that this version of kpack does not
+/// know. A name that no GPU can have is an error, which says what was meant. The CMake package uses it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes:
+  0  success
+  2  a name is not a GPU target")]
+pub(super) struct Arguments {
+    /// Names of targets, such as gfx1100, gfx90a:xnack+ or gfx9-4-generic
+    #[arg(value_name = "TARGET", required = true, value_delimiter = ',')]
+    names: Vec<String>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let named = arguments.names.iter().map(|name| TargetId::named(name));
+    let named: Vec<TargetId> = named
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::usage(error.to_string()))?;
+    warn_of_unknown(&named);
+    let mut text = Text::default();
+    for (index, target) in named.iter().enumerate() {
+        if !named[..index].contains(target) {
+            text.line(target);
+        }
+    }
+    text.write()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Warns of targets that a user named, and that may be misspelled.
+pub(super) fn warn_of_unknown<'a>(targets: impl IntoIterator<Item = &'a TargetId>) {
+    for text in targets.into_iter().filter_map(TargetId::unknown_warning) {
+        output::complain("warning", format_args!("{text}"));
+    }
+}

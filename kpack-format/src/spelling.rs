@@ -1,0 +1,227 @@
+//! Names of GPU targets that users write, and what they meant by misspelled ones.
+
+use crate::TargetId;
+use crate::code_object::processors;
+use crate::target_id::ParseTargetIdError;
+
+/// The features that targets have.
+const FEATURES: &[&str] = &["sramecc", "xnack"];
+/// The only target that is no processor.
+const SPIRV: &str = "amdgcnspirv";
+
+/// Products whose names are taken for their processors.
+#[rustfmt::skip]
+const PRODUCTS: &[(&str, &str)] = &[
+    ("mi25", "gfx900"), ("mi50", "gfx906"), ("mi60", "gfx906"), ("mi100", "gfx908"),
+    ("mi200", "gfx90a"), ("mi210", "gfx90a"), ("mi250", "gfx90a"), ("mi250x", "gfx90a"),
+    ("mi300", "gfx942"), ("mi300a", "gfx942"), ("mi300x", "gfx942"), ("mi308x", "gfx942"), ("mi325x", "gfx942"),
+    ("mi350", "gfx950"), ("mi350x", "gfx950"), ("mi355x", "gfx950"),
+];
+
+impl TargetId {
+    /// Reads the name of a target as a user writes it: a processor with digits only, or `amdgcnspirv`,
+    /// and known features. A processor need not be known, so that new GPUs work: see
+    /// [`is_known`](Self::is_known). Files may have other words.
+    ///
+    /// # Errors
+    /// The error says what was meant, if that can be guessed.
+    pub fn named(name: &str) -> Result<Self, ParseTargetIdError> {
+        let refuse = |reason: String| Err(ParseTargetIdError::new(name, reason));
+        if let Some(family) = Self::family(name) {
+            let known = processors().filter(|name| family.covers_name(name));
+            let known: Vec<&str> = known.take(3).collect();
+            return refuse(format!(
+                "it is a family; name its processors, such as {}",
+                known.join(", ")
+            ));
+        }
+        let expected = match name.parse::<Self>() {
+            Ok(target) if target.is_well_formed() => return Ok(target),
+            Ok(target) if target.is_processor() => {
+                format!("expected the features {}", FEATURES.join(" and "))
+            }
+            Ok(_) => EXPECTED.to_owned(),
+            Err(error) => error.reason().to_owned(),
+        };
+        match meant(name) {
+            Some(meant) => refuse(format!("{expected}; did you mean {meant}?")),
+            None => refuse(expected),
+        }
+    }
+
+    /// Whether this version knows the processor, or one of the family. Newer ones can be used all the same.
+    pub fn is_known(&self) -> bool {
+        self.processor() == SPIRV || processors().any(|known| self.covers_name(known))
+    }
+
+    /// What to say of a target that is not [known](Self::is_known).
+    pub fn unknown_warning(&self) -> Option<String> {
+        if self.is_known() {
+            return None;
+        }
+        let near = nearest(self.processor());
+        let meant = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+        let processor = self.processor();
+        Some(format!(
+            "{processor} is not a processor that this version of kpack knows{meant}"
+        ))
+    }
+
+    fn is_processor(&self) -> bool {
+        let number = self.processor().strip_prefix("gfx");
+        number.map_or(self.processor() == SPIRV, |number| !number.contains('x'))
+    }
+
+    fn is_well_formed(&self) -> bool {
+        self.is_processor() && self.features().all(|(name, _)| FEATURES.contains(&name))
+    }
+
+    fn covers_name(&self, processor: &str) -> bool {
+        processor
+            .parse()
+            .is_ok_and(|processor| self.covers(&processor))
+    }
+}
+
+/// What a processor's name looks like.
+pub(crate) const EXPECTED: &str =
+    "expected a processor, such as gfx1100 or gfx9-4-generic, or amdgcnspirv";
+
+/// The target that a misspelled name stands for.
+fn meant(name: &str) -> Option<String> {
+    let plain: String = name.to_lowercase().split_whitespace().collect();
+    let mut parts = plain.split(':');
+    let mut target = processor_meant(parts.next()?)?.to_owned();
+    for part in parts {
+        let sign = part
+            .chars()
+            .next_back()
+            .filter(|sign| "+-".contains(*sign))?;
+        let feature = closest(part.trim_end_matches(['+', '-']), FEATURES.iter().copied())?;
+        target.push_str(&format!(":{feature}{sign}"));
+    }
+    let target: TargetId = target.parse().ok()?;
+    Some(target.to_string()).filter(|target| target != name)
+}
+
+fn processor_meant(plain: &str) -> Option<&'static str> {
+    if let Some((_, processor)) = PRODUCTS.iter().find(|(product, _)| *product == plain) {
+        return Some(processor);
+    }
+    let number = plain.strip_prefix("gfx").unwrap_or(plain);
+    let number = number.trim_start_matches(['-', '_']);
+    // Letters that look like digits.
+    let digits: String = match number.contains("generic") {
+        true => number.to_owned(),
+        false => number.replace('o', "0").replace(['l', 'i'], "1"),
+    };
+    if !digits.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    nearest(&format!("gfx{digits}"))
+}
+
+/// The known processor with the most similar name.
+fn nearest(name: &str) -> Option<&'static str> {
+    closest(name, processors())
+}
+
+/// The most similar of the `known` names, if one is similar.
+fn closest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let known = known.map(|known| (distance(name, known), known));
+    let (distance, known) = known.min_by_key(|(distance, _)| *distance)?;
+    (distance <= 1).then_some(known)
+}
+
+/// The number of characters to insert, remove or replace.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, a) in one.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = index + 1;
+        for (column, b) in other.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_users_write() {
+        for (name, target) in [
+            ("gfx1100", "gfx1100"),
+            ("gfx90a:xnack-:sramecc+", "gfx90a:sramecc+:xnack-"),
+            ("amdgcn-amd-amdhsa--gfx90a:xnack+", "gfx90a:xnack+"),
+            ("gfx9-4-generic", "gfx9-4-generic"),
+            ("gfx1250-strict", "gfx1250-strict"),
+            ("amdgcnspirv", "amdgcnspirv"),
+            // New GPUs must work.
+            ("gfx9999", "gfx9999"),
+            ("gfx14-generic", "gfx14-generic"),
+        ] {
+            assert_eq!(TargetId::named(name).unwrap().to_string(), target);
+        }
+    }
+
+    #[test]
+    fn what_was_meant_by_a_misspelled_name() {
+        for (name, meant) in [
+            ("gfx11OO", Some("gfx1100")),
+            ("gfx1l00", Some("gfx1100")),
+            ("GFX1100", Some("gfx1100")),
+            ("gfx-900", Some("gfx900")),
+            ("gfx 90a", Some("gfx90a")),
+            ("1100", Some("gfx1100")),
+            ("mi300x", Some("gfx942")),
+            ("MI300X", Some("gfx942")),
+            ("mi210:xnack+", Some("gfx90a:xnack+")),
+            ("gfx90a:xnak+", Some("gfx90a:xnack+")),
+            ("gfx90a:XNACK-", Some("gfx90a:xnack-")),
+            ("gfx90a:tgsplit+", None),
+            ("gfx90a:xnack", None),
+            ("native", None),
+            ("all", None),
+            ("", None),
+        ] {
+            let error = TargetId::named(name).unwrap_err().to_string();
+            let expected = meant.map(|meant| format!("; did you mean {meant}?"));
+            let told = error
+                .split_once("; did you")
+                .map(|(_, told)| format!("; did you{told}"));
+            assert_eq!(told, expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_family_is_no_target() {
+        for name in ["gfx11", "gfx11xx", "gfx110x"] {
+            let error = TargetId::named(name).unwrap_err().to_string();
+            assert!(
+                error.contains("it is a family; name its processors, such as gfx1100"),
+                "{error}"
+            );
+        }
+        // A family that nobody knows.
+        assert!(TargetId::named("gfx19xx").is_err());
+    }
+
+    #[test]
+    fn unknown_processors_get_a_warning() {
+        let warning = |name: &str| TargetId::named(name).unwrap().unknown_warning();
+        assert_eq!(warning("gfx1100"), None);
+        assert_eq!(warning("amdgcnspirv"), None);
+        let text = warning("gfx9999:xnack+").unwrap();
+        assert_eq!(
+            text,
+            "gfx9999 is not a processor that this version of kpack knows"
+        );
+        let text = warning("gfx943").unwrap();
+        assert!(text.ends_with("; did you mean gfx940?"), "{text}");
+    }
+}
