@@ -304,8 +304,8 @@ impl Classifier<'_> {
         let linked = Linked::read(self.full, file)?;
         Ok(match &linked.code {
             DeviceCode::Fat(fat) if linked.has_only_spirv(fat) => {
-                let text = "stays unchanged: all of its bundles have SPIR-V code, which HIP runtimes do not read from archives";
-                self.observe(Topic::Other, text.to_owned());
+                let text = "stays unchanged: all of its bundles have SPIR-V code, which HIP runtimes do not read from archives (--spirv drop removes the SPIR-V, --spirv archive moves it)";
+                self.observe(Topic::Kept, text.to_owned());
                 Class::Host
             }
             DeviceCode::Fat(_) => Class::Fat,

@@ -1,10 +1,11 @@
 //! What an entry of a prefix is, and where it belongs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use kpack_core::Spirv;
 use kpack_format::TargetId;
 use kpack_format::tensile::Library;
 
@@ -106,6 +107,26 @@ pub struct Observation {
     pub text: String,
 }
 
+impl Classification {
+    /// Takes binaries that stay because of their SPIR-V for fat ones, if that is dropped or archived.
+    pub fn treat_spirv(&mut self, spirv: Spirv) {
+        let fat = no_more_kept(&mut self.observations, spirv);
+        let entries = self.entries.iter_mut();
+        let entries = entries.filter(|entry| fat.contains(&entry.path));
+        entries.for_each(|entry| entry.class = Class::Fat);
+    }
+}
+
+/// Removes the binaries that do not stay from observations.
+pub(super) fn no_more_kept(found: &mut Vec<Observation>, spirv: Spirv) -> BTreeSet<PathBuf> {
+    let stays = |o: &Observation| o.topic != Topic::Kept || spirv == Spirv::Keep;
+    let (stay, fat): (Vec<_>, Vec<_>) = std::mem::take(found).into_iter().partition(stays);
+    *found = stay;
+    fat.into_iter()
+        .map(|observation| observation.path)
+        .collect()
+}
+
 /// The topic of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
@@ -118,6 +139,8 @@ pub enum Topic {
     Unreadable,
     /// A kernel cache, which is for all targets. The text names those that it has device code for.
     ForAll,
+    /// A fat binary that stays as it is because of its SPIR-V. It counts as a host file.
+    Kept,
     /// Any other topic.
     Other,
 }

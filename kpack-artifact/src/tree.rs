@@ -11,11 +11,12 @@ use walkdir::{DirEntry, WalkDir};
 
 use super::classify::{Class, Classification, KPACK, Node, Observation, Topic, classify};
 use super::databases::{ForAll, Merge, Selection, for_all};
+use super::entry::no_more_kept;
 use super::manifest_txt;
 use super::mark;
 use super::names;
-use kpack_core::Error;
 use kpack_core::publish::is_leftover;
+use kpack_core::{Error, Spirv};
 use kpack_split::input::or_refused;
 use kpack_split::leftover::{directories, is_leftover_entry};
 
@@ -298,6 +299,14 @@ impl Tree {
         let unlisted = self.unlisted.iter();
         let files = unlisted.filter(|entry| !entry.file_type().is_dir());
         files.map(DirEntry::path)
+    }
+
+    /// Takes binaries that stay because of their SPIR-V for fat ones, if that is dropped or archived.
+    pub(crate) fn treat_spirv(&mut self, spirv: Spirv) {
+        let fat = no_more_kept(&mut self.observations, spirv);
+        let items = self.entries.values_mut();
+        let items = items.filter(|item| fat.contains(&item.from));
+        items.for_each(|item| item.class = Class::Fat);
     }
 
     pub(crate) fn about(&self, topic: Topic) -> impl Iterator<Item = &Observation> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::archive::{Place, Wheel};
-use kpack_artifact::classify::{Class, classify};
+use kpack_artifact::classify::{Class, Classification, classify};
 use kpack_artifact::databases::Selection;
 use kpack_core::Error;
 use kpack_core::publish::make_directories;
@@ -63,17 +63,22 @@ impl Wheel {
             Place::Site(_, path) => Some(tree.join(path)),
             Place::Elsewhere => None,
         })?;
-        self.split_elsewhere_in(&tree)
+        self.split_elsewhere_in(&tree, &classify(&tree, &Selection::Auto)?)
     }
 
-    /// As [`split_elsewhere`](Self::split_elsewhere), in `tree`, where the wheel was unpacked.
-    pub(super) fn split_elsewhere_in(&self, tree: &Path) -> Result<Vec<SplitElsewhere>, Error> {
+    /// As [`split_elsewhere`](Self::split_elsewhere), in `tree`, where the wheel was unpacked, with what was
+    /// `classified` there.
+    pub(super) fn split_elsewhere_in(
+        &self,
+        tree: &Path,
+        classified: &Classification,
+    ) -> Result<Vec<SplitElsewhere>, Error> {
         let mut found = Vec::new();
         if self.pins()?.are_of_host() {
             return Ok(found);
         }
         let lookup = Lookup::default();
-        for entry in classify(tree, &Selection::Auto)?.entries {
+        for entry in &classified.entries {
             if entry.class != Class::Split {
                 continue;
             }
@@ -88,7 +93,7 @@ impl Wheel {
             }
             missing.dedup();
             found.push(SplitElsewhere {
-                path: entry.path,
+                path: entry.path.clone(),
                 missing,
             });
         }

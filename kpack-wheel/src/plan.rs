@@ -67,10 +67,11 @@ impl<'a> SplitWheel<'a> {
         })?;
         let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
         warn_of_fat_elsewhere(wheel, &elsewhere, notices).map_err(failed)?;
-        let found = classify(&tree, &Selection::Auto).map_err(failed)?;
+        let mut found = classify(&tree, &Selection::Auto).map_err(failed)?;
+        found.treat_spirv(options.storage.spirv);
         report_observations(wheel, &tree, &found, notices)?;
 
-        let elsewhere = wheel.split_elsewhere_in(&tree)?;
+        let elsewhere = wheel.split_elsewhere_in(&tree, &found)?;
 
         let mut plan = Self {
             wheel,
@@ -88,10 +89,15 @@ impl<'a> SplitWheel<'a> {
                 .entries
                 .iter()
                 .any(|entry| entry.class == Class::Split);
-            let text = match (elsewhere.first(), is_split) {
-                (Some(library), _) => library.to_string(),
-                (None, true) => "it is split already".to_owned(),
-                (None, false) => {
+            let mut observations = found.observations.iter();
+            let kept = observations.find(|observation| observation.topic == Topic::Kept);
+            let text = match (elsewhere.first(), kept, is_split) {
+                (Some(library), ..) => library.to_string(),
+                (None, Some(kept), _) => {
+                    format!("member `{}`: {}", kept.path.display(), kept.text)
+                }
+                (None, None, true) => "it is split already".to_owned(),
+                (None, None, false) => {
                     "it has no device code in site-packages, so there is nothing to split"
                         .to_owned()
                 }
@@ -353,7 +359,9 @@ fn report_observations(
                 return Err(member_error(&wheel.path, &path, &observation.text));
             }
             Topic::Damaged | Topic::Unreadable => notices.warn(&wheel.path, text),
-            Topic::ForAll | Topic::Other => notices.add(Severity::Note, &wheel.path, text),
+            Topic::ForAll | Topic::Kept | Topic::Other => {
+                notices.add(Severity::Note, &wheel.path, text)
+            }
         }
     }
     for (path, text) in found.lacking(tree) {

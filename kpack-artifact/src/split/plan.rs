@@ -97,6 +97,10 @@ fn report_observations(trees: &Trees, report: &mut Report) {
                     report.device_code = true;
                     report.note(path, text);
                 }
+                Topic::Kept => {
+                    report.device_code = true;
+                    report.note(path, text);
+                }
                 Topic::Other => report.note(path, text),
                 // It was refused.
                 Topic::Contradiction => {}

@@ -51,6 +51,7 @@ impl Trees {
             }
         }
         for (target, tree) in &mut trees.all {
+            tree.treat_spirv(options.storage.spirv);
             if let Some(target) = target
                 && let Some((file, reason)) = misplaced(tree, &Role::Target(target.clone())).next()
             {

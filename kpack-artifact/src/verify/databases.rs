@@ -27,7 +27,7 @@ pub(super) fn verify(
                 report.fault(Subject::File, &prefix.join(path), text);
             }
             Topic::ForAll => report.note(Subject::File, &prefix.join(path), text),
-            Topic::Unreadable | Topic::Other => {}
+            Topic::Unreadable | Topic::Kept | Topic::Other => {}
         }
     }
     let gaps = gaps(files_in(&content, Path::new(""), prefix));

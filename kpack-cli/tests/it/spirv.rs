@@ -16,7 +16,7 @@ use kpack_format::target_id::SPIRV;
 use kpack_split::Spirv;
 use kpack_split::install::{Options as Install, Outcome, install};
 use kpack_split::join::{Options, join};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_object};
 use kpack_tests::tree::Tree;
 use kpack_tests::{process, require};
 
@@ -314,6 +314,49 @@ fn an_artifact_keeps_it_in_the_generic_one() {
     assert_eq!(notes.count(), 2, "{:?}", report.notices);
     assert_eq!(faults(&output), [""; 0]);
     assert_eq!(faults_against(&output, &tree.path("artifact")), [""; 0]);
+}
+
+#[test]
+fn an_artifact_and_a_wheel_drop_or_archive_it_where_nothing_else_is() {
+    let both = [large("gfx942", "add"), spirv(CLANG_19, "add")];
+    let only = FatLibrary::new().wrapper(Storage::Plain, both);
+    for (spirv, targets) in [
+        (Spirv::Drop, &["gfx942"][..]),
+        (Spirv::Archive, &["amdgcnspirv", "gfx942"]),
+        (Spirv::Keep, &[]),
+    ] {
+        let tree = Tree::new();
+        let built = tree.path("artifact/vec/stage").join(FILE);
+        only.build(&built).unwrap();
+        fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
+        let output = tree.path("output");
+        fs::create_dir(&output).unwrap();
+        let mut options = artifact::Options::new(tree.path("artifact"), &output, "vec_lib");
+        options.storage.spirv = spirv;
+        let report = artifact::split(&options, &()).unwrap();
+        assert!(report.device_code);
+        let found = report
+            .artifacts
+            .iter()
+            .flat_map(|artifact| &artifact.target);
+        assert!(found.eq(targets), "{spirv:?}: {report:?}");
+        assert_eq!(faults(&output), [""; 0]);
+
+        let fat = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+        let wheel = Wheel::new(fat).member("vec/_vec.so", fs::read(&built).unwrap());
+        wheel.write(tree.root()).unwrap();
+        let mut options = kpack_wheel::Options::new([tree.path(fat)], tree.path("out"));
+        options.storage.spirv = spirv;
+        let split = kpack_wheel::split(&options, &());
+        match spirv {
+            Spirv::Keep => {
+                let error = split.unwrap_err().in_one_line();
+                assert!(error.contains("all of its bundles have SPIR-V"), "{error}");
+            }
+            // And the host wheel.
+            _ => assert_eq!(split.unwrap().wheels.len(), targets.len() + 1),
+        }
+    }
 }
 
 #[test]

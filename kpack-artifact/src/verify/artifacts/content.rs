@@ -62,7 +62,7 @@ impl Member {
                     report.fault(Subject::Artifact, path, text);
                 }
                 Topic::ForAll | Topic::Unreadable => report.note(Subject::Artifact, path, text),
-                Topic::Other => {}
+                Topic::Kept | Topic::Other => {}
             }
         }
     }
