@@ -1,5 +1,6 @@
 //! Support for tests that cross crates.
 
+pub mod earlier;
 pub mod fixture;
 pub mod package_root;
 pub mod process;

@@ -17,6 +17,7 @@ mod cargo_build;
 mod cli;
 mod cli_split;
 mod command;
+mod compatible;
 mod concurrent;
 mod doctor;
 mod elf_layouts;

@@ -742,3 +742,51 @@ proptest! {
         prop_assert!(open(&bytes).is_err());
     }
 }
+
+/// Early versions and other readers have archives with exactly these bytes, so a writer that changes them
+/// changes the format.
+#[test]
+fn the_bytes_of_an_archive_do_not_change() {
+    let kernels: [(&str, &[u8]); 3] = [
+        ("lib/libvec.so#0", b"add"),
+        ("lib/libvec.so#1", b"mul"),
+        ("bin/vec#0", b"add"),
+    ];
+    let archive_of = |scheme, data: &[u8], toc: &[&[u8]]| {
+        let start = (64 + data.len() as u64).to_le_bytes();
+        let header = [&b"KPAK\x01\0\0\0"[..], &start, &[0; 48]].concat();
+        let expected = [&header, data, &toc.concat()].concat();
+        let written = archive(scheme, &kernels);
+        assert!(written == expected, "{}", written.escape_ascii());
+    };
+    let group = b"\xaeformat_version\x01\xaagroup_name\xa7vec_lib\
+        \xafgfx_arch_family\xadgfx90a:xnack+\xaagfx_arches\x91\xadgfx90a:xnack+";
+    let checksums = b"\xa9checksums\x92\
+        \xc4 ~\x9eZ\xc3\x0f\"\x16\xfd\x0f\xd6\xf5\xfa\xed1o-Y\x836\x1aB\x03\xc33\x0c\xfaF\xefe\xbbGg\
+        \xc4 )\xdf\t\x06\xe1s\x0e\xa2\x06g\xb4x\x899\xc4z \xcf\x1c\xdeo\xa8\xca\x173\x07\xef\xdep\x88\xf4X";
+    let toc = b"\xa3toc\x83\
+        \xa9bin/vec#0\x81\xadgfx90a:xnack+\
+        \x83\xa4type\xa5hsaco\xa7ordinal\x00\xadoriginal_size\x03\
+        \xaflib/libvec.so#0\x81\xadgfx90a:xnack+\
+        \x83\xa4type\xa5hsaco\xa7ordinal\x00\xadoriginal_size\x03\
+        \xaflib/libvec.so#1\x81\xadgfx90a:xnack+\
+        \x83\xa4type\xa5hsaco\xa7ordinal\x01\xadoriginal_size\x03";
+    let blobs = b"\xb2compression_scheme\xa4none\
+        \xa5blobs\x92\x82\xa6offset\x40\xa4size\x03\x82\xa6offset\x43\xa4size\x03";
+    archive_of(
+        Scheme::None,
+        b"addmul",
+        &[b"\x88", group, blobs, checksums, toc],
+    );
+    // Zstandard stores so few bytes as they are.
+    let frames = b"\x02\0\0\0\
+        \x10\0\0\0(\xb5/\xfd$\x03\x19\0\0add\x10@\x10\x13\
+        \x10\0\0\0(\xb5/\xfd$\x03\x19\0\0mul\x9aL\x86G";
+    let zstd = b"\xb2compression_scheme\xafzstd-per-kernel\
+        \xabzstd_offset\x40\xa9zstd_size\x2c\xadframe_offsets\x92\x48\x5c";
+    archive_of(
+        Scheme::ZstdPerKernel,
+        frames,
+        &[b"\x8a", group, zstd, checksums, toc],
+    );
+}
