@@ -312,11 +312,10 @@ fn a_damaged_archive_is_not_installed() {
     let tree = build();
     let archive = tree.path("split/vec/.kpack/vec_lib_gfx1100.kpack");
     let mut bytes = fs::read(&archive).unwrap();
-    let magic = 0xfd2f_b528_u32.to_le_bytes();
-    let is_frame = |at: &usize| bytes[*at..].starts_with(&magic);
-    let frames: Vec<usize> = (0..bytes.len()).filter(is_frame).collect();
-    assert_eq!(frames.len(), 2);
-    for at in frames.into_iter().map(|frame| frame + 12) {
+    let starts = |at: &usize| bytes[*at..].starts_with(b"\x7fELF");
+    let code_objects: Vec<usize> = (0..bytes.len()).filter(starts).collect();
+    assert_eq!(code_objects.len(), 2);
+    for at in code_objects.into_iter().map(|start| start + 12) {
         bytes[at] ^= 1;
         fs::write(&archive, &bytes).unwrap();
         let before = tree.snapshot();

@@ -344,7 +344,11 @@ fn change_section(tree: &Tree, name: &[u8], edit: impl FnOnce(&mut [u8])) {
 #[test]
 fn device_code_that_is_still_there() {
     let tree = installed();
-    change_section(&tree, b".hip_fatbin", |header| header[4] = 1);
+    // Without bytes, any type will do.
+    change_section(&tree, b".hip_fatbin", |header| {
+        header[4] = 1;
+        header[32] = 1;
+    });
     let report = check(&tree, BINARY);
     assert_found(&report, &["libvec.so", "expected none (NOBITS)"]);
     // NOBITS in the header only, over bytes that are loaded from the file.
