@@ -1,12 +1,8 @@
 //! Writes the artifacts of a component under hidden names, then gives them their final ones.
 
 use std::ffi::OsStr;
-use std::fs::{self, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-
-use walkdir::WalkDir;
 
 use super::manifest_txt;
 use super::mark;
@@ -14,8 +10,8 @@ use super::output::{EntrySource, Output};
 use super::writer::{Writer, set_directories};
 use kpack_core::Error;
 use kpack_core::publish::{
-    CreatedDirectories, Directory, HiddenName, Renames, StagedFile, check_output,
-    check_output_directory, make_directories,
+    Directory, HiddenDirectory, Renames, StagedFile, check_output, check_output_directory,
+    make_directories,
 };
 use kpack_core::report::Progress;
 
@@ -23,50 +19,30 @@ use kpack_core::report::Progress;
 /// which they are written. It is locked as long as this lives. Dropped before it is published, it is removed.
 #[derive(Debug)]
 pub struct Stage {
-    path: PathBuf,
+    hidden: HiddenDirectory,
     output: PathBuf,
-    lock: Directory,
-    /// It, and the output directory, as far as they were created; without output they are removed.
-    _made: CreatedDirectories,
 }
 
 impl Stage {
     /// Waits for the lock. What an interrupted run wrote is removed. The artifacts that it set aside
     /// stay until this run succeeds: they may be the only complete ones.
     pub fn lock(output: &Path, component: &str) -> Result<Self, Error> {
-        let path = output.join(HiddenName::Unfinished.of(component));
-        let mut made = CreatedDirectories::default();
-        let lock = loop {
-            // The contents will be removed, so do not follow a link.
-            if path.is_symlink() {
-                let reason = "it is a symbolic link, but kpack writes artifacts here; remove it";
-                return Err(Error::refused(&path, reason));
-            }
-            let lock = Directory::make(&path, &mut made)?;
-            lock.lock()?;
-            // Another run may have removed it when it was done, while this one waited.
-            if Directory::open(&path).is_ok_and(|now| now.is(&lock)) {
-                break lock;
-            }
-        };
         let stage = Self {
-            path,
+            hidden: HiddenDirectory::lock(&output.join(component))?,
             output: output.to_owned(),
-            lock,
-            _made: made,
         };
-        stage.empty(&is_new)?;
+        stage.hidden.empty(&is_new)?;
         Ok(stage)
     }
 
     /// The hidden directory, for temporary files.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.hidden.path()
     }
 
     /// The directory where the artifact `name` is written.
     pub fn artifact(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+        self.path().join(name)
     }
 
     /// The final path of the artifact `name`.
@@ -155,7 +131,7 @@ impl Stage {
             }
         }
         // After a power failure, no name may refer to content that was lost.
-        self.lock.sync_file_system()?;
+        self.hidden.directory().sync_file_system()?;
         let output = Directory::open(&self.output)?;
         let mut renames = Renames::default();
         if let Some(generic) = generic {
@@ -182,32 +158,23 @@ impl Stage {
             output.sync()?;
         }
         renames.keep();
-        self.empty(&|_| true)
+        self.hidden.empty(&|_| true)
     }
 
     /// A free name for what an artifact replaces. An interrupted run may have left others.
     fn aside(&self, name: &str) -> PathBuf {
-        let mut path = self.path.join(format!("{SET_ASIDE}{name}"));
+        let mut path = self.path().join(format!("{SET_ASIDE}{name}"));
         while path.symlink_metadata().is_ok() {
             path.as_mut_os_string().push("_");
         }
         path
-    }
-
-    /// Removes the entries whose names `which` accepts.
-    fn empty(&self, which: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
-        for name in self.lock.names()?.iter().filter(|name| which(name)) {
-            remove_tree(&self.path.join(name))?;
-        }
-        Ok(())
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
         // What was replaced is still here if it could not get its name back.
-        let _ = self.empty(&is_new);
-        let _ = fs::remove_dir(&self.path);
+        let _ = self.hidden.empty(&is_new);
     }
 }
 
@@ -218,31 +185,10 @@ fn is_new(name: &OsStr) -> bool {
     !name.as_encoded_bytes().starts_with(SET_ASIDE.as_bytes())
 }
 
-/// Removes a file or directory that may be missing, with directories in it that may not be written to.
-fn remove_tree(path: &Path) -> Result<(), Error> {
-    let removed = match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            for entry in WalkDir::new(path).into_iter().flatten() {
-                if entry.file_type().is_dir() {
-                    let _ = fs::set_permissions(entry.path(), Permissions::from_mode(0o700));
-                }
-            }
-            fs::remove_dir_all(path)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
-        other => other,
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(path, "remove", error))
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+    use std::fs;
 
     use super::*;
 

@@ -10,13 +10,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use kpack_format::names::Group;
+use kpack_format::names::{self, Group};
 
 use super::arguments::Compilation;
 use super::{Options, examine, split};
 use kpack_core::Error;
 use kpack_core::files::{self, FileKind, elf_error};
-use kpack_core::publish::{HiddenName, remove_directory};
+use kpack_core::publish::HiddenDirectory;
 use kpack_core::report::Outcome;
 
 /// Runs a compiler and splits the objects it makes, using the module and compression settings in
@@ -71,12 +71,11 @@ pub fn launch_watched(
     Ok(status)
 }
 
-/// The directory of an object's archives, and the hidden directory where they are written first.
-fn directories(object: &Path) -> (PathBuf, PathBuf) {
+/// The directory of an object's archives.
+fn archives_of(object: &Path) -> PathBuf {
     let mut archives = object.to_owned();
     archives.as_mut_os_string().push(".kpack");
-    let hidden = HiddenName::Unfinished.beside(&archives);
-    (archives, hidden)
+    archives
 }
 
 /// Whether the compiler wrote an object to split.
@@ -96,10 +95,10 @@ fn is_object(path: &Path, bitcode: bool) -> Result<bool, Error> {
     })
 }
 
-/// Splits `object` in place. Archives and host object are written to a hidden directory and replace
-/// the old ones when they are complete.
+/// Splits `object` in place. Archives and host object are written to a hidden directory, which one run at a
+/// time has, and replace the old ones when they are complete.
 fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error> {
-    let (archives, hidden) = directories(object);
+    let archives = archives_of(object);
     if !is_object(object, bitcode)? {
         return remove_archives(&archives, &[]);
     }
@@ -110,31 +109,35 @@ fn in_place(options: &Options, object: &Path, bitcode: bool) -> Result<(), Error
         ));
     };
     let group = Group::new(&options.module, &options.component);
+    let hidden = HiddenDirectory::lock(&archives)?;
+    // Leftover of an interrupted run.
+    hidden.empty(&|_| true)?;
     let mut own = options.clone();
-    own.output_dir.clone_from(&hidden);
+    own.output_dir = hidden.path().to_owned();
     own.files = vec![object.to_owned()];
     own.search_paths = vec![format!("{place}/.kpack/{}", group.archive_pattern())];
-    // Leftover of an interrupted run.
-    remove_directory(&hidden)?;
     let done = split(&own, &()).and_then(|report| {
         let outcome = report.files.first().map(|file| &file.outcome);
         match outcome {
-            Some(Outcome::Split { .. }) => replace(object, &archives, &hidden),
+            Some(Outcome::Split { .. }) => replace(object, &archives, hidden.path()),
             // The compiler wrote nothing; this is the object of an earlier run.
             Some(Outcome::AlreadySplit) => Ok(()),
             _ => remove_archives(&archives, &[]),
         }
     });
-    let removed = remove_directory(&hidden);
+    let removed = hidden.empty(&|_| true);
     done.and(removed)
 }
 
-/// Moves archives and host object from `hidden` to their final places.
+/// Moves archives, manifest and host object, in this order, from `hidden` to their final places.
 fn replace(object: &Path, archives: &Path, hidden: &Path) -> Result<(), Error> {
     let directory = archives.join(".kpack");
     fs::create_dir_all(&directory).map_err(|e| Error::io(&directory, "create directory", e))?;
     let mut new = Vec::new();
-    for made in files::list(&hidden.join(".kpack"))? {
+    let mut all = files::list(&hidden.join(".kpack"))?;
+    // A manifest lists archives that are there.
+    all.sort_by_key(|path| names::is_manifest(path));
+    for made in all {
         let path = directory.join(made.file_name().unwrap_or_default());
         fs::rename(made, &path).map_err(|e| Error::io(&path, "replace", e))?;
         new.push(path);

@@ -6,6 +6,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use crate::verified::assert_holds;
 use kpack_build::object_file::{Options, launch};
@@ -256,6 +258,47 @@ fn archives_of_what_is_not_made_any_more_go() {
     assert_runs(&tree, "add.o");
     compile(&tree, "-c @/host.cpp -o @/add.o");
     assert!(!tree.path("add.o.kpack").exists());
+}
+
+#[test]
+fn a_manifest_gets_its_name_after_the_archives() {
+    let Some(tree) = project() else { return };
+    compile(&tree, "HIP -c @/add.hip -o @/add.o");
+    let manifest = || fs::read(tree.path("add.o.kpack/.kpack/vec_lib.kpm")).unwrap();
+    let before = manifest();
+    // The second archive cannot replace this.
+    fs::create_dir(tree.path("add.o.kpack/.kpack/vec_lib_gfx942.kpack")).unwrap();
+    try_launch(&tree, "HIP --offload-arch=gfx942 -c @/add.hip -o @/add.o").unwrap_err();
+    assert_eq!(manifest(), before);
+    assert!(!tree.path("add.o").exists());
+}
+
+#[test]
+fn two_launchers_of_one_object_take_turns() {
+    let Some(tree) = project() else { return };
+    // Another run is at work.
+    let hidden = tree.path(".add.o.kpack.tmp");
+    fs::create_dir(&hidden).unwrap();
+    fs::write(hidden.join("half"), "half").unwrap();
+    let lock = fs::File::open(&hidden).unwrap();
+    lock.lock().unwrap();
+    let opened = || {
+        let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let paths = files.filter_map(|file| fs::read_link(file.path()).ok());
+        paths.filter(|path| *path == hidden).count()
+    };
+    thread::scope(|scope| {
+        let run = scope.spawn(|| compile(&tree, "HIP -c @/add.hip -o @/add.o"));
+        while opened() < 2 && !run.is_finished() {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_millis(300));
+        let is_waiting = !run.is_finished() && hidden.join("half").exists();
+        drop(lock);
+        assert!(is_waiting);
+    });
+    assert!(!hidden.exists());
+    assert_runs(&tree, "add.o");
 }
 
 /// A build that is stopped stops its launchers, which must not leave compilers running.

@@ -3,6 +3,7 @@
 
 mod attributes;
 mod directory;
+mod hidden_directory;
 mod hidden_name;
 mod identity;
 mod kpack_dir;
@@ -16,6 +17,7 @@ mod staged_file;
 mod transaction;
 
 pub use directory::{CreatedDirectories, Directory, make_directories};
+pub use hidden_directory::HiddenDirectory;
 pub use hidden_name::{HiddenName, is_leftover, stem_of};
 pub use identity::Identity;
 pub use kpack_dir::{

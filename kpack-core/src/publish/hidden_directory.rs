@@ -1,0 +1,105 @@
+//! Hidden directories in which one run at a time makes output.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::directory::{CreatedDirectories, Directory};
+use super::hidden_name::HiddenName;
+use crate::Error;
+
+/// The hidden directory `.NAME.tmp`. It is locked as long as this lives; then it is removed, if it is empty.
+#[derive(Debug)]
+pub struct HiddenDirectory {
+    path: PathBuf,
+    lock: Directory,
+    /// It and its parents, as far as they were created; they are removed, if empty.
+    _made: CreatedDirectories,
+}
+
+impl HiddenDirectory {
+    /// Waits for the lock on the hidden directory beside `path`, creating it if missing. What an interrupted run
+    /// left in it is still there.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if a symbolic link is in its place; [`Error::Io`].
+    pub fn lock(path: &Path) -> Result<Self, Error> {
+        let path = HiddenName::Unfinished.beside(path);
+        let mut made = CreatedDirectories::default();
+        loop {
+            // The contents will be removed, so do not follow a link.
+            if path.is_symlink() {
+                let reason =
+                    "it is a symbolic link, but kpack writes unfinished output here; remove it";
+                return Err(Error::refused(&path, reason));
+            }
+            let lock = Directory::make(&path, &mut made)?;
+            lock.lock()?;
+            // Another run may have removed it when it was done, while this one waited.
+            if Directory::open(&path).is_ok_and(|now| now.is(&lock)) {
+                return Ok(Self {
+                    path,
+                    lock,
+                    _made: made,
+                });
+            }
+        }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory, which is locked.
+    pub fn directory(&self) -> &Directory {
+        &self.lock
+    }
+
+    /// Removes the entries whose names `which` accepts.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn empty(&self, which: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
+        for name in self.lock.names()?.iter().filter(|name| which(name)) {
+            remove_tree(&self.path.join(name))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HiddenDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Removes a file or directory that may be missing, with directories in it that may not be written to.
+fn remove_tree(path: &Path) -> Result<(), Error> {
+    let removed = match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            make_writable(path);
+            fs::remove_dir_all(path)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(path),
+        other => other,
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(path, "remove", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lets the owner write into a directory and those in it, as far as possible.
+fn make_writable(directory: &Path) {
+    let _ = fs::set_permissions(directory, Permissions::from_mode(0o700));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            make_writable(&entry.path());
+        }
+    }
+}
