@@ -5,10 +5,10 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use kpack_format::TargetId;
 use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
+use kpack_format::{Selection, TargetId};
 
 use super::Options;
 use super::contents::retain;
@@ -104,6 +104,7 @@ impl Work<'_> {
         for target in artifacts.keys() {
             mark::check_replaceable(&self.stage.output(&self.name(target.as_ref())))?;
         }
+        let expected: Selection = self.options.targets.iter().collect();
         let mut replaced = Vec::new();
         for path in directories(&self.options.output_dir)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -112,8 +113,10 @@ impl Work<'_> {
                 && (name != self.name(Some(&target))
                     || !artifacts.contains_key(&Some(target.clone())))
             {
+                // Its code is in the processor's artifact now, unless this run leaves it out.
+                let is_written = expected.is_empty() || expected.matches(&target);
                 let is_variant = target.features().next().is_some();
-                if is_variant && artifacts.contains_key(&Some(target.plain())) {
+                if is_variant && is_written && artifacts.contains_key(&Some(target.plain())) {
                     mark::check_replaceable(&path)?;
                     replaced.push(name.into_owned());
                     continue;

@@ -270,7 +270,20 @@ fn artifacts_of_variants_are_read_and_replaced() {
     );
     let directories = [tree.path("out/blas_lib_gfx90a"), tree.path("before")];
     process::run(Command::new("diff").arg("-r").args(directories));
-    // and splitting the build over them removes them.
+    // A run that leaves a variant out removes nothing of it,
+    let mut without = options(&tree, "in/blas_lib", "earlier");
+    without.targets = vec!["gfx90a:xnack-".parse().unwrap()];
+    split(&without, &()).unwrap();
+    let left = names(&tree, "earlier");
+    assert!(
+        left.contains(&"blas_lib_gfx90a:xnack+".to_owned()),
+        "{left:?}"
+    );
+    assert!(
+        !left.contains(&"blas_lib_gfx90a:xnack-".to_owned()),
+        "{left:?}"
+    );
+    // and splitting all of the build over them removes them.
     split(&options(&tree, "in/blas_lib", "earlier"), &()).unwrap();
     assert_eq!(names(&tree, "earlier"), names(&tree, "out"));
 
