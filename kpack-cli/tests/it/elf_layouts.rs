@@ -3,11 +3,14 @@
 //! had their way with it. The same holds when device code is put back into the host binary.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 use crate::layouts::random::{self, Outcome};
 use crate::layouts::{self, AARCH64, Bench, LINKERS, Linker, apply, fat_library, same_host_code};
 use anyhow::{Context, Result};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::process::try_run as run;
 use kpack_tests::require;
 
 /// Runs `variants` of each linker that is there.
@@ -103,6 +106,89 @@ fn static_executables() -> Result<()> {
         ],
         _ => vec![(Kind::NoPie, vec!["-static"])],
     })
+}
+
+/// Device code after everything else in memory, as a section before everything else.
+#[test]
+fn device_code_at_an_address_of_its_own() -> Result<()> {
+    const PLACE: &str = "-Wl,--section-start=.hip_fatbin=0x800000";
+    each_linker(|linker| match linker.name {
+        "GNU ld" => vec![
+            (Kind::NoPie, vec!["-static", PLACE]),
+            (Kind::Pie, vec!["-static-pie", PLACE]),
+            (Kind::Shared, vec![PLACE]),
+        ],
+        _ => vec![(Kind::NoPie, vec!["-static", PLACE])],
+    })
+}
+
+/// Gold maps no program headers if the code does not begin at a page. PT_PHDR is empty, then. Executables of
+/// this layout do not start.
+#[test]
+fn program_headers_that_are_not_loaded() -> Result<()> {
+    if !require::tool("ld.gold") {
+        return Ok(());
+    }
+    let library = fat_library(Kind::Shared)?.flag("-fuse-ld=gold");
+    let library = library.flag("-Wl,-z,max-page-size=0x200000");
+    let library = library.flag("-Wl,-Ttext=0x900000");
+    Bench::new()?.check(&library, Kind::Shared).map(drop)
+}
+
+/// Its `.hip_fatbin` is aligned to 16 bytes, and the bundle in it begins anywhere.
+#[test]
+fn device_code_that_clang_linker_wrapper_links() -> Result<()> {
+    const KERNEL: &str = r#"
+        struct dim3 { unsigned x, y, z; };
+        extern "C" int hipLaunchKernel(const void *, dim3, dim3, void **, unsigned long, void *);
+        extern "C" int __hipPopCallConfiguration(dim3 *, dim3 *, unsigned long *, void **);
+        __attribute__((global)) void kernel(int *a) { a[0] = 1; }
+    "#;
+    if !require::tools(&["clang-19", "clang-linker-wrapper-19", "ld.lld-19"]) {
+        return Ok(());
+    }
+    let bench = Bench::new()?;
+    let [source, fat, host, joined, again] =
+        ["kernel.hip", "fat", "host", "joined", "again"].map(|name| bench.path(name));
+    let object = bench.path("kernel.o");
+    fs::write(&source, KERNEL)?;
+    let clang = |words: &[&str]| {
+        let mut command = Command::new("clang-19");
+        command.args([
+            "--offload-new-driver",
+            "-fgpu-rdc",
+            "--offload-arch=gfx1100",
+        ]);
+        run(command.args(["-nogpulib", "-o"]).args(words))
+    };
+    let text = |path: &Path| path.display().to_string();
+    clang(&[
+        &text(&object),
+        "-x",
+        "hip",
+        "-nogpuinc",
+        "-fPIC",
+        "-c",
+        &text(&source),
+    ])?;
+    clang(&[
+        &text(&fat),
+        "--hip-link",
+        "-no-hip-rt",
+        "-fuse-ld=lld",
+        "-shared",
+        &text(&object),
+    ])?;
+    bench.split(&fat, &host)?;
+    same_host_code(&fat, &host)?;
+    for size in [layouts::LITTLE, layouts::MUCH] {
+        layouts::join(&host, &joined, size)?;
+        same_host_code(&fat, &joined)?;
+        let _ = fs::remove_file(&again);
+        bench.split(&joined, &again)?;
+        layouts::same_bytes(&host, &again)?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -329,7 +329,8 @@ fn new_segments<S: ReadAt>(
             segments.extend(split_segment(image, old, geometry));
             continue;
         }
-        if segment.kind == elf::PT_PHDR {
+        // Gold leaves it empty if no PT_LOAD has the table.
+        if segment.kind == elf::PT_PHDR && segment.filesz > 0 {
             segment.filesz = count * SEGMENT_ENTRY;
             segment.memsz = segment.filesz;
         } else if let Some(to) = geometry

@@ -72,7 +72,7 @@ fn check_size(bench: &Bench, kind: Kind, fat: &Path, host: &Path, size: usize) -
 }
 
 /// Checks that splitting a joined binary gives the binary that was joined.
-pub(super) fn same_bytes(split: &Path, again: &Path) -> Result<()> {
+pub(crate) fn same_bytes(split: &Path, again: &Path) -> Result<()> {
     let (split, again) = (fs::read(split)?, fs::read(again)?);
     let pairs = split.iter().zip(&again);
     let at = pairs.take_while(|(a, b)| a == b).count();

@@ -208,12 +208,6 @@ impl Choice {
             // Refused by gold, and for binaries without symbols.
             word if word.ends_with("separate-code") && self.linker.name == "gold" => None,
             "-Wl,--emit-relocs" if self.flags.contains(&"-s") => None,
-            // `eu-elflint` objects to the order of its sections, and of those of the host binary.
-            word if word.starts_with("-Wl,--section-start") && self.flags.contains(&"-static") => {
-                None
-            }
-            // Here nothing loads the program headers.
-            word if word.starts_with("-Wl,-Ttext=") && self.linker.name == "gold" => None,
             "-static" if self.kind == Kind::Shared => None,
             "-static" if self.kind == Kind::Pie => Some("-static-pie"),
             word => Some(word),
@@ -261,10 +255,10 @@ pub(crate) fn check(seed: u64) -> Result<Outcome> {
     };
     let outcome = trial.run(&choice).or_else(|error| {
         let text = format!("{error:#}");
-        let is_known = |reason: &&&str| text.contains(**reason) && !text.contains("fault of kpack");
-        match REFUSALS.iter().find(is_known) {
-            Some(reason) => Ok(Outcome::Refused((*reason).to_owned())),
-            None => Err(error),
+        let is_known = |reason: &&str| text.contains(*reason) && !text.contains("fault of kpack");
+        match REFUSALS.iter().any(is_known) {
+            true => Ok(Outcome::Refused(text)),
+            false => Err(error),
         }
     });
     outcome.with_context(|| {
