@@ -63,6 +63,8 @@ impl Dynamic {
         let end = segment.vaddr.saturating_add(segment.filesz);
         let loaded = image.offset_of(&(segment.vaddr..end));
         if segment.filesz > 0 && loaded != Some(segment.offset) {
+            // The cause may be a segment that the file does not have in full.
+            image.validate()?;
             refuse!(
                 "PT_DYNAMIC is at offset {:#x}, but no PT_LOAD loads that to its address, {:#x}; the file is \
                  damaged",
