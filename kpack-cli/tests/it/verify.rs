@@ -12,6 +12,7 @@ use kpack_artifact::verify::{self, Outcome, Report, verify};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::Manifest;
+use kpack_split::elf::Image;
 use kpack_split::install::{Options, install};
 use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code};
 use kpack_tests::process;
@@ -114,6 +115,34 @@ fn stripped_and_patched_binaries_hold() {
             assert_eq!(faults(&against(&tree)), [""; 0], "{name}");
         }
     }
+}
+
+/// `objcopy` makes a NOTE of the emptied `.hip_fatbin`.
+#[test]
+fn an_emptied_section_of_another_type() {
+    if !tool("objcopy") {
+        return;
+    }
+    let tree = installed();
+    let mut objcopy = Command::new("objcopy");
+    objcopy.args(["--set-section-alignment", ".hip_fatbin=16"]);
+    process::run(objcopy.arg(tree.path(BINARY)));
+    let file = File::open(tree.path(BINARY)).unwrap();
+    let image = Image::read(&file).unwrap();
+    let (_, section) = image.section(".hip_fatbin").unwrap().unwrap();
+    assert!(section.has_bytes(), "{section:?}");
+    assert_eq!(faults(&check(&tree, BINARY)), [""; 0]);
+}
+
+/// The dynamic linker finds relocations by DT_RELA, whatever section headers say.
+#[test]
+fn relocations_in_a_section_of_another_type() {
+    let tree = Tree::new();
+    library().build(&tree.path(BINARY)).unwrap();
+    change_section(&tree, b".rela.dyn", |header| header[4] = 1);
+    fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
+    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    assert_eq!(faults(&against(&tree)), [""; 0]);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use object::elf;
 
 use kpack_format::marker;
 
+use super::dynamic::Dynamic;
 use super::headers::{Section, Segment};
+use super::memory::RECORD;
 use super::records::{FAT_SECTION, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods};
 use super::{DeviceCode, ElfError, Image, ReadAt};
 
@@ -174,6 +176,8 @@ struct Explained {
     marker: u64,
     /// What wrappers with device code in the binary point to instead, by their addresses.
     bundles: BTreeMap<u64, u64>,
+    /// The original's RELA tables.
+    rela: Vec<Range<u64>>,
 }
 
 impl Explained {
@@ -214,6 +218,7 @@ impl Explained {
             wrappers,
             marker,
             bundles,
+            rela: Dynamic::read(original)?.rela_tables()?,
         })
     }
 
@@ -237,40 +242,50 @@ impl Explained {
             .any(|mapped| mapped == new)
     }
 
-    /// Whether splitting may change the word at `address` of `section` to `new`. `entry` is its
-    /// record, as it is now.
-    fn word(&self, section: &Section, address: u64, old: u64, new: u64, entry: &[u8]) -> bool {
+    /// Whether splitting may change the word at `address` of `section` to `new`. `record`
+    /// reads the bytes from an address of the section, as they are now.
+    fn word(
+        &self,
+        section: &Section,
+        address: u64,
+        (old, new): (u64, u64),
+        record: impl Fn(u64) -> Result<Vec<u8>, ElfError>,
+    ) -> Result<bool, ElfError> {
         if self.follows(old, new) {
-            return true;
+            return Ok(true);
         }
         let wrapper = self.wrappers.partition_point(|start| *start <= address);
         if let Some(index) = wrapper.checked_sub(1) {
             let inside = address - self.wrappers[index];
             if inside < WRAPPER_SIZE {
-                return match inside {
+                return Ok(match inside {
                     0 => new == 1 << 32 | u64::from(MAGIC_SPLIT),
                     POINTER => new == self.pointer(self.wrappers[index]),
                     _ => new == index as u64,
-                };
+                });
             }
         }
-        match section.kind {
-            elf::SHT_DYNSYM => match (address - section.addr) % 24 {
-                // The section's index is in the first word.
-                0 => (old ^ new) >> 48 << 48 == old ^ new,
-                // The section's symbol points to what is left of it.
-                8 if entry[4] & 0xf == elf::STT_SECTION.0 => old == self.fat.start,
-                // Symbols of the device code point to the marker, `_end` after it, too.
-                8 => old > self.fat.start && old <= self.fat.end && self.fat.contains(&new),
-                _ => false,
-            },
-            elf::SHT_RELA => pods::<elf::Rela64<LE>>(entry).first().is_some_and(|rela| {
+        if let Some(table) = self.rela.iter().find(|table| table.contains(&address)) {
+            let start = address - (address - table.start) % RECORD;
+            let bytes = record(start)?;
+            return Ok(pods::<elf::Rela64<LE>>(&bytes).first().is_some_and(|rela| {
                 let wrapper = rela.r_offset.get(LE).wrapping_sub(POINTER);
                 self.wrappers.binary_search(&wrapper).is_ok()
                     && rela.r_addend.get(LE) as u64 == self.pointer(wrapper)
-            }),
-            _ => false,
+            }));
         }
+        if section.kind != elf::SHT_DYNSYM {
+            return Ok(false);
+        }
+        Ok(match (address - section.addr) % RECORD {
+            // The section's index is in the first word.
+            0 => (old ^ new) >> 48 << 48 == old ^ new,
+            // The section's symbol points to what is left of it.
+            8 if record(address - 8)?[4] & 0xf == elf::STT_SECTION.0 => old == self.fat.start,
+            // Symbols of the device code point to the marker, `_end` after it, too.
+            8 => old > self.fat.start && old <= self.fat.end && self.fat.contains(&new),
+            _ => false,
+        })
     }
 }
 
@@ -281,14 +296,16 @@ fn contents<A: ReadAt, B: ReadAt>(
     differences: &mut Vec<String>,
 ) -> Result<(), ElfError> {
     let mut found = 0;
-    // The record size of the sections that need it (gABI).
-    let entsize = match old.kind {
-        elf::SHT_DYNSYM | elf::SHT_RELA => 24,
-        _ => 8,
+    // A table may begin elsewhere than its section, so a record may be in two chunks.
+    let record = |address: u64| match address.checked_sub(old.addr) {
+        Some(start) => {
+            let size = RECORD.min(old.size.saturating_sub(start));
+            split.bytes(new.offset + start, size, &new.name)
+        }
+        None => Ok(Vec::new()),
     };
-    let chunk = CHUNK - CHUNK % entsize;
-    for start in (0..old.size).step_by(chunk as usize) {
-        let size = chunk.min(old.size - start);
+    for start in (0..old.size).step_by(CHUNK as usize) {
+        let size = CHUNK.min(old.size - start);
         let a = original.bytes(old.offset + start, size, &old.name)?;
         let b = split.bytes(new.offset + start, size, &new.name)?;
         if a == b {
@@ -297,9 +314,8 @@ fn contents<A: ReadAt, B: ReadAt>(
         for at in (0..a.len()).step_by(8) {
             let end = (at + 8).min(a.len());
             let (x, y) = (&a[at..end], &b[at..end]);
-            let entry = at - at % entsize as usize;
             let address = old.addr + start + at as u64;
-            if x == y || explained.word(old, address, word(x), word(y), &b[entry..]) {
+            if x == y || explained.word(old, address, (word(x), word(y)), record)? {
                 continue;
             }
             found += 1;

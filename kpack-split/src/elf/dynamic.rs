@@ -148,6 +148,26 @@ impl Dynamic {
             _ => Ok(None),
         }
     }
+
+    /// The address ranges of the RELA tables.
+    pub(crate) fn rela_tables(&self) -> Result<Vec<Range<u64>>, ElfError> {
+        let mut tables: Vec<Range<u64>> = Vec::new();
+        for (address, size) in [
+            (elf::DT_RELA, elf::DT_RELASZ),
+            (elf::DT_JMPREL, elf::DT_PLTRELSZ),
+        ] {
+            if let Some(table) = self.table(address, size)? {
+                // Some linkers let DT_RELASZ include the PLT's relocations.
+                let known = tables
+                    .iter()
+                    .any(|t| t.start <= table.start && table.end <= t.end);
+                if !known {
+                    tables.push(table);
+                }
+            }
+        }
+        Ok(tables)
+    }
 }
 
 /// Whether the value of a dynamic entry is an address (gABI, "Dynamic Section", and the GNU
@@ -202,23 +222,8 @@ impl<'a, S: ReadAt> Relocations<'a, S> {
                 );
             }
         }
-        let mut tables: Vec<Range<u64>> = Vec::new();
-        for (address, size) in [
-            (elf::DT_RELA, elf::DT_RELASZ),
-            (elf::DT_JMPREL, elf::DT_PLTRELSZ),
-        ] {
-            if let Some(table) = dynamic.table(address, size)? {
-                // Some linkers let DT_RELASZ include the PLT's relocations.
-                let known = tables
-                    .iter()
-                    .any(|t| t.start <= table.start && table.end <= t.end);
-                if !known {
-                    tables.push(table);
-                }
-            }
-        }
         let mut rela = Vec::new();
-        for table in tables {
+        for table in dynamic.rela_tables()? {
             let bytes = image.memory(table.clone(), "a relocation table")?;
             let offset = image.offset_of(&table).unwrap_or(0);
             rela.push((offset, bytes));

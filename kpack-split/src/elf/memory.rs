@@ -20,7 +20,7 @@ use super::{DeviceCode, ElfError, ReadAt};
 /// Bytes compared at a time.
 const CHUNK: u64 = 1 << 20;
 /// The size of a RELA entry and of a symbol.
-const RECORD: u64 = 24;
+pub(super) const RECORD: u64 = 24;
 
 /// Refuses a result that does not map what its input maps, or has other contents there. Device code, the
 /// headers, the wrappers and the `marker` change, and words that refer to what moved.
@@ -193,14 +193,7 @@ impl Changes {
                 refuse!("its sections did not move together");
             }
         }
-        let tables = [
-            (elf::DT_RELA, elf::DT_RELASZ),
-            (elf::DT_JMPREL, elf::DT_PLTRELSZ),
-        ];
-        let mut rela = Vec::new();
-        for (address, size) in tables {
-            rela.extend(old.table(address, size)?);
-        }
+        let rela = old.rela_tables()?;
         let symbols = input.sections.iter().find(|s| s.kind == elf::SHT_DYNSYM);
         let symbols = symbols.map_or(0..0, |s| s.addr..s.addr_end());
         let new_code = match output.device_code()? {
