@@ -275,12 +275,17 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
+    use kpack_tests::process;
+
     use super::{Compiler, Environment, Wanted};
 
     fn program(path: &Path, text: &str) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        let script = path.with_extension("script");
+        fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        // If this process wrote the program, a child that another test starts could keep it from running.
+        process::copy(&script, path);
     }
 
     /// The program found and its ROCm installation, relative to `root`.

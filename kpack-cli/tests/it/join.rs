@@ -100,7 +100,7 @@ fn faults(path: &Path) -> Vec<String> {
 fn assert_works_and_is_split_again(tree: &Tree, kind: Kind, split: &Snapshot) {
     assert_eq!(faults(&tree.path("prefix")), [""; 0]);
     if kind != Kind::Shared {
-        let run = |path: &Path| Command::new(path).output().unwrap();
+        let run = |path: &Path| process::output(&mut Command::new(path));
         let binary = tree.path("prefix").join(FILE);
         assert_eq!(run(&binary), run(&tree.path("fat")));
     }

@@ -111,7 +111,7 @@ fn faults(path: &Path) -> Vec<String> {
 
 /// What an executable prints, or nothing for a library.
 fn run(kind: Kind, path: &Path) -> Option<Output> {
-    (kind != Kind::Shared).then(|| Command::new(path).output().unwrap())
+    (kind != Kind::Shared).then(|| process::output(&mut Command::new(path)))
 }
 
 /// Whether a file contains a wrapper's whole bundle.
