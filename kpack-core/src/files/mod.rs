@@ -20,10 +20,8 @@ use crate::Error;
 use crate::elf::{self, ElfError};
 use crate::interrupt;
 
-pub use identify::{FileKind, identify};
-pub use identify::{START, kind_of};
-pub use manifest::parse_manifest;
-pub use manifest::{manifest_parts, read_manifest};
+pub use identify::{FileKind, START, identify, kind_of};
+pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 
 /// Opens a regular file for reading.
 pub fn open(path: &Path) -> Result<File, Error> {

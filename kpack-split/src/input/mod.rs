@@ -21,8 +21,7 @@ pub use kpack_core::files::{
 };
 pub use linked::{Linked, has_bundle, is_spirv_archived};
 pub use locate::{KpackPath, Located, Prefix, add_linked, plain};
-pub use lookup::{Kpack, Kpacks};
-pub use lookup::{Lookup, placed, prefix_of};
+pub use lookup::{Kpack, Kpacks, Lookup, placed, prefix_of};
 pub use markers::Marked;
 pub use overlay::Overlay;
 pub use resolver::{CodePlace, Obstacle, Resolver};
