@@ -99,6 +99,12 @@ impl TargetId {
         self.may_run_on(gpu) || self.is_generic_for(gpu, delivery)
     }
 
+    /// Whether a user who names this target needs what is for `found`: what the name [selects](Self::selects),
+    /// and generic code that HIP runtimes take for it.
+    pub fn needs(&self, found: &TargetId, delivery: Delivery) -> bool {
+        self.selects(found) || found.is_generic_for(self, delivery)
+    }
+
     /// Those of the targets `there` are, whose code a HIP runtime may take for this GPU: its own, and generic
     /// ones unless every variant of it that this may be has code of its own.
     pub fn taken<'t>(&self, there: &'t [TargetId], delivery: Delivery) -> Vec<&'t TargetId> {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::TargetId;
+use crate::{Delivery, TargetId};
 
 /// Targets that a user names: in a filter, a requirement, or a group of a package.
 ///
-/// Each stands for what it [selects](TargetId::selects).
+/// Each stands for what it [needs](TargetId::needs), from archives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection(BTreeSet<TargetId>);
 
@@ -28,17 +28,22 @@ impl Selection {
 
     /// Whether what is for `found` is selected.
     pub fn matches(&self, found: &TargetId) -> bool {
-        self.0.iter().any(|named| named.selects(found))
+        self.0
+            .iter()
+            .any(|named| named.needs(found, Delivery::Archive))
     }
 
     /// The named targets that none of `found` is for.
     pub fn unmatched<'s>(&'s self, found: &[&TargetId]) -> Vec<&'s TargetId> {
-        let is_missing = |named: &&TargetId| !found.iter().any(|found| named.selects(found));
+        let is_missing = |named: &&TargetId| {
+            let mut found = found.iter();
+            !found.any(|found| named.needs(found, Delivery::Archive))
+        };
         self.0.iter().filter(is_missing).collect()
     }
 
     /// The positions of the groups that `found` goes to: those that [match](Self::matches) it, so that
-    /// each is complete. What is for a family goes to the groups that name the family, if any does.
+    /// each is complete. What is for a family, or generic, goes to the groups that name it, if any does.
     pub fn groups_of(groups: &[Self], found: &TargetId) -> Vec<usize> {
         let positions = |is_for: &dyn Fn(&Self) -> bool| -> Vec<usize> {
             let groups = groups.iter().enumerate();
@@ -46,7 +51,8 @@ impl Selection {
             groups.map(|(position, _)| position).collect()
         };
         let naming = positions(&|group| group.names(found));
-        if naming.is_empty() || TargetId::family(found.processor()).is_none() {
+        let is_shared = found.is_generic() || TargetId::family(found.processor()).is_some();
+        if naming.is_empty() || !is_shared {
             positions(&|group| group.matches(found))
         } else {
             naming
@@ -99,7 +105,11 @@ mod tests {
             ("gfx11", "gfx1100", false),
             ("amdgcnspirv", "amdgcnspirv", true),
             ("gfx1100", "amdgcnspirv", false),
-            ("gfx1100", "gfx11-generic", false),
+            ("gfx1100", "gfx11-generic", true),
+            ("gfx906", "gfx9-generic", true),
+            ("gfx908", "gfx9-generic", false),
+            ("gfx950:xnack+", "gfx9-4-generic:xnack-", false),
+            ("gfx11-generic", "gfx1100", false),
         ] {
             let selects = selection(&[named]).matches(&id(found));
             assert_eq!(selects, matches, "{named}: {found}");
@@ -121,13 +131,17 @@ mod tests {
             selection(&["gfx90a:xnack+"]),
             selection(&["gfx942:xnack+"]),
             selection(&["gfx942:xnack-"]),
+            selection(&["gfx1030", "gfx1100"]),
+            selection(&["gfx1101", "gfx10-3-generic"]),
         ];
         for (found, expected) in [
             ("gfx90a", vec![0, 1]),
             ("gfx90a:xnack+", vec![0, 1]),
             ("gfx90a:xnack-", vec![0]),
             ("gfx942", vec![2, 3]),
-            ("gfx1100", vec![]),
+            ("gfx1200", vec![]),
+            ("gfx11-generic", vec![4, 5]),
+            ("gfx10-3-generic", vec![5]),
         ] {
             assert_eq!(
                 Selection::groups_of(&groups, &id(found)),

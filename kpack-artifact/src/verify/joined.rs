@@ -3,7 +3,7 @@
 use kpack_format::code_id;
 use kpack_format::{Delivery, TargetId};
 
-use super::{Context, Report, Subject, means};
+use super::{Context, Report, Subject};
 use kpack_core::Error;
 use kpack_split::elf::FatBinary;
 use kpack_split::input::Linked;
@@ -41,10 +41,8 @@ pub(super) fn verify(
     }
     for target in &context.options.targets {
         let is_for = |found: &String| {
-            means(target, found)
-                || found
-                    .parse()
-                    .is_ok_and(|id: TargetId| id.is_generic_for(target, Delivery::Bundle))
+            let found: Result<TargetId, _> = found.parse();
+            found.is_ok_and(|found| target.needs(&found, Delivery::Bundle))
         };
         if !digests.keys().any(is_for) {
             let text = format!("joined, but not for {target}");

@@ -103,7 +103,7 @@ impl ManifestCheck<'_> {
                 self.fault(format!("`{name}` for {target} is not a file name"));
                 continue;
             }
-            if !options.wants(target) {
+            if !options.wants(target, self.manifest.kpack_files.keys()) {
                 skipped += 1;
                 continue;
             }

@@ -19,9 +19,9 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::KernelName;
+use kpack_format::{Delivery, TargetId};
 use walkdir::WalkDir;
 
 use kpack_core::Error;
@@ -50,14 +50,26 @@ pub struct Options {
 }
 
 impl Options {
-    fn wants(&self, target: &str) -> bool {
-        self.targets.is_empty() || self.targets.iter().any(|wanted| means(wanted, target))
+    /// Whether the caller wants what is for `target`, of the targets `there` are: generic code counts where a
+    /// GPU has none of its own.
+    fn wants<T: AsRef<str>>(&self, target: &str, there: impl IntoIterator<Item = T>) -> bool {
+        let Ok(target): Result<TargetId, _> = target.parse() else {
+            return self.targets.is_empty();
+        };
+        let there = there.into_iter();
+        let there: Vec<TargetId> = there.filter_map(|own| own.as_ref().parse().ok()).collect();
+        let wants = |wanted: &TargetId| {
+            let is_taken = || wanted.taken(&there, Delivery::Archive).contains(&&target);
+            wanted.selects(&target) || is_taken()
+        };
+        self.targets.is_empty() || self.targets.iter().any(wants)
     }
 }
 
-/// Whether the caller who names `wanted` means the target ID `target`.
+/// Whether a caller who names `wanted` may need what is for the target ID `target`.
 fn means(wanted: &TargetId, target: &str) -> bool {
-    target.parse().is_ok_and(|target| wanted.selects(&target))
+    let target: Result<TargetId, _> = target.parse();
+    target.is_ok_and(|target| wanted.needs(&target, Delivery::Archive))
 }
 
 /// Verifies files, install prefixes, artifact directories, and directories of artifact directories.

@@ -193,11 +193,13 @@ fn compare_code(
         reader
             .seek(SeekFrom::Start(wrapper.bundle_offset))
             .map_err(|e| Error::io(&original.path, "read", e))?;
-        for target in bundle.entries.iter().filter_map(|entry| entry.id.target()) {
-            in_original.insert((index, target.to_string()));
-            left_out += usize::from(!options.wants(&target.to_string()));
+        let targets = bundle.entries.iter().filter_map(|entry| entry.id.target());
+        let own: Vec<String> = targets.map(|target| target.to_string()).collect();
+        for target in &own {
+            in_original.insert((index, target.clone()));
+            left_out += usize::from(!options.wants(target, &own));
         }
-        let wanted = |target: &TargetId| options.wants(&target.to_string());
+        let wanted = |target: &TargetId| options.wants(&target.to_string(), &own);
         for code in bundle.code_objects(reader, wanted).map_err(refused)? {
             let code = code.map_err(refused)?;
             let found = kernels.faults(index, &code)?;
@@ -210,7 +212,7 @@ fn compare_code(
     }
     for (index, target) in kernels.entries().difference(&in_original) {
         let in_both = wrappers.iter().any(|w| w.co_index == *index);
-        if in_both && options.wants(target) {
+        if in_both && options.wants(target, [target]) {
             let text = format!(
                 "index {index} for {target}: the archives have a code object, the original has none"
             );

@@ -56,7 +56,7 @@ pub(super) fn verify(
         report.fault(Subject::Resolution, path, text);
     }
     for (target, archive) in this.resolver.other_builds() {
-        if this.options.wants(target) {
+        if this.wants(target) {
             let what = of_another_build(kernel_name);
             let text = format!("`{}`: {what}", archive.display());
             report.fault(Subject::Resolution, path, text);
@@ -64,7 +64,7 @@ pub(super) fn verify(
     }
     this.required_are_there(report)?;
     let mut targets = this.resolver.targets();
-    targets.retain(|target| this.options.wants(target));
+    targets.retain(|target| this.wants(target));
     for target in &targets {
         this.look_up(target, report);
     }
@@ -82,6 +82,13 @@ pub(super) fn verify(
 }
 
 impl Resolution<'_> {
+    /// Whether the caller wants what is for `target`.
+    fn wants(&self, target: &str) -> bool {
+        let kpacks = self.resolver.kpacks.targets().map(str::to_owned);
+        self.options
+            .wants(target, kpacks.chain(self.resolver.targets()))
+    }
+
     /// Finds the code objects for `target`, and reports missing ones.
     fn look_up(&mut self, target: &str, report: &mut Report) {
         let mut absent = Vec::new();
@@ -178,7 +185,7 @@ impl Resolution<'_> {
         let kpacks = &self.resolver.kpacks;
         let missing = self.options.targets.iter();
         let missing = missing.filter(|wanted| !kpacks.targets().any(|own| means(wanted, own)));
-        let required = kpacks.targets().filter(|own| self.options.wants(own));
+        let required = kpacks.targets().filter(|own| self.wants(own));
         let required = required.map(str::to_owned);
         let required: Vec<String> = required.chain(missing.map(TargetId::to_string)).collect();
         if required.is_empty() {

@@ -413,7 +413,10 @@ fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
         | Class::Unknown {
             target: Some(target),
             ..
-        } => context.options.wants(&target.to_string()),
+        } => {
+            let named: kpack_format::Selection = context.options.targets.iter().collect();
+            named.is_empty() || named.matches(target)
+        }
         _ => true,
     }
 }

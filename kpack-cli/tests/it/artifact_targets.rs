@@ -96,6 +96,35 @@ fn a_family_is_for_each_of_its_processors() {
     assert!(files(&output, "blas_lib_gfx90a").is_empty());
 }
 
+/// HIP runtimes take it where a kernel has no code for the processor.
+#[test]
+fn generic_code_is_for_each_of_its_processors() {
+    let (input, output) = (Tree::new(), Tree::new());
+    write(&input, "artifact_manifest.txt", format!("{HIPBLASLT}\n"));
+    let codes = ["gfx11-generic", "gfx9-generic", "gfx942"].map(|target| code(target, "lt"));
+    let library = FatLibrary::new().wrapper(Storage::Plain, codes);
+    library
+        .build(&input.path(&format!("{HIPBLASLT}/lib/liblt.so")))
+        .unwrap();
+    let mut options = options(&input, &output);
+    options.targets = targets(&["gfx1100"]);
+    let report = run(&options);
+    assert_eq!(report.left_out, ["gfx9-generic", "gfx942"]);
+    assert!(
+        !warnings(&report)
+            .iter()
+            .any(|text| text.contains("has nothing for"))
+    );
+    assert_eq!(
+        files(&output, "blas_lib_gfx11-generic"),
+        [
+            ".kpack-artifact".to_owned(),
+            "artifact_manifest.txt".to_owned(),
+            format!("{HIPBLASLT}/lib/.kpack/hipblaslt_lib_gfx11-generic.kpack"),
+        ]
+    );
+}
+
 /// Code for a processor runs on it whatever its features.
 #[test]
 fn an_expected_target_with_features_takes_what_leaves_them_open() {

@@ -533,3 +533,34 @@ fn what_cannot_be_verified_is_an_error() {
         assert!(error.contains(message), "{error}");
     }
 }
+
+/// For each kernel, what the loader finds.
+#[test]
+fn a_required_target_may_have_generic_code_instead() {
+    let tree = Tree::new();
+    let library = FatLibrary::new()
+        .wrapper(
+            Storage::Plain,
+            ["gfx11-generic", "gfx1101"].map(|id| code(id, "add")),
+        )
+        .wrapper(
+            Storage::Plain,
+            ["gfx11-generic", "gfx942"].map(|id| code(id, "mul")),
+        );
+    library.build(&tree.path(BINARY)).unwrap();
+    fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
+    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    for gpu in ["gfx1100", "gfx1101"] {
+        let report = check_with(&tree, "lib", None, &[gpu]);
+        assert_eq!(faults(&report), [""; 0], "{gpu}");
+        let report = check_with(&tree, BINARY, Some("fat.so"), &[gpu]);
+        assert_eq!(faults(&report), [""; 0], "{gpu}");
+    }
+    let report = check_with(&tree, "lib", None, &["gfx1200"]);
+    assert_found(&report, &["no archive for gfx1200"]);
+
+    // When the generic code is lost, then the GPU without its own has none.
+    fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx11-generic.kpack")).unwrap();
+    let report = check_with(&tree, "lib", None, &["gfx1100"]);
+    assert_found(&report, &["an archive for gfx11-generic", "is missing"]);
+}

@@ -127,8 +127,9 @@ fn promised(path: &Path, item: &Item, options: &Options) -> Result<Vec<Promised>
     let Ok(manifest) = or_refused(read_manifest(&item.from))? else {
         return Ok(Vec::new());
     };
+    let listed: Vec<String> = manifest.kpack_files.keys().cloned().collect();
     let files = manifest.kpack_files.into_iter();
-    let files = files.filter(|(target, _)| options.wants(target));
+    let files = files.filter(|(target, _)| options.wants(target, &listed));
     let promised = files.filter_map(|(target, file)| {
         Some(Promised {
             target: names::target(&target).filter(|t| t.processor().starts_with("gfx"))?,
