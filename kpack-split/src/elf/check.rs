@@ -1,37 +1,14 @@
-//! Checks a written binary: one that would not load is an error here, not for its user.
+//! Checks a linked binary: one that would not load is an error here, not for its user.
 
-use std::fs::File;
+use std::ops::Range;
 
 use object::elf;
 
 use super::dynamic::{Dynamic, is_address};
 use super::headers::{Section, Segment};
 use super::image::Image;
-use super::plan::PlannedWrapper;
-use super::{DeviceCode, ElfError, Plan, ReadAt};
-use super::{memory, refuse};
-
-/// Reads the result back and compares it with its plan and its input.
-///
-/// # Errors
-/// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
-pub(crate) fn result(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
-    read_back(input, output, plan).map_err(|error| match error {
-        ElfError::Refused(reason) => ElfError::Unsound(reason),
-        error => error,
-    })
-}
-
-fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
-    let image = Image::read(output)?;
-    image.validate()?;
-    if image.segments != plan.segments || image.sections != plan.sections {
-        refuse!("its headers differ from the plan");
-    }
-    sound(&image)?;
-    wrappers(&image, plan)?;
-    memory::check(&Image::read(input)?, &image, &plan.marker)
-}
+use super::records::FAT_SECTION;
+use super::{ElfError, ReadAt, refuse};
 
 /// Checks what a rewrite keeps, in its input and in its result.
 pub(crate) fn sound<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
@@ -132,30 +109,33 @@ fn dynamic_addresses<S: ReadAt>(image: &Image<S>) -> Result<(), ElfError> {
     Ok(())
 }
 
-fn wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
-    let code = image.device_code()?;
-    let bundles = match &code {
-        DeviceCode::Fat(fat) => &fat.wrappers[..],
-        DeviceCode::Split(_) => &[],
-        DeviceCode::None(_) => refuse!("it is recognised neither as a split nor as a fat binary"),
-    };
-    let split = code.split_wrappers().iter();
-    let split = split.map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index));
-    let bundles = bundles.iter();
-    let fat = bundles.map(|w| PlannedWrapper::fat(w.address, w.bundle_address));
-    let mut found = Vec::from_iter(split.chain(fat));
-    found.sort_by_key(|wrapper| wrapper.address);
-    let as_planned = |(found, planned): (&PlannedWrapper, &PlannedWrapper)| {
-        let pointer = planned.pointer.or(found.pointer);
-        *found
-            == PlannedWrapper {
-                pointer,
-                ..*planned
-            }
-    };
-    let pairs = found.iter().zip(&plan.wrappers);
-    if found.len() != plan.wrappers.len() || !pairs.into_iter().all(as_planned) {
-        refuse!("one of its wrappers points to a wrong address");
+/// Refuses files in which device code, at the file offsets `fat` of segment `load`, shares bytes with
+/// another section or segment.
+pub(crate) fn overlaps<S>(image: &Image<S>, fat: &Range<u64>, load: usize) -> Result<(), ElfError> {
+    let overlaps = |offset: u64, end: u64| offset < fat.end && fat.start < end;
+    for section in &image.sections {
+        if section.has_bytes()
+            && section.name != FAT_SECTION
+            && overlaps(section.offset, section.file_end())
+        {
+            refuse!(
+                "section `{}` shares bytes of the file with `{FAT_SECTION}`",
+                section.name
+            );
+        }
+    }
+    for (index, segment) in image.segments.iter().enumerate() {
+        let harmless = index == load || segment.kind == elf::PT_GNU_RELRO;
+        if !harmless && segment.filesz > 0 && overlaps(segment.offset, segment.file_end()) {
+            refuse!(
+                "program header {index} ({:?}) shares bytes of the file with `{FAT_SECTION}`",
+                segment.kind
+            );
+        }
+    }
+    let table = image.table();
+    if overlaps(table.start, table.end) {
+        refuse!("the section header table shares bytes of the file with `{FAT_SECTION}`");
     }
     Ok(())
 }

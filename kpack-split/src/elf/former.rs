@@ -11,8 +11,6 @@ use object::elf;
 
 use super::headers::Section;
 use super::image::{Image, LIMIT, MAX_ALIGN};
-use super::join::occupied;
-use super::layout::page_size;
 use super::{ElfError, ReadAt};
 
 /// The last word of a record: `kpkjoin1`.
@@ -170,7 +168,7 @@ impl Former {
             .filter(|offset| *offset >= segment.file_end());
         // What is in no section may come right after the device code.
         let room = later.min().unwrap_or(image.size) - start;
-        let page = page_size(image);
+        let page = image.page_size();
         let size = (in_file - self.kept)
             .next_multiple_of(page)
             .min(room - room % page);
@@ -189,7 +187,7 @@ impl Former {
         let (code, marked) = (&image.sections[fat], &image.sections[own]);
         let memory = segment.vaddr + segment.memsz;
         let in_file = segment.file_backed_end();
-        let occupied = occupied(image, fat, own, marker);
+        let occupied = image.occupied(fat, own, marker);
         let of_segment = occupied.iter().filter(|range| range.start >= segment.vaddr);
         let before = of_segment.clone().filter(|range| range.end <= code.addr);
         let content_end = before.map(|range| range.end).fold(segment.vaddr, u64::max);
@@ -202,14 +200,16 @@ impl Former {
         let kept = match (is_zeroed, is_freed) {
             (true, _) => in_file,
             (_, true) => content_end
-                .next_multiple_of(page_size(image))
+                .next_multiple_of(image.page_size())
                 .min(code.addr),
             _ => in_sections.fold(segment.vaddr, u64::max),
         };
-        let memory = match memory > in_file || is_zeroed {
-            true => memory,
-            false if is_freed => kept,
-            false => content_end.max(kept),
+        let memory = if memory > in_file || is_zeroed {
+            memory
+        } else if is_freed {
+            kept
+        } else {
+            content_end.max(kept)
         };
         // Padding, if nothing moved to it.
         let is_between = occupied
@@ -222,9 +222,10 @@ impl Former {
         };
         let next = occupied.iter().map(|range| range.start);
         let next = next.filter(|start| *start >= code.addr).min();
-        let addresses = match is_freed && !is_zeroed && memory > kept {
-            true => kept..next.unwrap_or(memory).min(memory).max(kept),
-            false => marker_end..marker_end,
+        let addresses = if is_freed && !is_zeroed && memory > kept {
+            kept..next.unwrap_or(memory).min(memory).max(kept)
+        } else {
+            marker_end..marker_end
         };
         let sections = image.sections.iter().enumerate();
         let before =
@@ -234,13 +235,15 @@ impl Former {
             kept,
             memory,
             kind: elf::SHT_NOBITS,
-            align: match addresses.start.is_multiple_of(code.align.max(1)) {
-                true => code.align,
-                false => 1,
+            align: if addresses.start.is_multiple_of(code.align.max(1)) {
+                code.align
+            } else {
+                1
             },
-            offset: match addresses.start < segment.vaddr {
-                true => (marked.offset + (marker_end - marked.addr)).wrapping_sub(segment.offset),
-                false => addresses.start - segment.vaddr,
+            offset: if addresses.start < segment.vaddr {
+                (marked.offset + (marker_end - marked.addr)).wrapping_sub(segment.offset)
+            } else {
+                addresses.start - segment.vaddr
             },
             index: before.next_back().map_or(0, |last| last + 1),
             addresses,

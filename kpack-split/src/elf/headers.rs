@@ -70,6 +70,12 @@ impl Segment {
         self.kind == elf::PT_LOAD
     }
 
+    /// Whether it names content of its own.
+    pub(crate) fn is_content(&self) -> bool {
+        let is_range = matches!(self.kind, elf::PT_LOAD | elf::PT_GNU_RELRO | elf::PT_TLS);
+        self.filesz > 0 && !is_range
+    }
+
     /// End of the addresses loaded from the file.
     pub fn file_backed_end(&self) -> u64 {
         self.vaddr.saturating_add(self.filesz)

@@ -28,6 +28,9 @@ pub struct Image<S> {
     pub names_index: usize,
 }
 
+/// Smallest supported page size, in bytes.
+const MIN_PAGE: u64 = 4096;
+
 /// Supported host architectures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Machine {
@@ -75,6 +78,33 @@ impl<S> Image<S> {
             sections: self.sections.clone(),
             names_index: self.names_index,
         }
+    }
+
+    /// The largest alignment of a PT_LOAD. What is cut out or inserted must be a multiple of it, so that
+    /// later offsets and addresses stay congruent.
+    pub(crate) fn page_size(&self) -> u64 {
+        let loads = self.segments.iter().filter(|s| s.is_load());
+        loads.map(|s| s.align).fold(MIN_PAGE, u64::max)
+    }
+
+    /// The address ranges that are in use, in order, without the device code in section `fat`. Of the
+    /// section `own`, only the marker is in use; the rest is padding.
+    pub(crate) fn occupied(&self, fat: usize, own: usize, marker: &Range<u64>) -> Vec<Range<u64>> {
+        let sections = self.sections.iter().enumerate();
+        let sections = sections.filter(|(index, s)| *index != fat && s.occupies_memory());
+        let sections = sections.map(|(index, s)| {
+            let end = if index == own {
+                marker.end.min(s.addr_end())
+            } else {
+                s.addr_end()
+            };
+            s.addr..end
+        });
+        let segments = self.segments.iter().filter(|s| s.is_content());
+        let segments = segments.map(|s| s.vaddr..s.file_backed_end());
+        let mut ranges: Vec<Range<u64>> = sections.chain(segments).collect();
+        ranges.sort_by_key(|range| (range.start, range.end));
+        ranges
     }
 
     /// The section header table in the file.

@@ -18,13 +18,14 @@ use kpack_format::marker;
 use object::LittleEndian as LE;
 use object::elf;
 
+use kpack_core::archives::KeptBundle;
+
 use super::dynamic::Dynamic;
-use super::edits::{self, Edits, Relocated};
+use super::edits::{Edits, Gap, Gaps};
 use super::former::{self, Former};
 use super::headers::{Section, Segment};
 use super::image::{Image, LIMIT};
-use super::layout::{check_overlaps, page_size};
-use super::plan::{Gap, Gaps, Parts, Plan, PlannedWrapper};
+use super::plan::{Parts, Plan, PlannedWrapper, Relocated, redirect};
 use super::records::FAT_SECTION;
 use super::refuse;
 use super::section_table::SectionTable;
@@ -69,7 +70,7 @@ impl JoinPlan {
 
     /// With bundles of these sizes. `wrappers` gets their addresses, and tells what becomes of each
     /// wrapper.
-    pub(super) fn with<S: ReadAt>(
+    fn with<S: ReadAt>(
         image: &Image<S>,
         marker: &Range<u64>,
         sizes: &[u64],
@@ -96,11 +97,6 @@ impl JoinPlan {
         })
     }
 
-    /// The plan, and the offset in the output of each bundle.
-    pub(super) fn into_parts(self) -> (Plan, Vec<u64>) {
-        (self.plan, self.bundles)
-    }
-
     /// Size of the joined binary in bytes.
     pub fn output_size(&self) -> u64 {
         self.plan.output_size()
@@ -119,7 +115,34 @@ impl JoinPlan {
 
     /// Reads the joined binary back and checks it. `input` must be the planned file.
     pub fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
-        check::result(input, output, &self.plan)
+        self.plan.check(input, output)
+    }
+}
+
+impl Plan {
+    /// The same, but these bundles of `input` and their wrappers stay. The result is what a join of the
+    /// split binary would be that puts only them back.
+    pub(crate) fn keeping<S: ReadAt>(
+        self,
+        input: &S,
+        kept: &[KeptBundle],
+    ) -> Result<Self, ElfError> {
+        let image = Image::read(self.result(input))?;
+        let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
+        let wrappers = |bundles: &[u64]| {
+            let wrapper = |(position, planned): (usize, &PlannedWrapper)| {
+                let own = |bundle: &KeptBundle| bundle.wrappers.contains(&(position as u32));
+                match kept.iter().position(own) {
+                    Some(bundle) => PlannedWrapper::fat(planned.address, bundles[bundle]),
+                    None => *planned,
+                }
+            };
+            let planned = self.wrappers.iter().enumerate();
+            planned.map(wrapper).collect()
+        };
+        let JoinPlan { plan, bundles } = JoinPlan::with(&image, &self.marker, &sizes, &wrappers)?;
+        let ranges = kept.iter().map(|kept| kept.offset..kept.offset + kept.size);
+        Ok(plan.after(self, ranges.zip(bundles).collect()))
     }
 }
 
@@ -209,7 +232,7 @@ impl<'a, S: ReadAt> Split<'a, S> {
                 refuse!("`{FAT_SECTION}` is in no PT_LOAD");
             };
             split.old = code.offset..code.file_end();
-            check_overlaps(image, &split.old, load)?;
+            check::overlaps(image, &split.old, load)?;
             let former = match Former::read(image, code)? {
                 Some(former) if former.fits(image, load, fat, own) => former,
                 _ => Former::guess(image, load, fat, own, marker)?,
@@ -283,7 +306,7 @@ impl<'a, S: ReadAt> Split<'a, S> {
             refuse!("its marker is not in the file");
         };
         let limit = limit(image, load, segment);
-        let occupied = occupied(image, self.fat, self.marker, marker);
+        let occupied = image.occupied(self.fat, self.marker, marker);
         let freed = Place::new(load, largest_gap(&occupied, marker.end, limit));
         let is_cleared = freed.free.start < self.found.end && self.found.start < freed.free.end;
         if !is_cleared || self.old.is_empty() {
@@ -391,36 +414,9 @@ fn limit<S>(image: &Image<S>, load: usize, segment: &Segment) -> u64 {
     }
     let mut later = image.segments[load + 1..].iter().filter(|s| s.is_load());
     later.next().map_or(own_end, |next| {
-        let page = page_size(image);
+        let page = image.page_size();
         (next.vaddr - next.vaddr % page).max(own_end)
     })
-}
-
-/// Whether a program header names content of its own.
-fn is_content(segment: &Segment) -> bool {
-    let is_range = matches!(segment.kind, elf::PT_LOAD | elf::PT_GNU_RELRO | elf::PT_TLS);
-    segment.filesz > 0 && !is_range
-}
-
-/// The address ranges that are in use, in order, without device code.
-pub(super) fn occupied<S>(
-    image: &Image<S>,
-    fat: usize,
-    own: usize,
-    marker: &Range<u64>,
-) -> Vec<Range<u64>> {
-    let sections = image.sections.iter().enumerate();
-    let sections = sections.filter(|(index, s)| *index != fat && s.occupies_memory());
-    let sections = sections.map(|(index, s)| match index == own {
-        // The rest of its section is padding.
-        true => s.addr..marker.end.min(s.addr_end()),
-        false => s.addr..s.addr_end(),
-    });
-    let segments = image.segments.iter().filter(|s| is_content(s));
-    let segments = segments.map(|s| s.vaddr..s.file_backed_end());
-    let mut ranges: Vec<Range<u64>> = sections.chain(segments).collect();
-    ranges.sort_by_key(|range| (range.start, range.end));
-    ranges
 }
 
 /// The largest range between `start` and `limit` that no range of `occupied` touches.
@@ -456,14 +452,15 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         let segment = &image.segments[place.load];
         let kept = segment.file_backed_end();
         // Every mapped byte stays in a section.
-        let end = match place.free.end <= kept {
-            true => place.free.end,
-            false => end.next_multiple_of(BUNDLE_ALIGN).min(place.free.end),
+        let end = if place.free.end <= kept {
+            place.free.end
+        } else {
+            end.next_multiple_of(BUNDLE_ALIGN).min(place.free.end)
         };
         let at = segment.file_end();
         let new = Gap {
             cut: at..at,
-            room: end.saturating_sub(kept).next_multiple_of(page_size(image)),
+            room: end.saturating_sub(kept).next_multiple_of(image.page_size()),
         };
         Self {
             gaps: Gaps::new([Gap::cut(split.cut.clone()), new]),
@@ -493,11 +490,11 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         let dynamic = Dynamic::read(image)?;
         let table = self.section_table()?;
         self.clear(&mut edits);
-        edits::redirect(image, &dynamic, &wrappers, &mut edits, &mut |other, _| {
+        redirect(image, &dynamic, &wrappers, &mut edits, &mut |other, _| {
             self.check_relocation(&other)
         })?;
         let found = &self.split.found;
-        edits::renumber(image, &table, &mut edits, &|symbol, index| {
+        table.renumber_references(image, &mut edits, &|symbol, index| {
             let is_there = (found.start..=found.end).contains(&symbol.st_value.get(LE));
             if index == self.split.fat && is_there {
                 symbol.st_value.set(LE, self.code.start);
@@ -528,9 +525,10 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
     /// Zeroes device code of an earlier join that stays in the file.
     fn clear(&self, edits: &mut Edits) {
         let Split { old, cut, .. } = self.split;
-        let stays = match cut.is_empty() {
-            true => [old.clone(), 0..0],
-            false => [old.start..cut.start, cut.end..old.end],
+        let stays = if cut.is_empty() {
+            [old.clone(), 0..0]
+        } else {
+            [old.start..cut.start, cut.end..old.end]
         };
         for range in stays {
             edits.zero(range.start, range.end.saturating_sub(range.start));
@@ -562,8 +560,10 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             None => self.split.index,
         };
         order.insert(place, *fat);
-        let rows = order.into_iter().map(|index| (index, self.section(index)));
-        SectionTable::reordered(image, rows.collect())
+        let rows = order
+            .into_iter()
+            .map(|index| (Some(index), self.section(index)));
+        SectionTable::new(image, rows.collect())
     }
 
     /// The new header of a section, with the old section numbers.
@@ -587,9 +587,10 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         let kept = image.segments[place.load].file_backed_end();
         // Checkers look there for a section of zeroes that its segment now reads from the file.
         let is_zeroed = former::zeroed(image, place.load, kept..self.code.start, self.split.fat);
-        section.offset = match is_zeroed.contains(&index) {
-            true => self.offset_of(place, section.addr),
-            false => self.gaps.output_offset(section.offset),
+        section.offset = if is_zeroed.contains(&index) {
+            self.offset_of(place, section.addr)
+        } else {
+            self.gaps.output_offset(section.offset)
         };
         section
     }

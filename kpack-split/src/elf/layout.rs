@@ -7,23 +7,21 @@
 
 use std::ops::Range;
 
+use kpack_format::marker;
 use object::LittleEndian as LE;
 use object::elf;
 
-use super::dynamic::Dynamic;
-use super::edits::{self, Edits};
-use super::headers::{SEGMENT_ENTRY, Segment};
+use super::dynamic::{DYNAMIC_ENTRY, Dynamic, is_address};
+use super::edits::{Edits, Gap, Gaps};
+use super::headers::{SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
 use super::join;
-use super::plan::{Gap, Gaps, Parts, Plan, PlannedWrapper};
+use super::plan::{Parts, Plan, PlannedWrapper, Relocated, offset_of, redirect};
 use super::records::FAT_SECTION;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
 use super::wrappers::FatBinary;
 use super::{ElfError, ReadAt, check, refuse};
-
-/// Smallest supported page size, in bytes.
-const MIN_PAGE: u64 = 4096;
 
 /// Positions in the host binary: addresses, unless marked as offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,19 +88,19 @@ impl Plan {
         }
         let dynamic = Dynamic::read(image)?;
         let geometry = Geometry::new(image, &dynamic, fat, marker)?;
-        check_overlaps(image, &fat.section(), geometry.load)?;
+        check::overlaps(image, &fat.section(), geometry.load)?;
         check_relro(image, &geometry)?;
 
-        let table = SectionTable::new(image, &geometry)?;
+        let table = section_table(image, &geometry)?;
         let segments = new_segments(image, &geometry)?;
         let wrappers = planned_wrappers(fat, &geometry);
 
         let mut edits = Edits::default();
-        edits::wrappers_and_relocations(image, &dynamic, &wrappers, &geometry, &mut edits)?;
-        edits::dynamic_tags(&dynamic, &geometry, &mut edits);
-        edits::symbols(image, &geometry, &table, &mut edits)?;
-        edits::move_block(image, &geometry, &mut edits)?;
-        edits::device_code(&geometry, marker, &mut edits);
+        wrappers_and_relocations(image, &dynamic, &wrappers, &geometry, &mut edits)?;
+        dynamic_tags(&dynamic, &geometry, &mut edits);
+        symbols(image, &geometry, &table, &mut edits)?;
+        move_block(image, &geometry, &mut edits)?;
+        device_code(&geometry, marker, &mut edits);
 
         let parts = Parts {
             wrappers,
@@ -140,7 +138,7 @@ impl Geometry {
         let in_place = Self::in_place(image, fat, marker)?;
         let segment = &image.segments[in_place.load];
         let end = fat.addresses.end;
-        let page = page_size(image);
+        let page = image.page_size();
         let follows = segment.file_backed_end() > end;
         let mut content_end = in_place.marker.end;
         if freed(content_end, end, page, follows).is_none() {
@@ -243,52 +241,6 @@ fn freed(content_end: u64, end: u64, page: u64, follows: bool) -> Option<(u64, u
     let size = limit.checked_sub(kept)?;
     let size = size - size % page;
     (size > 0).then_some((kept, size))
-}
-
-/// The largest alignment of a PT_LOAD. The cut must be a multiple of it, so that later offsets and
-/// addresses stay congruent.
-pub(super) fn page_size<S>(image: &Image<S>) -> u64 {
-    image
-        .segments
-        .iter()
-        .filter(|s| s.is_load())
-        .map(|s| s.align)
-        .fold(MIN_PAGE, u64::max)
-}
-
-/// Refuses files in which device code, at the file offsets `fat` of segment `load`, shares bytes with
-/// another section or segment.
-pub(super) fn check_overlaps<S>(
-    image: &Image<S>,
-    fat: &Range<u64>,
-    load: usize,
-) -> Result<(), ElfError> {
-    let overlaps = |offset: u64, end: u64| offset < fat.end && fat.start < end;
-    for section in &image.sections {
-        if section.has_bytes()
-            && section.name != FAT_SECTION
-            && overlaps(section.offset, section.file_end())
-        {
-            refuse!(
-                "section `{}` shares bytes of the file with `{FAT_SECTION}`",
-                section.name
-            );
-        }
-    }
-    for (index, segment) in image.segments.iter().enumerate() {
-        let harmless = index == load || segment.kind == elf::PT_GNU_RELRO;
-        if !harmless && segment.filesz > 0 && overlaps(segment.offset, segment.file_end()) {
-            refuse!(
-                "program header {index} ({:?}) shares bytes of the file with `{FAT_SECTION}`",
-                segment.kind
-            );
-        }
-    }
-    let table = image.table();
-    if overlaps(table.start, table.end) {
-        refuse!("the section header table shares bytes of the file with `{FAT_SECTION}`");
-    }
-    Ok(())
 }
 
 /// Refuses device code in the range that is read-only after relocation. The dynamic loader protects
@@ -398,4 +350,204 @@ fn split_segment<S>(image: &Image<S>, old: &Segment, geometry: &Geometry) -> Vec
         }
     }
     vec![first, second]
+}
+
+/// The sections of the host binary, in order of address.
+fn section_table<S: ReadAt>(
+    image: &Image<S>,
+    geometry: &Geometry,
+) -> Result<SectionTable, ElfError> {
+    let marker_section = Section {
+        name: marker::SECTION_NAME.to_owned(),
+        name_offset: 0,
+        kind: elf::SHT_PROGBITS,
+        flags: elf::SHF_ALLOC,
+        addr: geometry.marker_section.start,
+        offset: geometry.fat_offset,
+        size: geometry.marker_section.end - geometry.marker_section.start,
+        link: 0,
+        info: 0,
+        align: 1,
+        entsize: 0,
+    };
+    let row = |index: usize| (Some(index), relocated(&image.sections[index], geometry));
+    let moved: &[usize] = geometry.moved.as_ref().map_or(&[], |moved| &moved.sections);
+    let mut rows = Vec::with_capacity(image.sections.len() + 1);
+    for index in (0..image.sections.len()).filter(|index| !moved.contains(index)) {
+        let fat = image.sections[index].name == FAT_SECTION;
+        if fat {
+            rows.push((None, marker_section.clone()));
+            // The rest of the device code is empty, or comes last.
+            if geometry.unmapped().is_some() {
+                rows.push(row(index));
+            }
+            rows.extend(moved.iter().copied().map(row));
+        }
+        if !fat || geometry.unmapped().is_none() {
+            rows.push(row(index));
+        }
+    }
+    SectionTable::new(image, rows)
+}
+
+/// The section's new header, with the old section numbers.
+fn relocated(old: &Section, geometry: &Geometry) -> Section {
+    let mut section = old.clone();
+    if section.name == FAT_SECTION {
+        section.empty(geometry.nobits.clone());
+        section.offset = geometry.output_offset(geometry.kept_offset(geometry.nobits.start));
+    } else if let Some(to) = geometry.map(section.addr).filter(|_| section.is_alloc()) {
+        section.addr = to;
+        section.offset = geometry.kept_offset(to);
+    } else {
+        section.offset = geometry.output_offset(section.offset);
+    }
+    section
+}
+
+/// Redirects every wrapper to the marker, and checks that nothing else points to the removed device
+/// code.
+fn wrappers_and_relocations<S: ReadAt>(
+    image: &Image<S>,
+    dynamic: &Dynamic,
+    wrappers: &[PlannedWrapper],
+    geometry: &Geometry,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    redirect(image, dynamic, wrappers, edits, &mut |other, edits| {
+        let Relocated {
+            relocation,
+            target,
+            of_wrapper,
+        } = other;
+        if geometry.fat.contains(&relocation.address) {
+            refuse!(
+                "a relocation ({:?}) applies to address {:#x} inside `{FAT_SECTION}`, which kpack removes",
+                relocation.kind,
+                relocation.address
+            );
+        }
+        let touched = [Some(relocation.address), target];
+        let in_the_way = |a: &u64| geometry.grown.contains(a) && geometry.map(*a).is_none();
+        if let Some(address) = touched.into_iter().flatten().find(in_the_way) {
+            refuse!(
+                "there is no room for another program header: a relocation ({:?}) names address \
+                 {address:#x}, right after the table, in no section",
+                relocation.kind
+            );
+        }
+        if of_wrapper {
+            return Ok(());
+        }
+        if let Some(target) = target.filter(|target| geometry.fat.contains(target)) {
+            refuse!(
+                "the relocation ({:?}) of address {:#x} points to {target:#x} inside `{FAT_SECTION}` but belongs to no wrapper",
+                relocation.kind,
+                relocation.address
+            );
+        }
+        if let Some(to) = target.and_then(|target| geometry.map(target)) {
+            // A relocation against a symbol follows automatically, because the symbol moves.
+            match relocation.entry {
+                None => edits.write(
+                    offset_of(image, relocation.address, 8)?,
+                    to.to_le_bytes().to_vec(),
+                ),
+                Some(entry) if relocation.symbol == 0 => {
+                    edits.write(entry + 16, to.to_le_bytes().to_vec())
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Updates the dynamic tags that refer to moved sections.
+fn dynamic_tags(dynamic: &Dynamic, geometry: &Geometry, edits: &mut Edits) {
+    for (index, (tag, value)) in dynamic.entries.iter().enumerate() {
+        if let Some(to) = geometry.map(*value).filter(|_| is_address(*tag)) {
+            let entry = dynamic.offset + index as u64 * DYNAMIC_ENTRY;
+            edits.write(entry + 8, to.to_le_bytes().to_vec());
+        }
+    }
+}
+
+/// Renumbers the sections of all symbols and moves the symbols of moved sections. Symbols in the
+/// device code point to the marker.
+fn symbols<S: ReadAt>(
+    image: &Image<S>,
+    geometry: &Geometry,
+    table: &SectionTable,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    let fat = image.sections.iter().position(|s| s.name == FAT_SECTION);
+    table.renumber_references(image, edits, &|symbol, index| {
+        let is_of_fat = fat.is_some_and(|fat| is_symbol_of(image, fat, symbol, index));
+        if is_of_fat && symbol.st_type() == elf::STT_SECTION {
+            symbol.st_value.set(LE, geometry.nobits.start);
+        } else if is_of_fat {
+            symbol.st_value.set(LE, geometry.marker.start);
+            if symbol.st_size.get(LE) != 0 {
+                symbol
+                    .st_size
+                    .set(LE, geometry.marker.end - geometry.marker.start);
+            }
+            return table.marker_index();
+        } else if let Some(to) = geometry
+            .map(symbol.st_value.get(LE))
+            .filter(|_| symbol.st_type() != elf::STT_TLS)
+        {
+            symbol.st_value.set(LE, to);
+        }
+        table.renumber(index)
+    })
+}
+
+/// Whether a symbol of the section `index` is one of the section `of`. Some tools remove or sort sections and
+/// leave dynamic symbols with their old numbers, so the address must be there, too.
+fn is_symbol_of<S>(image: &Image<S>, of: usize, symbol: &elf::Sym64<LE>, index: usize) -> bool {
+    let section = &image.sections[of];
+    index == of && (section.addr..=section.addr_end()).contains(&symbol.st_value.get(LE))
+}
+
+/// Moves the sections that make room for a program header, with their changes.
+fn move_block<S: ReadAt>(
+    image: &Image<S>,
+    geometry: &Geometry,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    let Some(moved) = &geometry.moved else {
+        return Ok(());
+    };
+    let from = moved.from_offset..moved.from_offset + moved.size();
+    let mut block = image.bytes(
+        from.start,
+        moved.size(),
+        "the sections after the program headers",
+    )?;
+    edits.take_into(&from, &mut block);
+    edits.zero(from.start, moved.size());
+    edits.write(geometry.kept_offset(moved.to), block);
+    Ok(())
+}
+
+/// Replaces the device code by the marker, and zeroes any device code that stays in the file.
+fn device_code(geometry: &Geometry, marker: &[u8], edits: &mut Edits) {
+    let fat_end = geometry.fat_offset + (geometry.fat.end - geometry.fat.start);
+    let kept_end = geometry.kept_offset(geometry.kept);
+    let marker_end = geometry.kept_offset(geometry.marker.end);
+    edits.write(geometry.kept_offset(geometry.marker.start), marker.to_vec());
+    match &geometry.moved {
+        None => edits.zero(marker_end, kept_end - marker_end),
+        Some(moved) => {
+            let block = geometry.kept_offset(moved.to);
+            let block_end = block + moved.size();
+            edits.zero(marker_end, block - marker_end);
+            edits.zero(block_end, kept_end - block_end);
+        }
+    }
+    if let Some(cut) = &geometry.cut {
+        edits.zero(cut.end, fat_end - cut.end);
+    }
 }

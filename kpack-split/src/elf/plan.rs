@@ -1,6 +1,7 @@
 //! Plans how one linked file becomes another: what is copied, what changes, and how the result must
 //! look. A plan is a plain value that can be printed, checked and refused before any byte changes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -11,16 +12,15 @@ use kpack_format::marker::Marker;
 use object::LittleEndian as LE;
 use object::elf;
 
-use super::edits::Edits;
+use super::dynamic::{Dynamic, Relocation, Relocations, dynamic_symbols};
+use super::edits::{Edits, Gap, Gaps};
 use super::headers::{Section, Segment};
 use super::image::Image;
-use super::join::JoinPlan;
-use super::records::{MAGIC_FAT, MAGIC_SPLIT};
-use super::refuse;
+use super::records::{MAGIC_FAT, MAGIC_SPLIT, POINTER, WRAPPER_SIZE, pods};
 use super::section_table::SectionTable;
-use super::{ElfError, ReadAt, check};
+use super::wrappers::{DeviceCode, is_absolute};
+use super::{ElfError, ReadAt, check, memory, refuse};
 use crate::publish::copy_range;
-use kpack_core::archives::KeptBundle;
 
 /// How to make one binary from another.
 #[derive(Debug, Clone)]
@@ -84,56 +84,105 @@ impl PlannedWrapper {
     }
 }
 
-/// Where bytes are cut out of a file, or inserted. Both lengths are multiples of every segment's
-/// alignment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Gap {
-    /// Input offsets to cut out.
-    pub(crate) cut: Range<u64>,
-    /// Number of bytes to insert there.
-    pub(crate) room: u64,
+/// A relocation of the image.
+pub(crate) struct Relocated {
+    pub(crate) relocation: Relocation,
+    /// Its target, if the image alone determines it.
+    pub(crate) target: Option<u64>,
+    /// Whether it relocates a wrapper's pointer.
+    pub(crate) of_wrapper: bool,
 }
 
-impl Gap {
-    /// Only cuts out.
-    pub(crate) fn cut(cut: Range<u64>) -> Self {
-        Self { cut, room: 0 }
-    }
-}
+/// Rewrites wrappers and the relocations of their pointers. `each` is called with every relocation.
+pub(crate) fn redirect<S: ReadAt>(
+    image: &Image<S>,
+    dynamic: &Dynamic,
+    wrappers: &[PlannedWrapper],
+    edits: &mut Edits,
+    each: &mut dyn FnMut(Relocated, &mut Edits) -> Result<(), ElfError>,
+) -> Result<(), ElfError> {
+    // By address of the pointer: its target, and whether the target must be stored in the pointer
+    // itself.
+    let in_place = image.is_position_dependent();
+    let planned = wrappers.iter().filter_map(|w| Some((w, w.pointer?)));
+    let mut pointers: BTreeMap<u64, (u64, bool)> = planned
+        .clone()
+        .map(|(w, pointer)| (w.address + POINTER, (pointer, in_place)))
+        .collect();
 
-/// All gaps of a file, in order of their offsets.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Gaps(Vec<Gap>);
-
-impl Gaps {
-    pub(crate) fn new(gaps: impl IntoIterator<Item = Gap>) -> Self {
-        let gaps = gaps.into_iter();
-        let mut gaps: Vec<Gap> = gaps.filter(|g| !g.cut.is_empty() || g.room > 0).collect();
-        gaps.sort_by_key(|gap| gap.cut.start);
-        gaps.dedup_by(|next, gap| {
-            let is_same = next.cut.start == gap.cut.start;
-            if is_same {
-                gap.cut.end = gap.cut.end.max(next.cut.end);
-                gap.room += next.room;
+    let relocations = Relocations::read(image, dynamic)?;
+    let symbols = dynamic_symbols(image)?;
+    for relocation in relocations.iter() {
+        let relocation: Relocation = relocation?;
+        let target = relocations.target(&relocation, pods(&symbols));
+        let pointer = pointers.get_mut(&relocation.address);
+        let of_wrapper = pointer.is_some();
+        match (pointer, relocation.entry) {
+            (None, _) => {}
+            (Some((_, in_place)), None) => *in_place = true,
+            (Some((target, _)), Some(entry)) => {
+                make_relative(image, &relocation, entry, *target, edits)?;
             }
-            is_same
-        });
-        Self(gaps)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Gap> {
-        self.0.iter()
-    }
-
-    /// Output offset of an input offset. If nothing is cut, an input byte at the cut comes after
-    /// the inserted bytes.
-    pub(crate) fn output_offset(&self, offset: u64) -> u64 {
-        let mut output = offset;
-        for Gap { cut, room } in self.iter().take_while(|gap| gap.cut.start <= offset) {
-            output -= offset.min(cut.end) - cut.start;
-            output += if offset >= cut.end { *room } else { 0 };
         }
-        output
+        each(
+            Relocated {
+                relocation,
+                target,
+                of_wrapper,
+            },
+            edits,
+        )?;
+    }
+
+    for (wrapper, pointer) in planned {
+        let offset = offset_of(image, wrapper.address, WRAPPER_SIZE)?;
+        let mut bytes = image.bytes(offset, WRAPPER_SIZE, "a wrapper")?;
+        let in_place = pointers.get(&(wrapper.address + POINTER));
+        bytes[0..4].copy_from_slice(&wrapper.magic.to_le_bytes());
+        // Some linkers also store a RELA relocation's addend in the relocated word.
+        if in_place.is_some_and(|(_, in_place)| *in_place) || bytes[8..16] != [0; 8] {
+            bytes[8..16].copy_from_slice(&pointer.to_le_bytes());
+        }
+        bytes[16..24].copy_from_slice(&wrapper.reserved.to_le_bytes());
+        edits.write(offset, bytes);
+    }
+    Ok(())
+}
+
+/// Makes the RELA `entry` of a wrapper's pointer relative to `target`.
+fn make_relative<S: ReadAt>(
+    image: &Image<S>,
+    relocation: &Relocation,
+    entry: u64,
+    target: u64,
+    edits: &mut Edits,
+) -> Result<(), ElfError> {
+    let relative = image.machine.relative();
+    if relocation.kind != relative && !is_absolute(image, relocation.kind) {
+        refuse!(
+            "the wrapper's pointer at {:#x} is relocated by {:?}; expected {relative:?} or {:?}",
+            relocation.address,
+            relocation.kind,
+            image.machine.absolute()
+        );
+    }
+    let rela = elf::Rela64::<LE> {
+        r_offset: object::U64::new(LE, relocation.address),
+        r_info: elf::Rela64::r_info(LE, false, 0, relative),
+        r_addend: object::I64::new(LE, target as i64),
+    };
+    edits.write(entry, object::pod::bytes_of(&rela).to_vec());
+    Ok(())
+}
+
+pub(crate) fn offset_of<S: ReadAt>(
+    image: &Image<S>,
+    address: u64,
+    size: u64,
+) -> Result<u64, ElfError> {
+    match image.offset_of(&(address..address.saturating_add(size))) {
+        Some(offset) => Ok(offset),
+        None => refuse!("address {address:#x} is not loaded from the file"),
     }
 }
 
@@ -199,35 +248,20 @@ impl Plan {
         })
     }
 
-    /// The same, but these bundles of `input` and their wrappers stay. The result is what a join of the
-    /// split binary would be that puts only them back.
-    pub(crate) fn keeping<S: ReadAt>(
-        self,
-        input: &S,
-        kept: &[KeptBundle],
-    ) -> Result<Self, ElfError> {
-        let image = Image::read(Planned { plan: &self, input })?;
-        let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
-        let wrappers = |bundles: &[u64]| {
-            let wrapper = |(position, planned): (usize, &PlannedWrapper)| {
-                let own = |bundle: &KeptBundle| bundle.wrappers.contains(&(position as u32));
-                match kept.iter().position(own) {
-                    Some(bundle) => PlannedWrapper::fat(planned.address, bundles[bundle]),
-                    None => *planned,
-                }
-            };
-            let planned = self.wrappers.iter().enumerate();
-            planned.map(wrapper).collect()
-        };
-        let (mut plan, places) =
-            JoinPlan::with(&image, &self.marker, &sizes, &wrappers)?.into_parts();
-        let ranges = kept
-            .iter()
-            .map(|bundle| bundle.offset..bundle.offset + bundle.size);
-        plan.bundles = ranges.zip(places).collect();
-        plan.input_size = self.input_size;
-        plan.before = Some(Box::new(self));
-        Ok(plan)
+    /// What it makes of `input`, not written yet.
+    pub(crate) fn result<'a, S>(&'a self, input: &'a S) -> Planned<'a, S> {
+        Planned { plan: self, input }
+    }
+
+    /// The same plan, if its input is not a file but the result of `before`. `bundles` are copied from the
+    /// input of that: their offsets there and in the output.
+    pub(crate) fn after(self, before: Plan, bundles: Vec<(Range<u64>, u64)>) -> Self {
+        Self {
+            bundles,
+            input_size: before.input_size,
+            before: Some(Box::new(before)),
+            ..self
+        }
     }
 
     /// Replaces the planned marker. Drops code IDs that do not fit.
@@ -265,7 +299,18 @@ impl Plan {
     /// the planned file.
     pub fn apply(&self, input: &File, output: &File) -> Result<(), ElfError> {
         self.write(input, output)?;
-        check::result(input, output, self)
+        self.check(input, output)
+    }
+
+    /// Reads the result back and compares it with the plan and its input.
+    ///
+    /// # Errors
+    /// [`ElfError::Unsound`]: the fault is in the result, not in its sound input.
+    pub(crate) fn check(&self, input: &File, output: &File) -> Result<(), ElfError> {
+        read_back(input, output, self).map_err(|error| match error {
+            ElfError::Refused(reason) => ElfError::Unsound(reason),
+            error => error,
+        })
     }
 
     /// Copies the kept bytes, then writes the changed ones over them.
@@ -338,8 +383,47 @@ fn part(source: &Range<u64>, at: u64, range: &Range<u64>) -> Option<(Range<u64>,
     })
 }
 
+fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), ElfError> {
+    let image = Image::read(output)?;
+    image.validate()?;
+    if image.segments != plan.segments || image.sections != plan.sections {
+        refuse!("its headers differ from the plan");
+    }
+    check::sound(&image)?;
+    check_wrappers(&image, plan)?;
+    memory::check(&Image::read(input)?, &image, &plan.marker)
+}
+
+fn check_wrappers(image: &Image<&File>, plan: &Plan) -> Result<(), ElfError> {
+    let code = image.device_code()?;
+    let bundles = match &code {
+        DeviceCode::Fat(fat) => &fat.wrappers[..],
+        DeviceCode::Split(_) => &[],
+        DeviceCode::None(_) => refuse!("it is recognised neither as a split nor as a fat binary"),
+    };
+    let split = code.split_wrappers().iter();
+    let split = split.map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index));
+    let bundles = bundles.iter();
+    let fat = bundles.map(|w| PlannedWrapper::fat(w.address, w.bundle_address));
+    let mut found = Vec::from_iter(split.chain(fat));
+    found.sort_by_key(|wrapper| wrapper.address);
+    let as_planned = |(found, planned): (&PlannedWrapper, &PlannedWrapper)| {
+        let pointer = planned.pointer.or(found.pointer);
+        *found
+            == PlannedWrapper {
+                pointer,
+                ..*planned
+            }
+    };
+    let pairs = found.iter().zip(&plan.wrappers);
+    if found.len() != plan.wrappers.len() || !pairs.into_iter().all(as_planned) {
+        refuse!("one of its wrappers points to a wrong address");
+    }
+    Ok(())
+}
+
 /// What a plan makes of `input`, not written yet.
-struct Planned<'a, S> {
+pub(crate) struct Planned<'a, S> {
     plan: &'a Plan,
     input: &'a S,
 }

@@ -1,15 +1,12 @@
-//! The section header table of the host binary.
+//! The section header table of a rewritten binary, and what refers to sections by their index.
 
+use object::LittleEndian as LE;
 use object::elf;
 
-use kpack_format::marker;
-
-use super::edits::Edits;
+use super::edits::{Edits, Gaps};
 use super::headers::Section;
 use super::image::Image;
-use super::layout::Geometry;
-use super::plan::Gaps;
-use super::records::FAT_SECTION;
+use super::records::pods_mut;
 use super::refuse;
 use super::{ElfError, ReadAt};
 
@@ -41,77 +38,27 @@ pub(crate) struct WrittenTable {
 }
 
 impl SectionTable {
-    pub(crate) fn new<S: ReadAt>(image: &Image<S>, geometry: &Geometry) -> Result<Self, ElfError> {
-        let count = image.sections.len() + 1;
-        if count >= INDEX_LIMIT {
-            refuse!(
-                "it has {} sections; at most {} are supported",
-                count - 1,
-                INDEX_LIMIT - 2
-            );
-        }
-        let mut names = names(image)?;
-        let marker_section = Section {
-            name: marker::SECTION_NAME.to_owned(),
-            name_offset: names.len() as u32,
-            kind: elf::SHT_PROGBITS,
-            flags: elf::SHF_ALLOC,
-            addr: geometry.marker_section.start,
-            offset: geometry.fat_offset,
-            size: geometry.marker_section.end - geometry.marker_section.start,
-            link: 0,
-            info: 0,
-            align: 1,
-            entsize: 0,
-        };
-        names.extend_from_slice(marker::SECTION_NAME.as_bytes());
-        names.push(0);
-
-        // Sections stay in order of address.
-        let row = |index: usize| (Some(index), relocated(&image.sections[index], geometry));
-        let moved: &[usize] = geometry.moved.as_ref().map_or(&[], |moved| &moved.sections);
-        let mut rows = Vec::with_capacity(count);
-        for index in (0..image.sections.len()).filter(|index| !moved.contains(index)) {
-            let fat = image.sections[index].name == FAT_SECTION;
-            if fat {
-                rows.push((None, marker_section.clone()));
-                // The rest of the device code is empty, or comes last.
-                if geometry.unmapped().is_some() {
-                    rows.push(row(index));
-                }
-                rows.extend(moved.iter().copied().map(row));
-            }
-            if !fat || geometry.unmapped().is_none() {
-                rows.push(row(index));
-            }
-        }
-        let marker_index = rows.iter().position(|(old, _)| old.is_none());
-        let fits = false;
-        Ok(Self::of(
-            image,
-            names,
-            rows,
-            (marker_index.unwrap_or(0), fits),
-        ))
-    }
-
-    /// The same sections in another order, with new headers.
-    pub(crate) fn reordered<S: ReadAt>(
+    /// The table with these sections, each with its old index and its new header. Of the marker's section,
+    /// which is new, only the name is still unknown. The headers have the old section numbers.
+    pub(crate) fn new<S: ReadAt>(
         image: &Image<S>,
-        rows: Vec<(usize, Section)>,
+        mut rows: Vec<(Option<usize>, Section)>,
     ) -> Result<Self, ElfError> {
-        let rows = rows.into_iter().map(|(old, section)| (Some(old), section));
-        Ok(Self::of(image, names(image)?, rows.collect(), (0, true)))
-    }
-
-    /// The table with these sections, each with its old index and its new header. The headers have the old
-    /// section numbers.
-    fn of<S>(
-        image: &Image<S>,
-        names: Vec<u8>,
-        rows: Vec<(Option<usize>, Section)>,
-        (marker_index, fits): (usize, bool),
-    ) -> Self {
+        let mut names = names(image)?;
+        let marker = rows.iter().position(|(old, _)| old.is_none());
+        if let Some(marker) = marker {
+            if rows.len() >= INDEX_LIMIT {
+                refuse!(
+                    "it has {} sections; at most {} are supported",
+                    rows.len() - 1,
+                    INDEX_LIMIT - 2
+                );
+            }
+            let section = &mut rows[marker].1;
+            section.name_offset = names.len() as u32;
+            names.extend_from_slice(section.name.as_bytes());
+            names.push(0);
+        }
         let mut renumbered = vec![0; image.sections.len()];
         for (new, (old, _)) in rows.iter().enumerate() {
             if let Some(old) = old {
@@ -122,9 +69,9 @@ impl SectionTable {
             sections: Vec::with_capacity(rows.len()),
             names,
             names_index: renumbered[image.names_index],
-            marker_index,
+            marker_index: marker.unwrap_or(0),
             renumbered,
-            fits,
+            fits: marker.is_none(),
         };
         for (_, mut section) in rows {
             section.link = this.renumber(section.link as usize) as u32;
@@ -135,12 +82,60 @@ impl SectionTable {
             }
             this.sections.push(section);
         }
-        this
+        Ok(this)
     }
 
     /// New index of section `old`. Reserved indices stay unchanged.
     pub(crate) fn renumber(&self, old: usize) -> usize {
         self.renumbered.get(old).copied().unwrap_or(old)
+    }
+
+    /// Renumbers everything that refers to a section by index. `change` may also change a symbol; it
+    /// returns the index of the symbol's section.
+    pub(crate) fn renumber_references<S: ReadAt>(
+        &self,
+        image: &Image<S>,
+        edits: &mut Edits,
+        change: &dyn Fn(&mut elf::Sym64<LE>, usize) -> usize,
+    ) -> Result<(), ElfError> {
+        for section in &image.sections {
+            if !matches!(section.kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM) || section.size == 0 {
+                continue;
+            }
+            let mut bytes = image.section_bytes(section)?;
+            for symbol in pods_mut::<elf::Sym64<LE>>(&mut bytes) {
+                let index = symbol.st_shndx.get(LE);
+                if index == elf::SHN_UNDEF || index.is_reserved() {
+                    continue;
+                }
+                let new_index = change(symbol, usize::from(index.0));
+                symbol
+                    .st_shndx
+                    .set(LE, elf::SymbolSection(new_index as u16));
+            }
+            edits.write(section.offset, bytes);
+        }
+        for section in image
+            .sections
+            .iter()
+            .filter(|s| s.has_bytes() && s.size > 0)
+        {
+            // Both are arrays of section indices; a group has a word of flags first (gABI).
+            let first = match section.kind {
+                elf::SHT_SYMTAB_SHNDX => 0,
+                elf::SHT_GROUP => 1,
+                _ => continue,
+            };
+            let mut bytes = image.section_bytes(section)?;
+            for index in pods_mut::<object::U32<LE>>(&mut bytes)
+                .iter_mut()
+                .skip(first)
+            {
+                index.set(LE, self.renumber(index.get(LE) as usize) as u32);
+            }
+            edits.write(section.offset, bytes);
+        }
+        Ok(())
     }
 
     pub(crate) fn marker_index(&self) -> usize {
@@ -212,26 +207,13 @@ fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
     // Keep what is in no section, such as a signature or an appended archive. A rewritten file has it before
     // its tables.
     let is_padding = |from: u64, to: u64| to.saturating_sub(from) < 16;
-    match first >= content && is_padding(last, image.size) {
-        true if is_padding(content, first) => content,
-        true => first,
-        false => image.size,
-    }
-}
-
-/// The section's new header, with the old section numbers.
-fn relocated(old: &Section, geometry: &Geometry) -> Section {
-    let mut section = old.clone();
-    if section.name == FAT_SECTION {
-        section.empty(geometry.nobits.clone());
-        section.offset = geometry.output_offset(geometry.kept_offset(geometry.nobits.start));
-    } else if let Some(to) = geometry.map(section.addr).filter(|_| section.is_alloc()) {
-        section.addr = to;
-        section.offset = geometry.kept_offset(to);
+    if first < content || !is_padding(last, image.size) {
+        image.size
+    } else if is_padding(content, first) {
+        content
     } else {
-        section.offset = geometry.output_offset(section.offset);
+        first
     }
-    section
 }
 
 /// The names of the sections, each with its end.
