@@ -109,9 +109,12 @@ pub fn damage<'a, R: Read + Seek>(
     };
     let entry = archive.toc().entry(kernel, target);
     let size = entry.map(|entry| entry.original_size);
-    let read = size.and_then(|size| match size <= LARGE {
-        true => Ok((archive.read(kernel, target)?, size)),
-        false => Ok((archive.read_head(kernel, target, HEAD_SIZE)?, size)),
+    let read = size.and_then(|size| {
+        if size <= LARGE {
+            Ok((archive.read(kernel, target)?, size))
+        } else {
+            Ok((archive.read_head(kernel, target, HEAD_SIZE)?, size))
+        }
     });
     let (bytes, size) = match or_refused(read.map_err(|e| Error::archive(path, "read", e)))? {
         Ok(read) => read,
@@ -119,9 +122,10 @@ pub fn damage<'a, R: Read + Seek>(
     };
     let check = |target: &str| {
         let id: TargetId = target.parse().map_err(|error| format!("{error}"))?;
-        match size <= LARGE {
-            true => check_code_object(&bytes, &id),
-            false => check_code_object_head(&bytes, size, &id),
+        if size <= LARGE {
+            check_code_object(&bytes, &id)
+        } else {
+            check_code_object_head(&bytes, size, &id)
         }
     };
     let wrong = entries.iter().filter_map(|(kernel, target)| {

@@ -116,9 +116,10 @@ impl Prefix {
     /// leads to a file beside it, which it is another name of.
     pub fn link(&self, file: &Path) -> Result<Option<Located>, Error> {
         let joined = self.path.join(file);
-        let path = match joined.exists() {
-            true => joined,
-            false => file.to_owned(),
+        let path = if joined.exists() {
+            joined
+        } else {
+            file.to_owned()
         };
         let Some(path) = placed(&path).filter(|path| path.is_symlink() && !leads_out(file)) else {
             return Ok(None);

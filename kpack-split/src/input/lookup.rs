@@ -77,9 +77,10 @@ impl Kpacks {
         let rules = files.map(|kpack| kpack.rule);
         let rules = BTreeSet::from_iter(rules.filter(|rule| *rule != Rule::Marker));
         let rules = Vec::from_iter(rules.iter().map(Rule::to_string));
-        match rules.is_empty() {
-            true => String::new(),
-            false => format!(", found through {}", rules.join(" and ")),
+        if rules.is_empty() {
+            String::new()
+        } else {
+            format!(", found through {}", rules.join(" and "))
         }
     }
 }
@@ -130,9 +131,10 @@ impl Lookup {
         }
         let mut found = Found::default();
         for ((is_markers, _), locations) in search_paths {
-            let promise = match is_markers {
-                true => Promise::read(&locations)?,
-                false => None,
+            let promise = if is_markers {
+                Promise::read(&locations)?
+            } else {
+                None
             };
             self.add(&locations, promise.as_ref(), &mut found)?;
             for manifest in promise.into_iter().flat_map(|promise| promise.manifests) {
@@ -331,8 +333,9 @@ pub fn placed(path: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
     let real = fs::canonicalize(&path).ok()?;
     let directory = fs::canonicalize(path.parent()?).ok()?;
-    match real.parent() == Some(&directory) {
-        true => Some(real),
-        false => Some(directory.join(path.file_name()?)),
+    if real.parent() == Some(&directory) {
+        Some(real)
+    } else {
+        Some(directory.join(path.file_name()?))
     }
 }

@@ -81,9 +81,10 @@ impl Linked {
             Error::refused(&self.path, text)
         };
         let (marker, _) = Marker::read(&bytes).map_err(|e| refused(e.to_string()))?;
-        match marker.kpack_search_paths.iter().any(|p| p.contains('\0')) {
-            true => Err(refused("a search path has a NUL byte".to_owned())),
-            false => Ok(marker),
+        if marker.kpack_search_paths.iter().any(|p| p.contains('\0')) {
+            Err(refused("a search path has a NUL byte".to_owned()))
+        } else {
+            Ok(marker)
         }
     }
 }

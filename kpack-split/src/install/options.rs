@@ -102,9 +102,10 @@ impl Options {
     pub(super) fn validate(&self) -> Result<(), Error> {
         check_names(&self.module, &self.component)?;
         if self.files.is_empty() != self.all {
-            return Err(Error::usage(match self.all {
-                true => "all binaries are taken, so none can be named",
-                false => "no binary is named",
+            return Err(Error::usage(if self.all {
+                "all binaries are taken, so none can be named"
+            } else {
+                "no binary is named"
             }));
         }
         if self.sources.is_empty() {

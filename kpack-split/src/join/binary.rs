@@ -1,4 +1,4 @@
-//! One split binary: what its wrappers ask for, and the joined file that replaces it.
+//! One split binary, and what its wrappers ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -8,13 +8,10 @@ use std::path::{Path, PathBuf};
 use kpack_format::marker::Marker;
 use kpack_format::names::SearchPath;
 
-use super::Options;
-use super::code::Code;
 use crate::Error;
-use crate::elf::{self, DeviceCode, FatBinary, Image, JoinPlan, NewCode, SplitWrapper};
-use crate::input::{self, FileKind, Linked, Located, Marked, elf_error};
-use crate::publish::{self, Identity, StagedFile};
-use crate::report::{Outcome, Progress, Report};
+use crate::elf::{self, DeviceCode, FatBinary, SplitWrapper};
+use crate::input::{self, FileKind, Linked, Located, Marked};
+use crate::publish::Identity;
 use crate::split::code_ids;
 
 /// What a file is to a join.
@@ -30,19 +27,19 @@ pub(super) struct Binary {
     pub(super) located: Located,
     /// The path by which a loader knows it.
     pub(super) loaded_as: PathBuf,
-    identity: Identity,
+    pub(super) identity: Identity,
     pub(super) marker: Marker,
     pub(super) kernel_name: String,
     /// Addresses of the marker, with the room that a marker of a later split needs.
-    marker_at: Range<u64>,
+    pub(super) marker_at: Range<u64>,
     /// Addresses of the wrappers, in order.
-    wrappers: Vec<u64>,
+    pub(super) wrappers: Vec<u64>,
     /// Their code object indices.
     pub(super) indices: Vec<u32>,
     /// The ID of the host's entry in a bundle.
     pub(super) host_entry: String,
     /// The targets that were put back by an earlier run.
-    joined: BTreeSet<String>,
+    pub(super) joined: BTreeSet<String>,
     /// The bundles with SPIR-V, which the split kept: their ranges in the file, by code object index.
     pub(super) kept: BTreeMap<u32, Range<u64>>,
 }
@@ -147,86 +144,9 @@ impl Binary {
         })
     }
 
-    /// The targets that an earlier run put back, and that a join with `code` does not.
-    pub(super) fn dropped_by(&self, code: &Code) -> Vec<String> {
-        self.joined.difference(code.targets()).cloned().collect()
-    }
-
-    /// Plans the joined binary.
-    pub(super) fn plan(&self, code: &Code) -> Result<JoinPlan, Error> {
-        let file = self.open()?;
-        let new = NewCode {
-            wrappers: &self.wrappers,
-            sizes: &code.bundle_sizes(self),
-            marker: self.marker_at.clone(),
-        };
-        let plan = Image::read(&file).and_then(|image| JoinPlan::new(&image, &new));
-        plan.map_err(|error| elf_error(&self.located.path, error))
-    }
-
-    /// Writes the joined binary, checks it, and lets it replace the split one or another file.
-    pub(super) fn write(
-        &self,
-        code: &Code,
-        plan: &JoinPlan,
-        options: &Options,
-        progress: &dyn Progress,
-        report: &mut Report,
-    ) -> Result<Outcome, Error> {
-        let path = &self.located.path;
-        let ids = &self.marker.code_ids;
-        // The same build has the same code.
-        let is_known = code.targets().iter().all(|target| ids.contains_key(target));
-        if *code.targets() == self.joined && is_known && options.output.is_none() {
-            let reason = "it is joined for these targets already".to_owned();
-            return Ok(Outcome::LeftAlone { reason });
-        }
-        let input = self.open()?;
-        if let Some(output) = &options.output {
-            publish::check_named_output(output)?;
-        }
-        let output = options.output.as_deref().unwrap_or(path);
-        let (staged, ()) = StagedFile::write(output, |staged| {
-            if options.output.is_none() {
-                staged.replaces(&input)?;
-                staged.check()?;
-            }
-            let ((), lost) = staged.fill(&input, |file| {
-                plan.write(&input, file).map_err(|e| failed(path, e))?;
-                code.write(self, &input, plan.bundles(), file, progress)
-            })?;
-            for lost in lost {
-                report.warn(path, lost);
-            }
-            let file = staged.file();
-            plan.check(&input, file).map_err(|e| failed(path, e))?;
-            let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
-            let written = Linked::read(path, clone)?;
-            code.check(self, &written)?;
-            match &options.against {
-                Some(original) => compare(&written, original),
-                None => Ok(()),
-            }
-        })?;
-        publish::replace(staged)?;
-        Ok(Outcome::Joined {
-            wrappers: self.wrappers.len(),
-            targets: code.targets().iter().cloned().collect(),
-            size_before: self.identity.size(),
-            size_after: plan.output_size(),
-        })
-    }
-
     /// Reopens the file.
-    fn open(&self) -> Result<File, Error> {
+    pub(super) fn open(&self) -> Result<File, Error> {
         self.identity.open(&self.located.path)
-    }
-}
-
-fn failed(path: &Path, error: elf::ElfError) -> Error {
-    match error {
-        elf::ElfError::Io(error) => Error::io(path, "write the joined binary of", error),
-        error => elf_error(path, error),
     }
 }
 
@@ -268,20 +188,4 @@ fn main_marker(linked: &Linked, wrappers: &[SplitWrapper]) -> Result<u64, Error>
     let before = markers.filter(|address| *address <= place).max();
     before
         .ok_or_else(|| Error::refused(&linked.path, "no marker is in the place of its device code"))
-}
-
-/// Refuses a joined binary that differs from the unsplit original in more than the targets.
-fn compare(joined: &Linked, original: &Path) -> Result<(), Error> {
-    let differences = super::differences::differences(joined, original)?;
-    match differences.is_empty() {
-        true => Ok(()),
-        false => Err(Error::refused(
-            &joined.path,
-            format!(
-                "joined, it differs from {}: {}",
-                original.display(),
-                differences.join("; ")
-            ),
-        )),
-    }
 }

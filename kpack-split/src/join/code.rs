@@ -89,13 +89,13 @@ impl Code {
                 }
             }
             // Not every binary of a module has code for each target.
-            match found {
-                true => _ = targets.insert(target),
-                false if binary.marker.code_ids.contains_key(&target) => {
-                    let text = format!("the archive for {target} has no code object of it");
-                    return Err(Error::refused(&binary.located.path, text));
-                }
-                false => _ = known.remove(&target),
+            if found {
+                targets.insert(target);
+            } else if binary.marker.code_ids.contains_key(&target) {
+                let text = format!("the archive for {target} has no code object of it");
+                return Err(Error::refused(&binary.located.path, text));
+            } else {
+                known.remove(&target);
             }
         }
         Ok(Self {
@@ -111,9 +111,10 @@ impl Code {
 
     /// The targets that there is code for, as a list.
     pub(super) fn known(&self) -> String {
-        match self.known.is_empty() {
-            true => "no target".to_owned(),
-            false => Vec::from_iter(self.known.iter().cloned()).join(", "),
+        if self.known.is_empty() {
+            "no target".to_owned()
+        } else {
+            Vec::from_iter(self.known.iter().cloned()).join(", ")
         }
     }
 
@@ -264,9 +265,10 @@ impl Code {
             let code = code.iter();
             Vec::from_iter(code.map(|code| (code.entry_id.clone(), code.size)))
         };
-        match found == Vec::from_iter(self.wrappers.iter().map(planned)) {
-            true => Ok(()),
-            false => Err(fault()),
+        if found == Vec::from_iter(self.wrappers.iter().map(planned)) {
+            Ok(())
+        } else {
+            Err(fault())
         }
     }
 }

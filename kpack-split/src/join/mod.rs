@@ -7,6 +7,7 @@
 mod binary;
 mod code;
 mod differences;
+mod joined;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -149,9 +150,10 @@ fn attempt(
 /// Plans everything. What does not fit is refused before anything changes.
 fn plan(options: &Options, report: &mut Report) -> Result<Vec<(Binary, Code, JoinPlan)>, Error> {
     let prefix = Prefix::new(&options.prefix)?;
-    let binaries = match options.files.is_empty() {
-        true => all_binaries(&prefix, options)?,
-        false => named_binaries(&prefix, options, report)?,
+    let binaries = if options.files.is_empty() {
+        all_binaries(&prefix, options)?
+    } else {
+        named_binaries(&prefix, options, report)?
     };
     if binaries.is_empty() && report.files.is_empty() {
         let text = match &options.module {

@@ -1,0 +1,109 @@
+//! The joined file that replaces a split binary.
+
+use std::path::Path;
+
+use super::Options;
+use super::binary::Binary;
+use super::code::Code;
+use super::differences;
+use crate::Error;
+use crate::elf::{ElfError, Image, JoinPlan, NewCode};
+use crate::input::{Linked, elf_error};
+use crate::publish::{self, StagedFile};
+use crate::report::{Outcome, Progress, Report};
+
+impl Binary {
+    /// The targets that an earlier run put back, and that a join with `code` does not.
+    pub(super) fn dropped_by(&self, code: &Code) -> Vec<String> {
+        self.joined.difference(code.targets()).cloned().collect()
+    }
+
+    /// Plans the joined binary.
+    pub(super) fn plan(&self, code: &Code) -> Result<JoinPlan, Error> {
+        let file = self.open()?;
+        let new = NewCode {
+            wrappers: &self.wrappers,
+            sizes: &code.bundle_sizes(self),
+            marker: self.marker_at.clone(),
+        };
+        let plan = Image::read(&file).and_then(|image| JoinPlan::new(&image, &new));
+        plan.map_err(|error| elf_error(&self.located.path, error))
+    }
+
+    /// Writes the joined binary, checks it, and lets it replace the split one or another file.
+    pub(super) fn write(
+        &self,
+        code: &Code,
+        plan: &JoinPlan,
+        options: &Options,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<Outcome, Error> {
+        let path = &self.located.path;
+        let ids = &self.marker.code_ids;
+        // The same build has the same code.
+        let is_known = code.targets().iter().all(|target| ids.contains_key(target));
+        if *code.targets() == self.joined && is_known && options.output.is_none() {
+            let reason = "it is joined for these targets already".to_owned();
+            return Ok(Outcome::LeftAlone { reason });
+        }
+        let input = self.open()?;
+        if let Some(output) = &options.output {
+            publish::check_named_output(output)?;
+        }
+        let output = options.output.as_deref().unwrap_or(path);
+        let (staged, ()) = StagedFile::write(output, |staged| {
+            if options.output.is_none() {
+                staged.replaces(&input)?;
+                staged.check()?;
+            }
+            let ((), lost) = staged.fill(&input, |file| {
+                plan.write(&input, file).map_err(|e| failed(path, e))?;
+                code.write(self, &input, plan.bundles(), file, progress)
+            })?;
+            for lost in lost {
+                report.warn(path, lost);
+            }
+            let file = staged.file();
+            plan.check(&input, file).map_err(|e| failed(path, e))?;
+            let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
+            let written = Linked::read(path, clone)?;
+            code.check(self, &written)?;
+            match &options.against {
+                Some(original) => compare(&written, original),
+                None => Ok(()),
+            }
+        })?;
+        publish::replace(staged)?;
+        Ok(Outcome::Joined {
+            wrappers: self.wrappers.len(),
+            targets: code.targets().iter().cloned().collect(),
+            size_before: self.identity.size(),
+            size_after: plan.output_size(),
+        })
+    }
+}
+
+fn failed(path: &Path, error: ElfError) -> Error {
+    match error {
+        ElfError::Io(error) => Error::io(path, "write the joined binary of", error),
+        error => elf_error(path, error),
+    }
+}
+
+/// Refuses a joined binary that differs from the unsplit original in more than the targets.
+fn compare(joined: &Linked, original: &Path) -> Result<(), Error> {
+    let differences = differences::differences(joined, original)?;
+    if differences.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::refused(
+            &joined.path,
+            format!(
+                "joined, it differs from {}: {}",
+                original.display(),
+                differences.join("; ")
+            ),
+        ))
+    }
+}
