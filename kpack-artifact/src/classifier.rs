@@ -11,10 +11,9 @@ use walkdir::DirEntry;
 
 use super::content::FileContent;
 use super::data_file::{is_package, not_data};
-use super::databases::{self, Database, ForAll, Merge, Place, Selection};
+use super::databases::{self, Database, ForAll, Merge, Place, Selection, TENSILE};
 use super::entry::{Class, Entry, KPACK, Node, Observation, Topic};
 use super::foreign::{Headers, device_section};
-use super::gaps::TENSILE;
 use super::kernel_cache::{self, Unreadable};
 use super::target_name::{self, only};
 use kpack_core::Error;
@@ -279,10 +278,13 @@ impl Classifier<'_> {
                 let text = format!("has device code for {targets}, in one file for all targets");
                 (Topic::ForAll, text)
             }
-            Err(Unreadable { reason, damaged }) => match damaged {
-                true => (Topic::Damaged, reason),
-                false => (Topic::Other, reason),
-            },
+            Err(Unreadable { reason, damaged }) => {
+                if damaged {
+                    (Topic::Damaged, reason)
+                } else {
+                    (Topic::Other, reason)
+                }
+            }
         };
         self.observe(topic, text);
         Ok(())

@@ -35,6 +35,9 @@ pub struct Database {
     pub with: Option<&'static str>,
 }
 
+/// The databases whose code objects and library files belong together.
+pub(super) const TENSILE: [&str; 3] = ["rocblas", "hipblaslt", "hipsparselt"];
+
 /// The defaults of a row.
 const DATABASE: Database = Database {
     name: "",

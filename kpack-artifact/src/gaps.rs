@@ -9,7 +9,7 @@ use kpack_format::TargetId;
 use kpack_format::tensile::Library;
 
 use super::data_file::uncompressed;
-use super::databases::{self, ForAll, Merge};
+use super::databases::{self, ForAll, Merge, TENSILE};
 use super::entry::{Class, Classification, Node};
 use super::target_name::{either_agrees, in_file_name, only};
 use super::tree::Tree;
@@ -17,9 +17,6 @@ use kpack_split::words::{list, list_some};
 
 /// Maximum number of missing files that a message names.
 const MOST_NAMES: usize = 3;
-
-/// The databases whose code objects and library files belong together.
-pub(super) const TENSILE: [&str; 3] = ["rocblas", "hipblaslt", "hipsparselt"];
 
 /// A file or symbolic link, among all that are installed together.
 pub(crate) struct DatabaseFile<'a> {
@@ -296,9 +293,10 @@ impl Directory<'_> {
             return;
         };
         // A library for GPUs without their own has kernels for each of them.
-        let stem = match stem.contains("fallback") {
-            true => format!("{stem}_{target}"),
-            false => stem.to_owned(),
+        let stem = if stem.contains("fallback") {
+            format!("{stem}_{target}")
+        } else {
+            stem.to_owned()
         };
         if self.has(&format!("{stem}.hsaco")) {
             return;
@@ -403,9 +401,10 @@ impl Directory<'_> {
                 having.any(|own| own == *processor || !is_source && own.plain() == **processor)
             };
             for processor in self.targets.iter().filter(|processor| !has(processor)) {
-                match is_source {
-                    true => expected.append(&mut self.built_for(processor)),
-                    false => drop(expected.insert(processor.clone())),
+                if is_source {
+                    expected.append(&mut self.built_for(processor));
+                } else {
+                    expected.insert(processor.clone());
                 }
             }
             for target in expected.difference(&having) {

@@ -2,7 +2,7 @@
 
 use crate::TargetId;
 use crate::code_object::processors;
-use crate::target_id::ParseTargetIdError;
+use crate::target_id::{EXPECTED, ParseTargetIdError};
 
 /// The features that targets have.
 const FEATURES: &[&str] = &["sramecc", "xnack"];
@@ -83,10 +83,6 @@ impl TargetId {
     }
 }
 
-/// What a processor's name looks like.
-pub(crate) const EXPECTED: &str =
-    "expected a processor, such as gfx1100 or gfx9-4-generic, or amdgcnspirv";
-
 /// The target that a misspelled name stands for.
 fn meant(name: &str) -> Option<String> {
     let plain: String = name.to_lowercase().split_whitespace().collect();
@@ -111,9 +107,10 @@ fn processor_meant(plain: &str) -> Option<&'static str> {
     let number = plain.strip_prefix("gfx").unwrap_or(plain);
     let number = number.trim_start_matches(['-', '_']);
     // Letters that look like digits.
-    let digits: String = match number.contains("generic") {
-        true => number.to_owned(),
-        false => number.replace('o', "0").replace(['l', 'i'], "1"),
+    let digits: String = if number.contains("generic") {
+        number.to_owned()
+    } else {
+        number.replace('o', "0").replace(['l', 'i'], "1")
     };
     if !digits.starts_with(|c: char| c.is_ascii_digit()) {
         return None;

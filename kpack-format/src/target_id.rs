@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::spelling::EXPECTED;
+/// What a processor's name looks like.
+pub(crate) const EXPECTED: &str =
+    "expected a processor, such as gfx1100 or gfx9-4-generic, or amdgcnspirv";
 
 /// The target that a code object was compiled for: `processor[:feature(+|-)]…`.
 ///

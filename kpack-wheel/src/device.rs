@@ -8,17 +8,13 @@ use kpack_format::names::in_package_name;
 use kpack_format::{Sha256, TargetId};
 use pep508_rs::{ExtraName, PackageName};
 
-use super::archive::Wheel;
+use super::archive::{SitePackages, Wheel};
 use super::metadata::Fields;
 use super::options::Options;
-use super::plan::SplitWheel;
-use super::set;
+use super::set::{self, ALL};
 use super::writer::{Content, Item};
 use kpack_core::Error;
 use kpack_split::input;
-
-/// The extra that asks for all device wheels.
-pub(super) const ALL: &str = "device-all";
 
 /// The device wheels of a host.
 pub(super) struct Devices<'a> {
@@ -53,6 +49,63 @@ impl<'a> DeviceWheel<'a> {
         labels
             .map(|label| normalized(&format!("device-{label}")))
             .collect()
+    }
+
+    /// Its name, that of its RECORD, and its other members. `scheme` is where `host` has its device code.
+    pub(super) fn members(
+        &self,
+        host: &Wheel,
+        scheme: SitePackages,
+        any_python: bool,
+    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
+        let name = host.name.of_device(&self.project, any_python);
+        let dist_info = name.directory("dist-info");
+        let bytes = |name, mode, bytes| Item {
+            name,
+            mode,
+            content: Content::Bytes(bytes),
+        };
+        let mut items = Vec::from_iter(self.files.values().cloned());
+        for licence in host.licences() {
+            let within = licence
+                .name
+                .strip_prefix(&host.dist_info)
+                .unwrap_or_default();
+            let name = format!("{dist_info}{within}");
+            items.push(bytes(name, licence.mode, host.bytes(&licence.name)?));
+        }
+        let (project, version) = (host.required("Name")?, host.required("Version")?);
+        let summary = format!("GPU code of {project} for {}", self.label);
+        let description = format!("{summary}. An extra of {project} installs it.");
+        let own = [
+            ("Name", self.project.clone()),
+            ("Version", version.to_owned()),
+            ("Summary", summary),
+            ("Requires-Dist", format!("{project}=={version}")),
+        ];
+        let metadata = host.metadata.of_device(&own, &description);
+        let metadata = metadata.and_then(checked);
+        let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
+        let metadata = metadata.bytes().to_vec();
+        items.push(bytes(format!("{dist_info}/METADATA"), 0o644, metadata));
+
+        let mut wheel = format!(
+            "Wheel-Version: 1.0\nGenerator: kpack {}\nRoot-Is-Purelib: {}\n",
+            env!("CARGO_PKG_VERSION"),
+            scheme.is_pure()
+        );
+        for tag in name.tags() {
+            wheel += &format!("Tag: {tag}\n");
+        }
+        if let Some(build) = &name.build {
+            wheel += &format!("Build: {build}\n");
+        }
+        items.push(bytes(
+            format!("{dist_info}/WHEEL"),
+            0o644,
+            wheel.into_bytes(),
+        ));
+        Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
     }
 
     /// Sets the file at a path in `site-packages`.
@@ -131,6 +184,22 @@ impl<'a> Devices<'a> {
         devices.find_map(|device| Some(&device.files.get(path)?.content))
     }
 
+    /// The bytes of all device wheels' files, which tells whether two hosts can share the wheels.
+    pub(super) fn digests(&self) -> Result<BTreeMap<(&str, &str), Sha256>, Error> {
+        let mut digests = BTreeMap::new();
+        for device in self.devices.values() {
+            for (path, file) in &device.files {
+                let digest = match &file.content {
+                    Content::Archive(from) | Content::File(from) => input::digest(from)?,
+                    Content::Bytes(bytes) => sha256(bytes),
+                    Content::Copied(_, _, digest) => digest.sha256,
+                };
+                digests.insert((device.project.as_str(), path.as_str()), digest);
+            }
+        }
+        Ok(digests)
+    }
+
     /// The metadata of the host wheel: with an extra for each device wheel, and one for all.
     pub(super) fn host_metadata(&self) -> Result<Fields, Error> {
         let (wheel, version) = (self.wheel, self.wheel.required("Version")?);
@@ -162,81 +231,6 @@ impl<'a> Devices<'a> {
         }
         let with = wheel.metadata.with(&fields).and_then(checked);
         with.map_err(|text| wheel.refused("METADATA", text))
-    }
-}
-
-impl<'a> SplitWheel<'a> {
-    /// The members of a device wheel, but for its RECORD.
-    pub(super) fn device(
-        &self,
-        device: &DeviceWheel<'a>,
-        any_python: bool,
-    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
-        let host = self.wheel;
-        let name = host.name.of_device(&device.project, any_python);
-        let dist_info = name.directory("dist-info");
-        let bytes = |name, mode, bytes| Item {
-            name,
-            mode,
-            content: Content::Bytes(bytes),
-        };
-        let mut items = Vec::from_iter(device.files.values().cloned());
-        for licence in host.licences() {
-            let within = licence
-                .name
-                .strip_prefix(&host.dist_info)
-                .unwrap_or_default();
-            let name = format!("{dist_info}{within}");
-            items.push(bytes(name, licence.mode, host.bytes(&licence.name)?));
-        }
-        let (project, version) = (host.required("Name")?, host.required("Version")?);
-        let summary = format!("GPU code of {project} for {}", device.label);
-        let description = format!("{summary}. An extra of {project} installs it.");
-        let own = [
-            ("Name", device.project.clone()),
-            ("Version", version.to_owned()),
-            ("Summary", summary),
-            ("Requires-Dist", format!("{project}=={version}")),
-        ];
-        let metadata = host.metadata.of_device(&own, &description);
-        let metadata = metadata.and_then(checked);
-        let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
-        let metadata = metadata.bytes().to_vec();
-        items.push(bytes(format!("{dist_info}/METADATA"), 0o644, metadata));
-
-        let mut wheel = format!(
-            "Wheel-Version: 1.0\nGenerator: kpack {}\nRoot-Is-Purelib: {}\n",
-            env!("CARGO_PKG_VERSION"),
-            self.scheme.is_pure()
-        );
-        for tag in name.tags() {
-            wheel += &format!("Tag: {tag}\n");
-        }
-        if let Some(build) = &name.build {
-            wheel += &format!("Build: {build}\n");
-        }
-        items.push(bytes(
-            format!("{dist_info}/WHEEL"),
-            0o644,
-            wheel.into_bytes(),
-        ));
-        Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
-    }
-
-    /// The bytes of all device wheels' files, which tells whether two hosts can share the wheels.
-    pub(super) fn device_digests(&self) -> Result<BTreeMap<(&str, &str), Sha256>, Error> {
-        let mut digests = BTreeMap::new();
-        for device in self.devices.iter() {
-            for (path, file) in &device.files {
-                let digest = match &file.content {
-                    Content::Archive(from) | Content::File(from) => input::digest(from)?,
-                    Content::Bytes(bytes) => sha256(bytes),
-                    Content::Copied(_, _, digest) => digest.sha256,
-                };
-                digests.insert((device.project.as_str(), path.as_str()), digest);
-            }
-        }
-        Ok(digests)
     }
 }
 

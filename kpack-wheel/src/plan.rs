@@ -16,18 +16,31 @@ use super::members::member_error;
 use super::name::escaped;
 use super::options::Options;
 use super::record::Digest;
-use super::split::Notices;
 use super::writer::{Content, Item};
 use kpack_artifact::classify::{Class, Classification, Topic, classify};
 use kpack_artifact::databases::Selection;
 use kpack_core::Error;
 use kpack_core::publish::make_directories;
-use kpack_core::report::{Progress, Severity};
+use kpack_core::report::{Notice, Progress, Severity};
 use kpack_split::input;
 use kpack_split::install::{self, install};
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";
+
+/// Notices that are being collected.
+#[derive(Default)]
+pub(super) struct Notices(pub(super) Vec<Notice>);
+
+impl Notices {
+    pub(super) fn add(&mut self, severity: Severity, path: &Path, text: impl Into<String>) {
+        self.0.push(Notice::new(severity, path, text));
+    }
+
+    pub(super) fn warn(&mut self, path: &Path, text: impl Into<String>) {
+        self.add(Severity::Warning, path, text);
+    }
+}
 
 /// One wheel, read and split.
 pub(super) struct SplitWheel<'a> {
@@ -268,9 +281,10 @@ impl<'a> SplitWheel<'a> {
                 mode: member.mode,
                 content,
             };
-            match self.wheel.is_metadata(member) {
-                true => last.push(item),
-                false => items.push(item),
+            if self.wheel.is_metadata(member) {
+                last.push(item)
+            } else {
+                items.push(item)
             }
         }
         items.extend(self.manifests.iter().map(|path| Item {

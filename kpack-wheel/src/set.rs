@@ -7,8 +7,10 @@ use pep440_rs::{Operator, Version};
 use pep508_rs::{ExtraName, PackageName, Requirement, VerbatimUrl, VersionOrUrl};
 
 use super::archive::Wheel;
-use super::device::ALL;
 use kpack_core::Error;
+
+/// The extra that asks for all device wheels.
+pub(super) const ALL: &str = "device-all";
 
 /// A requirement of a wheel.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,15 +9,16 @@ use kpack_format::{Selection, TargetId};
 use pep508_rs::PackageName;
 
 use super::archive::Wheel;
-use super::device::{ALL, normalized};
+use super::device::normalized;
 use super::members::{Member, member_error};
 use super::options::{DEVICE_NAME, Options};
-use super::plan::SplitWheel;
+use super::plan::{Notices, SplitWheel};
+use super::set::ALL;
 use super::writer::{self, Item};
 use kpack_artifact::stage::Stage;
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_core::report::{Notice, Progress, Severity};
+use kpack_core::report::{Notice, Progress};
 use kpack_split::words::list;
 
 /// The size up to which PyPI accepts files by default.
@@ -45,20 +46,6 @@ pub struct Written {
     pub targets: Vec<String>,
     /// The extra of the host that asks for it.
     pub extra: Option<String>,
-}
-
-/// Notices that are being collected.
-#[derive(Default)]
-pub(super) struct Notices(Vec<Notice>);
-
-impl Notices {
-    pub(super) fn add(&mut self, severity: Severity, path: &Path, text: impl Into<String>) {
-        self.0.push(Notice::new(severity, path, text));
-    }
-
-    pub(super) fn warn(&mut self, path: &Path, text: impl Into<String>) {
-        self.add(Severity::Warning, path, text);
-    }
 }
 
 /// Splits wheels.
@@ -103,7 +90,7 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let mut written = Vec::new();
     for (plan, any_python) in with_devices(&plans)? {
         for device in plan.devices.iter() {
-            let (name, record, items) = plan.device(device, any_python)?;
+            let (name, record, items) = device.members(plan.wheel, plan.scheme, any_python)?;
             let mut others = written.iter().chain(&hosts);
             if others.any(|other: &Written| other.path == stage.output(&name)) {
                 return Err(Error::usage(format!(
@@ -153,14 +140,15 @@ fn with_devices<'p, 'w>(
             [] => continue,
             [first, more @ ..] => (*first, more),
         };
-        let digests = first.device_digests()?;
+        let digests = first.devices.digests()?;
         let mut is_same = !more.is_empty();
         for plan in more {
-            is_same &= plan.scheme == first.scheme && plan.device_digests()? == digests;
+            is_same &= plan.scheme == first.scheme && plan.devices.digests()? == digests;
         }
-        match is_same {
-            true => with.push((first, true)),
-            false => with.extend(plans.iter().map(|plan| (*plan, false))),
+        if is_same {
+            with.push((first, true))
+        } else {
+            with.extend(plans.iter().map(|plan| (*plan, false)))
         }
     }
     Ok(with)

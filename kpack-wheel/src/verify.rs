@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::archive::{Place, Wheel};
-use super::device::ALL;
 use super::members::Member;
 use super::record::Digest;
-use super::set::{Pins, device_of};
+use super::set::{ALL, Pins, device_of};
 use kpack_artifact::verify::{self, Outcome, Report, Subject};
 use kpack_core::Error;
 use kpack_core::parallel;

@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::names::Group;
 
 use super::compile::{self, Job};
-use super::compiler::Compiler;
-use super::device_code::Wanted;
+use super::compiler::{Compiler, Wanted};
 use super::environment::Environment;
 use super::flags::{self, BuildDirectories, Flags};
 use super::{Hip, INCLUDE_DIRECTORIES, Library, targets};
@@ -120,9 +119,10 @@ impl<'a> Build<'a> {
             error => error,
         };
         // Recover from an interrupted build.
-        match self.directory.exists() {
-            true => remove_directory(&old),
-            false => recover_directory(&self.directory, &old),
+        if self.directory.exists() {
+            remove_directory(&old)
+        } else {
+            recover_directory(&self.directory, &old)
         }
         .and_then(|()| remove_directory(&self.hidden))
         .map_err(cannot_write)?;
@@ -191,13 +191,14 @@ impl<'a> Build<'a> {
         for source in &self.hip.files {
             let relative = source.strip_prefix(&self.package).unwrap_or(source);
             let inside = relative.is_relative();
-            let text = match inside {
-                true => relative.to_string_lossy().replace('/', "_"),
-                false => relative
+            let text = if inside {
+                relative.to_string_lossy().replace('/', "_")
+            } else {
+                relative
                     .file_name()
                     .unwrap_or_default()
                     .to_string_lossy()
-                    .into_owned(),
+                    .into_owned()
             };
             let mut name = format!("{text}.o");
             let mut number = 2;

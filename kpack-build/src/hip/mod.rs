@@ -8,7 +8,6 @@
 mod build;
 mod compile;
 mod compiler;
-mod device_code;
 mod environment;
 mod flags;
 mod library;

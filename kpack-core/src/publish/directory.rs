@@ -13,7 +13,6 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::output::check_kind;
 use crate::Error;
 use crate::interrupt;
 
@@ -33,9 +32,10 @@ pub struct Directory {
 impl Directory {
     /// Opens a directory by a path from the caller; follows symbolic links.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let shown = match path.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => path,
+        let shown = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
         };
         let file = rustix::fs::open(shown, directory_flags(), Mode::empty());
         let file = file.map_err(|e| Error::io(shown, "open", e.into()))?;
@@ -242,6 +242,28 @@ impl Directory {
 
 fn directory_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
+}
+
+/// Refuses what is of the kind `there` in the place of the output `path` of the kind `new`, unless they are the
+/// same.
+fn check_kind(path: &Path, there: FileType, new: FileType) -> Result<(), Error> {
+    let what = match there {
+        there if there == new => return Ok(()),
+        FileType::RegularFile => "a file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "a device",
+    };
+    let expected = match new {
+        FileType::Directory => "a directory",
+        _ => "a regular file",
+    };
+    let reason = format!(
+        "{what} is in its place (expected {expected} to replace, or nothing); choose another name, or remove it"
+    );
+    Err(Error::refused(path, reason))
 }
 
 /// Creates the directory `path` and its parents.

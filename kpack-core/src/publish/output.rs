@@ -64,28 +64,6 @@ pub fn write_output(
     staged.commit().map(drop)
 }
 
-/// Refuses what is of the kind `there` in the place of the output `path` of the kind `new`, unless they are the
-/// same.
-pub(super) fn check_kind(path: &Path, there: FileType, new: FileType) -> Result<(), Error> {
-    let what = match there {
-        there if there == new => return Ok(()),
-        FileType::RegularFile => "a file",
-        FileType::Directory => "a directory",
-        FileType::Symlink => "a symbolic link",
-        FileType::Fifo => "a FIFO",
-        FileType::Socket => "a socket",
-        _ => "a device",
-    };
-    let expected = match new {
-        FileType::Directory => "a directory",
-        _ => "a regular file",
-    };
-    let reason = format!(
-        "{what} is in its place (expected {expected} to replace, or nothing); choose another name, or remove it"
-    );
-    Err(Error::refused(path, reason))
-}
-
 /// Checks that `bytes` more fit on the file system of `directory`. They come from `path`; `action` is a verb.
 ///
 /// # Errors
@@ -96,9 +74,10 @@ pub fn check_room(
     directory: &Path,
     bytes: u64,
 ) -> Result<(), Error> {
-    let directory = match directory.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => directory,
+    let directory = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
     };
     let system = statvfs(directory).map_err(|e| Error::io(directory, "examine", e.into()))?;
     let free = system.f_bavail.saturating_mul(system.f_frsize);

@@ -152,11 +152,12 @@ impl Decoder {
 }
 
 fn check_size(found: u64, original_size: u64) -> Result<(), DecodeError> {
-    match found == original_size {
-        true => Ok(()),
-        false => Err(DecodeError::Damaged(format!(
+    if found == original_size {
+        Ok(())
+    } else {
+        Err(DecodeError::Damaged(format!(
             "its frame holds {found} bytes; the TOC says {original_size}"
-        ))),
+        )))
     }
 }
 

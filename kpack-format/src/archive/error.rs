@@ -91,3 +91,7 @@ impl fmt::Display for ArchiveError {
 }
 
 crate::wraps_io!(ArchiveError);
+
+pub(super) fn malformed<T>(offset: u64, reason: String) -> Result<T, ArchiveError> {
+    Err(ArchiveError::Malformed { offset, reason })
+}

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use super::toc::{FORMAT_VERSION, Storage};
-use super::writer::{ArchiveWriter, Entered, Stored};
+use super::writer::{ArchiveWriter, Entered, PIECE, Stored, prefix};
 use super::{ArchiveError, DATA_OFFSET, MAGIC, Scheme, Targets, Toc, TocEntry, limits};
 use crate::digest::{Hasher, Sha256};
 
@@ -19,10 +19,6 @@ pub struct Written {
     /// SHA-256 of the file.
     pub checksum: Sha256,
 }
-
-/// Bytes read and written at a time. With larger writes, Linux uses larger blocks of memory for the
-/// file, and in virtual machines that can take several times as long.
-pub(super) const PIECE: usize = 64 << 10;
 
 impl<S: Read + Write + Seek> ArchiveWriter<S> {
     /// Writes the archive. `out` is written from its current position and not flushed to disk.
@@ -127,18 +123,11 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         let size = range.end - range.start;
         self.spool.seek(SeekFrom::Start(range.start))?;
         let mut spool = BufReader::with_capacity(PIECE, Read::by_ref(&mut self.spool).take(size));
-        match io::copy(&mut spool, out)? == size {
-            true => Ok(()),
-            false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        if io::copy(&mut spool, out)? == size {
+            Ok(())
+        } else {
+            Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
         }
-    }
-}
-
-/// Size of the number of frames, and of the size before each frame, in bytes.
-pub(super) fn prefix(scheme: Scheme) -> u64 {
-    match scheme {
-        Scheme::None => 0,
-        Scheme::ZstdPerKernel => 4,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::index::malformed;
+use super::error::malformed;
 use super::toc::FORMAT_VERSION;
 use super::{ArchiveError, HEADER_SIZE, MAGIC};
 use crate::little_endian;

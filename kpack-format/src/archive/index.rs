@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Seek, SeekFrom};
 
 use super::entries::UNKNOWN_SIZE;
+use super::error::malformed;
 use super::frame::{MAX_FRAME_HEADER, content_size};
 use super::header::toc_range;
 use super::limits::{MAX_CODE_OBJECT, MAX_FRAMES, MAX_TOC};
@@ -225,10 +226,6 @@ impl Index {
     }
 }
 
-pub(super) fn malformed<T>(offset: u64, reason: String) -> Result<T, ArchiveError> {
-    Err(ArchiveError::Malformed { offset, reason })
-}
-
 /// Checks the TOC's locations against the data, which ends at `end`; returns the number of stored
 /// code objects.
 fn check_storage<R: Read + Seek>(
@@ -352,9 +349,10 @@ fn check_range(offset: u64, size: u64, end: u64, what: &str) -> Result<(), Archi
 fn read_bytes<R: Read>(source: &mut R, size: u64) -> Result<Vec<u8>, ArchiveError> {
     let mut bytes = with_capacity(size as usize)?;
     source.take(size).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 == size {
-        true => Ok(bytes),
-        false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+    if bytes.len() as u64 == size {
+        Ok(bytes)
+    } else {
+        Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
     }
 }
 

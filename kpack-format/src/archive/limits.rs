@@ -28,8 +28,9 @@ pub(super) fn check(
     found: u64,
     most: u64,
 ) -> Result<(), ArchiveError> {
-    match found <= most {
-        true => Ok(()),
-        false => Err(ArchiveError::TooLarge { what: what(), most }),
+    if found <= most {
+        Ok(())
+    } else {
+        Err(ArchiveError::TooLarge { what: what(), most })
     }
 }

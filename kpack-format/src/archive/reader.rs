@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use super::codec::{decode_in_parts, in_parts, with_capacity};
-use super::index::malformed;
+use super::error::malformed;
 use super::{ArchiveError, DecodeError, Decoder, Index, Scheme, Toc, TocEntry};
 use crate::digest::{Hasher, Sha256, sha256};
 

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
-use super::finish::{PIECE, prefix};
-use super::index::malformed;
+use super::error::malformed;
 use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TOC};
 use super::{Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, Scheme, TocEntry};
 use crate::code_id::index_in;
@@ -16,6 +15,10 @@ use crate::{CodeId, TargetId, code_id};
 
 /// zstd's default level.
 const DEFAULT_LEVEL: i32 = 3;
+
+/// Bytes read and written at a time. With larger writes, Linux uses larger blocks of memory for the
+/// file, and in virtual machines that can take several times as long.
+pub(super) const PIECE: usize = 64 << 10;
 
 /// Collects code objects for one archive. Stored bytes go to the spool at once, and only the TOC is
 /// kept in memory. [`finish`](Self::finish) writes code objects in canonical order, so the same
@@ -34,6 +37,14 @@ pub struct ArchiveWriter<S> {
     pub(super) kernels: BTreeMap<KernelOrder, Entered>,
     /// [`MAX_TOC`], or less in tests.
     pub(super) max_toc: u64,
+}
+
+/// Size of the number of frames, and of the size before each frame, in bytes.
+pub(super) fn prefix(scheme: Scheme) -> u64 {
+    match scheme {
+        Scheme::None => 0,
+        Scheme::ZstdPerKernel => 4,
+    }
 }
 
 /// A code object in the spool.
@@ -265,16 +276,15 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         if let Some(index) = self.by_checksum.get(&checksum) {
             return Ok(*index);
         }
-        let bytes = match same_scheme {
-            true => old.stored_bytes(entry.ordinal)?,
-            false => {
-                let plain = old.read_entry(kernel, target, entry)?;
-                let encoder = match encoder {
-                    Some(encoder) => encoder,
-                    None => encoder.insert(Encoder::new(self.scheme, self.level)?),
-                };
-                encoder.encode(&plain, checksum)?.bytes
-            }
+        let bytes = if same_scheme {
+            old.stored_bytes(entry.ordinal)?
+        } else {
+            let plain = old.read_entry(kernel, target, entry)?;
+            let encoder = match encoder {
+                Some(encoder) => encoder,
+                None => encoder.insert(Encoder::new(self.scheme, self.level)?),
+            };
+            encoder.encode(&plain, checksum)?.bytes
         };
         let size = bytes.len() as u64;
         self.store(kernel, &mut &bytes[..], size, entry.original_size, checksum)

@@ -2,7 +2,9 @@
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Bundle, BundleError, Entry, EntryId, Format, append_up_to, compressed, malformed};
+use super::{
+    Bundle, BundleError, Entry, EntryId, Format, append_up_to, compressed, failed, malformed,
+};
 use crate::TargetId;
 
 impl Bundle {
@@ -197,7 +199,7 @@ impl<R: Read> CodeObjectReader<'_, R> {
         let read = match &mut *self.content {
             Content::Plain { source, .. } => append_up_to(source, wanted, out)?,
             Content::Compressed(stream) => {
-                append_up_to(stream.as_mut(), wanted, out).or_else(compressed::failed(offset))?
+                append_up_to(stream.as_mut(), wanted, out).or_else(failed(offset))?
             }
         };
         *left -= read;

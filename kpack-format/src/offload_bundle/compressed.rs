@@ -2,7 +2,7 @@
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-use super::{Bundle, BundleError, Format, Method, malformed, table};
+use super::{Bundle, BundleError, Format, Method, failed, malformed, table};
 use crate::backend::BundleReader;
 use crate::little_endian;
 
@@ -98,16 +98,6 @@ pub(super) fn read<R: Read + Seek>(source: &mut R, available: u64) -> Result<Bun
         size,
         entries,
     })
-}
-
-/// The error for a failed decompressor at decompressed offset `at`: damaged data, unless the system
-/// failed.
-pub(super) fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError> {
-    move |error| match error.raw_os_error() {
-        Some(_) => Err(BundleError::Io(error)),
-        None if error.kind() == io::ErrorKind::OutOfMemory => Err(BundleError::Io(error)),
-        None => malformed!(at, "it cannot be decompressed: {error}"),
-    }
 }
 
 /// The plain bundle inside, decompressed from start to end.

@@ -8,7 +8,7 @@ mod table;
 mod write;
 
 use std::fmt;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 
 use crate::TargetId;
 use crate::code_object::{CodeObject, CodeObjectError};
@@ -178,6 +178,16 @@ pub(crate) fn malformed<T>(offset: u64, reason: impl Into<String>) -> Result<T, 
         offset,
         reason: reason.into(),
     })
+}
+
+/// The error for a failed decompressor at decompressed offset `at`: damaged data, unless the system
+/// failed.
+fn failed<T>(at: u64) -> impl Fn(io::Error) -> Result<T, BundleError> {
+    move |error| match error.raw_os_error() {
+        Some(_) => Err(BundleError::Io(error)),
+        None if error.kind() == io::ErrorKind::OutOfMemory => Err(BundleError::Io(error)),
+        None => malformed!(at, "it cannot be decompressed: {error}"),
+    }
 }
 
 /// Describes a code object without a bundle as a bundle of one entry.
