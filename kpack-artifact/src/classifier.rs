@@ -19,7 +19,7 @@ use super::target_name::{self, only};
 use kpack_core::Error;
 use kpack_core::shown;
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
-use kpack_split::input::{self, FileKind, Linked, unlinked};
+use kpack_split::input::{self, FileKind, LinkedElf, unlinked};
 
 /// What the pointers begin with that Git LFS puts in the place of files.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
@@ -303,7 +303,7 @@ impl Classifier<'_> {
         }
         let file = file.try_clone();
         let file = file.map_err(|error| Error::io(self.full, "read", error))?;
-        let linked = Linked::read(self.full, file)?;
+        let linked = LinkedElf::read(self.full, file)?;
         Ok(match &linked.code {
             DeviceCode::Fat(fat) if linked.has_only_spirv(fat) => {
                 let text = "stays unchanged: all of its bundles have SPIR-V code, which HIP runtimes do not read from archives (--spirv drop removes the SPIR-V, --spirv archive moves it)";

@@ -10,7 +10,7 @@ use kpack_format::marker::Marker;
 
 use super::output::Edits;
 use kpack_core::Error;
-use kpack_split::input::Linked;
+use kpack_split::input::LinkedElf;
 
 /// What other shards' host files tell of device code, for the host files that are taken.
 #[derive(Default)]
@@ -72,7 +72,7 @@ pub(super) fn without(from: &Path, left_out: &BTreeSet<TargetId>) -> Result<Edit
 /// What `change` makes of each marker of a host file, given the room that the marker has; `None`
 /// where it stays as it is.
 fn edits(from: &Path, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Result<Edits, Error> {
-    let linked = Linked::open(from)?;
+    let linked = LinkedElf::open(from)?;
     let mut edits = BTreeMap::new();
     for group in linked.markers()? {
         for wrapper in &group.wrappers {

@@ -10,7 +10,7 @@ use object::elf;
 use super::layout::{self, LEAST_TEXT, Same, UNIT_IDS, text_in, texts, unit_ids};
 use kpack_core::Error;
 use kpack_split::elf::{Dynamic, Image};
-use kpack_split::input::{self, Linked};
+use kpack_split::input::{self, LinkedElf};
 use kpack_split::words::list_some;
 
 /// Maximum number of sections to name.
@@ -38,7 +38,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
     if a != b {
         parts.push(format!("{a} bytes against {b}"));
     }
-    let linked = |path| Ok::<_, Error>(Linked::read(path, input::open(path)?).ok());
+    let linked = |path| Ok::<_, Error>(LinkedElf::read(path, input::open(path)?).ok());
     let (mut shown, mut known) = (at, None);
     if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
         match layout::compare(&a, &b)? {

@@ -13,7 +13,7 @@ use kpack_split::elf::{
     DeviceCode, Dynamic, ElfError, FAT_SECTION, Image, Relocations, Section, WRAPPER_SECTION,
     is_address, pods,
 };
-use kpack_split::input::Linked;
+use kpack_split::input::LinkedElf;
 
 /// The fewest consecutive printable bytes that count as text.
 pub(super) const LEAST_TEXT: usize = 6;
@@ -32,7 +32,7 @@ pub(super) enum Same {
 /// They must have the same sections, symbols, relocations, dynamic entries and markers, and the same
 /// bytes in all other sections. If sections have moved, addresses into them are compared by what they
 /// refer to, in code, data and debug information.
-pub(super) fn compare(one: &Linked, other: &Linked) -> Result<Same, Error> {
+pub(super) fn compare(one: &LinkedElf, other: &LinkedElf) -> Result<Same, Error> {
     let (Some(ours), Some(theirs)) = (markers(one)?, markers(other)?) else {
         return Ok(Same::No);
     };
@@ -69,7 +69,7 @@ pub(super) fn compare(one: &Linked, other: &Linked) -> Result<Same, Error> {
 
 /// The markers of a binary, without IDs of device code, by the positions of their wrappers; `None`
 /// for a fat binary.
-fn markers(linked: &Linked) -> Result<Option<BTreeMap<Vec<u32>, Marker>>, Error> {
+fn markers(linked: &LinkedElf) -> Result<Option<BTreeMap<Vec<u32>, Marker>>, Error> {
     if matches!(linked.code, DeviceCode::Fat(_)) {
         return Ok(None);
     }

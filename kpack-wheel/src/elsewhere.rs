@@ -10,7 +10,7 @@ use kpack_artifact::classify::{Class, Classification, classify};
 use kpack_artifact::databases::Selection;
 use kpack_core::Error;
 use kpack_core::publish::make_directories;
-use kpack_split::input::{self, Linked, Lookup};
+use kpack_split::input::{self, LinkedElf, Lookup};
 
 /// A library that another tool split.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Wheel {
                 continue;
             }
             let path = tree.join(&entry.path);
-            let linked = Linked::read(&path, input::open(&path)?)?;
+            let linked = LinkedElf::read(&path, input::open(&path)?)?;
             let mut missing = Vec::new();
             for group in linked.markers()? {
                 let files = lookup.find(&linked.loaded_as(), &group.marker)?.files;

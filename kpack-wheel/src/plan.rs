@@ -189,7 +189,7 @@ impl<'a> SplitWheel<'a> {
         );
         let module = escaped(project);
         for (top, files) in tops {
-            let mut one = install::Options::new(&self.tree, &module, files);
+            let mut one = install::InstallOptions::new(&self.tree, &module, files);
             COMPONENT.clone_into(&mut one.component);
             one.kpack_dir = Path::new(top).join(".kpack");
             one.install_hint = Some(format!(

@@ -15,7 +15,7 @@ use crate::mark;
 use crate::tree::find_artifacts;
 use kpack_core::Error;
 use kpack_split::elf::{DeviceCode, FatBinary};
-use kpack_split::input::{self, Linked};
+use kpack_split::input::{self, LinkedElf};
 
 /// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
 /// leftover directories of interrupted runs to `leftovers`.
@@ -181,7 +181,7 @@ impl Measured {
         size: u64,
         module: Option<&str>,
     ) -> Result<(), Error> {
-        let linked = Linked::open(path)?;
+        let linked = LinkedElf::open(path)?;
         let (targets, from_marker) = match &linked.code {
             DeviceCode::Fat(fat) => (bundles(&linked, fat)?, None),
             DeviceCode::Split(_) => {
@@ -257,7 +257,7 @@ fn what_of_host(path: &Path, within: &Path) -> Result<String, Error> {
 }
 
 /// The module that the first marker of a split binary names.
-fn module_of(linked: &Linked) -> Option<String> {
+fn module_of(linked: &LinkedElf) -> Option<String> {
     let markers = linked.markers().ok()?;
     let path = markers.first()?.marker.kpack_search_paths.first()?;
     let group = SearchPath::new(path).split()?.group()?;
@@ -266,7 +266,7 @@ fn module_of(linked: &Linked) -> Option<String> {
 
 /// The bytes that the bundles of a fat binary store for each target. Several wrappers can share a
 /// bundle.
-fn bundles(linked: &Linked, fat: &FatBinary) -> Result<BTreeMap<String, Size>, Error> {
+fn bundles(linked: &LinkedElf, fat: &FatBinary) -> Result<BTreeMap<String, Size>, Error> {
     let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
     let mut wrappers = fat.wrappers.clone();
     wrappers.sort_by_key(|wrapper| (wrapper.bundle_offset, wrapper.co_index));

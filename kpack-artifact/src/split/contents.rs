@@ -16,7 +16,7 @@ use crate::classify::{Class, Topic};
 use crate::manifest_txt;
 use crate::mark;
 use kpack_core::Error;
-use kpack_split::input::{Linked, Lookup, or_refused, read_manifest};
+use kpack_split::input::{LinkedElf, Lookup, or_refused, read_manifest};
 use kpack_split::split::Presplit;
 
 /// What is in an artifact.
@@ -105,7 +105,7 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
         .filter(|(.., item)| item.class == Class::Split);
     let lookup = Lookup::default();
     for (.., item) in split {
-        let linked = Linked::open(&item.from);
+        let linked = LinkedElf::open(&item.from);
         let read = linked.and_then(|linked| Presplit::read(linked, false, &lookup));
         match or_refused(read)? {
             Ok(None) => {}

@@ -17,7 +17,7 @@ use crate::tree::{Item, Tree};
 use kpack_core::Error;
 use kpack_core::publish::is_name_part;
 use kpack_split::elf;
-use kpack_split::input::{KpackPath, Located, Prefix, elf_error};
+use kpack_split::input::{KpackPath, LocatedBinary, Prefix, elf_error};
 use kpack_split::split::{self, BinaryKind, FatFile, Spirv, code_ids};
 
 /// The fat binaries of a prefix, or of all prefixes of an artifact.
@@ -157,7 +157,7 @@ pub(super) fn module(
 struct Named {
     prefix: String,
     files: Vec<(PathBuf, PathBuf)>,
-    names: Vec<Located>,
+    names: Vec<LocatedBinary>,
 }
 
 impl Named {
@@ -226,7 +226,7 @@ fn group(root: &Path, prefix: &str, options: &Options) -> Result<Group, Error> {
 }
 
 /// The marker of a binary with these names: archives are looked for from each one's directory.
-fn marker(kpacks: &KpackPath, group: &Group, names: &[Located]) -> Marker {
+fn marker(kpacks: &KpackPath, group: &Group, names: &[LocatedBinary]) -> Marker {
     let mut paths: Vec<String> = Vec::new();
     for name in names {
         for path in kpacks.marker(name, group).kpack_search_paths {

@@ -13,12 +13,12 @@ use super::{Context, Outcome, Report, Subject, resolution};
 use kpack_core::Error;
 use kpack_format::names::is_object;
 use kpack_split::elf::{self, DeviceCode, FAT_SECTION, FatBinary, SplitWrapper};
-use kpack_split::input::{Linked, Marked, prefix_of};
+use kpack_split::input::{LinkedElf, MarkerGroup, prefix_of};
 use kpack_split::words::counted;
 
 /// Verifies a binary. Reports one without device code only if `asked_for`.
 pub(super) fn verify(
-    binary: &Linked,
+    binary: &LinkedElf,
     asked_for: bool,
     context: &Context<'_>,
     report: &mut Report,
@@ -55,7 +55,7 @@ fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
 }
 
 fn check(
-    binary: &Linked,
+    binary: &LinkedElf,
     wrappers: &[SplitWrapper],
     context: &Context<'_>,
     report: &mut Report,
@@ -90,8 +90,8 @@ fn is_one_file(one: &Path, other: &Path) -> bool {
 
 /// Checks the wrappers of one marker; `faults` is the number of faults before.
 fn check_group(
-    binary: &Linked,
-    group: &Marked,
+    binary: &LinkedElf,
+    group: &MarkerGroup,
     faults: usize,
     context: &Context<'_>,
     report: &mut Report,
@@ -136,8 +136,8 @@ fn check_group(
 }
 
 /// Checks that `.hip_fatbin` is empty, both as a section and in the loaded segments.
-fn converted(binary: &Linked, report: &mut Report) -> Result<(), Error> {
-    let Linked { path, image, .. } = binary;
+fn converted(binary: &LinkedElf, report: &mut Report) -> Result<(), Error> {
+    let LinkedElf { path, image, .. } = binary;
     let found = image.section(FAT_SECTION);
     let Some((_, section)) = found.map_err(|e| binary.error(e))? else {
         return Ok(());
@@ -175,7 +175,7 @@ fn converted(binary: &Linked, report: &mut Report) -> Result<(), Error> {
 fn in_order(
     path: &Path,
     wrappers: &[SplitWrapper],
-    groups: &[Marked],
+    groups: &[MarkerGroup],
     others_are_kept: bool,
     report: &mut Report,
 ) {

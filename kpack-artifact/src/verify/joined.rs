@@ -6,13 +6,13 @@ use kpack_format::{Delivery, TargetId};
 use super::{Context, Report, Subject};
 use kpack_core::Error;
 use kpack_split::elf::FatBinary;
-use kpack_split::input::Linked;
+use kpack_split::input::LinkedElf;
 use kpack_split::join;
 use kpack_split::words::counted;
 
 /// Verifies the device code in a joined binary against the IDs in its marker.
 pub(super) fn verify(
-    binary: &Linked,
+    binary: &LinkedElf,
     fat: &FatBinary,
     context: &Context<'_>,
     report: &mut Report,

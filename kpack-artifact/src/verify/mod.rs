@@ -28,7 +28,7 @@ use kpack_core::Error;
 use kpack_core::parallel::{self, lock, processors};
 use kpack_format::names::is_object;
 use kpack_split::elf::Image;
-use kpack_split::input::{self, FileKind, Linked, Lookup, Resolver, placed};
+use kpack_split::input::{self, FileKind, LinkedElf, Lookup, Resolver, placed};
 use kpack_split::leftover::{self, is_leftover_entry};
 
 use artifacts::Artifacts;
@@ -115,7 +115,7 @@ fn verify_all(
         }
         if !path.is_dir() {
             on_file(path, 0, 1);
-            let binary = Linked::open(path)?;
+            let binary = LinkedElf::open(path)?;
             binary::verify(&binary, true, &context, &mut report)?;
             original::compare(&binary, original, &context, &mut report)?;
             return Ok(report);
@@ -226,7 +226,7 @@ impl Context<'_> {
     /// Opens the archives that `marker`, of `binary`, refers to.
     fn resolver(
         &self,
-        binary: &Linked,
+        binary: &LinkedElf,
         marker: &Marker,
         kernel_name: &str,
     ) -> Result<Resolver, Error> {
@@ -338,7 +338,12 @@ impl Work {
             Err(Error::Refused { .. }) if !self.asked_for => return Ok(()),
             image => image?,
         };
-        binary::verify(&Linked::of(path, image)?, self.asked_for, context, report)
+        binary::verify(
+            &LinkedElf::of(path, image)?,
+            self.asked_for,
+            context,
+            report,
+        )
     }
 }
 

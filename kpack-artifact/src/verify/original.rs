@@ -13,18 +13,18 @@ use kpack_split::join;
 
 use kpack_core::Error;
 use kpack_split::elf::{self, DeviceCode, FatBinary, Wrapper};
-use kpack_split::input::{Linked, Marked, open_bundle, or_refused, wrapper_error};
+use kpack_split::input::{LinkedElf, MarkerGroup, open_bundle, or_refused, wrapper_error};
 use kpack_split::words::{counted, list};
 
 /// Compares the split binary at `path` with `original`.
 pub(super) fn compare(
-    binary: &Linked,
+    binary: &LinkedElf,
     original: &Path,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let path = &binary.path;
-    let unsplit = Linked::open(original)?;
+    let unsplit = LinkedElf::open(original)?;
     let fat = match &unsplit.code {
         DeviceCode::Fat(fat) => fat,
         DeviceCode::Split(_) => {
@@ -100,8 +100,8 @@ impl Kernels {
     /// Returns `None` if a marker does not name its kernels.
     fn open(
         context: &Context<'_>,
-        binary: &Linked,
-        groups: &[Marked],
+        binary: &LinkedElf,
+        groups: &[MarkerGroup],
     ) -> Result<Option<Self>, Error> {
         let mut resolvers = Vec::new();
         let mut wrappers = BTreeMap::new();
@@ -176,7 +176,7 @@ impl Kernels {
 
 fn compare_code(
     path: &Path,
-    original: &Linked,
+    original: &LinkedElf,
     wrappers: &[Wrapper],
     mut kernels: Kernels,
     options: &Options,

@@ -10,7 +10,7 @@ use kpack_format::names::KernelName;
 use super::{Context, Options, Outcome, Report, Subject, means};
 use kpack_core::Error;
 use kpack_split::input::{
-    CodePlace, Kpacks, Linked, Obstacle, Resolver, or_refused, read_manifest,
+    CodePlace, Kpacks, LinkedElf, Obstacle, Resolver, or_refused, read_manifest,
 };
 use kpack_split::words::{counted, list};
 
@@ -30,7 +30,7 @@ struct Resolution<'a> {
 
 /// Looks up the code objects with these `indices`.
 pub(super) fn verify(
-    binary: &Linked,
+    binary: &LinkedElf,
     marker: &Marker,
     kernel_name: &str,
     indices: &BTreeSet<u32>,

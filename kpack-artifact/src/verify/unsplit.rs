@@ -20,7 +20,7 @@ use crate::split::artifact_prefix;
 use crate::tree::{Role, is_artifact};
 use kpack_core::Error;
 use kpack_core::parallel;
-use kpack_split::input::{Linked, or_refused};
+use kpack_split::input::{LinkedElf, or_refused};
 use kpack_split::leftover::directories;
 use kpack_split::words::{counted, list_some};
 
@@ -366,7 +366,7 @@ impl Pair {
             {
                 Ok(())
             }
-            Class::Fat => original::compare(&Linked::open(place)?, unsplit, context, report),
+            Class::Fat => original::compare(&LinkedElf::open(place)?, unsplit, context, report),
             _ if same_bytes(place, unsplit)? => Ok(()),
             _ => {
                 if let Some(text) = lost_in_merge(place, unsplit, path)? {

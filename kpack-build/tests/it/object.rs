@@ -116,7 +116,8 @@ fn the_code_objects_are_those_of_the_linked_binary() {
     build(&tree, Kind::Object, "vec.o");
     fixture().build(&tree.path("stage/lib/libvec.so")).unwrap();
     split_into(&tree, "host", &["vec.o"]);
-    let options = kpack_split::install::Options::new(tree.path("stage"), "vec", ["lib/libvec.so"]);
+    let options =
+        kpack_split::install::InstallOptions::new(tree.path("stage"), "vec", ["lib/libvec.so"]);
     kpack_split::install::install(&options, &()).unwrap();
     let before = kernels(&tree.path("host/.kpack"));
     let after = kernels(&tree.path("stage/lib/.kpack"));

@@ -8,7 +8,7 @@ use super::output::{self, Text, count, size};
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, StorageArguments};
 use kpack_core::Error;
-use kpack_split::install::{self, Notice, Options, Outcome, Report, Severity};
+use kpack_split::install::{self, InstallOptions, Notice, Outcome, Report, Severity};
 use kpack_split::report_json::Json;
 
 /// Split installed binaries: move device code into archives, and leave a marker
@@ -35,7 +35,7 @@ Examples:
 ", exit_codes!()))]
 pub(super) struct Arguments {
     #[command(flatten)]
-    pub(super) options: Options,
+    pub(super) options: InstallOptions,
     #[command(flatten)]
     hint: InstallHint,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub(super) struct Output {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let options = Options {
+    let options = InstallOptions {
         install_hint: arguments.hint.install_hint.clone(),
         storage: arguments.storage.storage(),
         ..arguments.options.clone()

@@ -13,7 +13,7 @@ use super::output;
 use super::progress::{Bar, DEVICE_CODE};
 use super::targets;
 use kpack_core::Error;
-use kpack_split::join::{self, Options};
+use kpack_split::join::{self, JoinOptions};
 
 /// Put chosen targets' device code back into split binaries, for HIP runtimes that do not read markers
 ///
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
     arch: Vec<Architecture>,
     #[command(flatten)]
-    pub(super) options: Options,
+    pub(super) options: JoinOptions,
     #[command(flatten)]
     print: Output,
 }

@@ -16,7 +16,7 @@ use kpack_core::Error;
 use kpack_format::names::is_object;
 use kpack_split::elf::{DeviceCode, Dynamic, Image};
 use kpack_split::input::{
-    self, FileKind, Kpacks, Linked, Lookup, Marked, Prefix, elf_error, or_refused, placed,
+    self, FileKind, Kpacks, LinkedElf, Lookup, MarkerGroup, Prefix, elf_error, or_refused, placed,
     prefix_of,
 };
 use kpack_split::input::{Obstacle, Resolver};
@@ -141,7 +141,7 @@ impl Process {
     }
 
     /// Adds a binary, if it has device code.
-    fn add(&mut self, linked: &Linked, machine: &Machine) -> Result<(), Error> {
+    fn add(&mut self, linked: &LinkedElf, machine: &Machine) -> Result<(), Error> {
         let loader = match &self.runtime {
             Runtime::Found(hip) => hip.loader.as_ref(),
             _ => None,
@@ -184,14 +184,14 @@ impl Process {
             let text = "not an executable or shared object (ELF); for archives and manifests, run `kpack verify`";
             return Err(Error::refused(path, text));
         }
-        let linked = Linked::read(path, file)?;
+        let linked = LinkedElf::read(path, file)?;
         let loading = dynamic_linker::libraries(path, &linked.image)?;
         let mut process = Self::new(path, &loading)?;
         process.add(&linked, machine)?;
         if let Loading::Listed(libraries) = &loading {
             for library in libraries.iter().filter_map(|library| library.path.as_ref()) {
                 // Most libraries have nothing to do with device code.
-                if let Ok(linked) = or_refused(Linked::open(library))? {
+                if let Ok(linked) = or_refused(LinkedElf::open(library))? {
                     process.add(&linked, machine)?;
                 }
             }
@@ -330,7 +330,7 @@ fn named<'l>(libraries: &'l [Library], start: &str) -> Option<&'l Library> {
 impl Binary {
     /// The binary, if it has device code.
     fn of(
-        linked: &Linked,
+        linked: &LinkedElf,
         machine: &Machine,
         loader: Option<&Loader>,
     ) -> Result<Option<Self>, Error> {
@@ -373,7 +373,7 @@ impl Binary {
         if gpus.is_empty() {
             return Ok(None);
         }
-        let options = join::Options::new(&self.prefix, gpus.iter().cloned(), [&self.path]);
+        let options = join::JoinOptions::new(&self.prefix, gpus.iter().cloned(), [&self.path]);
         let planned = or_refused(join::planned_targets(&options))?;
         Ok(Some(match planned {
             Ok(targets) => {
@@ -391,7 +391,7 @@ type Found = (Form, Vec<(TargetId, Code)>, Option<String>, String);
 
 impl Form {
     fn of(
-        linked: &Linked,
+        linked: &LinkedElf,
         machine: &Machine,
         loader: Option<&Loader>,
     ) -> Result<Option<Found>, Error> {
@@ -416,7 +416,7 @@ impl Form {
     }
 }
 
-fn split(linked: &Linked, machine: &Machine, loader: Option<&Loader>) -> Result<Found, Error> {
+fn split(linked: &LinkedElf, machine: &Machine, loader: Option<&Loader>) -> Result<Found, Error> {
     let groups = linked.markers()?;
     let loaded_as = linked.loaded_as();
     let mut kpacks = Vec::new();
@@ -457,7 +457,7 @@ fn split(linked: &Linked, machine: &Machine, loader: Option<&Loader>) -> Result<
 }
 
 /// What leads kpack's loader to a code object that ROCm's does not find; `None` if it finds all of them.
-fn missed(group: &Marked, gpu: &TargetId, kpack: &Resolver, rocm: &Resolver) -> Option<Rule> {
+fn missed(group: &MarkerGroup, gpu: &TargetId, kpack: &Resolver, rocm: &Resolver) -> Option<Rule> {
     let targets = kpack.kpacks.targets();
     // One without features can be any variant.
     let isas = targets.filter(|target| gpu.may_run(target));
@@ -503,7 +503,7 @@ impl Code {
         )
     }
 
-    fn of(group: &Marked, resolver: &Resolver, gpu: &TargetId) -> Result<Self, Error> {
+    fn of(group: &MarkerGroup, resolver: &Resolver, gpu: &TargetId) -> Result<Self, Error> {
         let promised = resolver.kpacks.targets().map(str::to_owned);
         let promised = promised.chain(group.marker.code_ids.keys().cloned());
         let known: BTreeSet<String> = promised.collect();

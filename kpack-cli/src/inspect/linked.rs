@@ -12,7 +12,7 @@ use super::Content;
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_split::elf::{DeviceCode, SplitWrapper, Wrapper};
-use kpack_split::input::{Archives, Kpack, Kpacks, Linked, Lookup, Marked, prefix_of};
+use kpack_split::input::{Archives, Kpack, Kpacks, LinkedElf, Lookup, MarkerGroup, prefix_of};
 
 /// A binary with its device code in it.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl FatBinary {
 #[derive(Debug)]
 pub struct SplitBinary {
     /// Its markers: one, or one for each object that was split before the link.
-    pub(crate) markers: Vec<Marked>,
+    pub(crate) markers: Vec<MarkerGroup>,
     /// The install prefix, if the binary is at its kernels' name in one.
     pub prefix: Option<PathBuf>,
     /// Its wrappers, in order.
@@ -61,7 +61,7 @@ pub struct SplitBinary {
     pub code_objects: Vec<usize>,
 }
 
-pub(super) fn inspect(linked: Linked) -> Result<Content, Error> {
+pub(super) fn inspect(linked: LinkedElf) -> Result<Content, Error> {
     Ok(match &linked.code {
         DeviceCode::Fat(fat) => {
             let bundles: Result<Vec<_>, _> = linked.bundles(&fat.wrappers).collect();
@@ -80,7 +80,7 @@ pub(super) fn inspect(linked: Linked) -> Result<Content, Error> {
 }
 
 impl SplitBinary {
-    fn read(linked: &Linked, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
+    fn read(linked: &LinkedElf, wrappers: Vec<SplitWrapper>) -> Result<Self, Error> {
         let mut kept = Vec::new();
         if let Some(fat) = &linked.kept {
             for (wrapper, bundle) in fat.wrappers.iter().zip(linked.bundles(&fat.wrappers)) {
@@ -159,7 +159,7 @@ impl SplitBinary {
 
 /// Number of code objects of a marker's binary in an archive, and whether they are from another build;
 /// none if it is missing or unreadable.
-fn code_objects(archives: &Archives, kpack: &Kpack, group: &Marked) -> (usize, bool) {
+fn code_objects(archives: &Archives, kpack: &Kpack, group: &MarkerGroup) -> (usize, bool) {
     let (Ok(archive), Some(name)) = (archives.open(&kpack.path), &group.marker.kernel_name) else {
         return (0, false);
     };

@@ -97,7 +97,7 @@ fn a_prefix_that_was_split_in_part_is_split_to_the_end() {
     let (input, output, whole) = (artifact(), Tree::new(), Tree::new());
     run(&options(&input, &whole));
     let prefix = input.path(ROCBLAS);
-    let library = install::Options::new(prefix, "rocblas", ["lib/librocblas.so.5"]);
+    let library = install::InstallOptions::new(prefix, "rocblas", ["lib/librocblas.so.5"]);
     install::install(&library, &()).unwrap();
     run(&options(&input, &output));
     assert_eq!(output.snapshot(), whole.snapshot());

@@ -104,7 +104,7 @@ fn an_artifact_that_was_split_in_part_is_read_through_a_link() {
     let (input, output, whole) = (artifact(), Tree::new(), Tree::new());
     run(&options(&input, &whole));
     let prefix = input.path(ROCBLAS);
-    let library = install::Options::new(prefix, "rocblas", ["lib/librocblas.so.5"]);
+    let library = install::InstallOptions::new(prefix, "rocblas", ["lib/librocblas.so.5"]);
     install::install(&library, &()).unwrap();
     let links = Tree::new();
     symlink(input.root(), links.path("link")).unwrap();

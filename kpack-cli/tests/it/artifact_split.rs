@@ -123,7 +123,7 @@ fn the_bytes_are_those_of_an_install() {
     let prefix = Tree::new();
     process::copy(input.path(&format!("{ROCBLAS}/.")), prefix.root());
     let files = ["lib/librocblas.so.5", "bin/rocblas-bench"];
-    let options = install::Options::new(prefix.root(), "rocblas", files);
+    let options = install::InstallOptions::new(prefix.root(), "rocblas", files);
     install::install(&options, &()).unwrap();
     let all = ["blas_lib_generic", "blas_lib_gfx1100", "blas_lib_gfx942"];
     let split = overlay(&output, &all).snapshot();

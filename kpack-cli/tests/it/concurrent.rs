@@ -10,7 +10,7 @@ use crate::command::command;
 use crate::markers::markers;
 use crate::verified::assert_holds;
 use kpack_format::marker::Marker;
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
@@ -40,7 +40,7 @@ fn build(tree: &Tree, path: &str, version: &str) {
 }
 
 fn split(tree: &Tree) {
-    install(&Options::new(tree.root(), "vec", [FILE]), &()).unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", [FILE]), &()).unwrap();
 }
 
 /// A prefix with the split library of a version.

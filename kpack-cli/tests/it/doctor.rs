@@ -11,8 +11,8 @@ use insta::assert_snapshot;
 use kpack_artifact::verify::Outcome;
 use kpack_build::object_file;
 use kpack_cli::doctor::{Finding, Options, examine};
-use kpack_split::install::{Options as Install, install};
-use kpack_split::join::{Options as Join, join};
+use kpack_split::install::{InstallOptions, install};
+use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::process::run;
 use kpack_tests::require;
@@ -99,7 +99,7 @@ fn linked_with(library: FatLibrary, tree: &Tree, path: &str) -> FatLibrary {
 fn split(tree: &Tree) {
     let library = library(tree, &["gfx1030", "gfx942"]);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    let mut options = Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    let mut options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     options.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
     install(&options, &()).unwrap();
 }
@@ -173,7 +173,7 @@ fn one_command_for_all_binaries_of_a_prefix() {
         library.build(&tree.path("prefix").join(name)).unwrap();
     }
     let files = ["lib/libone.so", "lib/libtwo.so"];
-    install(&Install::new(tree.path("prefix"), "vec", files), &()).unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", files), &()).unwrap();
     let found = troubles(&findings(&tree, "prefix", "gfx942"), &tree);
     assert_eq!(
         found,
@@ -209,7 +209,7 @@ fn a_command_for_each_prefix_of_a_program() {
     split(&tree);
     let other = library(&tree, &["gfx942", "gfx1030"]);
     other.build(&tree.path("a b/lib/libtwo.so")).unwrap();
-    let two = Install::new(tree.path("a b"), "two", ["lib/libtwo.so"]);
+    let two = InstallOptions::new(tree.path("a b"), "two", ["lib/libtwo.so"]);
     install(&two, &()).unwrap();
     let program = FatLibrary::new().kind(Kind::Pie);
     let program = linked_with(program, &tree, "prefix/lib/libvec.so");
@@ -236,7 +236,7 @@ fn a_binary_that_cannot_be_joined() {
     let path = tree.path("prefix/lib/libvec.so");
     library.build(&path).unwrap();
     install(
-        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();
@@ -288,7 +288,7 @@ fn a_library_that_leaves_the_runtime_to_its_program() {
     );
     plain.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(
-        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();
@@ -334,7 +334,7 @@ fn an_archive_that_is_missing_stale_or_damaged() {
     let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx942", payload)]);
     library.build(&other.path("prefix/lib/libvec.so")).unwrap();
     install(
-        &Install::new(other.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(other.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();
@@ -395,7 +395,7 @@ fn a_binary_that_was_joined_for_another_gpu() {
     let tree = Tree::new();
     old_runtime(&tree);
     split(&tree);
-    let options = Join::new(
+    let options = JoinOptions::new(
         tree.path("prefix"),
         ["gfx942".parse().unwrap()],
         ["lib/libvec.so"],
@@ -501,7 +501,7 @@ fn a_linked_shim_serves_every_runtime() {
     let library = library(&tree, &["gfx942"]).flag(tree.path("note.s"));
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(
-        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();
@@ -524,7 +524,7 @@ fn a_binary_of_another_machine() {
     let library = library.wrapper(Storage::Plain, [("gfx942", payload)]);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(
-        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();
@@ -812,7 +812,7 @@ fn join_is_advised_for_all_gpus_of_the_machine() {
     old_runtime(&tree);
     split(&tree);
     let gpus = ["gfx1030", "gfx942"];
-    let one = Join::new(
+    let one = JoinOptions::new(
         tree.path("prefix"),
         ["gfx1030".parse().unwrap()],
         ["lib/libvec.so"],
@@ -913,7 +913,7 @@ fn a_join_says_which_code_it_drops() {
     split(&tree);
     let warnings = |gpus: &[&str]| {
         let gpus = gpus.iter().map(|gpu| gpu.parse().unwrap());
-        let options = Join::new(tree.path("prefix"), gpus, ["lib/libvec.so"]);
+        let options = JoinOptions::new(tree.path("prefix"), gpus, ["lib/libvec.so"]);
         let report = join(&options, &()).unwrap();
         Vec::from_iter(report.notices.into_iter().map(|notice| notice.text))
     };
@@ -982,11 +982,11 @@ fn with_rocm_5_one_gpu_without_code_disables_all() {
     let library = linked_with(library, &tree, hip);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(
-        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();
-    let one = Join::new(
+    let one = JoinOptions::new(
         tree.path("prefix"),
         ["gfx1030".parse().unwrap()],
         ["lib/libvec.so"],
@@ -1034,7 +1034,7 @@ fn two_kinds_of_gpus_and_a_runtime_that_asks_once() {
         let library = linked_with(library, &tree, &hip);
         library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
         install(
-            &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+            &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
             &(),
         )
         .unwrap();
@@ -1094,7 +1094,7 @@ fn whose_loader_a_runtime_calls_and_under_which_name() {
     let library = linked_with(library, &tree, hip);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(
-        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();
@@ -1176,7 +1176,7 @@ fn rocms_loader_stops_at_an_archive_without_the_kernel() {
     let library = linked_with(library, &tree, HIP);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(
-        &Install::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use kpack_artifact::verify;
 use kpack_cli::inspect::{self, Content};
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object};
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ fn files() -> &'static Vec<(String, Vec<u8>)> {
             bundle(Storage::Zstd(2), &entries).unwrap(),
         )
         .unwrap();
-        install(&Options::new(tree.root(), "vec", ["split.so"]), &()).unwrap();
+        install(&InstallOptions::new(tree.root(), "vec", ["split.so"]), &()).unwrap();
         let files = tree.snapshot().into_iter();
         files
             .map(|(name, (_, bytes))| (name.rsplit('/').next().unwrap().to_owned(), bytes))

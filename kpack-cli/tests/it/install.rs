@@ -13,7 +13,7 @@ use kpack_format::TargetId;
 use kpack_format::archive::Scheme;
 use kpack_format::manifest::Manifest;
 use kpack_split::Error;
-use kpack_split::install::{Only, Options, Outcome, Report, Unexpected, install};
+use kpack_split::install::{InstallOptions, Only, Outcome, Report, Unexpected, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
 use kpack_tests::tree::Tree;
 
@@ -38,11 +38,11 @@ fn prefix() -> Tree {
     tree
 }
 
-fn options(tree: &Tree, files: &[&str]) -> Options {
-    Options::new(tree.root(), "vec", files)
+fn options(tree: &Tree, files: &[&str]) -> InstallOptions {
+    InstallOptions::new(tree.root(), "vec", files)
 }
 
-fn run(options: &Options) -> Report {
+fn run(options: &InstallOptions) -> Report {
     install(options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
 }
 
@@ -140,7 +140,7 @@ fn a_new_host_or_another_target_leaves_the_ids_of_the_others() {
         let others = (0..host).map(|_| [code("gfx942", "mul")]);
         let library = others.fold(library, |l, entry| l.wrapper(Storage::Plain, entry));
         library.build(&tree.path(&path)).unwrap();
-        run(&Options::new(tree.root(), name, [path.as_str()]));
+        run(&InstallOptions::new(tree.root(), name, [path.as_str()]));
         markers(&tree.path(&path))[0].code_ids["gfx1100"]
     };
     let first = with("one", 0, &[]);
@@ -315,10 +315,10 @@ fn two_modules_in_one_directory_keep_apart() {
     run(&options(&tree, &["lib/libvec.so"]));
     let before = tree.snapshot();
     // Its archives' names begin with those of the other module's.
-    let mut options = Options::new(tree.root(), "vec_lib", ["bin/vec"]);
+    let mut options = InstallOptions::new(tree.root(), "vec_lib", ["bin/vec"]);
     options.component = "x".to_owned();
     run(&options);
-    run(&Options::new(tree.root(), "vec", ["lib/libvec.so"]));
+    run(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]));
     for (file, bytes) in before.iter().filter(|(file, _)| file.starts_with("lib")) {
         assert_eq!(tree.snapshot().get(file), Some(bytes), "{file}");
     }
@@ -540,7 +540,7 @@ fn what_a_killed_run_left_behind_is_overwritten() {
 fn wrong_arguments_are_usage_errors() {
     let tree = prefix();
     let before = tree.snapshot();
-    type Change = fn(&mut Options);
+    type Change = fn(&mut InstallOptions);
     let cases: [(&str, Change); 6] = [
         ("module `../x`", |o| o.module = "../x".to_owned()),
         ("component ``", |o| o.component.clear()),

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use kpack_split::Error;
-use kpack_split::install::{Only, Options, Outcome, install};
+use kpack_split::install::{InstallOptions, Only, Outcome, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
@@ -25,18 +25,18 @@ fn unsplit() -> Tree {
     tree
 }
 
-fn options(tree: &Tree, module: &str) -> Options {
-    Options::new(tree.path("prefix"), module, ["lib/libvec.so"])
+fn options(tree: &Tree, module: &str) -> InstallOptions {
+    InstallOptions::new(tree.path("prefix"), module, ["lib/libvec.so"])
 }
 
-fn for_targets(tree: &Tree, targets: &[&str]) -> Options {
+fn for_targets(tree: &Tree, targets: &[&str]) -> InstallOptions {
     let mut options = options(tree, "vec");
     options.architectures = targets.iter().map(|id| id.parse().unwrap()).collect();
     options
 }
 
 /// The run is rejected and changes nothing, and the error has all of `parts`.
-fn assert_refused(tree: &Tree, options: &Options, parts: &[&str]) {
+fn assert_refused(tree: &Tree, options: &InstallOptions, parts: &[&str]) {
     let before = tree.snapshot_with_times();
     let error = install(options, &()).unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
@@ -61,7 +61,7 @@ fn all_binaries_with_device_code_in_the_prefix() {
     // one that is of another module, and one that cannot be read,
     fat.build(&tree.path("prefix/lib/libother.so")).unwrap();
     install(
-        &Options::new(tree.path("prefix"), "other", ["lib/libother.so"]),
+        &InstallOptions::new(tree.path("prefix"), "other", ["lib/libother.so"]),
         &(),
     )
     .unwrap();

@@ -12,7 +12,7 @@ use std::thread;
 use crate::verified::assert_holds;
 use kpack_build::Error;
 use kpack_build::report::{Progress, Report};
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process;
 use kpack_tests::require;
@@ -36,8 +36,8 @@ fn prefix() -> Tree {
     tree
 }
 
-fn options(tree: &Tree) -> Options {
-    Options::new(tree.root(), "vec", ["lib/libvec.so"])
+fn options(tree: &Tree) -> InstallOptions {
+    InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"])
 }
 
 fn mode(tree: &Tree, path: &str) -> u32 {

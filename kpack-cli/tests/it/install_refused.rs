@@ -11,7 +11,7 @@ use crate::command::{command, words};
 use crate::verified::assert_holds_against;
 use kpack_artifact::verify::{self, Outcome, Subject};
 use kpack_split::Error;
-use kpack_split::install::{Only, Options, install};
+use kpack_split::install::{InstallOptions, Only, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
 use kpack_tests::process::kill_at_any_moment;
 use kpack_tests::require;
@@ -39,7 +39,10 @@ fn try_install(bytes: &[u8]) -> Result<Tree, String> {
     fs::create_dir(tree.path("lib")).unwrap();
     fs::write(tree.path("lib/libvec.so"), bytes).unwrap();
     let before = tree.snapshot_with_times();
-    match install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()) {
+    match install(
+        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
+        &(),
+    ) {
         Ok(_) => Ok(tree),
         Err(error) => {
             assert_eq!(
@@ -102,7 +105,7 @@ fn a_truncated_file_with_device_code_among_all_binaries() {
     let path = tree.path("lib/libvec.so");
     library().build(&path).unwrap();
     let bytes = fs::read(&path).unwrap();
-    let mut options = Options::new(tree.root(), "vec", [""; 0]);
+    let mut options = InstallOptions::new(tree.root(), "vec", [""; 0]);
     options.all = true;
     // Given a library that ends anywhere after the begin of its device code,
     let end = bytes.len();
@@ -260,7 +263,11 @@ fn paths_that_leave_the_prefix() {
     symlink(tree.path("outside"), tree.path("prefix/away")).unwrap();
     let before = tree.snapshot_with_times();
     for file in ["../outside/libvec.so", "lib/link.so", "away/libvec.so"] {
-        let error = install(&Options::new(tree.path("prefix"), "vec", [file]), &()).unwrap_err();
+        let error = install(
+            &InstallOptions::new(tree.path("prefix"), "vec", [file]),
+            &(),
+        )
+        .unwrap_err();
         let text = error.to_string();
         let says = [
             "outside of the install prefix",
@@ -268,7 +275,7 @@ fn paths_that_leave_the_prefix() {
         ];
         assert!(says.iter().any(|part| text.contains(part)), "{text}");
     }
-    let mut options = Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    let mut options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     options.kpack_dir = "away/.kpack".into();
     let error = install(&options, &()).unwrap_err();
     assert!(
@@ -285,7 +292,7 @@ fn one_bad_binary_of_several() {
     fs::write(tree.path("lib/libbad.so"), &built(&library())[..5000]).unwrap();
     let before = tree.snapshot_with_times();
     let error = install(
-        &Options::new(tree.root(), "vec", ["lib/libgood.so", "lib/libbad.so"]),
+        &InstallOptions::new(tree.root(), "vec", ["lib/libgood.so", "lib/libbad.so"]),
         &(),
     )
     .unwrap_err();
@@ -298,12 +305,20 @@ fn a_damaged_archive_that_would_be_merged() {
     let tree = Tree::new();
     library().build(&tree.path("lib/libone.so")).unwrap();
     library().build(&tree.path("lib/libtwo.so")).unwrap();
-    install(&Options::new(tree.root(), "vec", ["lib/libone.so"]), &()).unwrap();
+    install(
+        &InstallOptions::new(tree.root(), "vec", ["lib/libone.so"]),
+        &(),
+    )
+    .unwrap();
     let archive = tree.path("lib/.kpack/vec_lib_gfx942.kpack");
     let bytes = fs::read(&archive).unwrap();
     fs::write(&archive, &bytes[..bytes.len() - 9]).unwrap();
     let before = tree.snapshot_with_times();
-    let error = install(&Options::new(tree.root(), "vec", ["lib/libtwo.so"]), &()).unwrap_err();
+    let error = install(
+        &InstallOptions::new(tree.root(), "vec", ["lib/libtwo.so"]),
+        &(),
+    )
+    .unwrap_err();
     for part in ["vec_lib_gfx942.kpack", "Restore it, or remove it"] {
         assert!(error.to_string().contains(part), "{error}");
     }
@@ -317,7 +332,7 @@ fn what_is_missing() {
         (tree.root().to_owned(), "lib/none.so"),
         (tree.path("none"), "lib/none.so"),
     ] {
-        let error = install(&Options::new(prefix, "vec", [file]), &()).unwrap_err();
+        let error = install(&InstallOptions::new(prefix, "vec", [file]), &()).unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{error:?}");
         assert!(
             error.in_one_line().contains("No such file"),
@@ -354,7 +369,7 @@ fn install_in_a_limited_process() {
         return;
     }
     let prefix = std::env::var_os("TREE").unwrap();
-    match install(&Options::new(prefix, "vec", ["lib/libvec.so"]), &()) {
+    match install(&InstallOptions::new(prefix, "vec", ["lib/libvec.so"]), &()) {
         Err(Error::Io {
             path,
             action,
@@ -462,7 +477,11 @@ fn a_run_that_is_killed() {
     library().build(&original.path("lib/libvec.so")).unwrap();
     let fat = original.path("lib/libvec.so");
     let whole = original.copy();
-    install(&Options::new(whole.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    install(
+        &InstallOptions::new(whole.root(), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
     let tree = RefCell::new(original.copy());
     kill_at_any_moment(
         |_| {
@@ -478,7 +497,11 @@ fn a_run_that_is_killed() {
                 assert_holds_against(&library, &fat);
             }
             // And the next run makes it whole.
-            install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+            install(
+                &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
+                &(),
+            )
+            .unwrap();
             assert_eq!(tree.snapshot(), whole.snapshot(), "run {run}");
         },
     );
@@ -490,7 +513,7 @@ fn a_binary_that_is_written_to_meanwhile_is_not_replaced() {
     let tree = Tree::new();
     library().build(&tree.path("build/libvec.so")).unwrap();
     fs::create_dir(tree.path("prefix")).unwrap();
-    let mut options = Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    let mut options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     options.only = Some(Only::Device);
     options.sources = vec![tree.path("build/libvec.so")];
     let lock = File::options()

@@ -11,8 +11,8 @@ use kpack_artifact::split as artifact;
 use kpack_artifact::verify;
 use kpack_cli::inspect::{self, Content};
 use kpack_split::Error;
-use kpack_split::install::{Options as Install, Outcome, install};
-use kpack_split::join::{Options, join};
+use kpack_split::install::{InstallOptions, Outcome, install};
+use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
 use kpack_tests::process;
 use kpack_tests::require;
@@ -53,12 +53,16 @@ fn install_fat(tree: &Tree) {
 }
 
 fn split_again(tree: &Tree) {
-    install(&Install::new(tree.path("prefix"), "vec", [FILE]), &()).unwrap();
+    install(
+        &InstallOptions::new(tree.path("prefix"), "vec", [FILE]),
+        &(),
+    )
+    .unwrap();
 }
 
-fn options(tree: &Tree, targets: &[&str]) -> Options {
+fn options(tree: &Tree, targets: &[&str]) -> JoinOptions {
     let targets = targets.iter().map(|target| target.parse().unwrap());
-    Options::new(tree.path("prefix"), targets, [FILE])
+    JoinOptions::new(tree.path("prefix"), targets, [FILE])
 }
 
 /// Joins the library for `targets` and compares it with the unsplit one.
@@ -71,7 +75,7 @@ fn joined(tree: &Tree, targets: &[&str]) {
 }
 
 /// The error of a join that leaves everything as it was.
-fn refused(tree: &Tree, options: &Options) -> String {
+fn refused(tree: &Tree, options: &JoinOptions) -> String {
     let before = tree.snapshot_with_times();
     let error = join(options, &()).unwrap_err();
     assert_eq!(tree.snapshot_with_times(), before, "{error}");
@@ -261,7 +265,7 @@ fn splitting_it_again_keeps_the_code_for_other_targets() {
     let split = tree.snapshot();
     joined(&tree, &["gfx90a:xnack-"]);
     // Whoever packages it names all of its targets.
-    let mut options = Install::new(tree.path("prefix"), "vec", [FILE]);
+    let mut options = InstallOptions::new(tree.path("prefix"), "vec", [FILE]);
     let targets = ["gfx1100", "gfx942", "gfx90a:xnack-", "gfx90a:xnack+"];
     options.architectures = targets.map(|target| target.parse().unwrap()).into();
     let report = install(&options, &()).unwrap();
@@ -276,8 +280,8 @@ fn an_artifact_is_split_again_without_a_loss() {
     let stage = tree.path("artifact/vec/stage");
     library(1).build(&stage.join(FILE)).unwrap();
     fs::write(tree.path("artifact/artifact_manifest.txt"), "vec/stage\n").unwrap();
-    install(&Install::new(&stage, "vec", [FILE]), &()).unwrap();
-    let options = Options::new(&stage, ["gfx942".parse().unwrap()], [FILE]);
+    install(&InstallOptions::new(&stage, "vec", [FILE]), &()).unwrap();
+    let options = JoinOptions::new(&stage, ["gfx942".parse().unwrap()], [FILE]);
     join(&options, &()).unwrap();
     library(2).build(&stage.join("lib/libtwo.so")).unwrap();
 
@@ -311,7 +315,7 @@ fn all_split_binaries_of_a_prefix_or_those_of_a_module() {
     library(2)
         .build(&tree.path("prefix/lib/libother.so"))
         .unwrap();
-    let other = Install::new(tree.path("prefix"), "other", ["lib/libother.so"]);
+    let other = InstallOptions::new(tree.path("prefix"), "other", ["lib/libother.so"]);
     install(&other, &()).unwrap();
     library(3)
         .build(&tree.path("prefix/lib/libfat.so"))
@@ -376,7 +380,7 @@ fn what_there_is_no_code_for_is_refused_with_what_there_is() {
 fn an_archive_that_is_missing_damaged_or_of_another_build() {
     let archive = "prefix/lib/.kpack/vec_lib_gfx1100.kpack";
     let tree = split(&library(1));
-    let mut install_options = Install::new(tree.path("prefix"), "vec", [FILE]);
+    let mut install_options = InstallOptions::new(tree.path("prefix"), "vec", [FILE]);
     install_options.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
     library(1).build(&tree.path("prefix").join(FILE)).unwrap();
     install(&install_options, &()).unwrap();
@@ -661,7 +665,7 @@ fn every_later_run_removes_the_hidden_file_of_a_killed_join() {
     }
     split_again(&tree);
     is_removed(&|| split_again(&tree));
-    let mut all = Install::new(tree.path("prefix"), "vec", [""; 0]);
+    let mut all = InstallOptions::new(tree.path("prefix"), "vec", [""; 0]);
     all.all = true;
     is_removed(&|| _ = install(&all, &()).unwrap());
 }

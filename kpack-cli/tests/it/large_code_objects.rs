@@ -8,7 +8,7 @@ use crate::verified::assert_holds_against;
 use kpack_artifact::verify::{self, verify};
 use kpack_format::archive::{Encoder, Scheme};
 use kpack_format::digest::sha256;
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code_object};
 use kpack_tests::tree::Tree;
 
@@ -158,7 +158,11 @@ fn a_code_object_that_no_reader_accepts_is_refused_by_its_declared_size() {
     bytes[at..at + compressed.len()].copy_from_slice(&compressed);
     fs::write(&path, bytes).unwrap();
 
-    let error = install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap_err();
+    let error = install(
+        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap_err();
     let text = error.in_one_line();
     let expected = "the code object for gfx1100 has 2147483649 bytes; expected at most 2147483648";
     assert!(text.contains(expected), "{text}");

@@ -8,7 +8,7 @@ use crate::shards::write;
 use crate::verified::{check, checks, faults};
 use kpack_artifact::verify::{self, Outcome, verify};
 use kpack_build::Error;
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
@@ -42,7 +42,11 @@ fn library(tree: &Tree, path: &str) {
 fn verify_reports_each_hidden_name() {
     let tree = Tree::new();
     library(&tree, "lib/libvec.so");
-    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    install(
+        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
     for (_, path) in HIDDEN {
         match path.strip_suffix('/') {
             Some(directory) => write(&tree.path(directory).join("half.kpack"), b"KPAK"),
@@ -65,7 +69,7 @@ fn a_hidden_name_is_the_output_of_who_asks_for_it() {
     let tree = Tree::new();
     for name in [".vec.tmp", ".vec.kpack-stage"] {
         library(&tree, &format!("{name}/lib/libvec.so"));
-        let mut options = Options::new(tree.path(name), "vec", [""; 0]);
+        let mut options = InstallOptions::new(tree.path(name), "vec", [""; 0]);
         options.all = true;
         let report = install(&options, &()).unwrap();
         assert_eq!(report.files.len(), 1, "{name}");
@@ -77,7 +81,11 @@ fn a_hidden_name_is_the_output_of_who_asks_for_it() {
 fn a_name_with_nothing_inside_is_none_of_kpack_s() {
     let tree = Tree::new();
     library(&tree, "lib/libvec.so");
-    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    install(
+        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
     // The second marks a release.
     for name in [".tmp", ".kpack-stage", "vec.tmp", ".vec"] {
         fs::write(tree.path(name), "text").unwrap();
@@ -95,7 +103,11 @@ fn a_name_with_nothing_inside_is_none_of_kpack_s() {
 fn a_device_that_does_not_answer_is_no_fault_of_a_tree() {
     let tree = Tree::new();
     library(&tree, "lib/libvec.so");
-    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    install(
+        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
     // Reading it fails with EIO.
     symlink("/proc/self/mem", tree.path("lib/libfar.so")).unwrap();
     let paths = [tree.root().to_owned()];

@@ -14,8 +14,8 @@ use kpack_cli::doctor;
 use kpack_cli::inspect::{Content, inspect};
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
-use kpack_split::install::{Options as Install, install};
-use kpack_split::join::{Options as Join, join};
+use kpack_split::install::{InstallOptions, install};
+use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, add_and_mul};
 use kpack_tests::tree::Tree;
 use rocm_kpack::{Cache, Environment, Request};
@@ -29,7 +29,11 @@ fn split() -> Tree {
     let library = add_and_mul(TARGETS, TARGETS);
     library.build(&tree.path("fat")).unwrap();
     library.build(&tree.path("prefix").join(LIBRARY)).unwrap();
-    install(&Install::new(tree.path("prefix"), "vec", [LIBRARY]), &()).unwrap();
+    install(
+        &InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]),
+        &(),
+    )
+    .unwrap();
     tree
 }
 
@@ -168,8 +172,8 @@ fn a_part_that_is_missing_beside_links_is_a_fault_for_all() {
             "{found:#?}"
         );
     }
-    let options = Join::new(tree.path("site"), ["gfx942".parse().unwrap()], [LIBRARY]);
-    let options = Join {
+    let options = JoinOptions::new(tree.path("site"), ["gfx942".parse().unwrap()], [LIBRARY]);
+    let options = JoinOptions {
         output: Some(tree.path("out")),
         ..options
     };
@@ -189,7 +193,7 @@ fn a_join_of_a_link_never_writes_through_it() {
         let file = site(&tree);
         let before = tree.snapshot_with_times();
         let gpu: TargetId = "gfx942".parse().unwrap();
-        let options = Join::new(tree.path(prefix), [gpu.clone()], [&file]);
+        let options = JoinOptions::new(tree.path(prefix), [gpu.clone()], [&file]);
         let error = join(&options, &()).unwrap_err().to_string();
         for part in [
             "is a symbolic link to",
@@ -199,12 +203,12 @@ fn a_join_of_a_link_never_writes_through_it() {
             assert!(error.contains(part), "{error}");
         }
         let all: [&str; 0] = [];
-        let error = join(&Join::new(tree.path("site"), [gpu], all), &()).unwrap_err();
+        let error = join(&JoinOptions::new(tree.path("site"), [gpu], all), &()).unwrap_err();
         let error = error.to_string();
         assert!(error.contains("symbolic links are not followed"), "{error}");
         assert_eq!(tree.snapshot_with_times(), before);
 
-        let options = Join {
+        let options = JoinOptions {
             output: Some(tree.path("out")),
             ..options
         };
@@ -226,7 +230,7 @@ fn a_link_beside_its_file_is_another_name_of_it() {
     let tree = split();
     symlink("libvec.so", tree.path("prefix/lib/libvec.so.1")).unwrap();
     let gpu: TargetId = "gfx942".parse().unwrap();
-    let options = Join::new(tree.path("prefix"), [gpu], ["lib/libvec.so.1"]);
+    let options = JoinOptions::new(tree.path("prefix"), [gpu], ["lib/libvec.so.1"]);
     join(&options, &()).unwrap();
     assert!(tree.path("prefix/lib/libvec.so.1").is_symlink());
     let Content::FatBinary(_) = inspect(&tree.path("prefix").join(LIBRARY)).unwrap().content else {
@@ -240,7 +244,11 @@ fn nothing_is_searched_beside_a_link_to_a_program() {
     let tree = Tree::new();
     let program: FatLibrary = add_and_mul(TARGETS, TARGETS).kind(Kind::Pie);
     program.build(&tree.path("prefix/bin/app")).unwrap();
-    install(&Install::new(tree.path("prefix"), "vec", ["bin/app"]), &()).unwrap();
+    install(
+        &InstallOptions::new(tree.path("prefix"), "vec", ["bin/app"]),
+        &(),
+    )
+    .unwrap();
     fs::create_dir_all(tree.path("site/bin")).unwrap();
     symlink(tree.path("prefix/bin/app"), tree.path("site/bin/app")).unwrap();
     assert_eq!(faults(&check(&tree, "site/bin/app")), [""; 0]);

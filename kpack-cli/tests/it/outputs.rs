@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::command::{kpack, words};
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{Kind, Wheel, add_and_mul, code_object};
 use kpack_tests::process::run;
 use kpack_tests::require;
@@ -95,7 +95,7 @@ fn inputs() -> Tree {
     let wheel = Wheel::new(FAT).member("vec/_vec.so", fs::read(tree.path("fat.so")).unwrap());
     wheel.write(tree.root()).unwrap();
     install(
-        &Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();
@@ -228,7 +228,7 @@ fn a_code_object_that_kernels_share_is_written_once() {
     fs::create_dir_all(tree.path("prefix/lib")).unwrap();
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
     install(
-        &Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
+        &InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]),
         &(),
     )
     .unwrap();

@@ -10,7 +10,7 @@ use crate::markers::{assert_expects, markers};
 use crate::verified::{assert_holds, assert_holds_against, check, check_with, faults};
 use kpack_build::object_file;
 use kpack_cli::inspect::{Content, inspect};
-use kpack_split::install::{Only, Options, Outcome, install};
+use kpack_split::install::{InstallOptions, Only, Outcome, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
 use kpack_tests::process;
 use kpack_tests::require;
@@ -65,8 +65,8 @@ fn link_with(linker: &str, tree: &Tree, prefix: &str, first: &str, second: &str)
     process::run(command.args([tree.path(first), tree.path(second)]));
 }
 
-fn options(prefix: &Path) -> Options {
-    Options::new(prefix, "vec", ["lib/libvec.so"])
+fn options(prefix: &Path) -> InstallOptions {
+    InstallOptions::new(prefix, "vec", ["lib/libvec.so"])
 }
 
 /// The archives and the manifest of a prefix.

@@ -181,7 +181,7 @@ fn an_install_over_it_keeps_the_fragments_of_the_manifest_true() {
     let fat = tree.path(&format!("in/linux-a/blas_lib/{PREFIX}/{library}"));
     fs::copy(fat, root.join(library)).unwrap();
     install(
-        &kpack_split::install::Options::new(&root, "rocblas", [library]),
+        &kpack_split::install::InstallOptions::new(&root, "rocblas", [library]),
         &(),
     )
     .unwrap();

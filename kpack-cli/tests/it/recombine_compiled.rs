@@ -263,7 +263,7 @@ fn libraries_of_split_objects_fit_each_other() {
             linked_of_split(&tree, shard, &flags, Splitter::Launcher);
             let prefix = tree.path(&format!("in/{shard}/blas_lib/{PREFIX}"));
             let files = ["lib/librocblas.so.5"];
-            install::install(&install::Options::new(prefix, "rocblas", files), &()).unwrap();
+            install::install(&install::InstallOptions::new(prefix, "rocblas", files), &()).unwrap();
             split_shard(&tree, shard);
         }
         let plan = planned(&tree, CONFIGURATION);

@@ -186,7 +186,8 @@ fn kernels_that_only_a_later_shard_has_are_not_lost() {
         library = library.wrapper(Storage::Plain, [code]);
     }
     library.build(&prefix.join("lib/librocblas.so.5")).unwrap();
-    let options = kpack_split::install::Options::new(&prefix, "rocblas", ["lib/librocblas.so.5"]);
+    let options =
+        kpack_split::install::InstallOptions::new(&prefix, "rocblas", ["lib/librocblas.so.5"]);
     kpack_split::install::install(&options, &()).unwrap();
     fs::copy(
         prefix.join(archive),

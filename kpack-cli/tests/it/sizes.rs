@@ -87,7 +87,8 @@ fn an_install_prefix_has_its_modules_from_its_archives() {
         tree.path("prefix").join(binary),
     )
     .unwrap();
-    let options = kpack_split::install::Options::new(tree.path("prefix"), "rocblas", [binary]);
+    let options =
+        kpack_split::install::InstallOptions::new(tree.path("prefix"), "rocblas", [binary]);
     kpack_split::install::install(&options, &()).unwrap();
     let sizes = sizes(&tree, "prefix", &[&unsplit]);
     assert_eq!(

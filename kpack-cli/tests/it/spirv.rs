@@ -14,8 +14,8 @@ use kpack_format::digest::sha256;
 use kpack_format::offload_bundle::EntryId;
 use kpack_format::target_id::SPIRV;
 use kpack_split::Spirv;
-use kpack_split::install::{Options as Install, Outcome, install};
-use kpack_split::join::{Options, join};
+use kpack_split::install::{InstallOptions, Outcome, install};
+use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, code, code_object};
 use kpack_tests::tree::Tree;
 use kpack_tests::{process, require};
@@ -59,8 +59,8 @@ fn entry_ids(path: &Path) -> Vec<String> {
         .collect()
 }
 /// How to install the library.
-fn with(tree: &Tree, spirv: Spirv) -> Install {
-    let mut options = Install::new(tree.path("prefix"), "vec", [FILE]);
+fn with(tree: &Tree, spirv: Spirv) -> InstallOptions {
+    let mut options = InstallOptions::new(tree.path("prefix"), "vec", [FILE]);
     options.storage.spirv = spirv;
     options
 }
@@ -182,7 +182,7 @@ fn wrappers_with_spirv_stay_fat_and_the_others_are_split() {
         // Joined, it has the code of a target in addition, and can be split again.
         for targets in [&["gfx1100"][..], &["gfx942", "gfx90a"]] {
             let targets = targets.iter().map(|target| target.parse().unwrap());
-            let mut options = Options::new(tree.path("prefix"), targets, [FILE]);
+            let mut options = JoinOptions::new(tree.path("prefix"), targets, [FILE]);
             options.against = Some(tree.path("fat"));
             let report = join(&options, &()).unwrap();
             let outcome = &report.files[0].outcome;
@@ -219,7 +219,7 @@ fn spirv_is_dropped_or_archived_on_demand() {
             _ => vec!["gfx1100"],
         };
         let targets = targets.into_iter().map(|target| target.parse().unwrap());
-        join(&Options::new(tree.path("prefix"), targets, [FILE]), &()).unwrap();
+        join(&JoinOptions::new(tree.path("prefix"), targets, [FILE]), &()).unwrap();
         assert_eq!(faults(&tree.path("prefix")), [""; 0]);
         let spirv = entry_ids(&path)
             .into_iter()
@@ -239,7 +239,7 @@ fn a_library_with_nothing_else_stays_as_it_is() {
     );
     let tree = unsplit(&only);
     let before = tree.snapshot();
-    let mut all = Install::new(tree.path("prefix"), "vec", [""; 0]);
+    let mut all = InstallOptions::new(tree.path("prefix"), "vec", [""; 0]);
     all.all = true;
     for options in [with(&tree, Spirv::Keep), all] {
         let report = install(&options, &()).unwrap();
@@ -386,7 +386,7 @@ fn a_join_writes_the_entry_ids_of_the_original() {
         assert_eq!(faults_against(&path, &tree.path("fat")), [""; 0]);
 
         let targets = ["amdgcnspirv", "gfx906", "gfx1100"].map(|target| target.parse().unwrap());
-        let mut options = Options::new(tree.path("prefix"), targets, [FILE]);
+        let mut options = JoinOptions::new(tree.path("prefix"), targets, [FILE]);
         options.against = Some(tree.path("fat"));
         join(&options, &()).unwrap();
         let mut ids = entry_ids(&path);
@@ -432,6 +432,10 @@ fn an_archive_without_entry_ids_joins_as_runtimes_expect() {
     assert_eq!(faults.len(), 1, "{faults:?}");
     let expected = format!("the entry ID `{CLANG_22}`, the original has `{CLANG_19}`");
     assert!(faults[0].contains(&expected), "{faults:?}");
-    join(&Options::new(tree.path("prefix"), [target], [FILE]), &()).unwrap();
+    join(
+        &JoinOptions::new(tree.path("prefix"), [target], [FILE]),
+        &(),
+    )
+    .unwrap();
     assert_eq!(entry_ids(&path), [CLANG_22]);
 }

@@ -13,7 +13,7 @@ use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::Manifest;
 use kpack_split::elf::Image;
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code};
 use kpack_tests::process;
 use kpack_tests::require::tool;
@@ -32,7 +32,7 @@ fn installed() -> Tree {
     let tree = Tree::new();
     library().build(&tree.path(BINARY)).unwrap();
     fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
-    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
     tree
 }
 
@@ -74,7 +74,7 @@ fn more_archives_than_files_may_be_open() {
     for index in 0..70 {
         let file = format!("lib/libvec-{index}.so");
         fs::copy(&original, tree.path("prefix").join(&file)).unwrap();
-        let options = Options::new(tree.path("prefix"), format!("vec{index}"), [file]);
+        let options = InstallOptions::new(tree.path("prefix"), format!("vec{index}"), [file]);
         install(&options, &()).unwrap();
     }
     let limited = ["-c", "ulimit -n 64; exec \"$0\" verify \"$1\""];
@@ -141,7 +141,7 @@ fn relocations_in_a_section_of_another_type() {
     library().build(&tree.path(BINARY)).unwrap();
     change_section(&tree, b".rela.dyn", |header| header[4] = 1);
     fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
-    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
     assert_eq!(faults(&against(&tree)), [""; 0]);
 }
 
@@ -216,7 +216,7 @@ fn a_wrapper_for_targets_that_are_not_installed() {
         )
         .wrapper(Storage::Plain, [code("gfx942", "mul")]);
     library.build(&tree.path(BINARY)).unwrap();
-    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
     fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx942.kpack")).unwrap();
     let mut manifest = Manifest::read(&fs::read(tree.path(MANIFEST)).unwrap()).unwrap();
     manifest.kpack_files.remove("gfx942");
@@ -471,7 +471,7 @@ fn a_target_that_was_left_out_is_a_fault_unless_the_others_are_named() {
     let tree = Tree::new();
     library().build(&tree.path(BINARY)).unwrap();
     fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
-    let mut options = Options::new(tree.root(), "vec", [BINARY]);
+    let mut options = InstallOptions::new(tree.root(), "vec", [BINARY]);
     options.architectures = vec!["gfx942".parse().unwrap()];
     install(&options, &()).unwrap();
     assert_found(
@@ -549,7 +549,7 @@ fn a_required_target_may_have_generic_code_instead() {
         );
     library.build(&tree.path(BINARY)).unwrap();
     fs::copy(tree.path(BINARY), tree.path("fat.so")).unwrap();
-    install(&Options::new(tree.root(), "vec", [BINARY]), &()).unwrap();
+    install(&InstallOptions::new(tree.root(), "vec", [BINARY]), &()).unwrap();
     for gpu in ["gfx1100", "gfx1101"] {
         let report = check_with(&tree, "lib", None, &[gpu]);
         assert_eq!(faults(&report), [""; 0], "{gpu}");

@@ -14,7 +14,7 @@ use kpack_format::archive::{Archive, ArchiveWriter, Scheme};
 use kpack_format::digest::sha256;
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::Marker;
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
@@ -258,7 +258,7 @@ fn other_names() -> Tree {
     let objects = [code("gfx1100", "add"), code("gfx942", "add")];
     let library = FatLibrary::new().wrapper(Storage::Plain, objects);
     library.build(&tree.path("prefix/lib/libvec.so")).unwrap();
-    let options = Options::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
+    let options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
     install(&options, &()).unwrap();
 
     let path = tree.path(&format!("{MODULE}_gfx942.kpack"));

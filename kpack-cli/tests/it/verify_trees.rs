@@ -470,8 +470,11 @@ fn an_install_prefix_against_the_unsplit_one() {
     let tree = one_shard();
     let unsplit = format!("in/linux-a/blas_lib/{PREFIX}");
     process::copy(tree.path(&unsplit), tree.path("prefix"));
-    let options =
-        kpack_split::install::Options::new(tree.path("prefix"), "rocblas", ["lib/librocblas.so.5"]);
+    let options = kpack_split::install::InstallOptions::new(
+        tree.path("prefix"),
+        "rocblas",
+        ["lib/librocblas.so.5"],
+    );
     kpack_split::install::install(&options, &()).unwrap();
     assert_eq!(
         faults(&check_with(&tree, "prefix", Some(&unsplit), &[])),
@@ -693,7 +696,8 @@ fn an_original_that_is_itself_split_is_refused() {
     shard(&tree, "linux-a", &["gfx1100"]);
     let prefix = format!("in/linux-a/blas_lib/{PREFIX}");
     process::copy(tree.path(&prefix), tree.path("prefix"));
-    let options = install::Options::new(tree.path("prefix"), "blas", ["lib/librocblas.so.5"]);
+    let options =
+        install::InstallOptions::new(tree.path("prefix"), "blas", ["lib/librocblas.so.5"]);
     install::install(&options, &()).unwrap();
     let refusal = |path: &str, against: &str| {
         let options = verify::Options {

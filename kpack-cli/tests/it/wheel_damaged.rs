@@ -454,12 +454,12 @@ fn names_that_no_file_can_have_are_rejected() {
 
 #[test]
 fn libraries_that_another_tool_split_are_named() {
-    use kpack_split::install::{Options as Install, install};
+    use kpack_split::install::{InstallOptions, install};
     // Given wheels with a split library, without its archives and with them.
     let tree = Tree::new();
     fs::create_dir_all(tree.path("site/vec")).unwrap();
     fs::write(tree.path("site/vec/_vec.so"), binary()).unwrap();
-    let mut options = Install::new(tree.path("site"), "vec", ["vec/_vec.so"]);
+    let mut options = InstallOptions::new(tree.path("site"), "vec", ["vec/_vec.so"]);
     options.kpack_dir = "vec/.kpack".into();
     install(&options, &()).unwrap();
     let file = |path: &str| fs::read(tree.path("site").join(path)).unwrap();

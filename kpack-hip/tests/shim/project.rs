@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process::{self, output, run};
 use kpack_tests::tree::Tree;
@@ -63,7 +63,7 @@ impl Project {
         project.link("fat", "cc", &[]);
         project.link("split", "cc", &project.flags());
         install(
-            &Options::new(project.tree.path("split"), "vec", ["lib/libvec.so"]),
+            &InstallOptions::new(project.tree.path("split"), "vec", ["lib/libvec.so"]),
             &(),
         )
         .unwrap();

@@ -78,7 +78,7 @@ impl JoinPlan {
     ) -> Result<Self, ElfError> {
         image.validate()?;
         check::sound(image)?;
-        let Some(split) = Split::of(image, marker)? else {
+        let Some(split) = SplitImage::of(image, marker)? else {
             refuse!(
                 "it has no addresses for device code, because its objects were split before the link; link unsplit objects instead"
             );
@@ -161,7 +161,7 @@ pub(crate) fn take_out<S: ReadAt>(
         );
     }
     let addresses = kept.address..kept.address + size;
-    let Some(split) = Split::of(image, &addresses)? else {
+    let Some(split) = SplitImage::of(image, &addresses)? else {
         refuse!("it has no section `{FAT_SECTION}`");
     };
     let mut edits = Edits::default();
@@ -179,7 +179,7 @@ pub(crate) fn take_out<S: ReadAt>(
 
 /// A split binary, or a joined one as if its device code were cut out. Offsets are those of the file as
 /// it is.
-struct Split<'a, S> {
+struct SplitImage<'a, S> {
     image: Image<&'a S>,
     /// Index of `.hip_fatbin`.
     fat: usize,
@@ -197,14 +197,14 @@ struct Split<'a, S> {
 
 /// A place for device code, after the content of a segment or within it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct FreeRange {
     /// Index of the PT_LOAD.
     load: usize,
     /// The free addresses. The start is aligned.
     free: Range<u64>,
 }
 
-impl<'a, S: ReadAt> Split<'a, S> {
+impl<'a, S: ReadAt> SplitImage<'a, S> {
     /// Reads the headers of `image`. `marker` is the marker's addresses with the room that it needs.
     /// `None` if the file never had device code: its objects were split before the link.
     fn of(image: &'a Image<S>, marker: &Range<u64>) -> Result<Option<Self>, ElfError> {
@@ -273,7 +273,7 @@ impl<'a, S: ReadAt> Split<'a, S> {
     }
 
     /// What to remember if device code goes to `place`.
-    fn former(&self, place: &Place) -> Former {
+    fn former(&self, place: &FreeRange) -> Former {
         let segment = &self.image.segments[place.load];
         let code = &self.image.sections[self.fat];
         let sections = &self.image.sections;
@@ -300,14 +300,14 @@ impl<'a, S: ReadAt> Split<'a, S> {
 
     /// The places for device code: the addresses that splitting freed, then those after everything else,
     /// where that is possible.
-    fn places(&self, marker: &Range<u64>) -> Result<Vec<Place>, ElfError> {
+    fn places(&self, marker: &Range<u64>) -> Result<Vec<FreeRange>, ElfError> {
         let image = &self.image;
         let Some((load, segment)) = image.load_of(&(marker.start..marker.start + 1)) else {
             refuse!("its marker is not in the file");
         };
         let limit = limit(image, load, segment);
         let occupied = image.occupied(self.fat, self.marker, marker);
-        let freed = Place::new(load, largest_gap(&occupied, marker.end, limit));
+        let freed = FreeRange::new(load, largest_gap(&occupied, marker.end, limit));
         let is_cleared = freed.free.start < self.found.end && self.found.start < freed.free.end;
         if !is_cleared || self.old.is_empty() {
             check_padding(image, &freed.free, segment)?;
@@ -318,7 +318,7 @@ impl<'a, S: ReadAt> Split<'a, S> {
     /// The place after everything else in memory. There is none if growing the last segment would tear
     /// something else in the file. Where several sections have markers, nothing would tell which one
     /// belongs to the code.
-    fn last(&self) -> Option<Place> {
+    fn last(&self) -> Option<FreeRange> {
         let image = &self.image;
         let load = image.segments.iter().rposition(Segment::is_load)?;
         let segment = &image.segments[load];
@@ -332,16 +332,16 @@ impl<'a, S: ReadAt> Split<'a, S> {
         let is_marker = |s: &&Section| s.name == marker::SECTION_NAME;
         let markers = image.sections.iter().filter(is_marker).count();
         let can_grow = segment.filesz > 0 && segment.memsz - segment.filesz <= MOST_ZEROES;
-        (markers == 1 && can_grow && !is_torn).then(|| Place::new(load, memory..LIMIT))
+        (markers == 1 && can_grow && !is_torn).then(|| FreeRange::new(load, memory..LIMIT))
     }
 
     /// The first place that bundles and the record fit into, the address of each bundle, and where the
     /// record ends.
     fn choose<'p>(
         &self,
-        places: &'p [Place],
+        places: &'p [FreeRange],
         sizes: &[u64],
-    ) -> Result<(&'p Place, Vec<u64>, u64), ElfError> {
+    ) -> Result<(&'p FreeRange, Vec<u64>, u64), ElfError> {
         for place in places {
             let mut end = place.free.start;
             let bundles = sizes.iter().map(|size| {
@@ -368,7 +368,7 @@ impl<'a, S: ReadAt> Split<'a, S> {
     }
 }
 
-impl Place {
+impl FreeRange {
     fn new(load: usize, gap: Range<u64>) -> Self {
         Self {
             load,
@@ -437,9 +437,9 @@ fn largest_gap(occupied: &[Range<u64>], start: u64, limit: u64) -> Range<u64> {
 /// The result: a split binary with device code in a place, or without. Positions are addresses, unless
 /// marked as offsets.
 struct Rearranged<'a, S> {
-    split: &'a Split<'a, S>,
+    split: &'a SplitImage<'a, S>,
     /// The place that the device code goes to.
-    place: Option<&'a Place>,
+    place: Option<&'a FreeRange>,
     /// `.hip_fatbin`.
     code: Range<u64>,
     gaps: Gaps,
@@ -447,7 +447,7 @@ struct Rearranged<'a, S> {
 
 impl<'a, S: ReadAt> Rearranged<'a, S> {
     /// With device code in a place, up to address `end`.
-    fn with_code(split: &'a Split<'a, S>, place: &'a Place, end: u64) -> Self {
+    fn with_code(split: &'a SplitImage<'a, S>, place: &'a FreeRange, end: u64) -> Self {
         let image = &split.image;
         let segment = &image.segments[place.load];
         let kept = segment.file_backed_end();
@@ -470,7 +470,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         }
     }
 
-    fn without_code(split: &'a Split<'a, S>) -> Self {
+    fn without_code(split: &'a SplitImage<'a, S>) -> Self {
         let code = &split.image.sections[split.fat];
         Self {
             gaps: Gaps::new([Gap::cut(split.cut.clone())]),
@@ -486,7 +486,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         marker: Range<u64>,
         mut edits: Edits,
     ) -> Result<Plan, ElfError> {
-        let Split { image, .. } = self.split;
+        let SplitImage { image, .. } = self.split;
         let dynamic = Dynamic::read(image)?;
         let table = self.section_table()?;
         self.clear(&mut edits);
@@ -517,14 +517,14 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
     }
 
     /// Output offset of an address in the segment of a place.
-    fn offset_of(&self, place: &Place, address: u64) -> u64 {
+    fn offset_of(&self, place: &FreeRange, address: u64) -> u64 {
         let segment = &self.split.image.segments[place.load];
         self.gaps.output_offset(segment.offset) + (address - segment.vaddr)
     }
 
     /// Zeroes device code of an earlier join that stays in the file.
     fn clear(&self, edits: &mut Edits) {
-        let Split { old, cut, .. } = self.split;
+        let SplitImage { old, cut, .. } = self.split;
         let stays = if cut.is_empty() {
             [old.clone(), 0..0]
         } else {
@@ -550,7 +550,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
 
     /// The sections: `.hip_fatbin` in its place by address, or in its former one.
     fn section_table(&self) -> Result<SectionTable, ElfError> {
-        let Split { image, fat, .. } = self.split;
+        let SplitImage { image, fat, .. } = self.split;
         let sections = &image.sections;
         let mut order: Vec<usize> = (0..sections.len()).filter(|i| i != fat).collect();
         let before =
@@ -568,7 +568,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
 
     /// The new header of a section, with the old section numbers.
     fn section(&self, index: usize) -> Section {
-        let Split { image, .. } = self.split;
+        let SplitImage { image, .. } = self.split;
         let mut section = image.sections[index].clone();
         let Some(place) = self.place else {
             section.offset = self.gaps.output_offset(section.offset);

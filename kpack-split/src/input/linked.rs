@@ -16,7 +16,7 @@ use crate::elf::{DeviceCode, ElfError, FatBinary, Image, ReadAt, Wrapper};
 
 /// An executable or shared object, opened and parsed once.
 #[derive(Debug)]
-pub struct Linked {
+pub struct LinkedElf {
     /// The file.
     pub path: PathBuf,
     /// Its headers.
@@ -27,7 +27,7 @@ pub struct Linked {
     pub kept: Option<FatBinary>,
 }
 
-impl Linked {
+impl LinkedElf {
     /// Opens and reads the file at `path`.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::read(path, open(path)?)

@@ -9,7 +9,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use walkdir::WalkDir;
 
-use super::{FileKind, Linked, identify, open, placed};
+use super::{FileKind, LinkedElf, identify, open, placed};
 use crate::Error;
 use crate::leftover::is_leftover_entry;
 use crate::publish::{Directory, stem_of};
@@ -22,7 +22,7 @@ pub struct Prefix {
 
 /// A binary in the prefix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Located {
+pub struct LocatedBinary {
     /// Its path, with symbolic links resolved.
     pub path: PathBuf,
     /// Its path in the prefix, with `/`: the kernel name.
@@ -49,13 +49,13 @@ impl Prefix {
 
     /// Resolves the binary `file`. Its path is relative to the prefix, or to the working directory
     /// if the prefix has no such file.
-    pub fn binary(&self, file: &Path) -> Result<Located, Error> {
+    pub fn binary(&self, file: &Path) -> Result<LocatedBinary, Error> {
         let joined = self.path.join(file);
         if !joined.exists()
             && let Ok(path) = file.canonicalize()
             && let Ok(name) = self.name(&path)
         {
-            return Ok(Located { path, name });
+            return Ok(LocatedBinary { path, name });
         }
         if leads_out(file) {
             return Err(Error::refused(
@@ -69,7 +69,7 @@ impl Prefix {
         let name = self
             .name(&path)
             .map_err(|reason| Error::refused(&joined, reason))?;
-        Ok(Located { path, name })
+        Ok(LocatedBinary { path, name })
     }
 
     /// The linked files in the prefix, in order of path, each opened when it is asked for. Symbolic
@@ -85,7 +85,9 @@ impl Prefix {
     }
 
     /// As [`binaries`](Self::binaries), with those that symbolic links to files lead to.
-    pub fn reachable_binaries(&self) -> Result<impl Iterator<Item = Result<Linked, Error>>, Error> {
+    pub fn reachable_binaries(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<LinkedElf, Error>>, Error> {
         let (mut files, mut links) = (Vec::new(), Vec::new());
         let walk = WalkDir::new(&self.path).into_iter();
         for entry in walk.filter_entry(|entry| !is_leftover_entry(entry)) {
@@ -108,13 +110,13 @@ impl Prefix {
 
     /// As [`linked_files`](Self::linked_files), each read, without those that kpack does not read: most files
     /// have nothing to do with device code.
-    pub fn binaries(&self) -> impl Iterator<Item = Result<Linked, Error>> {
+    pub fn binaries(&self) -> impl Iterator<Item = Result<LinkedElf, Error>> {
         self.linked_files().filter_map(read_linked)
     }
 
     /// The link at `file`, a path as [`binary`](Self::binary) takes it; `None` if it is no symbolic link, or
     /// leads to a file beside it, which it is another name of.
-    pub fn link(&self, file: &Path) -> Result<Option<Located>, Error> {
+    pub fn link(&self, file: &Path) -> Result<Option<LocatedBinary>, Error> {
         let joined = self.path.join(file);
         let path = if joined.exists() {
             joined
@@ -126,7 +128,7 @@ impl Prefix {
         };
         let name = self.name(&path);
         let name = name.map_err(|reason| Error::refused(&path, reason))?;
-        Ok(Some(Located { path, name }))
+        Ok(Some(LocatedBinary { path, name }))
     }
 
     /// Removes hidden files of interrupted runs that were to replace these binaries; without any, those
@@ -140,7 +142,7 @@ impl Prefix {
         }
         for file in files {
             // What cannot be found is reported when it is read.
-            let Ok(Located { path, .. }) = self.absent_binary(file) else {
+            let Ok(LocatedBinary { path, .. }) = self.absent_binary(file) else {
                 continue;
             };
             let stem = stem_of(path.file_name().unwrap_or_default());
@@ -153,7 +155,7 @@ impl Prefix {
     }
 
     /// Like `binary`, for a binary that need not exist.
-    pub fn absent_binary(&self, file: &Path) -> Result<Located, Error> {
+    pub fn absent_binary(&self, file: &Path) -> Result<LocatedBinary, Error> {
         if self.path.join(file).exists() {
             return self.binary(file);
         }
@@ -165,7 +167,7 @@ impl Prefix {
                 "expected a path within the install prefix, without `..`",
             )
         })?;
-        Ok(Located {
+        Ok(LocatedBinary {
             path: self.path.join(&name),
             name,
         })
@@ -233,8 +235,8 @@ pub fn add_linked(files: &mut Vec<PathBuf>, mut links: Vec<PathBuf>) {
 }
 
 /// Reads a linked file; `None` if kpack does not read such a one.
-fn read_linked(found: Result<(PathBuf, File), Error>) -> Option<Result<Linked, Error>> {
-    match found.and_then(|(path, file)| Linked::read(&path, file)) {
+fn read_linked(found: Result<(PathBuf, File), Error>) -> Option<Result<LinkedElf, Error>> {
+    match found.and_then(|(path, file)| LinkedElf::read(&path, file)) {
         Err(Error::Refused { .. }) => None,
         linked => Some(linked),
     }
@@ -264,7 +266,7 @@ impl KpackPath {
     }
 
     /// The marker of `binary` for archives of `group`.
-    pub fn marker(&self, binary: &Located, group: &Group) -> Marker {
+    pub fn marker(&self, binary: &LocatedBinary, group: &Group) -> Marker {
         let directory: Vec<&str> = binary.name.split('/').collect();
         let directory = &directory[..directory.len() - 1];
         let kpacks: Vec<&str> = self.name.split('/').collect();

@@ -129,7 +129,7 @@ impl Lookup {
             let known = search_paths.entry(key).or_default();
             known.extend(self.overlaid(location));
         }
-        let mut found = Found::default();
+        let mut found = FoundArchives::default();
         for ((is_markers, _), locations) in search_paths {
             let promise = if is_markers {
                 Promise::read(&locations)?
@@ -174,7 +174,7 @@ impl Lookup {
         &self,
         locations: &[Location],
         promise: Option<&Promise>,
-        found: &mut Found,
+        found: &mut FoundArchives,
     ) -> Result<(), Error> {
         let mut here = BTreeSet::new();
         for location in locations {
@@ -235,7 +235,7 @@ impl Lookup {
 
 /// What was found so far.
 #[derive(Default)]
-struct Found {
+struct FoundArchives {
     files: BTreeMap<TargetId, Vec<Kpack>>,
     manifests: Vec<PathBuf>,
     unreadable: Vec<PathBuf>,

@@ -2,26 +2,26 @@
 
 use kpack_format::marker::{self, Marker};
 
-use super::Linked;
+use super::LinkedElf;
 use crate::Error;
 use crate::elf::{DeviceCode, FatBinary, ReadAt, SplitWrapper};
 
 /// Wrappers with equal markers.
 #[derive(Debug, PartialEq)]
-pub struct Marked {
+pub struct MarkerGroup {
     /// The marker.
     pub marker: Marker,
     /// Those that point to it or to an equal one.
     pub wrappers: Vec<SplitWrapper>,
 }
 
-impl Linked {
+impl LinkedElf {
     /// The distinct markers of the split wrappers, in the order of their first wrappers.
     ///
     /// # Errors
     /// [`Error::Refused`] if a wrapper does not point to a marker.
-    pub fn markers(&self) -> Result<Vec<Marked>, Error> {
-        let mut found: Vec<Marked> = Vec::new();
+    pub fn markers(&self) -> Result<Vec<MarkerGroup>, Error> {
+        let mut found: Vec<MarkerGroup> = Vec::new();
         // The last marker read and its position; the wrappers of one object are consecutive.
         let mut last: Option<(u64, usize)> = None;
         for wrapper in self.code.split_wrappers() {
@@ -33,7 +33,7 @@ impl Linked {
                     let known = found.iter().position(|known| known.marker == marker);
                     known.unwrap_or_else(|| {
                         let wrappers = Vec::new();
-                        found.push(Marked { marker, wrappers });
+                        found.push(MarkerGroup { marker, wrappers });
                         found.len() - 1
                     })
                 }

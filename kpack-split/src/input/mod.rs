@@ -19,10 +19,10 @@ pub use kpack_core::files::{
     FileKind, bundle_error, check_code_object, check_code_object_head, digest, elf_error, identify,
     list, manifest_parts, open, open_archive, open_bundle, read_manifest, wrapper_error,
 };
-pub use linked::{Linked, has_bundle, is_spirv_archived};
-pub use locate::{KpackPath, Located, Prefix, add_linked, plain};
+pub use linked::{LinkedElf, has_bundle, is_spirv_archived};
+pub use locate::{KpackPath, LocatedBinary, Prefix, add_linked, plain};
 pub use lookup::{Kpack, Kpacks, Lookup, placed, prefix_of};
-pub use markers::Marked;
+pub use markers::MarkerGroup;
 pub use overlay::Overlay;
 pub use resolver::{CodePlace, Obstacle, Resolver};
 

@@ -21,14 +21,14 @@ pub struct Resolver {
     marker: Marker,
     kernel_name: String,
     /// By target, in the order of the search paths.
-    archives: Vec<Opened>,
+    archives: Vec<OpenedArchive>,
     /// Archives that could not be opened, and why.
     pub damaged: Vec<(PathBuf, String)>,
     /// All archives that the marker refers to, existing or not.
     pub kpacks: Kpacks,
 }
 
-struct Opened {
+struct OpenedArchive {
     target: String,
     path: PathBuf,
     archive: OpenArchive,
@@ -36,7 +36,7 @@ struct Opened {
     code_id: Option<CodeId>,
 }
 
-impl Listing for Opened {
+impl Listing for OpenedArchive {
     fn has_target(&self, target: &str) -> bool {
         self.target == target
     }
@@ -93,7 +93,7 @@ impl Resolver {
                 }
             };
             let code_id = lock(&archive).toc().code_id(kernel_name, &target);
-            archives.push(Opened {
+            archives.push(OpenedArchive {
                 target,
                 path,
                 archive,
@@ -141,7 +141,7 @@ impl Resolver {
     /// What the loader gets from an archive.
     fn ask(
         &self,
-        (archive, opened): (usize, &Opened),
+        (archive, opened): (usize, &OpenedArchive),
         kernels: &[String],
         target: &str,
     ) -> Answer<CodePlace> {
@@ -226,7 +226,7 @@ impl Resolver {
         target: &str,
     ) -> Result<Option<String>, Error> {
         let kernel = self.kernel(index);
-        let Opened { path, archive, .. } = &mut self.archives[place.archive];
+        let OpenedArchive { path, archive, .. } = &mut self.archives[place.archive];
         let damage = damage(path, &mut lock(archive), &[(&kernel, target)])?;
         Ok(damage.into_iter().next().map(|(_, _, reason)| reason))
     }

@@ -39,7 +39,7 @@ pub struct DeviceObject {
 /// # Errors
 /// [`Error::Refused`] if it is damaged; [`Error::Io`].
 pub fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
-    let cache = ReadCache::new(Noting {
+    let cache = ReadCache::new(ErrorKeeper {
         reader: BufReader::new(file),
         failed: None,
     });
@@ -51,12 +51,12 @@ pub fn read(path: &Path, file: &File) -> Result<Unlinked, Error> {
 }
 
 /// A reader that keeps its first error, because the parser drops the details.
-struct Noting<'a> {
+struct ErrorKeeper<'a> {
     reader: BufReader<&'a File>,
     failed: Option<io::Error>,
 }
 
-impl Noting<'_> {
+impl ErrorKeeper<'_> {
     fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         result.map_err(|error| {
             let kind = error.kind();
@@ -66,21 +66,21 @@ impl Noting<'_> {
     }
 }
 
-impl Read for Noting<'_> {
+impl Read for ErrorKeeper<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(bytes);
         self.note(read)
     }
 }
 
-impl Seek for Noting<'_> {
+impl Seek for ErrorKeeper<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = self.reader.seek(to);
         self.note(position)
     }
 }
 
-fn parse(cache: &ReadCache<Noting<'_>>) -> object::read::Result<Unlinked> {
+fn parse(cache: &ReadCache<ErrorKeeper<'_>>) -> object::read::Result<Unlinked> {
     let mut start = [0; 8];
     let magic = cache.read_bytes_at(0, 8).unwrap_or_default();
     start[..magic.len()].copy_from_slice(magic);

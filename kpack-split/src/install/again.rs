@@ -8,7 +8,7 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
 use crate::Error;
-use crate::input::{self, KpackPath, Lookup, Marked};
+use crate::input::{self, KpackPath, Lookup, MarkerGroup};
 
 /// The targets of the split binary at `path` with these `markers`, from its manifest and archives;
 /// `None` if a marker has the early form, which names no archives.
@@ -18,14 +18,14 @@ use crate::input::{self, KpackPath, Lookup, Marked};
 /// archive directory.
 pub(super) fn targets(
     path: &Path,
-    markers: &[Marked],
+    markers: &[MarkerGroup],
     expected: &Marker,
     kpacks: &KpackPath,
     group: &Group,
     lookup: &Lookup,
 ) -> Result<Option<BTreeSet<TargetId>>, Error> {
     let mut names = BTreeSet::new();
-    for Marked { marker, .. } in markers {
+    for MarkerGroup { marker, .. } in markers {
         if marker.kernel_name.is_none() {
             return Ok(None);
         }

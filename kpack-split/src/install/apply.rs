@@ -12,7 +12,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, KernelName};
 
 use super::plans::HostPlans;
-use super::{Binary, Only, Options, Report};
+use super::{InstallBinary, InstallOptions, Only, Report};
 use crate::Error;
 use crate::input::KpackPath;
 use crate::publish::{Directory, KpackDir, StagedFile, Transaction, Update};
@@ -20,13 +20,13 @@ use crate::split::Presplit;
 
 /// The changes to make in the prefix.
 pub(super) struct Run<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a InstallOptions,
     /// The prefix.
     pub(super) root: &'a Directory,
     pub(super) kpacks: &'a KpackPath,
     pub(super) group: &'a Group,
     pub(super) wants: &'a (dyn Fn(&TargetId) -> bool + Sync),
-    pub(super) fat: &'a [&'a Binary],
+    pub(super) fat: &'a [&'a InstallBinary],
 }
 
 impl Run<'_> {

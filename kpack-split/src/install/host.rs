@@ -9,15 +9,13 @@ use crate::elf::{ElfError, Plan};
 use crate::input;
 use crate::publish::copy_range;
 
-/// Changed bytes by offset.
-pub(super) type Edits = Vec<(u64, Vec<u8>)>;
-
 /// How to change a binary into a host binary.
 pub enum HostPlan {
     /// Device code is removed.
     Planned(Plan),
-    /// It has no device code of its own, only objects that were split before the link; some bytes change.
-    Edited(Edits),
+    /// It has no device code of its own, only objects that were split before the link; bytes at
+    /// these offsets change.
+    Edited(Vec<(u64, Vec<u8>)>),
 }
 
 impl HostPlan {

@@ -20,7 +20,7 @@ use kpack_format::names::Group;
 
 use crate::Error;
 use crate::elf::Image;
-use crate::input::{self, KpackPath, Linked, Located, Lookup, Marked, Prefix};
+use crate::input::{self, KpackPath, LinkedElf, LocatedBinary, Lookup, MarkerGroup, Prefix};
 use crate::parallel;
 use crate::split::{self, BinaryKind, Budget, Compression, FatFile, PackedCode, Presplit, Spirv};
 use apply::Run;
@@ -30,15 +30,15 @@ use targets::{split_already, wanted_targets};
 pub use crate::report::{ArchiveReport, FileReport, Notice, Outcome, Progress, Report, Severity};
 pub use crate::split::Unexpected;
 pub use host::HostPlan;
-pub use options::{Only, Options};
+pub use options::{InstallOptions, Only};
 
 /// Splits binaries of an install prefix.
 ///
 /// ```no_run
-/// use kpack_split::install::{Options, install};
+/// use kpack_split::install::{InstallOptions, install};
 ///
 /// # fn main() -> Result<(), kpack_split::Error> {
-/// let options = Options::new("stage", "vec", ["lib/libvec.so", "bin/vec"]);
+/// let options = InstallOptions::new("stage", "vec", ["lib/libvec.so", "bin/vec"]);
 /// let report = install(&options, &())?;
 /// for archive in &report.archives {
 ///     println!("{}: {} bytes", archive.path.display(), archive.size);
@@ -50,16 +50,16 @@ pub use options::{Only, Options};
 /// [`Error::Usage`] for invalid options; [`Error::Refused`] for damaged or unsupported input;
 /// [`Error::Io`]. On failure no file of the prefix has changed, unless replacing files failed
 /// half-way: then each replaced file is complete and consistent with the others.
-pub fn install(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+pub fn install(options: &InstallOptions, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
     parallel::with_jobs(options.storage.jobs, || install_all(options, progress))
 }
 
-fn install_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+fn install_all(options: &InstallOptions, progress: &dyn Progress) -> Result<Report, Error> {
     input::until_unchanged(|| attempt(options, progress))
 }
 
-fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+fn attempt(options: &InstallOptions, progress: &dyn Progress) -> Result<Report, Error> {
     let prefix = Prefix::new(&options.prefix)?;
     let kpacks = prefix.kpack_dir(&options.kpack_dir)?;
     let group = Group::new(&options.module, &options.component);
@@ -68,7 +68,7 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
     prefix.remove_leftovers(&options.files)?;
     let lookup = Lookup::default();
     let binaries = binaries(&prefix, options, &lookup, &mut report)?;
-    let fat: Vec<&Binary> = binaries.iter().filter(|b| b.has_device_code()).collect();
+    let fat: Vec<&InstallBinary> = binaries.iter().filter(|b| b.has_device_code()).collect();
     let known = split_already(&binaries, &kpacks, &group, options, &lookup)?;
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.wants(target);
@@ -104,10 +104,10 @@ fn attempt(options: &Options, progress: &dyn Progress) -> Result<Report, Error> 
 
 /// Compresses the wanted device code, and copies what was split before the link.
 fn archives(
-    options: &Options,
+    options: &InstallOptions,
     group: &Group,
     kpacks: &KpackPath,
-    fat: &[&Binary],
+    fat: &[&InstallBinary],
     wants: &(dyn Fn(&TargetId) -> bool + Sync),
     progress: &dyn Progress,
 ) -> Result<BTreeMap<TargetId, ArchiveWriter<File>>, Error> {
@@ -138,8 +138,8 @@ fn archives(
 }
 
 /// A binary and its device code.
-struct Binary {
-    located: Located,
+struct InstallBinary {
+    located: LocatedBinary,
     content: BinaryContent,
     /// The archives of its objects that were split before the link, if not installed yet.
     presplit: Option<Presplit>,
@@ -152,14 +152,14 @@ enum BinaryContent {
     /// It contains device code.
     Fat(FatFile),
     /// It is already split; these are its markers.
-    Split(Vec<Marked>),
+    Split(Vec<MarkerGroup>),
     /// It stays unchanged; the text says why.
     LeftAlone(String),
 }
 
-impl Binary {
+impl InstallBinary {
     /// `kind` is of the binary, or of another file with its device code.
-    fn new(located: Located, kind: BinaryKind, lookup: &Lookup) -> Result<Self, Error> {
+    fn new(located: LocatedBinary, kind: BinaryKind, lookup: &Lookup) -> Result<Self, Error> {
         let mut stays = BTreeSet::new();
         let (content, presplit) = match kind {
             BinaryKind::Fat(file, linked) => {
@@ -222,14 +222,14 @@ impl Binary {
 /// Reads each file once.
 fn binaries(
     prefix: &Prefix,
-    options: &Options,
+    options: &InstallOptions,
     lookup: &Lookup,
     report: &mut Report,
-) -> Result<Vec<Binary>, Error> {
+) -> Result<Vec<InstallBinary>, Error> {
     if options.all {
         return all_binaries(prefix, options.storage.spirv, lookup, report);
     }
-    let mut binaries: Vec<Binary> = Vec::new();
+    let mut binaries: Vec<InstallBinary> = Vec::new();
     for (index, file) in options.files.iter().enumerate() {
         let source = options.sources.get(index);
         let located = match source {
@@ -243,7 +243,7 @@ fn binaries(
             continue;
         }
         let input = split::read(source.unwrap_or(&located.path), Some(options.storage.spirv))?;
-        binaries.push(Binary::new(located, input, lookup)?);
+        binaries.push(InstallBinary::new(located, input, lookup)?);
     }
     Ok(binaries)
 }
@@ -256,7 +256,7 @@ fn all_binaries(
     spirv: Spirv,
     lookup: &Lookup,
     report: &mut Report,
-) -> Result<Vec<Binary>, Error> {
+) -> Result<Vec<InstallBinary>, Error> {
     let root = prefix.root().path();
     let mut binaries = Vec::new();
     for found in prefix.linked_files() {
@@ -271,14 +271,14 @@ fn all_binaries(
             }
             Err(error) => return Err(error),
         };
-        let input = split::of(Linked::of(&path, image)?, Some(spirv))?;
+        let input = split::of(LinkedElf::of(&path, image)?, Some(spirv))?;
         let is_kept = matches!(input, BinaryKind::Kept(_));
-        let binary = Binary::new(prefix.binary(&path)?, input, lookup)?;
+        let binary = InstallBinary::new(prefix.binary(&path)?, input, lookup)?;
         if binary.has_device_code() || binary.is_split() || is_kept {
             binaries.push(binary);
         }
     }
-    if binaries.iter().all(Binary::is_split) && report.notices.is_empty() {
+    if binaries.iter().all(InstallBinary::is_split) && report.notices.is_empty() {
         report.note(root, "contains no unsplit binary with device code");
     }
     Ok(binaries)
@@ -286,7 +286,7 @@ fn all_binaries(
 
 /// The outcome for each binary.
 fn file_reports<'a>(
-    binaries: impl Iterator<Item = &'a Binary>,
+    binaries: impl Iterator<Item = &'a InstallBinary>,
     plans: &HostPlans,
     wants: &dyn Fn(&TargetId) -> bool,
     report: &mut Report,

@@ -11,7 +11,7 @@ use crate::{Error, Storage};
 /// What to install, and how: the arguments of `kpack install`.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
-pub struct Options {
+pub struct InstallOptions {
     /// Install prefix: the directory that the binaries are in
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
     pub prefix: PathBuf,
@@ -75,8 +75,8 @@ pub enum Only {
     Device,
 }
 
-impl Options {
-    /// Options with defaults for everything else: component `lib`, archives in `lib/.kpack`,
+impl InstallOptions {
+    /// InstallOptions with defaults for everything else: component `lib`, archives in `lib/.kpack`,
     /// Zstandard at level 3, one thread per processor.
     pub fn new(
         prefix: impl Into<PathBuf>,

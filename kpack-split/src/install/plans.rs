@@ -10,10 +10,10 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 use kpack_format::{CodeId, TargetId};
 
-use super::host::{Edits, HostPlan};
-use super::{Binary, Report};
+use super::host::HostPlan;
+use super::{InstallBinary, Report};
 use crate::Error;
-use crate::input::{KpackPath, Linked, Located, elf_error};
+use crate::input::{KpackPath, LinkedElf, LocatedBinary, elf_error};
 use crate::split::code_ids;
 
 /// The plans of the host files, by path.
@@ -21,7 +21,7 @@ pub(super) type HostPlans = BTreeMap<PathBuf, HostPlan>;
 
 /// Plans the host files of `fat`, with room for the IDs of their device code for the wanted targets.
 pub(super) fn plan(
-    fat: &[&Binary],
+    fat: &[&InstallBinary],
     kpacks: &KpackPath,
     group: &Group,
     wants: &dyn Fn(&TargetId) -> bool,
@@ -42,7 +42,7 @@ pub(super) fn plan(
 /// Writes the IDs of the device code in `archives` into the markers.
 pub(super) fn set_code_ids(
     plans: &mut HostPlans,
-    fat: &[&Binary],
+    fat: &[&InstallBinary],
     kpacks: &KpackPath,
     group: &Group,
     archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
@@ -68,13 +68,13 @@ pub(super) fn set_code_ids(
 /// a run with `--only device` does not change them. Ignores unreadable host files: another run may
 /// be copying them.
 pub(super) fn warn_of_other_builds(
-    fat: &[&Binary],
+    fat: &[&InstallBinary],
     archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
     report: &mut Report,
 ) {
     for binary in fat {
-        let Located { path, name } = &binary.located;
-        let Ok(markers) = Linked::open(path).and_then(|host| host.markers()) else {
+        let LocatedBinary { path, name } = &binary.located;
+        let Ok(markers) = LinkedElf::open(path).and_then(|host| host.markers()) else {
             continue;
         };
         let found = code_ids::computed(archives, name);
@@ -98,7 +98,7 @@ pub(super) fn warn_of_other_builds(
 }
 
 fn marker(
-    binary: &Binary,
+    binary: &InstallBinary,
     kpacks: &KpackPath,
     group: &Group,
     code_ids: BTreeMap<String, CodeId>,
@@ -114,9 +114,9 @@ fn marker(
 }
 
 /// The changes to a binary whose objects were split before the link.
-fn placed(binary: &Binary, marker: &Marker) -> Result<Edits, Error> {
+fn placed(binary: &InstallBinary, marker: &Marker) -> Result<Vec<(u64, Vec<u8>)>, Error> {
     match &binary.presplit {
         Some(presplit) => presplit.edits(&|_| marker.clone()),
-        None => Ok(Edits::new()),
+        None => Ok(Vec::new()),
     }
 }

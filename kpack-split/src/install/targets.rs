@@ -6,7 +6,7 @@ use std::path::Path;
 use kpack_format::names::Group;
 use kpack_format::{Selection, TargetId};
 
-use super::{Binary, BinaryContent, Only, Options, Report, Unexpected, again};
+use super::{BinaryContent, InstallBinary, InstallOptions, Only, Report, Unexpected, again};
 use crate::Error;
 use crate::input::{KpackPath, Lookup};
 use crate::words::list;
@@ -16,10 +16,10 @@ pub(super) type SplitAlready<'a> = Option<(&'a Path, BTreeSet<TargetId>)>;
 
 /// Checks that binaries split by an earlier run match the current options.
 pub(super) fn split_already<'a>(
-    binaries: &'a [Binary],
+    binaries: &'a [InstallBinary],
     kpacks: &KpackPath,
     group: &Group,
-    options: &Options,
+    options: &InstallOptions,
     lookup: &Lookup,
 ) -> Result<SplitAlready<'a>, Error> {
     let mut known: SplitAlready<'a> = None;
@@ -66,8 +66,8 @@ impl Wanted {
 
 /// Finds out which device code to keep.
 pub(super) fn wanted_targets(
-    options: &Options,
-    fat: &[&Binary],
+    options: &InstallOptions,
+    fat: &[&InstallBinary],
     already: SplitAlready<'_>,
     report: &mut Report,
 ) -> Result<Wanted, Error> {
@@ -110,9 +110,9 @@ pub(super) fn wanted_targets(
 
 /// Reports targets that a binary lacks, and targets that are not expected.
 fn check_targets(
-    binary: &Binary,
+    binary: &InstallBinary,
     expected: &Selection,
-    options: &Options,
+    options: &InstallOptions,
     report: &mut Report,
 ) -> Result<(), Error> {
     let own = binary.targets();

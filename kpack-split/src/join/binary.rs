@@ -10,21 +10,21 @@ use kpack_format::names::SearchPath;
 
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary, SplitWrapper};
-use crate::input::{self, FileKind, Linked, Located, Marked};
+use crate::input::{self, FileKind, LinkedElf, LocatedBinary, MarkerGroup};
 use crate::publish::Identity;
 use crate::split::code_ids;
 
 /// What a file is to a join.
 pub(super) enum Joinable {
     /// A split binary, or one that was joined before.
-    Binary(Box<Binary>),
+    Binary(Box<MarkedBinary>),
     /// It is left alone; says why.
     LeftAlone(String),
 }
 
 /// A binary with a marker.
-pub(super) struct Binary {
-    pub(super) located: Located,
+pub(super) struct MarkedBinary {
+    pub(super) located: LocatedBinary,
     /// The path by which a loader knows it.
     pub(super) loaded_as: PathBuf,
     pub(super) identity: Identity,
@@ -44,20 +44,20 @@ pub(super) struct Binary {
     pub(super) kept: BTreeMap<u32, Range<u64>>,
 }
 
-impl Binary {
+impl MarkedBinary {
     /// Reads the binary.
     ///
     /// # Errors
     /// [`Error::Refused`] if it is no linked file, is damaged, or has markers that name no archives or
     /// those of several binaries.
-    pub(super) fn read(located: Located) -> Result<Joinable, Error> {
+    pub(super) fn read(located: LocatedBinary) -> Result<Joinable, Error> {
         let path = located.path.clone();
         let file = input::open(&path)?;
         if input::identify(&path, &file)? != Some(FileKind::Linked) {
             let text = "not an executable or shared object (ELF)";
             return Err(Error::refused(&path, text));
         }
-        Self::of(located, &Linked::read(&path, file)?)
+        Self::of(located, &LinkedElf::read(&path, file)?)
     }
 
     /// Reads the binary, which was opened.
@@ -65,7 +65,7 @@ impl Binary {
     /// # Errors
     /// [`Error::Refused`] if it is damaged, or has markers that name no archives or those of several
     /// binaries.
-    pub(super) fn of(located: Located, linked: &Linked) -> Result<Joinable, Error> {
+    pub(super) fn of(located: LocatedBinary, linked: &LinkedElf) -> Result<Joinable, Error> {
         let path = &located.path;
         let reason = match &linked.code {
             DeviceCode::Split(wrappers) => {
@@ -99,8 +99,8 @@ impl Binary {
     }
 
     fn new(
-        linked: &Linked,
-        located: Located,
+        linked: &LinkedElf,
+        located: LocatedBinary,
         (marker, at): (Marker, u64),
         wrappers: impl Iterator<Item = (u64, u32)>,
     ) -> Result<Self, Error> {
@@ -152,7 +152,7 @@ impl Binary {
 
 /// The ranges of the bundles of some wrappers in the file, by code object index.
 fn bundle_ranges(
-    linked: &Linked,
+    linked: &LinkedElf,
     fat: &FatBinary,
     wanted: &dyn Fn(u32) -> bool,
 ) -> Result<BTreeMap<u32, Range<u64>>, Error> {
@@ -168,8 +168,8 @@ fn bundle_ranges(
 }
 
 /// The marker of all wrappers.
-fn only_marker(path: &Path, groups: Vec<Marked>) -> Result<Marker, Error> {
-    match <[Marked; 1]>::try_from(groups) {
+fn only_marker(path: &Path, groups: Vec<MarkerGroup>) -> Result<Marker, Error> {
+    match <[MarkerGroup; 1]>::try_from(groups) {
         Ok([group]) => Ok(group.marker),
         Err(_) => Err(Error::refused(
             path,
@@ -180,7 +180,7 @@ fn only_marker(path: &Path, groups: Vec<Marked>) -> Result<Marker, Error> {
 
 /// Address of the marker that took the place of device code. Those of objects that were split before
 /// the link are elsewhere.
-fn main_marker(linked: &Linked, wrappers: &[SplitWrapper]) -> Result<u64, Error> {
+fn main_marker(linked: &LinkedElf, wrappers: &[SplitWrapper]) -> Result<u64, Error> {
     let section = linked.image.section(elf::FAT_SECTION);
     let section = section.map_err(|e| linked.error(e))?;
     let place = section.map_or(u64::MAX, |(_, section)| section.addr);

@@ -12,10 +12,10 @@ use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::{Entry, Layout};
 use kpack_format::{Delivery, TargetId};
 
-use super::binary::Binary;
+use super::binary::MarkedBinary;
 use crate::Error;
 use crate::elf::DeviceCode;
-use crate::input::{Linked, Lookup, check_code_object};
+use crate::input::{LinkedElf, Lookup, check_code_object};
 use crate::input::{Obstacle, Resolver};
 use crate::parallel::{self, lock};
 use crate::publish;
@@ -45,7 +45,7 @@ impl Code {
     ///
     /// # Errors
     /// [`Error::Refused`] if an archive for a chosen target is missing, damaged, or of another build.
-    pub(super) fn choose(binary: &Binary, chosen: &[TargetId]) -> Result<Self, Error> {
+    pub(super) fn choose(binary: &MarkedBinary, chosen: &[TargetId]) -> Result<Self, Error> {
         let resolver = open(binary)?;
         let promised = resolver.kpacks.targets().map(str::to_owned);
         let promised = promised.chain(binary.marker.code_ids.keys().cloned());
@@ -167,7 +167,7 @@ impl Code {
 
     /// The bundle of each wrapper. One without code for the targets gets a bundle without code objects,
     /// as compilers make it.
-    fn layouts(&self, binary: &Binary) -> Vec<Layout> {
+    fn layouts(&self, binary: &MarkedBinary) -> Vec<Layout> {
         let layout = |code: &Vec<Chosen>| {
             let host = (binary.host_entry.clone(), 0);
             let code = code.iter();
@@ -177,7 +177,7 @@ impl Code {
         self.wrappers.iter().map(layout).collect()
     }
 
-    pub(super) fn bundle_sizes(&self, binary: &Binary) -> Vec<u64> {
+    pub(super) fn bundle_sizes(&self, binary: &MarkedBinary) -> Vec<u64> {
         let layouts = self.layouts(binary);
         let sizes = layouts.iter().zip(&binary.indices);
         let size = |(layout, index): (&Layout, &u32)| match binary.kept.get(index) {
@@ -190,7 +190,7 @@ impl Code {
     /// Writes the wrappers' bundles at `offsets` of `output`. Every code object is checked first.
     pub(super) fn write(
         &self,
-        binary: &Binary,
+        binary: &MarkedBinary,
         input: &File,
         offsets: &[u64],
         output: &File,
@@ -242,7 +242,7 @@ impl Code {
     }
 
     /// Reads the bundles of the joined binary back.
-    pub(super) fn check(&self, binary: &Binary, written: &Linked) -> Result<(), Error> {
+    pub(super) fn check(&self, binary: &MarkedBinary, written: &LinkedElf) -> Result<(), Error> {
         let fault = || {
             let text = "kpack cannot write a sound joined binary for it, which is a fault of kpack: its bundles differ from the plan";
             Error::refused(&written.path, text)
@@ -282,7 +282,7 @@ fn needs_generic(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool
 }
 
 /// The archives of a binary.
-fn open(binary: &Binary) -> Result<Resolver, Error> {
+fn open(binary: &MarkedBinary) -> Result<Resolver, Error> {
     let lookup = Lookup::default();
     Resolver::open(
         &lookup,
@@ -292,7 +292,7 @@ fn open(binary: &Binary) -> Result<Resolver, Error> {
     )
 }
 
-fn of_other_build(binary: &Binary, target: &str) -> Error {
+fn of_other_build(binary: &MarkedBinary, target: &str) -> Error {
     let text = format!(
         "the archive for {target} is {}",
         of_another_build(&binary.kernel_name)
@@ -301,7 +301,7 @@ fn of_other_build(binary: &Binary, target: &str) -> Error {
 }
 
 /// Refuses a target whose archive is missing, damaged, or of another build.
-fn check_archive(binary: &Binary, resolver: &Resolver, target: &str) -> Result<(), Error> {
+fn check_archive(binary: &MarkedBinary, resolver: &Resolver, target: &str) -> Result<(), Error> {
     let place = match resolver.obstacle(target) {
         None => return Ok(()),
         Some(Obstacle::Damaged(archive, reason)) => return Err(Error::refused(archive, reason)),
@@ -320,7 +320,7 @@ fn check_archive(binary: &Binary, resolver: &Resolver, target: &str) -> Result<(
 /// Refuses a binary that lacks wrappers for some of its code. Its marker tells which code it was built
 /// with.
 fn all_are_asked_for(
-    binary: &Binary,
+    binary: &MarkedBinary,
     entries: &BTreeSet<(u32, String)>,
     target: &str,
 ) -> Result<(), Error> {
@@ -343,7 +343,7 @@ fn all_are_asked_for(
 /// The code object of an index for a target, checked; and its SHA-256, if only that tells whether it is
 /// of the same build as the binary.
 fn read(
-    binary: &Binary,
+    binary: &MarkedBinary,
     resolver: &mut Resolver,
     index: u32,
     target: &str,

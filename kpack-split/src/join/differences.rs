@@ -10,7 +10,7 @@ use kpack_format::offload_bundle::Entry;
 
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
-use crate::input::{Linked, wrapper_error};
+use crate::input::{LinkedElf, wrapper_error};
 
 /// The SHA-256 of code objects, by target and code object index.
 pub type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;
@@ -20,8 +20,8 @@ pub type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;
 ///
 /// # Errors
 /// [`Error::Refused`] if one of them cannot be read, or the original is no fat binary.
-pub fn differences(binary: &Linked, original: &Path) -> Result<Vec<String>, Error> {
-    let unsplit = Linked::open(original)?;
+pub fn differences(binary: &LinkedElf, original: &Path) -> Result<Vec<String>, Error> {
+    let unsplit = LinkedElf::open(original)?;
     let (DeviceCode::Fat(joined), DeviceCode::Fat(fat)) = (&binary.code, &unsplit.code) else {
         return Err(Error::refused(original, "the original is not a fat binary"));
     };
@@ -49,8 +49,8 @@ pub fn differences(binary: &Linked, original: &Path) -> Result<Vec<String>, Erro
 
 /// The differences between bundles with SPIR-V, which a split keeps, and those of the original.
 pub fn kept_differences(
-    (binary, fat): (&Linked, &FatBinary),
-    (unsplit, original): (&Linked, &FatBinary),
+    (binary, fat): (&LinkedElf, &FatBinary),
+    (unsplit, original): (&LinkedElf, &FatBinary),
     kept: &BTreeSet<u32>,
 ) -> Result<Vec<String>, Error> {
     let found = digests(binary, fat, &|index, _| kept.contains(&index))?;
@@ -78,7 +78,10 @@ fn compare(found: &Checksums, expected: &Checksums) -> Vec<String> {
 }
 
 /// The entry IDs in the bundles of a fat binary, by code object index and target.
-fn entry_ids(binary: &Linked, fat: &FatBinary) -> Result<BTreeMap<(u32, TargetId), String>, Error> {
+fn entry_ids(
+    binary: &LinkedElf,
+    fat: &FatBinary,
+) -> Result<BTreeMap<(u32, TargetId), String>, Error> {
     let mut ids = BTreeMap::new();
     for (wrapper, bundle) in fat.wrappers.iter().zip(binary.bundles(&fat.wrappers)) {
         for Entry { id, .. } in bundle?.entries {
@@ -95,7 +98,7 @@ fn entry_ids(binary: &Linked, fat: &FatBinary) -> Result<BTreeMap<(u32, TargetId
 /// # Errors
 /// [`Error::Refused`] for damaged device code; [`Error::Io`].
 pub fn digests(
-    binary: &Linked,
+    binary: &LinkedElf,
     fat: &FatBinary,
     wanted: &dyn Fn(u32, &TargetId) -> bool,
 ) -> Result<Checksums, Error> {

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use super::Options;
-use super::binary::Binary;
+use super::JoinOptions;
+use super::binary::MarkedBinary;
 use super::code::Code;
 use super::differences;
 use crate::Error;
 use crate::elf::{ElfError, Image, JoinPlan, NewCode};
-use crate::input::{Linked, elf_error};
+use crate::input::{LinkedElf, elf_error};
 use crate::publish::{self, StagedFile};
 use crate::report::{Outcome, Progress, Report};
 
-impl Binary {
+impl MarkedBinary {
     /// The targets that an earlier run put back, and that a join with `code` does not.
     pub(super) fn dropped_by(&self, code: &Code) -> Vec<String> {
         self.joined.difference(code.targets()).cloned().collect()
@@ -35,7 +35,7 @@ impl Binary {
         &self,
         code: &Code,
         plan: &JoinPlan,
-        options: &Options,
+        options: &JoinOptions,
         progress: &dyn Progress,
         report: &mut Report,
     ) -> Result<Outcome, Error> {
@@ -67,7 +67,7 @@ impl Binary {
             let file = staged.file();
             plan.check(&input, file).map_err(|e| failed(path, e))?;
             let clone = file.try_clone().map_err(|e| Error::io(path, "read", e))?;
-            let written = Linked::read(path, clone)?;
+            let written = LinkedElf::read(path, clone)?;
             code.check(self, &written)?;
             match &options.against {
                 Some(original) => compare(&written, original),
@@ -92,7 +92,7 @@ fn failed(path: &Path, error: ElfError) -> Error {
 }
 
 /// Refuses a joined binary that differs from the unsplit original in more than the targets.
-fn compare(joined: &Linked, original: &Path) -> Result<(), Error> {
+fn compare(joined: &LinkedElf, original: &Path) -> Result<(), Error> {
     let differences = differences::differences(joined, original)?;
     if differences.is_empty() {
         Ok(())

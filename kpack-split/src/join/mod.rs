@@ -17,17 +17,17 @@ use kpack_format::TargetId;
 
 use crate::Error;
 use crate::elf::JoinPlan;
-use crate::input::{self, Located, Prefix};
+use crate::input::{self, LocatedBinary, Prefix};
 use crate::parallel::{self, processors};
 use crate::report::{FileReport, Outcome, Progress, Report};
-use binary::{Binary, Joinable};
+use binary::{Joinable, MarkedBinary};
 use code::Code;
 pub use differences::{Checksums, differences, digests, kept_differences};
 
 /// What to join, and how: the arguments of `kpack join`.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
-pub struct Options {
+pub struct JoinOptions {
     /// Install prefix: the directory that the binaries are in
     #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
     pub prefix: PathBuf,
@@ -52,8 +52,8 @@ pub struct Options {
     pub files: Vec<PathBuf>,
 }
 
-impl Options {
-    /// Options with defaults for everything else: any module, in place, one thread per processor.
+impl JoinOptions {
+    /// JoinOptions with defaults for everything else: any module, in place, one thread per processor.
     pub fn new(
         prefix: impl Into<PathBuf>,
         architectures: impl IntoIterator<Item = TargetId>,
@@ -88,10 +88,10 @@ impl Options {
 /// Puts device code back into split binaries of an install prefix.
 ///
 /// ```no_run
-/// use kpack_split::join::{Options, join};
+/// use kpack_split::join::{JoinOptions, join};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let options = Options::new("/opt/rocm", ["gfx1030".parse()?], ["lib/librocsparse.so.1"]);
+/// let options = JoinOptions::new("/opt/rocm", ["gfx1030".parse()?], ["lib/librocsparse.so.1"]);
 /// join(&options, &())?;
 /// # Ok(()) }
 /// ```
@@ -100,7 +100,7 @@ impl Options {
 /// [`Error::Usage`] for invalid options; [`Error::Refused`] for a binary that is damaged, or whose
 /// archives are missing, damaged or of another build, and if no binary has code for the targets;
 /// [`Error::Io`]. A binary that was not joined is as it was before.
-pub fn join(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+pub fn join(options: &JoinOptions, progress: &dyn Progress) -> Result<Report, Error> {
     options.validate()?;
     parallel::with_jobs(options.jobs, || join_all(options, progress))
 }
@@ -110,20 +110,20 @@ pub fn join(options: &Options, progress: &dyn Progress) -> Result<Report, Error>
 ///
 /// # Errors
 /// As [`join`].
-pub fn planned_targets(options: &Options) -> Result<BTreeSet<String>, Error> {
+pub fn planned_targets(options: &JoinOptions) -> Result<BTreeSet<String>, Error> {
     let planned = plan(options, &mut Report::default())?;
     let targets = planned.iter().flat_map(|(_, code, _)| code.targets());
     Ok(targets.cloned().collect())
 }
 
-fn join_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+fn join_all(options: &JoinOptions, progress: &dyn Progress) -> Result<Report, Error> {
     let mut joined = BTreeMap::new();
     input::until_unchanged(|| attempt(options, progress, &mut joined))
 }
 
 /// Joins the binaries. `joined` has those of earlier attempts, by name.
 fn attempt(
-    options: &Options,
+    options: &JoinOptions,
     progress: &dyn Progress,
     joined: &mut BTreeMap<String, Outcome>,
 ) -> Result<Report, Error> {
@@ -148,7 +148,10 @@ fn attempt(
 }
 
 /// Plans everything. What does not fit is refused before anything changes.
-fn plan(options: &Options, report: &mut Report) -> Result<Vec<(Binary, Code, JoinPlan)>, Error> {
+fn plan(
+    options: &JoinOptions,
+    report: &mut Report,
+) -> Result<Vec<(MarkedBinary, Code, JoinPlan)>, Error> {
     let prefix = Prefix::new(&options.prefix)?;
     let binaries = if options.files.is_empty() {
         all_binaries(&prefix, options)?
@@ -174,10 +177,10 @@ fn plan(options: &Options, report: &mut Report) -> Result<Vec<(Binary, Code, Joi
 /// The binaries that are named.
 fn named_binaries(
     prefix: &Prefix,
-    options: &Options,
+    options: &JoinOptions,
     report: &mut Report,
-) -> Result<Vec<Binary>, Error> {
-    let mut found: Vec<Located> = Vec::new();
+) -> Result<Vec<MarkedBinary>, Error> {
+    let mut found: Vec<LocatedBinary> = Vec::new();
     let mut binaries = Vec::new();
     for file in &options.files {
         let located = locate(prefix, file, options)?;
@@ -185,7 +188,7 @@ fn named_binaries(
             continue;
         }
         found.push(located.clone());
-        match Binary::read(located.clone())? {
+        match MarkedBinary::read(located.clone())? {
             Joinable::Binary(binary) if binary.is_of(options.module.as_deref()) => {
                 binaries.push(*binary);
             }
@@ -208,7 +211,7 @@ fn named_binaries(
 
 /// Locates a named binary. A link may lead to a file that others share, such as a package manager's, so nothing is
 /// written through it.
-fn locate(prefix: &Prefix, file: &Path, options: &Options) -> Result<Located, Error> {
+fn locate(prefix: &Prefix, file: &Path, options: &JoinOptions) -> Result<LocatedBinary, Error> {
     let Some(link) = prefix.link(file)? else {
         return prefix.binary(file);
     };
@@ -225,11 +228,11 @@ fn locate(prefix: &Prefix, file: &Path, options: &Options) -> Result<Located, Er
 }
 
 /// Every split binary of the module in the prefix.
-fn all_binaries(prefix: &Prefix, options: &Options) -> Result<Vec<Binary>, Error> {
+fn all_binaries(prefix: &Prefix, options: &JoinOptions) -> Result<Vec<MarkedBinary>, Error> {
     let mut binaries = Vec::new();
     for linked in prefix.binaries() {
         let linked = linked?;
-        if let Joinable::Binary(binary) = Binary::of(prefix.binary(&linked.path)?, &linked)?
+        if let Joinable::Binary(binary) = MarkedBinary::of(prefix.binary(&linked.path)?, &linked)?
             && binary.is_of(options.module.as_deref())
         {
             binaries.push(*binary);
@@ -243,10 +246,10 @@ fn all_binaries(prefix: &Prefix, options: &Options) -> Result<Vec<Binary>, Error
 /// # Errors
 /// [`Error::Refused`] if there are binaries, and none has any.
 fn choose(
-    binaries: Vec<Binary>,
-    options: &Options,
+    binaries: Vec<MarkedBinary>,
+    options: &JoinOptions,
     report: &mut Report,
-) -> Result<Vec<(Binary, Code)>, Error> {
+) -> Result<Vec<(MarkedBinary, Code)>, Error> {
     let mut chosen = Vec::new();
     for binary in binaries {
         let code = Code::choose(&binary, &options.architectures)?;
@@ -271,7 +274,7 @@ fn choose(
         }
         chosen.push((binary, code));
     }
-    let has_code = |(_, code): &(Binary, Code)| !code.targets().is_empty();
+    let has_code = |(_, code): &(MarkedBinary, Code)| !code.targets().is_empty();
     let (planned, without): (Vec<_>, Vec<_>) = chosen.into_iter().partition(has_code);
     if let (true, Some((first, code))) = (planned.is_empty(), without.first()) {
         let mut text = format!(

@@ -9,14 +9,14 @@ use kpack_format::marker::Marker;
 use super::{PackedCode, Spirv, code_ids, padding};
 use crate::Error;
 use crate::elf::{self, Image, Plan};
-use crate::input::{self, FileKind, Linked, is_spirv_archived};
+use crate::input::{self, FileKind, LinkedElf, is_spirv_archived};
 
 /// What a linked file means to the splitter.
 pub enum BinaryKind {
     /// It contains device code.
-    Fat(Box<FatFile>, Linked),
+    Fat(Box<FatFile>, LinkedElf),
     /// It is already split.
-    Split(Linked),
+    Split(LinkedElf),
     /// All of its bundles have SPIR-V, so that it stays unchanged.
     Kept(Box<FatFile>),
     /// It stays unchanged; the text says why.
@@ -53,14 +53,14 @@ pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
         let advice = "split it before the link, with `kpack object`";
         return Ok(BinaryKind::LeftAlone(format!("{what}; {advice}")));
     }
-    of(Linked::read(path, file)?, spirv)
+    of(LinkedElf::read(path, file)?, spirv)
 }
 
 /// Tells whether to split a linked file; without `spirv`, whether there is code to read in it.
 ///
 /// # Errors
 /// [`Error::Refused`] also for a split binary that keeps SPIR-V, where `spirv` says otherwise.
-pub fn of(linked: Linked, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
+pub fn of(linked: LinkedElf, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
     let fat = match (&linked.code, &linked.kept) {
         (elf::DeviceCode::Fat(fat), _) => fat,
         (_, Some(fat)) if spirv != Some(Spirv::Keep) && linked.is_in_build_tree()? => fat,
@@ -81,7 +81,7 @@ pub fn of(linked: Linked, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
 }
 
 /// What an earlier run moved to archives may be for other targets than what is left.
-fn refuse_other_spirv(linked: &Linked, spirv: Option<Spirv>) -> Result<(), Error> {
+fn refuse_other_spirv(linked: &LinkedElf, spirv: Option<Spirv>) -> Result<(), Error> {
     if spirv.is_none_or(|spirv| spirv == Spirv::Keep) {
         return Ok(());
     }
@@ -90,7 +90,7 @@ fn refuse_other_spirv(linked: &Linked, spirv: Option<Spirv>) -> Result<(), Error
 }
 
 impl FatFile {
-    fn read(linked: &Linked, fat: &elf::FatBinary, spirv: Option<Spirv>) -> Result<Self, Error> {
+    fn read(linked: &LinkedElf, fat: &elf::FatBinary, spirv: Option<Spirv>) -> Result<Self, Error> {
         let (path, file) = (&linked.path, linked.image.source());
         let kept = linked.kept_marker()?;
         let archived = is_spirv_archived(kept.as_ref());

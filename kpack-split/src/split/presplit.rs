@@ -15,7 +15,7 @@ use kpack_format::names::{Group, KernelName};
 
 use crate::Error;
 use crate::elf::{DeviceCode, SplitWrapper};
-use crate::input::{Linked, Lookup, OpenArchive};
+use crate::input::{LinkedElf, Lookup, OpenArchive};
 use crate::parallel::lock;
 
 /// Advice for an archive that changed since the object was compiled.
@@ -25,7 +25,7 @@ const CO_INDEX: u64 = 16;
 
 /// A binary split before the link, with the archives that its markers refer to.
 pub struct Presplit {
-    linked: Linked,
+    linked: LinkedElf,
     wrappers: Vec<PresplitWrapper>,
     archives: Vec<BuiltArchive>,
 }
@@ -74,7 +74,7 @@ impl Presplit {
     /// [`Error::Refused`] if an archive that a marker refers to is missing or lacks a code object
     /// for a target.
     pub fn read(
-        linked: Linked,
+        linked: LinkedElf,
         in_build_tree: bool,
         lookup: &Lookup,
     ) -> Result<Option<Self>, Error> {
@@ -111,7 +111,7 @@ impl Presplit {
         marker: &Marker,
         group: &Group,
     ) -> Result<PresplitWrapper, Error> {
-        let Linked { path, image, .. } = &self.linked;
+        let LinkedElf { path, image, .. } = &self.linked;
         let range = found.address..found.address + 24;
         let Some(offset) = image.offset_of(&range) else {
             let start = range.start;

@@ -18,7 +18,7 @@ use kpack_format::digest::sha256;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
 use kpack_format::tensile::Library;
-use kpack_split::install::{Options, install};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, bundle, code_object, library_file};
 use kpack_tests::tree::Tree;
 
@@ -158,7 +158,11 @@ fn seeds() -> Vec<Seed> {
     small.build(&library).unwrap();
     let fat = fs::read(&library).unwrap();
     add("linked", "fat", &fat);
-    install(&Options::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
+    install(
+        &InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]),
+        &(),
+    )
+    .unwrap();
     add("linked", "split", &fs::read(&library).unwrap());
 
     let object = |name: &str, storage| {
