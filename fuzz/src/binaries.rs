@@ -87,7 +87,7 @@ fn join_linked(file: &File, padding: u64) -> Result<File, ElfError> {
     };
     let bundle = plain([("host-x86_64-unknown-linux--", &[][..])]);
     let new = NewCode {
-        wrappers: &Vec::from_iter(wrappers.iter().map(|w| w.address)),
+        wrappers: &Vec::from_iter((0..).zip(wrappers).map(|(bundle, w)| (w.address, bundle))),
         sizes: &vec![bundle.len() as u64 + padding; wrappers.len()],
         marker: first.marker_address..first.marker_address.saturating_add(MARKER.len() as u64),
     };

@@ -25,10 +25,10 @@ impl MoreCodeIds {
     pub(super) fn collect(&mut self, path: &Path, markers: Vec<Marker>) {
         let known = self.by_path.entry(path.to_owned()).or_default();
         for marker in markers {
-            let plain = marker.without_code_ids();
+            let plain = marker.without_additions();
             match known
                 .iter_mut()
-                .find(|known| known.without_code_ids() == plain)
+                .find(|known| known.without_additions() == plain)
             {
                 None => known.push(marker),
                 Some(known) => {
@@ -47,8 +47,8 @@ impl MoreCodeIds {
             _ => return Ok(Edits::new()),
         };
         edits(from, &|marker, room| {
-            let plain = marker.without_code_ids();
-            let more = more.iter().find(|more| more.without_code_ids() == plain)?;
+            let plain = marker.without_additions();
+            let more = more.iter().find(|more| more.without_additions() == plain)?;
             with_more(marker, more, room)
         })
     }

@@ -75,7 +75,7 @@ fn markers(linked: &LinkedElf) -> Result<Option<BTreeMap<Vec<u32>, Marker>>, Err
     }
     let groups = linked.markers()?.into_iter().map(|group| {
         let positions = group.wrappers.iter().map(|wrapper| wrapper.position);
-        (positions.collect(), group.marker.without_code_ids())
+        (positions.collect(), group.marker.without_additions())
     });
     Ok(Some(groups.collect()))
 }

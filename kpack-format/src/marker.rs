@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use crate::CodeId;
 use crate::message_pack::{Kind, MessagePackError, Reader, Writer};
@@ -26,6 +27,9 @@ pub struct Marker {
     /// other code for the binary and such a target is from another build. For targets without an
     /// ID, any code is accepted.
     pub code_ids: BTreeMap<String, CodeId>,
+    /// The wrappers that shared a bundle before the split: for each such bundle, the ranges of their
+    /// code object indices. All other wrappers had bundles of their own.
+    pub shared_bundles: Vec<Vec<Range<u32>>>,
 }
 
 /// Why bytes are not a marker.
@@ -63,10 +67,36 @@ impl Marker {
         }
     }
 
+    /// The marker without what kpack adds to it. It leads to the same code.
+    pub fn without_additions(&self) -> Self {
+        Self {
+            shared_bundles: Vec::new(),
+            ..self.without_code_ids()
+        }
+    }
+
+    /// Which of the shared bundles the wrapper with this code object index had; `None` if it had one of
+    /// its own.
+    pub fn shared_bundle(&self, index: u32) -> Option<usize> {
+        let mut bundles = self.shared_bundles.iter();
+        bundles.position(|ranges| ranges.iter().any(|range| range.contains(&index)))
+    }
+
+    /// Records which wrappers share a bundle: `bundles` has the code object indices of each bundle's
+    /// wrappers. If there is no room for that in a marker, their bundles will be separate.
+    pub fn set_shared_bundles<'a>(&mut self, bundles: impl Iterator<Item = &'a [u32]>) {
+        let shared = bundles.filter(|indices| indices.len() > 1);
+        self.shared_bundles = shared.map(ranges).collect();
+        if self.without_code_ids().to_bytes().len() > MAX_SIZE / 2 {
+            self.shared_bundles.clear();
+        }
+    }
+
     /// The MessagePack form; a marker without kernel name gets an empty one.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::default();
-        out.map(2 + usize::from(!self.code_ids.is_empty()));
+        let additions = [self.code_ids.is_empty(), self.shared_bundles.is_empty()];
+        out.map(4 - additions.map(usize::from).iter().sum::<usize>());
         out.text("kpack_search_paths");
         out.list(self.kpack_search_paths.len());
         for path in &self.kpack_search_paths {
@@ -80,11 +110,22 @@ impl Marker {
                 out.text(target).bytes(id);
             }
         }
+        if !self.shared_bundles.is_empty() {
+            out.text("shared_bundles").list(self.shared_bundles.len());
+            for ranges in &self.shared_bundles {
+                out.list(2 * ranges.len());
+                for range in ranges {
+                    let size = u64::from(range.end - range.start);
+                    out.integer(range.start.into()).integer(size);
+                }
+            }
+        }
         out.0
     }
 
     /// The MessagePack form padded with zeroes to `room` bytes, to overwrite another marker. Drops
-    /// code IDs that do not fit, the last ones first; any code is then accepted for their targets.
+    /// what does not fit: first the record of shared bundles, which are then joined separately; then code
+    /// IDs, the last ones first, so any code is accepted for their targets.
     /// `None` if it does not fit even without IDs.
     pub fn to_bytes_within(&self, room: usize) -> Option<Vec<u8>> {
         let mut fitting = self.clone();
@@ -94,7 +135,10 @@ impl Marker {
                 bytes.resize(room, 0);
                 return Some(bytes);
             }
-            fitting.code_ids.pop_last()?;
+            if fitting.shared_bundles.is_empty() {
+                fitting.code_ids.pop_last()?;
+            }
+            fitting.shared_bundles.clear();
         }
     }
 
@@ -121,7 +165,8 @@ impl Marker {
     }
 
     fn from_map(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
-        let (mut paths, mut kernel_name, mut code_ids) = (None, None, None);
+        let (mut paths, mut kernel_name) = (None, None);
+        let (mut code_ids, mut shared_bundles) = (None, None);
         reader.map(|key, value| match key {
             "kpack_search_paths" => value.field(&mut paths, key, |value| {
                 value.list(MAX_SEARCH_PATHS, |path| match path.kind() {
@@ -134,6 +179,9 @@ impl Marker {
             "code_ids" => value.field(&mut code_ids, key, |value| {
                 value.map_of(usize::MAX, Reader::digest)
             }),
+            "shared_bundles" => value.field(&mut shared_bundles, key, |value| {
+                value.list(usize::MAX, ranges_of)
+            }),
             _ => value.skip().map(drop),
         })?;
         let paths = reader.required(paths, "kpack_search_paths")?;
@@ -141,8 +189,34 @@ impl Marker {
             kpack_search_paths: paths.into_iter().flatten().collect(),
             kernel_name: Some(reader.required(kernel_name, "kernel_name")?),
             code_ids: code_ids.unwrap_or_default(),
+            shared_bundles: shared_bundles.unwrap_or_default(),
         })
     }
+}
+
+/// Ranges, each as its start and size.
+fn ranges_of(reader: &mut Reader<'_>) -> Result<Vec<Range<u32>>, MessagePackError> {
+    let numbers = reader.list(usize::MAX, Reader::integer::<u32>)?;
+    let (pairs, rest) = numbers.as_chunks();
+    let ranges = pairs
+        .iter()
+        .map(|[start, size]| Some(*start..start.checked_add(*size)?));
+    match ranges.collect() {
+        Some(ranges) if rest.is_empty() => Ok(ranges),
+        _ => reader.fail("expected ranges, each as its start and size"),
+    }
+}
+
+/// Ascending indices as ranges.
+fn ranges(indices: &[u32]) -> Vec<Range<u32>> {
+    let mut ranges: Vec<Range<u32>> = Vec::new();
+    for &index in indices {
+        match ranges.last_mut() {
+            Some(last) if last.end == index => last.end += 1,
+            _ => ranges.push(index..index + 1),
+        }
+    }
+    ranges
 }
 
 /// A list of directories separated by colons, up to a NUL or the end.
@@ -171,7 +245,7 @@ fn plain_text(bytes: &[u8]) -> Result<(Marker, usize), MarkerError> {
     let marker = Marker {
         kernel_name: None,
         kpack_search_paths: paths.map(str::to_owned).collect(),
-        code_ids: BTreeMap::new(),
+        ..Marker::default()
     };
     Ok((marker, size))
 }

@@ -88,6 +88,8 @@ pub struct FatLibrary {
     red_zones: bool,
     without_wrappers: bool,
     wrappers: Vec<(Storage, Vec<TargetCode>)>,
+    /// For each wrapper, the one whose bundle it has.
+    bundle_of: Vec<usize>,
 }
 
 impl Default for FatLibrary {
@@ -106,6 +108,7 @@ impl FatLibrary {
             red_zones: false,
             without_wrappers: false,
             wrappers: Vec::new(),
+            bundle_of: Vec::new(),
         }
     }
 
@@ -118,7 +121,16 @@ impl FatLibrary {
         let entries = code_objects
             .into_iter()
             .map(|(target, bytes)| (target.into(), bytes));
+        self.bundle_of.push(self.wrappers.len());
         self.wrappers.push((storage, entries.collect()));
+        self
+    }
+
+    /// Adds a wrapper with the bundle of another one, as links of relocatable device code (`-fgpu-rdc`) make
+    /// them.
+    pub fn wrapper_sharing(mut self, other: usize) -> Self {
+        self.bundle_of.push(self.bundle_of[other]);
+        self.wrappers.push(self.wrappers[other].clone());
         self
     }
 
@@ -228,6 +240,9 @@ impl FatLibrary {
             text.push_str(".section .hip_fatbin,\"a\",@progbits\n");
         }
         for index in 0..self.wrappers.len() {
+            if self.bundle_of[index] != index {
+                continue;
+            }
             let _ = write!(
                 text,
                 ".p2align 12\n.Lbundle{index}: .incbin \"bundle{index}.bin\"\n"
@@ -235,11 +250,11 @@ impl FatLibrary {
         }
         if !self.wrappers.is_empty() && !self.without_wrappers {
             text.push_str(".section .hipFatBinSegment,\"aw\",@progbits\n.p2align 3\n");
-            for index in 0..self.wrappers.len() {
+            for (index, bundle) in self.bundle_of.iter().enumerate() {
                 let _ = write!(
                     text,
                     ".hidden wrapper{index}\n.globl wrapper{index}\nwrapper{index}:\n\
-                     .long 0x48495046, 1\n.quad .Lbundle{index}, 0\n"
+                     .long 0x48495046, 1\n.quad .Lbundle{bundle}, 0\n"
                 );
                 if self.red_zones {
                     text.push_str(".zero 40\n");

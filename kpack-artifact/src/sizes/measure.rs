@@ -15,7 +15,7 @@ use crate::mark;
 use crate::tree::find_artifacts;
 use kpack_core::Error;
 use kpack_split::elf::{DeviceCode, FatBinary};
-use kpack_split::input::{self, LinkedElf};
+use kpack_split::input::{self, LinkedElf, by_bundle};
 
 /// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
 /// leftover directories of interrupted runs to `leftovers`.
@@ -225,13 +225,14 @@ impl Measured {
         for (kernel, targets) in &toc.kernels {
             let binary = KernelName::parse(kernel).binary;
             for (target, entry) in targets {
-                let mut stored = 0;
+                let (mut stored, mut unpacked) = (0, 0);
                 if counted.insert(entry.ordinal) {
                     let place = archive.stored(entry.ordinal);
                     (_, stored) = place.map_err(|e| Error::refused(path, e.to_string()))?;
+                    unpacked = entry.original_size;
                 }
                 used += stored;
-                self.add_code(key(target, binary, true), stored, entry.original_size);
+                self.add_code(key(target, binary, true), stored, unpacked);
             }
         }
         let index = key(&toc.gfx_arch_family, "archive index", false);
@@ -268,9 +269,8 @@ fn module_of(linked: &LinkedElf) -> Option<String> {
 /// bundle.
 fn bundles(linked: &LinkedElf, fat: &FatBinary) -> Result<BTreeMap<String, Size>, Error> {
     let mut sizes: BTreeMap<String, Size> = BTreeMap::new();
-    let mut wrappers = fat.wrappers.clone();
-    wrappers.sort_by_key(|wrapper| (wrapper.bundle_offset, wrapper.co_index));
-    wrappers.dedup_by_key(|wrapper| wrapper.bundle_offset);
+    let shared = by_bundle(fat.wrappers.iter()).into_iter();
+    let wrappers = Vec::from_iter(shared.map(|sharing| sharing[0].clone()));
     for bundle in linked.bundles(&wrappers) {
         let bundle = bundle?;
         let used = bundle.entries.iter().filter(|entry| entry.size > 0);

@@ -102,7 +102,7 @@ impl ModuleBinary {
             ..self.marker.clone()
         };
         let mut plan = self.plan.clone();
-        let set = plan.set_marker(&self.file.with_kept(marker));
+        let set = plan.set_marker(&self.file.complete(marker));
         set.map_err(|error| elf_error(&self.file.code.path, error))?;
         Ok(plan)
     }
@@ -174,7 +174,7 @@ impl Named {
             prefix: self.prefix,
             name: self.names[0].name.clone(),
             files: self.files,
-            plan: file.plan(&file.with_kept(marker.clone()))?,
+            plan: file.plan(&file.complete(marker.clone()))?,
             marker,
             file: *file,
         })

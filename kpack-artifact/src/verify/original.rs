@@ -1,6 +1,7 @@
 //! Compares a split binary with its unsplit original: every code object byte for byte, and the host
 //! code.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Seek, SeekFrom};
 use std::path::Path;
@@ -8,12 +9,14 @@ use std::path::Path;
 use super::{Context, Options, Outcome, Report, Subject};
 use kpack_format::TargetId;
 use kpack_format::offload_bundle;
-use kpack_split::input::Resolver;
+use kpack_split::input::{CodePlace, Resolver};
 use kpack_split::join;
 
 use kpack_core::Error;
 use kpack_split::elf::{self, DeviceCode, FatBinary, Wrapper};
-use kpack_split::input::{LinkedElf, MarkerGroup, open_bundle, or_refused, wrapper_error};
+use kpack_split::input::{
+    LinkedElf, MarkerGroup, by_bundle, open_bundle, or_refused, wrapper_error,
+};
 use kpack_split::words::{counted, list};
 
 /// Compares the split binary at `path` with `original`.
@@ -89,6 +92,9 @@ pub(super) fn compare(
     Ok(())
 }
 
+/// How code objects differ from one code object of the original, by resolver and location.
+type Compared = BTreeMap<(usize, CodePlace), Option<String>>;
+
 /// The code objects of a split binary, by the positions of its wrappers.
 struct Kernels {
     resolvers: Vec<Resolver>,
@@ -121,33 +127,45 @@ impl Kernels {
     }
 
     /// Compares a code object with `code`, the original's, in each archive that has it: archives of
-    /// several groups of targets may. Returns the faults.
+    /// several groups of targets may. Returns the faults. `compared` has the results for other wrappers
+    /// with the same original.
     fn faults(
         &mut self,
         position: u32,
         code: &offload_bundle::BundledCode,
+        compared: &mut Compared,
     ) -> Result<Vec<String>, Error> {
         let target = code.target.to_string();
         let mut faults = Vec::new();
         let mut places = Vec::new();
-        if let Some((resolver, index)) = self.wrappers.get(&position) {
-            let resolver = &mut self.resolvers[*resolver];
+        if let Some((resolver_of, index)) = self.wrappers.get(&position) {
+            let resolver = &mut self.resolvers[*resolver_of];
             places = resolver.places(*index, &target);
             for &place in &places {
-                let read = resolver.read(place, *index, &target);
-                let path = resolver.path(place);
-                let read = read.map_err(|error| Error::archive(path, "read", error));
+                let difference = match compared.entry((*resolver_of, place)) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let read = resolver.read(place, *index, &target);
+                        let path = resolver.path(place);
+                        let read = read.map_err(|error| Error::archive(path, "read", error));
+                        new.insert(match or_refused(read)? {
+                            Ok(bytes) if bytes == code.bytes => None,
+                            Ok(bytes) => Some(difference(&code.bytes, &bytes)),
+                            Err((_, reason)) => Some(reason),
+                        })
+                    }
+                };
                 let id = resolver.entry_id(place, *index, &target);
-                let reason = match or_refused(read)? {
-                    Ok(bytes) if bytes == code.bytes && id == code.id.as_str() => continue,
-                    Ok(bytes) if bytes == code.bytes => format!(
+                let reason = match difference {
+                    Some(reason) => reason.clone(),
+                    None if id == code.id.as_str() => continue,
+                    None => format!(
                         "`kpack join` would give it the entry ID `{id}`, the original has `{}`",
                         code.id
                     ),
-                    Ok(bytes) => difference(&code.bytes, &bytes),
-                    Err((_, reason)) => reason,
                 };
-                faults.push(format!("{reason}, in `{}`", path.display()));
+                let path = resolver.path(place).display();
+                faults.push(format!("{reason}, in `{path}`"));
             }
         }
         if places.is_empty() {
@@ -185,28 +203,31 @@ fn compare_code(
     let faults = report.count(Outcome::Fault);
     let mut in_original = BTreeSet::new();
     let (mut equal, mut left_out) = (0, 0);
-    for wrapper in wrappers {
-        let index = wrapper.co_index;
-        let refused = |error| wrapper_error(&original.path, index, wrapper.bundle_offset, error);
+    for sharing in by_bundle(wrappers.iter()) {
+        let (first, at) = (sharing[0], sharing[0].bundle_offset);
+        let refused = |error| wrapper_error(&original.path, first.co_index, at, error);
         let mut reader = BufReader::new(original.image.source());
-        let bundle = open_bundle(&mut reader, wrapper).map_err(refused)?;
+        let bundle = open_bundle(&mut reader, first).map_err(refused)?;
         reader
-            .seek(SeekFrom::Start(wrapper.bundle_offset))
+            .seek(SeekFrom::Start(at))
             .map_err(|e| Error::io(&original.path, "read", e))?;
         let targets = bundle.entries.iter().filter_map(|entry| entry.id.target());
         let own: Vec<String> = targets.map(|target| target.to_string()).collect();
         for target in &own {
-            in_original.insert((index, target.clone()));
-            left_out += usize::from(!options.wants(target, &own));
+            left_out += sharing.len() * usize::from(!options.wants(target, &own));
+            in_original.extend(sharing.iter().map(|w| (w.co_index, target.clone())));
         }
         let wanted = |target: &TargetId| options.wants(&target.to_string(), &own);
         for code in bundle.code_objects(reader, wanted).map_err(refused)? {
             let code = code.map_err(refused)?;
-            let found = kernels.faults(index, &code)?;
-            equal += usize::from(found.is_empty());
-            for what in found {
-                let text = format!("index {index} for {}: {what}", code.target);
-                report.fault(Subject::CodeObjects, path, text);
+            let mut compared = Compared::new();
+            for index in sharing.iter().map(|wrapper| wrapper.co_index) {
+                let found = kernels.faults(index, &code, &mut compared)?;
+                equal += usize::from(found.is_empty());
+                for what in found {
+                    let text = format!("index {index} for {}: {what}", code.target);
+                    report.fault(Subject::CodeObjects, path, text);
+                }
             }
         }
     }

@@ -150,6 +150,7 @@ impl ObjectInput {
             kernel_name: Some(kernel_name.clone()),
             kpack_search_paths: search_paths.to_vec(),
             code_ids: code_ids::planned(&code.targets()),
+            ..Marker::default()
         };
         let plan = ObjectPlan::new(&object, &fat, &code_ids::with_room(&marker)).map_err(failed)?;
         self.units.push(Unit {

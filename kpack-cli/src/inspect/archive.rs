@@ -49,10 +49,11 @@ impl Archive {
         self.stored.values().map(|(size, _)| size).sum()
     }
 
-    /// Uncompressed bytes of the entries' code objects, counting shared ones each time.
+    /// Uncompressed bytes of the code objects. One that entries share counts once.
     pub fn original_size(&self) -> u64 {
         let entries = self.toc.kernels.values().flat_map(Targets::values);
-        let sizes = entries.map(|entry| entry.original_size);
+        let sizes = entries.map(|entry| (entry.ordinal, entry.original_size));
+        let sizes = BTreeMap::from_iter(sizes).into_values();
         sizes.fold(0, u64::saturating_add)
     }
 }

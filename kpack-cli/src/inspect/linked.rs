@@ -28,10 +28,15 @@ pub struct FatBinary {
 }
 
 impl FatBinary {
-    /// Number and total size of the code objects for each target.
+    /// Number and total size of the code objects for each target. A bundle that wrappers share counts once.
     pub fn targets(&self) -> BTreeMap<&TargetId, (usize, u64)> {
         let mut totals: BTreeMap<&TargetId, (usize, u64)> = BTreeMap::new();
-        for entry in self.wrappers.iter().flat_map(|(_, bundle)| &bundle.entries) {
+        let bundles = self
+            .wrappers
+            .iter()
+            .map(|(w, bundle)| (w.bundle_offset, bundle));
+        let bundles = BTreeMap::from_iter(bundles);
+        for entry in bundles.values().flat_map(|bundle| &bundle.entries) {
             if let Some(target) = entry.id.target() {
                 let total = totals.entry(target).or_default();
                 *total = (total.0 + 1, total.1.saturating_add(entry.size));

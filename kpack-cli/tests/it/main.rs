@@ -47,6 +47,7 @@ mod recombine_merged;
 mod recombine_overlay;
 mod reproducible;
 mod shards;
+mod shared_bundles;
 mod sizes;
 mod spirv;
 mod stage;

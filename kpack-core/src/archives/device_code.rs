@@ -154,6 +154,11 @@ impl PackedCode {
         self.identity.size()
     }
 
+    /// The indices of each bundle's wrappers, whose code is moved.
+    pub fn wrappers_by_bundle(&self) -> impl Iterator<Item = &[u32]> {
+        self.bundles.iter().map(|located| &*located.wrappers)
+    }
+
     /// Number of wrappers whose code is moved.
     pub fn wrapper_count(&self) -> usize {
         self.wrapper_count

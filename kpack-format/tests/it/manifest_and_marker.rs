@@ -99,7 +99,7 @@ fn marker() -> Marker {
     Marker {
         kernel_name: Some("bin/vec".to_owned()),
         kpack_search_paths: vec!["../lib/.kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
-        code_ids: BTreeMap::new(),
+        ..Marker::default()
     }
 }
 
@@ -141,6 +141,42 @@ fn a_marker_with_code_ids_is_as_others_read_it() {
     bytes[last] = 7;
     let error = Marker::read(&bytes).unwrap_err().to_string();
     assert!(error.contains("a digest of 8 bytes"), "{error}");
+}
+
+#[test]
+fn shared_bundles_are_ranges_of_indices() {
+    let mut marker = marker();
+    let bundles: [&[u32]; 4] = [&[0, 1, 2, 5, 7, 8], &[3], &[4, 300], &[]];
+    marker.set_shared_bundles(bundles.into_iter());
+    assert_eq!(
+        [2, 3, 5, 6, 300].map(|i| marker.shared_bundle(i)),
+        [Some(0), None, Some(0), None, Some(1)]
+    );
+    let mut bytes = marker_bytes();
+    bytes[0] = 0x83;
+    bytes.extend(b"\xaeshared_bundles\x92\x96\x00\x03\x05\x01\x07\x02\x94\x04\x01\xcd\x01\x2c\x01");
+    assert_eq!(marker.to_bytes(), bytes);
+    assert_eq!(Marker::read(&bytes).unwrap(), (marker.clone(), bytes.len()));
+    assert_eq!(marker.without_additions(), self::marker());
+    // An odd number of integers, and an end past the last index.
+    for damaged in [&b"\x91\x91\x00"[..], b"\x91\x92\xce\xff\xff\xff\xff\x01"] {
+        let bytes = [&bytes[..marker_bytes().len() + 15], damaged].concat();
+        let error = Marker::read(&bytes).unwrap_err().to_string();
+        assert!(error.contains("expected ranges"), "{error}");
+    }
+}
+
+#[test]
+fn shared_bundles_without_room_become_separate_before_code_ids_are_left_out() {
+    let mut marker = marker_with_ids();
+    marker.set_shared_bundles([&[0, 1][..]].into_iter());
+    let room = marker.to_bytes().len();
+    let (fewer, _) = Marker::read(&marker.to_bytes_within(room - 1).unwrap()).unwrap();
+    assert_eq!(fewer, marker_with_ids());
+    // Every other wrapper of very many.
+    let indices: Vec<u32> = (0..40_000).map(|index| 2 * index).collect();
+    marker.set_shared_bundles([&indices[..]].into_iter());
+    assert_eq!(marker, marker_with_ids());
 }
 
 #[test]

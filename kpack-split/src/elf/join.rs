@@ -42,16 +42,16 @@ const MOST_ZEROES: u64 = 1 << 30;
 #[derive(Debug, Clone)]
 pub struct JoinPlan {
     plan: Plan,
-    /// Offset in the output of each wrapper's bundle, in order of the wrappers.
+    /// Offset in the output of each bundle.
     bundles: Vec<u64>,
 }
 
 /// Device code to put back.
 #[derive(Debug, Clone)]
 pub struct NewCode<'a> {
-    /// Addresses of the wrappers, in order.
-    pub wrappers: &'a [u64],
-    /// The size of each wrapper's bundle in bytes.
+    /// The address of each wrapper, in order, and the position of its bundle in `sizes`.
+    pub wrappers: &'a [(u64, usize)],
+    /// The size of each bundle in bytes.
     pub sizes: &'a [u64],
     /// Address of the marker, and the room that a marker of another split needs.
     pub marker: Range<u64>,
@@ -61,9 +61,9 @@ impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, ElfError> {
         Self::with(image, &code.marker, code.sizes, &|bundles| {
-            let pairs = code.wrappers.iter().zip(bundles);
-            pairs
-                .map(|(address, bundle)| PlannedWrapper::fat(*address, *bundle))
+            let wrappers = code.wrappers.iter();
+            wrappers
+                .map(|(address, bundle)| PlannedWrapper::fat(*address, bundles[*bundle]))
                 .collect()
         })
     }
@@ -102,7 +102,7 @@ impl JoinPlan {
         self.plan.output_size()
     }
 
-    /// Offset in the output of each wrapper's bundle, in order of the wrappers.
+    /// Offset in the output of each bundle.
     pub fn bundles(&self) -> &[u64] {
         &self.bundles
     }

@@ -1,6 +1,6 @@
 //! Executables and shared objects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -103,11 +103,18 @@ impl LinkedElf {
         wrappers: &'a [Wrapper],
     ) -> impl Iterator<Item = Result<Bundle, Error>> + 'a {
         let mut reader = BufReader::new(self.image.source());
+        // Wrappers that share a bundle usually follow each other.
+        let mut last: Option<(u64, Bundle)> = None;
         wrappers.iter().map(move |wrapper| {
+            let at = wrapper.bundle_offset;
+            if let Some((_, bundle)) = last.as_ref().filter(|(offset, _)| *offset == at) {
+                return Ok(bundle.clone());
+            }
             let bundle = open_bundle(&mut reader, wrapper);
-            bundle.map_err(|error| {
-                wrapper_error(&self.path, wrapper.co_index, wrapper.bundle_offset, error)
-            })
+            let bundle =
+                bundle.map_err(|error| wrapper_error(&self.path, wrapper.co_index, at, error))?;
+            last = Some((at, bundle.clone()));
+            Ok(bundle)
         })
     }
 
@@ -153,6 +160,18 @@ impl LinkedElf {
         let zeroes = bytes[size..].iter().take_while(|byte| **byte == 0).count();
         Ok(size + zeroes)
     }
+}
+
+/// The wrappers of each bundle, in order of offset: some share one.
+pub fn by_bundle<'a>(wrappers: impl Iterator<Item = &'a Wrapper>) -> Vec<Vec<&'a Wrapper>> {
+    let mut bundles: BTreeMap<u64, Vec<&Wrapper>> = BTreeMap::new();
+    for wrapper in wrappers {
+        bundles
+            .entry(wrapper.bundle_offset)
+            .or_default()
+            .push(wrapper);
+    }
+    bundles.into_values().collect()
 }
 
 /// Whether the SPIR-V of a binary with this marker was moved to archives.

@@ -108,7 +108,7 @@ fn marker(
         ..kpacks.marker(&binary.located, group)
     };
     match binary.fat() {
-        Some(fat) => fat.with_kept(marker),
+        Some(fat) => fat.complete(marker),
         None => marker,
     }
 }

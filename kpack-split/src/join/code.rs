@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 
@@ -15,8 +16,7 @@ use kpack_format::{Delivery, TargetId};
 use super::binary::MarkedBinary;
 use crate::Error;
 use crate::elf::DeviceCode;
-use crate::input::{LinkedElf, Lookup, check_code_object};
-use crate::input::{Obstacle, Resolver};
+use crate::input::{CodePlace, LinkedElf, Lookup, Obstacle, Resolver, check_code_object};
 use crate::parallel::{self, lock};
 use crate::publish;
 use crate::publish::copy_range;
@@ -28,14 +28,22 @@ pub(super) struct Code {
     known: BTreeSet<String>,
     /// The chosen ones.
     targets: BTreeSet<String>,
-    /// By the position of the wrapper.
-    wrappers: Vec<Vec<Chosen>>,
+    /// The bundles to write, in order of their first wrappers.
+    bundles: Vec<NewBundle>,
+}
+
+/// A bundle to write.
+struct NewBundle {
+    /// The positions of its wrappers.
+    wrappers: Vec<usize>,
+    code: Vec<Chosen>,
 }
 
 /// A chosen code object.
+#[derive(PartialEq)]
 struct Chosen {
     target: String,
-    size: u64,
+    place: CodePlace,
     /// The ID of its entry in the bundle.
     entry_id: String,
 }
@@ -82,7 +90,7 @@ impl Code {
                 if let Some(place) = resolver.find(*index, &target) {
                     wrapper.push(Chosen {
                         target: target.clone(),
-                        size: place.size,
+                        place,
                         entry_id: resolver.entry_id(place, *index, &target),
                     });
                     found = true;
@@ -101,7 +109,7 @@ impl Code {
         Ok(Self {
             known,
             targets,
-            wrappers,
+            bundles: bundles(binary, wrappers),
         })
     }
 
@@ -161,33 +169,29 @@ impl Code {
 
     /// Size of all code objects in bytes.
     pub(super) fn size(&self) -> u64 {
-        let all = self.wrappers.iter().flatten();
-        all.fold(0, |sum, code| sum.saturating_add(code.size))
+        let all = self.bundles.iter().flat_map(|bundle| &bundle.code);
+        all.fold(0, |sum, code| sum.saturating_add(code.place.size))
     }
 
-    /// The bundle of each wrapper. One without code for the targets gets a bundle without code objects,
-    /// as compilers make it.
-    fn layouts(&self, binary: &MarkedBinary) -> Vec<Layout> {
-        let layout = |code: &Vec<Chosen>| {
-            let host = (binary.host_entry.clone(), 0);
-            let code = code.iter();
-            let code = code.map(|code| (code.entry_id.clone(), code.size));
-            Layout::new(&Vec::from_iter([host].into_iter().chain(code)))
-        };
-        self.wrappers.iter().map(layout).collect()
-    }
-
+    /// The size of each bundle in bytes.
     pub(super) fn bundle_sizes(&self, binary: &MarkedBinary) -> Vec<u64> {
-        let layouts = self.layouts(binary);
-        let sizes = layouts.iter().zip(&binary.indices);
-        let size = |(layout, index): (&Layout, &u32)| match binary.kept.get(index) {
+        let size = |bundle: &NewBundle| match bundle.kept(binary) {
             Some(kept) => kept.end - kept.start,
-            None => layout.size,
+            None => bundle.layout(binary).size,
         };
-        sizes.map(size).collect()
+        self.bundles.iter().map(size).collect()
     }
 
-    /// Writes the wrappers' bundles at `offsets` of `output`. Every code object is checked first.
+    /// The bundle of each wrapper, by position.
+    pub(super) fn bundle_of_wrappers(&self) -> Vec<usize> {
+        let bundles = self.bundles.iter().enumerate();
+        let wrappers = bundles.flat_map(|(bundle, NewBundle { wrappers, .. })| {
+            wrappers.iter().map(move |wrapper| (*wrapper, bundle))
+        });
+        BTreeMap::from_iter(wrappers).into_values().collect()
+    }
+
+    /// Writes the bundles at `offsets` of `output`. Every code object is checked first.
     pub(super) fn write(
         &self,
         binary: &MarkedBinary,
@@ -197,39 +201,43 @@ impl Code {
         progress: &dyn Progress,
     ) -> Result<(), Error> {
         let failed = |error| Error::io(&binary.located.path, "write the joined binary of", error);
-        let layouts = self.layouts(binary);
         let mut pieces = Vec::new();
-        for (position, layout) in layouts.iter().enumerate() {
-            let start = offsets[position];
-            if let Some(kept) = binary.kept.get(&binary.indices[position]) {
+        for (bundle, &start) in self.bundles.iter().zip(offsets) {
+            if let Some(kept) = bundle.kept(binary) {
                 copy_range(input, output, kept.clone(), start).map_err(failed)?;
                 continue;
             }
+            let layout = bundle.layout(binary);
             output.write_all_at(&layout.table, start).map_err(failed)?;
             // The host's entry comes first.
             let places = layout.offsets.iter().skip(1);
-            for (code, place) in self.wrappers[position].iter().zip(places) {
-                let Chosen { target, size, .. } = code;
-                pieces.push((binary.indices[position], target, *size, start + place));
+            for (code, place) in bundle.code.iter().zip(places) {
+                pieces.push((bundle, code, start + place));
             }
         }
         let idle = Mutex::new(Vec::new());
-        let digests = parallel::try_map(pieces, |(index, target, size, at)| {
+        let digests = parallel::try_map(pieces, |(bundle, code, at)| {
+            let Chosen { target, place, .. } = code;
+            let index = bundle.index(binary);
             let known = lock(&idle).pop();
             let mut resolver = known.map_or_else(|| open(binary), Ok)?;
             let (bytes, digest) = read(binary, &mut resolver, index, target)?;
-            if bytes.len() as u64 != size {
+            if bytes.len() as u64 != place.size {
                 return Err(Error::changed(&binary.located.path));
             }
             publish::write_at(output, &bytes, at).map_err(failed)?;
-            progress.advance(size);
+            progress.advance(place.size);
             lock(&idle).push(resolver);
-            Ok((target, index, digest))
+            Ok((bundle, target, digest))
         })?;
         let mut computed: BTreeMap<&String, BTreeMap<u32, Sha256>> = BTreeMap::new();
-        for (target, index, digest) in digests {
+        for (bundle, target, digest) in digests {
             if let Some(digest) = digest {
-                computed.entry(target).or_default().insert(index, digest);
+                let indices = bundle
+                    .wrappers
+                    .iter()
+                    .map(|at| (binary.indices[*at], digest));
+                computed.entry(target).or_default().extend(indices);
             }
         }
         for (target, checksums) in computed {
@@ -261,16 +269,69 @@ impl Code {
             let entry = |entry: &Entry| (entry.id.to_string(), entry.size);
             found.push(Vec::from_iter(entries.map(entry)));
         }
-        let planned = |code: &Vec<Chosen>| {
-            let code = code.iter();
-            Vec::from_iter(code.map(|code| (code.entry_id.clone(), code.size)))
-        };
-        if found == Vec::from_iter(self.wrappers.iter().map(planned)) {
+        let planned = self.bundle_of_wrappers().into_iter().map(|bundle| {
+            let code = self.bundles[bundle].code.iter();
+            Vec::from_iter(code.map(|code| (code.entry_id.clone(), code.place.size)))
+        });
+        if found.into_iter().eq(planned) {
             Ok(())
         } else {
             Err(fault())
         }
     }
+}
+
+impl NewBundle {
+    /// The code object index of its first wrapper.
+    fn index(&self, binary: &MarkedBinary) -> u32 {
+        binary.indices[self.wrappers[0]]
+    }
+
+    /// Where the binary has it: with SPIR-V, which the split kept.
+    fn kept<'a>(&self, binary: &'a MarkedBinary) -> Option<&'a Range<u64>> {
+        binary.kept.get(&self.index(binary))
+    }
+
+    /// Without code for the targets, a bundle without code objects, as compilers make it.
+    fn layout(&self, binary: &MarkedBinary) -> Layout {
+        let host = (binary.host_entry.clone(), 0);
+        let code = self.code.iter();
+        let code = code.map(|code| (code.entry_id.clone(), code.place.size));
+        Layout::new(&Vec::from_iter([host].into_iter().chain(code)))
+    }
+}
+
+/// The bundles of wrappers with this code. Wrappers share one only if they did before the split, and still
+/// have the same code: ROCm 5.2 to 6.2 know modules by the addresses of their bundles.
+fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>) -> Vec<NewBundle> {
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    enum Former {
+        /// In the file, at this offset.
+        Kept(u64),
+        /// The number in the marker.
+        Moved(usize),
+    }
+    let mut bundles: Vec<NewBundle> = Vec::new();
+    let mut known = BTreeMap::new();
+    for (position, code) in wrappers.into_iter().enumerate() {
+        let index = binary.indices[position];
+        let former = match binary.kept.get(&index) {
+            Some(kept) => Some(Former::Kept(kept.start)),
+            None => binary.marker.shared_bundle(index).map(Former::Moved),
+        };
+        if let Some(former) = former {
+            let first = *known.entry(former).or_insert(bundles.len());
+            if let Some(bundle) = bundles.get_mut(first).filter(|first| first.code == code) {
+                bundle.wrappers.push(position);
+                continue;
+            }
+        }
+        bundles.push(NewBundle {
+            wrappers: vec![position],
+            code,
+        });
+    }
+    bundles
 }
 
 /// Whether the HIP runtime would take code for the generic target `id` for a wrapper with this code.

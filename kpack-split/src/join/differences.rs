@@ -10,7 +10,7 @@ use kpack_format::offload_bundle::Entry;
 
 use crate::Error;
 use crate::elf::{self, DeviceCode, FatBinary};
-use crate::input::{LinkedElf, wrapper_error};
+use crate::input::{LinkedElf, by_bundle, open_bundle, wrapper_error};
 
 /// The SHA-256 of code objects, by target and code object index.
 pub type Checksums = BTreeMap<String, BTreeMap<u32, Sha256>>;
@@ -105,12 +105,15 @@ pub fn digests(
     let mut digests = Checksums::new();
     let mut reader = BufReader::new(binary.image.source());
     let mut buffer = Vec::new();
-    for (wrapper, bundle) in fat.wrappers.iter().zip(binary.bundles(&fat.wrappers)) {
-        let (index, at) = (wrapper.co_index, wrapper.bundle_offset);
-        let failed = |error| wrapper_error(&binary.path, index, at, error);
+    for wrappers in by_bundle(fat.wrappers.iter()) {
+        let (first, at) = (wrappers[0], wrappers[0].bundle_offset);
+        let indices = Vec::from_iter(wrappers.iter().map(|wrapper| wrapper.co_index));
+        let failed = |error| wrapper_error(&binary.path, first.co_index, at, error);
+        let bundle = open_bundle(&mut reader, first).map_err(failed)?;
         let sought = reader.seek(SeekFrom::Start(at));
         sought.map_err(|e| Error::io(&binary.path, "read", e))?;
-        let code_objects = bundle?.code_objects(&mut reader, |target| wanted(index, target));
+        let is_wanted = |target: &TargetId| indices.iter().any(|index| wanted(*index, target));
+        let code_objects = bundle.code_objects(&mut reader, is_wanted);
         let mut code_objects = code_objects.map_err(failed)?;
         while let Some(mut code_object) = code_objects.next_entry().map_err(failed)? {
             let targets = Vec::from_iter(code_object.targets().cloned());
@@ -124,10 +127,9 @@ pub fn digests(
             }
             let digest = hasher.finish();
             for target in targets {
-                digests
-                    .entry(target.to_string())
-                    .or_default()
-                    .insert(index, digest);
+                let own = indices.iter().filter(|index| wanted(**index, &target));
+                let of_target = digests.entry(target.to_string()).or_default();
+                of_target.extend(own.map(|index| (*index, digest)));
             }
         }
     }

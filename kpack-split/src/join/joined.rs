@@ -21,8 +21,9 @@ impl MarkedBinary {
     /// Plans the joined binary.
     pub(super) fn plan(&self, code: &Code) -> Result<JoinPlan, Error> {
         let file = self.open()?;
+        let wrappers = self.wrappers.iter().copied();
         let new = NewCode {
-            wrappers: &self.wrappers,
+            wrappers: &Vec::from_iter(wrappers.zip(code.bundle_of_wrappers())),
             sizes: &code.bundle_sizes(self),
             marker: self.marker_at.clone(),
         };

@@ -126,8 +126,14 @@ impl FatFile {
         known.filter(|target| !own.contains(target)).collect()
     }
 
-    /// `marker` with the IDs of a joined binary's code for targets that are not in it.
-    pub fn with_kept(&self, mut marker: Marker) -> Marker {
+    /// `marker` with a record of the bundles that wrappers share, and with the IDs of a joined binary's code
+    /// for targets that are not in it.
+    pub fn complete(&self, mut marker: Marker) -> Marker {
+        match &self.kept {
+            // A join may not have followed the record.
+            Some(kept) => marker.shared_bundles.clone_from(&kept.shared_bundles),
+            None => marker.set_shared_bundles(self.code.wrappers_by_bundle()),
+        }
         let kept = self.kept.iter();
         for kept in kept.filter(|kept| kept.kernel_name == marker.kernel_name) {
             for target in self.elsewhere() {

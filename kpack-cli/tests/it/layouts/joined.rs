@@ -106,7 +106,7 @@ pub(crate) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
     let plan = JoinPlan::new(
         &image,
         &NewCode {
-            wrappers: &Vec::from_iter(wrappers.iter().map(|w| w.address)),
+            wrappers: &Vec::from_iter((0..).zip(&wrappers).map(|(bundle, w)| (w.address, bundle))),
             sizes: &Vec::from_iter(bundles.iter().map(|bundle| bundle.len() as u64)),
             marker: marker..marker + MARKER.len() as u64,
         },

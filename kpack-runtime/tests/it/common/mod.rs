@@ -59,6 +59,6 @@ pub(crate) fn marker() -> Marker {
     Marker {
         kernel_name: Some("lib/libvec.so".to_owned()),
         kpack_search_paths: vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()],
-        code_ids: BTreeMap::new(),
+        ..Marker::default()
     }
 }
